@@ -1,5 +1,5 @@
 """Compiles what is C, where a compiler is, while a wheel or an editable install is built: the hot path
-(probe/base/compiled) and the boot library of `probe attach`; and puts the recipes into a wheel.
+(probe/base/compiled) and the boot library of `probe attach`; and puts the recipes and pages into a wheel.
 
 With a library in it a wheel is for one platform, and for every Python 3 there: both are the same for all
 versions. Without one it is for all platforms: the plain source of the hot path runs, and the first attach
@@ -23,6 +23,8 @@ class CompiledParts(BuildHookInterface[Any]):
         """Compile, and put the files into the wheel (an editable install finds them in the sources)."""
         if version == "standard":
             build_data["force_include"][str(Path(self.root) / "recipes")] = "probe/recipes"
+            for page in (Path(self.root) / "docs").glob("*.md"):  # `probe mcp` shows them to agents
+                build_data["force_include"][str(page)] = f"probe/docs/{page.name}"
         sys.path.insert(0, self.root)  # the modules used here import the standard library only
         from probe.base.compiled import build
         from probe.outside.attach import boot_library

@@ -7,14 +7,17 @@ if [ ! -x "$python" ]; then
     echo "making .venv" >&2
     "${PYTHON:-python3}" -m venv .venv
 fi
+torch=
 if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
-    echo "installing torch into .venv (once)" >&2
-    "$python" -m pip install --quiet --disable-pip-version-check "${TORCH:-torch==2.13.0}" >&2
+    torch=${TORCH:-torch==2.13.0}
 fi
-# What is installed is what pyproject.toml asked for then: install again when it has changed.
-if [ ! -e .venv/installed ] || [ pyproject.toml -nt .venv/installed ]; then
-    echo "installing probe and what its tests need into .venv" >&2
-    "$python" -m pip install --quiet --disable-pip-version-check --editable '.[test]' >&2
+# What is installed is what pyproject.toml asked for then: install again when it has changed. Modules are
+# compiled when they are imported: half of torch's never are.
+unset PYTHONDONTWRITEBYTECODE
+if [ -n "$torch" ] || [ ! -e .venv/installed ] || [ pyproject.toml -nt .venv/installed ]; then
+    echo "installing ${torch:+$torch, }probe and what its tests need into .venv" >&2
+    "$python" -m pip install --quiet --no-compile --disable-pip-version-check \
+        ${torch:+"$torch"} --editable '.[test]' >&2
     touch .venv/installed
 fi
 # Where a compiler is, what runs is what the sources say; else the plain source.

@@ -1,6 +1,8 @@
-"""One host of a simulated job: recordings of many ranks, made by probe's own writers, and agents that answer.
+"""One host of simulated jobs: recordings of many ranks, made by probe's own writers, and agents that answer.
 
     python bench/fleet.py '{"job": "fleet", "run": "r1", "ranks": [0, 1], "world_size": 2, "steps": 1000}'
+
+Or a list of these, for several jobs; one with `"ended": true` has been killed at the end of its steps.
 
 PROBE_DIR and PROBE_RINGS_DIR give the locations. Each rank has an idle process that provides its pid; this
 process writes all their rows: `steps` rows of python.steps, batches and losses, and two collectives per step,
@@ -9,8 +11,8 @@ Parquet segments by the server's own sealer, in `portions` files per table; the 
 2 MB, so that a thousand ranks fit into memory). It answers on every rank's control socket as an agent would:
 stacks of 24 frames, all ranks in an all_reduce but every 64th.
 
-Prints `READY` and its folder. `go N` on stdin then writes N steps a second for each rank until `halt`;
-end of file on stdin ends the process.
+Prints `READY` and its folder. Each rank then writes a sample of its memory each second, as an agent does. `go
+N` on stdin writes N steps a second for each rank until `halt`; end of file on stdin ends the process.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from probe.server.recordings.sealer import Sealer
 
 RINGS_BYTES = 2 << 20
 STEP_S = 0.1
+SAMPLE_S = 1.0
 FRAMES = 24
 LINGERS_EVERY = 64
 """Of so many ranks one is not in the collective."""
@@ -128,9 +131,11 @@ class Rank:
                       duration_s=comm_s / 2, wait_s=comm_s / 2)
         self._put("python.steps", step=step, t_ns=ended_ns, forward_s=forward_s, comm_s=comm_s,
                   loss=chance.random())
-        if step % 10 == 0:
-            self._put("process.memory", step=step, t_ns=ended_ns)
         self.steps += 1
+
+    def sample(self, t_ns: int) -> None:
+        """A sample of its memory."""
+        self._put("process.memory", step=self.steps, t_ns=t_ns)
 
     def close(self) -> None:
         """End it as a killed process: the recording stays as it is."""
@@ -188,11 +193,16 @@ def train(ranks: list[Rank], per_s: float, going: threading.Event) -> None:
         time.sleep(1 / per_s)
 
 
-def main() -> None:
-    wanted = json.loads(sys.argv[1])
-    settings = Settings({**os.environ, "PROBE_RINGS_BYTES": str(RINGS_BYTES)})
-    places.make_private(places.home(settings))
-    places.make_private(places.home(settings) / "agents")
+def sample(ranks: list[Rank]) -> None:
+    """Write each rank's sample of memory, each second."""
+    while True:
+        for rank in ranks:
+            rank.sample(clock.wall_ns())
+        time.sleep(SAMPLE_S)
+
+
+def made(wanted: dict[str, Any], settings: Settings) -> list[Rank]:
+    """The ranks of one job with all their steps; those of an ended one are killed."""
     ranks = [Rank(wanted, rank, settings) for rank in wanted["ranks"]]
     steps, portions = wanted["steps"], wanted.get("portions", 1)
     sealed = steps * 9 // 10
@@ -201,14 +211,31 @@ def main() -> None:
         for step in range(sealed * portion // portions, sealed * (portion + 1) // portions):
             for rank in ranks:
                 rank.write(first_ns + int(step * STEP_S * 1e9))
-        seal(settings)
+        if not wanted.get("ended"):
+            seal(settings)
     for step in range(sealed, steps):
         for rank in ranks:
             rank.write(first_ns + int(step * STEP_S * 1e9))
+    if wanted.get("ended"):
+        for rank in ranks:
+            rank.close()
+        seal(settings)
+        return []
+    return ranks
+
+
+def main() -> None:
+    wanted = json.loads(sys.argv[1])
+    settings = Settings({**os.environ, "PROBE_RINGS_BYTES": str(RINGS_BYTES)})
+    places.make_private(places.home(settings))
+    places.make_private(places.home(settings) / "agents")
+    jobs = wanted if isinstance(wanted, list) else [wanted]
+    ranks = [rank for job in jobs for rank in made(job, settings)]
     for rank in ranks:
         listener = wire.listen_unix(Path(rank.meta.socket))
         threading.Thread(target=answer, args=(rank, listener), daemon=True).start()
     print("READY", places.home(settings), flush=True)
+    threading.Thread(target=sample, args=(ranks,), daemon=True).start()
     going = threading.Event()
     for line in sys.stdin:
         if line.startswith("go"):

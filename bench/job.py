@@ -5,7 +5,8 @@
 OUT receives the program's RESULT, with the CPU time and the peak memory of the
 process. With BENCH_TOGGLE=N, probe (which must be on) has its instruments removed
 and reinstalled every N steps, and OUT says which steps had them: pairs from
-one process, free of differences between two starts. With BENCH_TRACE_STEP=1 every
+one process, free of differences between two starts. BENCH_TOGGLE_WHAT switches
+something else: `samples` (the stack sampler), or a watcher, `top` or `page`. With BENCH_TRACE_STEP=1 every
 step runs inside `traceml.trace_step`, as its users write it.
 """
 
@@ -17,7 +18,9 @@ import json
 import os
 import resource
 import runpy
+import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -43,26 +46,58 @@ class Tee(io.TextIOBase):
         self.stream.flush()
 
 
-def toggle(every: int, blocks: list[int]) -> None:
-    """Take probe's instruments out and in at step boundaries; `blocks` gets 1 or 0 per step."""
+def toggle(every: int, what: str, blocks: list[int]) -> None:
+    """Switch something off and on at step boundaries; `blocks` gets 1 or 0 per step."""
     from ledger import Ledger  # type: ignore[import-not-found]
-    from probe.job.agent.lifecycle import agent_here
 
     original = Ledger.step
     state = {"on": True}
+    switch = {"instruments": switch_instruments, "samples": switch_samples}.get(what) or watcher(what)
 
     def step(ledger: Any, **kwargs: Any) -> None:
         original(ledger, **kwargs)
         blocks.append(int(state["on"]))
-        agent = agent_here()
-        if agent is not None and ledger.steps % every == 0:
-            if state["on"]:
-                agent.instruments.uninstall()
-            else:
-                agent.instruments.install()
+        if ledger.steps % every == 0:
             state["on"] = not state["on"]
+            switch(state["on"])
 
     Ledger.step = step
+
+
+def switch_instruments(on: bool) -> None:
+    """Install or remove probe's instruments."""
+    from probe.job.agent.lifecycle import agent_here
+
+    agent = agent_here()
+    if agent is not None:
+        (agent.instruments.install if on else agent.instruments.uninstall)()
+
+
+def switch_samples(on: bool) -> None:
+    """Sample stacks in the agent's rounds, or make the same rounds without."""
+    from probe.job.agent.lifecycle import agent_here
+
+    agent = agent_here()
+    if agent is not None:
+        agent.instruments.stack_sampler.due_ns = 0 if on else 1 << 62
+
+
+def watcher(what: str) -> Callable[[bool], None]:
+    """`probe top` or the page, opened beside this process by `bench/watcher.py`; it looks while it is on."""
+    words = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py"), what]
+    environ = {name: value for name, value in os.environ.items() if name != "PROBE"}
+    process = subprocess.Popen(
+        [*words, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
+    )
+
+    def switch(on: bool) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("1\n" if on else "0\n")
+        process.stdin.flush()
+        if process.stdout.readline().strip() != "done":
+            raise SystemExit(f"the watcher {what} has ended")
+
+    return switch
 
 
 def trace_steps() -> None:
@@ -96,7 +131,8 @@ def main() -> None:
     if os.environ.get("BENCH_TOGGLE"):
         import torch  # noqa: F401  starts probe
 
-        toggle(int(os.environ["BENCH_TOGGLE"]), blocks)
+        what = os.environ.get("BENCH_TOGGLE_WHAT", "instruments")
+        toggle(int(os.environ["BENCH_TOGGLE"]), what, blocks)
     if os.environ.get("BENCH_TRACE_STEP"):
         trace_steps()
     tee = Tee(sys.stdout)

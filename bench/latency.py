@@ -11,7 +11,8 @@ so that other load on the machine affects all of them equally, including
 on first use); while one tool is measured, the other's job is stopped. `py-spy dump`
 is measured if it is installed. Beside each time stands processor time, which other load
 changes little: that of the command, and that of the server with its query workers and,
-while it waits, of the job: probing answers inside it.
+while it waits, of the job: probing answers inside it. A job of eight small ranks is diagnosed
+while it makes ten steps a second, and while one rank is stopped and the others wait for it.
 
 The million rows are written by the same ring and sealer that every job uses; the
 time is the one the query worker itself reports (`elapsed_ms`). Prints Markdown tables.
@@ -57,6 +58,10 @@ BAR_MS = 100.0
 HEALTH_BAR_MS = 300.0
 DIAGNOSE_BAR_MS = 500.0
 HUNG_BAR_MS = 2000.0
+RANKS = 8
+RANKS_BAR_MS = 1000.0
+STALLED_S = 8.0
+"""Until the server has noticed that a job stalls."""
 MILLION = 1_000_000
 MILLION_BAR_MS = 50.0
 OVER_MILLION = {
@@ -65,6 +70,8 @@ OVER_MILLION = {
     "all steps by module and stage": "SELECT module, stage, COUNT(*), AVG(duration), SUM(duration) AS total "
     "FROM python.torch_trace GROUP BY ALL ORDER BY total DESC LIMIT 10",
 }
+RESTED_S = 2.5
+"""After the job was continued: as somebody finds it who did not stop it just now."""
 SETTLE_S = 0.1
 """Between two commands: the worker makes its next database, which belongs to the query before."""
 GAP_S = 0.3
@@ -116,6 +123,8 @@ def main() -> None:
                 cold_start(work, environment, running["probe"], max(3, runs // 8))
     with places() as (work, environment):
         held_gil(work, environment, max(3, runs // 2))
+    with places() as (work, environment):
+        several_ranks(work, environment, max(3, runs // 2))
     with places() as (work, environment):
         million(work, environment, MILLION // 20 if arguments.quick else MILLION, runs)
     print(f"\nLoad average at the end: {os.getloadavg()[0]:.2f}.")
@@ -214,6 +223,7 @@ def measure(
     for turn in range(runs + 1):
         for tool, job in running.items():
             job.process.send_signal(signal.SIGCONT)
+            time.sleep(RESTED_S if len(running) > 1 else 0.0)
             for command in wanted if turn % 2 == 0 else reversed(wanted):
                 if command.job in (tool, "") and (command.job or tool == "probe"):
                     before = served_cpu_s(job)
@@ -339,6 +349,42 @@ def held_gil(work: Path, environment: Mapping[str, str], runs: int) -> None:
     finally:
         job.kill()
         job.wait()
+
+
+def several_ranks(work: Path, environment: Mapping[str, str], runs: int) -> None:
+    """The tables of a job of several ranks: while it trains, and while it waits for one that is stopped."""
+    shared = {
+        "WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": "bench", "TORCHELASTIC_RESTART_COUNT": "0",
+        "OMP_NUM_THREADS": "1", "PROBE_NAME": "eight",
+    }
+    words = ("--forever", "--pace-ms", "100", "--meeting", str(work / "meeting"))
+    found: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(RANKS):
+            own = {**environment, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            found.append(subprocess.Popen(
+                [sys.executable, str(PROGRAMS / "ranks_that_reduce.py"), *words],
+                env=run_environment(own, sys.executable), cwd=work, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            ))
+        for rank in found:
+            assert rank.stdout is not None
+            if not any(line.startswith("READY") for line in rank.stdout):
+                raise SystemExit("a rank ended before it trained")
+        running = {"probe": Job(found[0], environment)}
+        wanted = [
+            Command(BASELINE, (sys.executable, "-c", "pass")),
+            Command(f"`probe JOB diagnose`, {RANKS} ranks", (installed("probe"), "eight", "diagnose"),
+                    "probe", RANKS_BAR_MS),
+        ]
+        report(f"has {RANKS} ranks that train", measure(wanted, running, runs), runs)
+        found[-1].send_signal(signal.SIGSTOP)
+        time.sleep(STALLED_S)
+        report(f"has {RANKS} ranks, one of which is stopped", measure(wanted, running, runs), runs)
+    finally:
+        for rank in found:
+            rank.kill()
+            rank.wait()
 
 
 def million(work: Path, environment: Mapping[str, str], rows: int, runs: int) -> None:

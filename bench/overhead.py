@@ -1,12 +1,14 @@
 """Measures what recording costs a training job, beside the same job without probe and beside peers.
 
-    python bench/overhead.py [--rounds N] [--jobs gpt,millisecond,modules] [--peers] [--quick]
+    python bench/overhead.py [--rounds N] [--jobs gpt,short,millisecond,modules] [--peers] [--quick]
 
 Every variant is a fresh process; the variants alternate, round after round, and
 each is compared with the plain run of its own round. A figure is the median of
 the rounds with a 95 % bootstrap interval. Two more figures come from one process
 in which probe's instruments are removed and reinstalled every few steps (`paired`):
 they resolve costs that are hidden by the differences between two process starts.
+`--switch samples|top|page` does the same with the stack sampler, or with a watcher
+beside the job, and leaves the instruments alone.
 
 Peers run in separate environments, made under bench/out on first use:
 `probing` with PROBING=1 and with PROBING_TORCH_PROFILING=on, `traceml-ai` with
@@ -42,19 +44,23 @@ PEERS = {"probing": "probing==0.2.4", "traceml": "traceml-ai==0.5.0"}
 
 
 class Job(NamedTuple):
-    """A program and how long to run it."""
+    """A program and how long to run it. `block`: steps between removing and reinstalling the instruments for
+    `paired`; `settle`: steps of each block that do not count, as instruments look at nearly every step while
+    they are new, and once after each reinstallation."""
 
     name: str
     program: str
     arguments: tuple[str, ...]
     steps: int
     block: int
+    settle: int
 
 
 JOBS = (
-    Job("gpt", "gpt_in_main.py", ("--size", "small"), 150, 10),
-    Job("millisecond", "one_millisecond_step.py", (), 4000, 100),
-    Job("modules", "two_thousand_modules.py", (), 300, 20),
+    Job("gpt", "gpt_in_main.py", ("--size", "small"), 300, 100, 60),
+    Job("short", "gpt_in_main.py", ("--size", "short"), 1200, 150, 100),
+    Job("millisecond", "one_millisecond_step.py", (), 4000, 250, 150),
+    Job("modules", "two_thousand_modules.py", (), 300, 20, 2),
 )
 
 
@@ -85,6 +91,12 @@ THEIRS = (
     Variant("traceml-ai 0.5.0, trace_step", {"BENCH_TRACE_STEP": "1"}, "traceml", "traceml"),
 )
 
+SWITCHED: dict[str, dict[str, str]] = {
+    "samples": {"PROBE_SAMPLE_HZ": "100"}, "top": {}, "page": {},
+}
+"""What `--switch` compares, with its settings: stacks sampled a hundred times a second, in rounds that the
+agent makes in both halves; and the job beside an open `probe top` or page."""
+
 
 class Figures(NamedTuple):
     """One run: median step, CPU seconds per step, peak memory."""
@@ -102,6 +114,9 @@ def main() -> None:
     parser.add_argument("--jobs", default=",".join(job.name for job in JOBS))
     parser.add_argument("--peers", action="store_true", help="run the peers too (installs them)")
     parser.add_argument("--paired", action="store_true", help="only the pairs within one process")
+    parser.add_argument(
+        "--switch", choices=SWITCHED, help="only pairs within one process, with something else switched"
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the steps, as a smoke test")
     arguments = parser.parse_args()
     variants = [PLAIN, *OURS, *(THEIRS if arguments.peers else ())]
@@ -109,8 +124,11 @@ def main() -> None:
         environment_of(peer)
     for job in JOBS:
         if job.name in arguments.jobs.split(","):
-            steps = max(60, job.steps // 10) if arguments.quick else job.steps
-            report(job._replace(steps=steps), [] if arguments.paired else variants, arguments.rounds)
+            job = job._replace(steps=max(60, job.steps // 10), block=20, settle=2) if arguments.quick else job
+            if arguments.switch:
+                report_switched(job, arguments.switch, arguments.rounds)
+            else:
+                report(job, [] if arguments.paired else variants, arguments.rounds)
 
 
 def environment_of(peer: str) -> Path:
@@ -140,6 +158,19 @@ def report(job: Job, variants: Sequence[Variant], rounds: int) -> None:
         print(f"| {variant.name}, paired within one process | {percent(ratio)} "
               f"| {median(added) * 1e6:+.1f} µs | | | |")
         sys.stdout.flush()
+
+
+def report_switched(job: Job, what: str, rounds: int) -> None:
+    """The pairs with and without a watcher, or with and without samples of stacks."""
+    job = job._replace(settle=min(job.settle, job.block // 5))  # no instrument starts anew
+    environment = {**DEFAULT.environment, **SWITCHED[what], "BENCH_TOGGLE_WHAT": what}
+    pairs = paired(job, environment, rounds)
+    added = [on - off for on, off in pairs]
+    low, high = interval(added)
+    print(f"{job.name}, {what}: {percent([on / off - 1 for on, off in pairs])} of a step, "
+          f"{median(added) * 1e6:+.1f} [{low * 1e6:+.1f}, {high * 1e6:+.1f}] µs, {len(pairs)} pairs; "
+          f"a step takes {median(off for _, off in pairs) * 1e3:.2f} ms")
+    sys.stdout.flush()
 
 
 def compare(job: Job, variants: Sequence[Variant], rounds: int) -> None:
@@ -237,7 +268,7 @@ def paired(job: Job, environment: dict[str, str], runs: int) -> list[tuple[float
             if not blocks or blocks[-1][0] != on:
                 blocks.append((on, []))
             blocks[-1][1].append(wall)
-        medians = [(on, median(walls[2:])) for on, walls in blocks[2:] if len(walls) > 4]
+        medians = [(on, median(walls[job.settle:])) for on, walls in blocks[1:] if len(walls) == job.block]
         for (first_on, first), (_, second) in pairwise(medians):
             pairs.append((first, second) if first_on else (second, first))
     return pairs

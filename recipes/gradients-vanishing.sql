@@ -5,10 +5,11 @@
 -- scope = "rank"
 -- needs = "the total gradient norm of several steps"
 -- deepen = "gradients"
--- what = "gradient norm fell to {now:.2g} since step {step}, {ratio:.1g} of its previous value, and the loss did not fall with it"
+-- what = "{fact}"
 -- why = [
 --   "{early:.3g} at first (median of {n} norms), {now:.3g} lately (median of {n_now})",
 --   "loss: {loss_early:.4g} then, {loss_now:.4g} now",
+--   "{hint}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT param, norm, zero_ratio, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
@@ -45,7 +46,11 @@ WITH seen AS (
     SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now FROM (
         SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
 )
-SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, now / NULLIF(early, 0) AS ratio, part AS n, part AS n_now, loss_early, loss_now,
+SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
+    CASE WHEN highest = 0 THEN format('every gradient is exactly 0 since step {}: the loss does not depend on the parameters', COALESCE(since.step, 0))
+        ELSE format('gradient norm fell to {:.2g} since step {}, {:.1g} of its previous value, and the loss did not fall with it', now, COALESCE(since.step, 0), now / early) END AS fact,
+    CASE WHEN highest = 0 THEN 'exactly 0 is no small gradient: the loss is clamped or masked, it is multiplied by 0, or every unit on the way is dead or saturated'
+        ELSE 'saturated activations, a scale that shrinks from layer to layer, or weights that became small' END AS hint,
     CASE WHEN highest = 0 THEN 'alarm' ELSE 'notice' END AS severity
 FROM norms, since, losses
 WHERE n >= $least AND (highest < $ratio * early OR highest < $floor)

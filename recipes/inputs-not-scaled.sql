@@ -13,8 +13,8 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; made-up inputs to measure speed; `info` where the loss has fallen by half all the same"
--- explains = ["gradients-exploding", "gradients-vanishing", "gradient-shifted", "plateau", "output-constant"]
+-- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; made-up inputs to measure speed; measurements without an order in space, passed as images; `info` where the loss has fallen by half all the same"
+-- explains = ["gradients-exploding", "gradients-vanishing", "gradient-shifted", "layer-not-learning", "dead-units", "plateau", "slow-decrease", "output-constant", "evaluation-inputs", "train-validation-gap"]
 -- [parameters.least]
 -- value = 5
 -- unit = "steps looked at"
@@ -27,6 +27,14 @@
 -- value = 0.05
 -- unit = "largest minus smallest value"
 -- source = "practice: images scaled to 0..1 or -1..1 span 1 or 2; divided by 255 once more they span less than 0.01"
+-- [parameters.noise_std]
+-- value = 2.0
+-- unit = "standard deviation"
+-- source = "practice: images are scaled to 0..1 or standardized to a deviation of 1, and so is the input of a diffusion model"
+-- [parameters.neighbours]
+-- value = 0.15
+-- unit = "correlation of neighbouring pixels"
+-- source = "practice: above 0.9 in photographs; 0.4 in small digits that were measured, 0.03 with noise as large as they are"
 WITH first AS (
     SELECT COALESCE(BOOL_OR(m.class LIKE '%Norm%' OR m.class LIKE '%Embedding%'), false) AS scales FROM python.parameters p JOIN python.modules m USING (module) WHERE p.place = 0
 ), seen AS (
@@ -35,7 +43,7 @@ WITH first AS (
     QUALIFY ROW_NUMBER() OVER (PARTITION BY module, name ORDER BY step DESC) <= 6
 ), inputs AS (
     SELECT module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ANY_VALUE(dtype) AS dtype, MEDIAN(mean) AS mean, MEDIAN(std) AS std,
-        MIN(SQRT(mean * mean + std * std)) AS size, MAX(max - min) AS width, MAX(max) AS highest, MIN(min) AS lowest FROM seen GROUP BY module, name HAVING COUNT(*) >= $least
+        MIN(SQRT(mean * mean + std * std)) AS size, MAX(max - min) AS width, MIN(std) AS least_std, CASE WHEN COUNT(neighbour_r) = COUNT(*) THEN MAX(neighbour_r) END AS near, MAX(max) AS highest, MIN(min) AS lowest FROM seen GROUP BY module, name HAVING COUNT(*) >= $least
 ), constant AS (
     SELECT module, COUNT(DISTINCT step) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(name, looked_at) AS name, ARG_MAX(shape, looked_at) AS shape, ARG_MAX(dtype, looked_at) AS dtype, MIN(mean) AS mean, 0.0 AS std
     FROM (SELECT * FROM python.model_inputs WHERE module <> 'batch' AND NOT COALESCE(gradless, false) QUALIFY DENSE_RANK() OVER (PARTITION BY module ORDER BY step DESC) <= 6) GROUP BY module
@@ -52,6 +60,11 @@ SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*,
     CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first THEN 'info' ELSE 'notice' END AS severity
 FROM inputs, losses, first
 WHERE NOT scales AND (size > $large AND NOT (highest <= 0 AND lowest < -1000) OR width < $narrow)
+UNION ALL BY NAME
+SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*, format('the inputs are drowned in noise: neighbouring pixels have next to nothing in common (correlation {:.2f}), with values from {:.3g} to {:.3g}', near, lowest, highest) AS fact,
+    format('images scaled for a network have a standard deviation of about 1, not {:.3g}, and neighbours that resemble each other: noise in grey levels (of 255) on images between 0 and 1 looks like this', std) AS evidence,
+    CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first THEN 'info' ELSE 'notice' END AS severity
+FROM inputs, losses WHERE near < $neighbours AND least_std > $noise_std
 UNION ALL BY NAME
 SELECT NULL AS unknown, module AS subject, constant.*, losses.*, format('the input is constant: every value of every sample is {:.4g}', mean) AS fact,
     'nothing tells the samples apart, so the model can only learn what they have in common: look at what makes the input' AS evidence, 'notice' AS severity

@@ -48,8 +48,12 @@ WITH steps AS (
 ), cancels AS (
     SELECT param FROM (SELECT param, module, LEAD(module) OVER (ORDER BY place) AS next FROM listed)
     WHERE param LIKE '%bias' AND (next IN (SELECT module FROM norms WHERE norm) OR regexp_matches(param, '(k_proj|k_lin|key|to_k)[.]bias$'))
+), called AS (
+    SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward'
 ), silent AS (
-    SELECT *, CASE WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
+    SELECT *, CASE WHEN missing = n AND EXISTS (SELECT 1 FROM called SEMI JOIN learning USING (module)) AND regexp_replace(param, '\.[^.]*$', '') IN (SELECT module FROM norms EXCEPT SELECT module FROM called)
+            THEN format('it is in an optimizer but never gets a gradient: no recorded forward calls its module, {}', regexp_replace(param, '\.[^.]*$', ''))
+        WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
         WHEN norm = 0 THEN 'its gradient is exactly 0'
         WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
         ELSE 'its gradient is almost zero' END AS reason

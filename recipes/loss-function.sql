@@ -12,8 +12,8 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, function, reduction, behind, shape, broadcast, classes, smoothing, ignored_ratio, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; labels of one class on purpose, as for what is normal; targets that are never negative behind a ReLU (`info`); large targets that are learned all the same, and returns in reinforcement learning (`info`); outputs that are dropped on purpose; contrastive losses with a softmax over both sides of a square matrix (left out)"
--- explains = ["gradients-vanishing", "gradient-shifted", "dead-units", "plateau", "no-warm-up", "learning-rate-too-high", "slow-decrease", "divergence", "output-constant"]
+-- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; labels of one class on purpose, as for what is normal; targets that are never negative behind a ReLU (`info`); large targets or errors that are learned all the same, and returns in reinforcement learning (`info`); outputs that are dropped on purpose; noisy labels of a discriminator, a little above 1 or below 0 (left out); contrastive losses of cosines with a temperature (left out), or without one (`info`); outputs that are confined on purpose; contrastive losses with a softmax over both sides of a square matrix (left out)"
+-- explains = ["gradients-vanishing", "gradient-shifted", "dead-units", "plateau", "no-warm-up", "learning-rate-too-high", "learning-rate-too-low", "slow-decrease", "divergence", "output-constant", "loss-unbounded", "clipping", "gradients-exploding", "gradient-exploding-layer", "loss-spike"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -50,6 +50,22 @@
 -- value = 100.0
 -- unit = "root of the mean square of the targets"
 -- source = "practice: networks are initialized for outputs of about 1; prices and pixels are hundreds and more"
+-- [parameters.outside]
+-- value = 0.5
+-- unit = "above 1 or below 0"
+-- source = "practice: labels of a discriminator are smoothed up to 1.2; 2, 255 and -1 are no probabilities"
+-- [parameters.sure]
+-- value = 0.9
+-- unit = "probability"
+-- source = "ours: label smoothing asks for 0.9; what cannot get there cannot learn its targets"
+-- [parameters.errors]
+-- value = 30.0
+-- unit = "root of the mean square of the errors"
+-- source = "practice: networks are initialized for outputs of about 1, and an update moves them by some hundredths"
+-- [parameters.enormous]
+-- value = 1000.0
+-- unit = "root of the mean square of the errors"
+-- source = "ours: from here on a loss that has fallen by half is no more than on its way to the mean of the targets"
 -- [parameters.settled]
 -- value = 200
 -- unit = "steps"
@@ -68,7 +84,9 @@ WITH recent AS (
             AND CAST(broadcast AS BIGINT[]) IN ([CAST(shape AS BIGINT[])[1], 1], [CAST(shape AS BIGINT[])[1]], [1, CAST(shape AS BIGINT[])[1]])) AS spread,
         MIN(smoothing) AS smoothing, MAX(least_share) AS share, MIN(least_frequency) AS frequency, MIN(weights_ratio) AS weights_ratio,
         MIN(ignored_ratio) AS ignored, MIN(top_ratio) AS top, MAX(classes) AS classes, MIN(target_mean) AS target_mean, MAX(target_mean) AS target_most,
-        BOOL_AND(COALESCE(target_mean < target_std, false)) AS below_zero, MEDIAN(target_std) AS target_std
+        BOOL_AND(COALESCE(target_mean < target_std, false)) AS below_zero, MEDIAN(target_std) AS target_std,
+        MIN(target_min) AS target_least, MAX(target_max) AS target_greatest, MIN(target_max) AS target_top,
+        CASE WHEN COUNT(output_high) = COUNT(*) THEN MAX(output_high) END AS output_high, CASE WHEN COUNT(output_low) = COUNT(*) THEN MIN(output_low) END AS output_low, ARG_MAX(bounded_by, step) AS bounded_by
     FROM recent WHERE ago <= 6 GROUP BY ALL HAVING COUNT(*) >= $least
 ), partial AS (
     -- The rows are samples where there are as many as a batch has; of positions or layers, one is often taken on purpose.
@@ -83,6 +101,13 @@ WITH recent AS (
     SELECT MIN(min) AS label, COUNT(*) AS looks, SUM(looked_at) AS labels FROM (
         SELECT *, DENSE_RANK() OVER (ORDER BY step DESC) AS ago FROM python.model_inputs WHERE module = 'batch'
     ) WHERE ago <= 6 GROUP BY name HAVING COUNT(*) >= $looks AND MIN(min) = MAX(max) AND SUM(looked_at) >= $labels
+), errors AS (
+    SELECT function, behind, layer, MEDIAN(error_rms) FILTER (i <= 3) AS error_first, MEDIAN(error_rms) FILTER (i > k - 3) AS error_now, MEDIAN(error_rms) AS error_usual
+    FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY function, behind, layer ORDER BY step) AS i, COUNT(*) OVER (PARTITION BY function, behind, layer) AS k FROM python.loss_functions WHERE isfinite(error_rms)) GROUP BY ALL
+), reach AS (
+    SELECT *, CASE WHEN function = 'cross_entropy' THEN 1 / (1 + (classes - 1) * EXP(output_low - output_high)) ELSE GREATEST(1 / (1 + EXP(-output_high)), 1 / (1 + EXP(output_low))) END AS surest,
+        CASE WHEN bounded_by LIKE 'cosine%' THEN format('cosines of normalized vectors{}', CASE WHEN output_high = 1 THEN ' without a scale (temperature)' ELSE format(' times {:.3g}', output_high) END) ELSE format('bounded by {}', bounded_by) END AS how
+    FROM calls WHERE output_high > output_low AND (function = 'cross_entropy' AND bounded_by <> 'Softmax' AND classes > 1 OR function = 'binary_cross_entropy_with_logits' AND bounded_by <> 'Sigmoid')
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, MAX(k) AS losses
     FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
@@ -150,6 +175,30 @@ WITH recent AS (
         format('the targets are not scaled: their mean is {:.4g}, their standard deviation {:.3g}, and an untrained network answers about 0', target_mean, target_std) AS fact,
         format('the loss was {:.4g} at first and is {:.4g} now: subtract the mean of the targets and divide by their standard deviation', loss_first, loss_now) AS evidence, calls.*
     FROM calls, losses WHERE function IN ('mse_loss', 'l1_loss', 'smooth_l1_loss', 'huber_loss') AND SQRT(target_mean * target_mean + target_std * target_std) > $large AND losses >= $settled
+    UNION ALL BY NAME
+    SELECT 'targets' AS subject, 'notice' AS severity, format('the targets of {} lie outside of 0 to 1: from {:.4g} to {:.4g}', function, target_least, target_greatest) AS fact,
+        'targets are probabilities there: beyond 1 or below 0 the loss has no lower bound, and the outputs grow without end; divide bytes by 255, compare masks with a threshold, turn -1 and 1 into 0 and 1' AS evidence, calls.*
+    FROM calls WHERE function IN ('binary_cross_entropy', 'binary_cross_entropy_with_logits') AND (target_greatest > 1 + $outside OR target_least < -$outside)
+    UNION ALL BY NAME
+    SELECT 'targets' AS subject, 'notice' AS severity, 'the targets of soft_margin_loss are 0 and 1, where it expects -1 and 1: those of 0 have no gradient' AS fact,
+        format('they lie between {:.4g} and {:.4g}: half of the classes teach nothing', target_least, target_greatest) AS evidence, calls.*
+    FROM calls WHERE function = 'soft_margin_loss' AND target_least = 0 AND target_greatest = 1
+    UNION ALL BY NAME
+    SELECT 'bounds' AS subject, CASE WHEN bounded_by = 'cosine of outputs' THEN 'info' ELSE 'notice' END AS severity,
+        format('the logits stay between {:.3g} and {:.3g}, {}: no probability can be above {:.2f}', output_low, output_high, how, surest) AS fact,
+        format('so the loss cannot fall below {:.3g}, its floor, however well the classes are told apart; it is {:.4g} now. {}', -LN(surest), loss_now, CASE WHEN bounded_by LIKE 'cosine%' THEN 'Multiply the cosines with a scale of 10 to 64, or a learned one' ELSE 'Logits need no bounds' END) AS evidence,
+        reach.* EXCLUDE (surest, how)
+    FROM reach, losses WHERE surest < $sure AND (bounded_by <> 'cosine of outputs' OR output_high <= 1)
+    UNION ALL BY NAME
+    SELECT 'bounds' AS subject, 'notice' AS severity, format('most of the targets are out of reach: a {} keeps the outputs between {:.3g} and {:.3g}, the targets are {:.4g} ± {:.3g}', LOWER(bounded_by), output_low, output_high, target_mean, target_std) AS fact,
+        'no weights can make the outputs larger: scale the targets to these bounds, or leave the last operation out' AS evidence, calls.*
+    FROM calls WHERE function IN ('mse_loss', 'l1_loss', 'smooth_l1_loss', 'huber_loss') AND output_high > output_low AND (target_mean + target_std > output_high + 0.1 * (output_high - output_low) OR target_mean - target_std < output_low - 0.1 * (output_high - output_low))
+    UNION ALL BY NAME
+    SELECT 'targets' AS subject, CASE WHEN loss_now > CASE WHEN error_first > $enormous THEN 0.1 ELSE 0.5 END * loss_first AND EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') THEN 'notice' ELSE 'info' END AS severity,
+        format('the targets (or rewards) are not scaled: the predictions are off by {:.3g}, and an untrained network answers about 0', error_first) AS fact,
+        format('root mean square of the errors: {:.4g} at first, {:.4g} now; the loss was {:.4g} at first and is {:.4g} now: divide the targets by their standard deviation', error_first, error_now, loss_first, loss_now) AS evidence, calls.*
+    FROM calls JOIN errors ON calls.function = errors.function AND calls.behind IS NOT DISTINCT FROM errors.behind AND calls.layer IS NOT DISTINCT FROM errors.layer, losses
+    WHERE LEAST(error_first, error_usual) > $errors AND losses >= $settled AND (target_std IS NULL OR SQRT(target_mean * target_mean + target_std * target_std) <= $large)
     UNION ALL BY NAME
     SELECT 'reduction' AS subject, CASE WHEN optimizer = 'SGD' AND lr * elements > $step_size THEN 'notice' ELSE 'info' END AS severity,
         format('the loss is summed over {:.0f} elements, not averaged: the gradient is that much larger', elements) AS fact,

@@ -21,6 +21,10 @@
 -- value = 0.995
 -- unit = "momentum"
 -- source = "practice: 0.9, 0.99 at most; 0.999 is what the second of Adam's betas is"
+-- [parameters.hardly]
+-- value = 0.1
+-- unit = "momentum, alpha or rho"
+-- source = "practice: 0, or 0.5 to 0.99; what is smaller remembers nothing, and 1e-5 to 1e-2 is what weight decays are"
 -- [parameters.eps]
 -- value = 0.001
 -- unit = "eps"
@@ -50,11 +54,11 @@ WITH states AS (
 ), settings AS (
     SELECT regexp_extract(name, '^(optimizer[0-9]*)', 1) AS place, regexp_extract(name, '^(optimizer[0-9]*([.]group[0-9]+)?)', 1) AS name, regexp_extract(name, '([a-z_]+)$', 1) AS setting,
         ARG_MAX(value, t_ns) AS value, regexp_extract_all(ARG_MAX(value, t_ns), '[0-9.]+(?:e-?[0-9]+)?') AS parts
-    FROM probe.facts WHERE kind = 'hyperparameter' AND regexp_matches(name, '^optimizer[0-9]*([.]group[0-9]+)?[.](lr|betas|momentum|dampening|alpha|rho|eps|maximize)$') GROUP BY ALL
+    FROM probe.facts WHERE kind = 'hyperparameter' AND regexp_matches(name, '^optimizer[0-9]*([.]group[0-9]+)?[.](lr|betas|momentum|dampening|alpha|rho|eps|weight_decay|maximize)$') GROUP BY ALL
 ), kinds AS (
     SELECT name AS place, ARG_MAX(value, t_ns) AS optimizer FROM probe.facts WHERE kind = 'hyperparameter' AND regexp_matches(name, '^optimizer[0-9]*$') GROUP BY name
 ), groups AS (
-    SELECT settings.name, ANY_VALUE(optimizer) AS optimizer, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'momentum') AS momentum, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'dampening') AS dampening,
+    SELECT settings.name, ANY_VALUE(optimizer) AS optimizer, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'momentum') AS momentum, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'dampening') AS dampening, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'weight_decay') AS weight_decay,
         MAX(TRY_CAST(parts[1] AS DOUBLE)) FILTER (setting = 'betas') AS beta1, MAX(TRY_CAST(parts[2] AS DOUBLE)) FILTER (setting = 'betas') AS beta2,
         MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'alpha') AS alpha, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'rho') AS rho, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'eps') AS eps,
         MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'lr') AS lr, BOOL_OR(setting = 'maximize' AND value = 'True') AS maximize
@@ -79,8 +83,20 @@ FROM groups WHERE optimizer IN ('SGD', 'RMSprop') AND momentum >= $momentum AND 
 UNION ALL BY NAME
 SELECT NULL AS unknown, 0 AS step, name || '.' || setting AS subject, format('{}''s {} is {:.4g}, where {:.3g} to {:.3g} are usual', optimizer, setting, value, low, high) AS fact,
     format('{}.{}; {}', name, setting, source) AS evidence, 'info' AS severity
-FROM (UNPIVOT (SELECT * REPLACE (CASE WHEN momentum < $momentum OR COALESCE(dampening, 0) >= 0.5 THEN momentum END AS momentum) FROM groups) ON momentum, beta1, beta2, alpha, rho, eps, lr INTO NAME setting VALUE value) JOIN usual USING (optimizer, setting)
+FROM (UNPIVOT (SELECT * REPLACE (CASE WHEN momentum < $momentum OR COALESCE(dampening, 0) >= 0.5 THEN momentum END AS momentum, CASE WHEN alpha >= $hardly OR alpha <= 0 THEN alpha END AS alpha, CASE WHEN rho >= $hardly OR rho <= 0 THEN rho END AS rho) FROM groups) ON momentum, beta1, beta2, alpha, rho, eps, lr INTO NAME setting VALUE value) JOIN usual USING (optimizer, setting)
 WHERE value < low OR value > high
+UNION ALL BY NAME
+SELECT NULL AS unknown, 0 AS step, setting AS subject, format('{}''s {} is {:.4g}: hardly any, as if a weight decay had been given in its place', optimizer, setting, value) AS fact,
+    format('{}: {}; {}. Arguments without their names go to the wrong setting easily', name, source, place) AS evidence, 'notice' AS severity
+FROM (UNPIVOT (SELECT name, optimizer, momentum, alpha, rho FROM groups) ON momentum, alpha, rho INTO NAME setting VALUE value)
+JOIN (VALUES ('SGD', 'momentum', 'usual is none, or 0.9', 'SGD''s third argument is the momentum, its weight_decay the fifth'), ('RMSprop', 'momentum', 'usual is none, or 0.9', 'RMSprop''s fifth argument is the weight_decay, its momentum the sixth'),
+    ('RMSprop', 'alpha', 'usual is 0.99: the squares of how many gradients are averaged', 'RMSprop''s third argument is alpha, its weight_decay the fifth'), ('Adadelta', 'rho', 'usual is 0.9: the squares of how many gradients are averaged', 'Adadelta''s third argument is rho, its weight_decay the fifth')
+    ) t(optimizer, setting, source, place) USING (optimizer, setting)
+WHERE value > 0 AND value < $hardly
+UNION ALL BY NAME
+SELECT NULL AS unknown, 0 AS step, name || '.dampening' AS subject, format('SGD''s dampening is {:.4g}, with a momentum of {:.4g} and without weight decay: as if a weight decay had been given in its place', dampening, momentum) AS fact,
+    format('{}: SGD''s fourth argument is the dampening, its weight_decay the fifth', name) AS evidence, 'info' AS severity
+FROM groups WHERE optimizer = 'SGD' AND dampening > 0 AND dampening < $hardly AND COALESCE(weight_decay, 0) = 0
 UNION ALL BY NAME
 SELECT NULL AS unknown, 0 AS step, name || '.maximize' AS subject, format('{} maximizes its loss (maximize=True)', optimizer) AS fact, 'right for a reward; a loss grows' AS evidence, 'info' AS severity
 FROM groups WHERE maximize

@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT rank, COUNT(clip_norm) AS clipped, COUNT(*) AS steps FROM python.steps GROUP BY rank ORDER BY rank\"",
 --   "probe {endpoint} query \"SELECT name, rank, value FROM probe.facts WHERE kind = 'hyperparameter' ORDER BY name, rank\"",
 -- ]
--- false_positives = "settings by rank on purpose"
+-- false_positives = "settings by rank on purpose; samples that each rank makes up at random when it starts"
 -- explains = ["replicas-part"]
 -- [parameters.recent]
 -- value = 200
@@ -28,7 +28,7 @@ WITH replicated AS (
 ), newest AS (
     -- Not what a schedule moves (lr, momentum, betas): each rank notes it at a time of its own.
     SELECT rank, name, ANY_VALUE(value) AS value FROM probe.facts
-    WHERE kind = 'hyperparameter' AND regexp_matches(name, '^(optimizer[0-9]*\.(initial_lr|weight_decay|eps)|.*loader[0-9]*\.(sampler_seed|sampler_replicas))$')
+    WHERE kind = 'hyperparameter' AND regexp_matches(name, '^(optimizer[0-9]*\.(initial_lr|weight_decay|eps)|.*loader[0-9]*\.(sampler_seed|sampler_replicas|dataset_content))$')
     GROUP BY rank, name HAVING COUNT(DISTINCT value) = 1
 ), settings AS (
     SELECT name, COUNT(*) AS ranks, COUNT(DISTINCT value) AS kinds, array_to_string(list(format('{} (rank {})', value, rank) ORDER BY rank)[:8], ', ') AS listed
@@ -48,10 +48,18 @@ FROM clipped, replicated WHERE replicated.ranks > 1 AND clipped.ranks > 1 AND n 
 UNION ALL BY NAME
 SELECT NULL AS unknown, name AS subject,
     CASE WHEN name LIKE '%sampler_seed' THEN 'the seed of the DistributedSampler differs between the ranks: their parts of the data overlap, and some samples are in none'
+        WHEN name LIKE '%dataset_content' THEN 'the ranks have other data sets, and a DistributedSampler splits each of them once more: most samples of an epoch are drawn by none'
         WHEN name LIKE '%sampler_replicas' THEN 'the DistributedSamplers divide the data among different numbers of ranks'
         ELSE format('{} differs between the ranks that train one replicated model', name) END AS fact,
     format('{}: {}', name, listed) AS evidence,
-    CASE WHEN name LIKE '%sampler%' THEN 'each rank shuffles all samples with its seed and takes every n-th: only with one seed are the parts disjoint' END AS consequence
+    CASE WHEN name LIKE '%dataset_content' THEN 'a DistributedSampler expects the same data set on all ranks: shard the data, or sample them by rank, but not both'
+        WHEN name LIKE '%sampler%' THEN 'each rank shuffles all samples with its seed and takes every n-th: only with one seed are the parts disjoint' END AS consequence
 FROM settings, replicated WHERE replicated.ranks > 1 AND settings.ranks > 1 AND kinds > 1
+UNION ALL BY NAME
+SELECT NULL AS unknown, name AS subject, format('the DistributedSampler divides the data among {} ranks, and there are {}: the other parts of each epoch are drawn by none', listed.replicas, world) AS fact,
+    format('{}: num_replicas is {}', name, listed.replicas) AS evidence, 'left out, num_replicas is the number of ranks' AS consequence
+FROM (SELECT name, MIN(TRY_CAST(value AS BIGINT)) AS replicas FROM newest WHERE name LIKE '%sampler_replicas' GROUP BY name) listed,
+    (SELECT MAX(TRY_CAST(value AS BIGINT)) AS world FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'world_size'), replicated
+WHERE replicated.ranks > 1 AND listed.replicas > world
 UNION ALL BY NAME
 SELECT 'no model in DistributedDataParallel on two ranks is known' AS unknown FROM replicated WHERE ranks < 2

@@ -31,9 +31,9 @@ WITH rows AS (
         array_to_string(list(format('{:.6g}', weights_rms) ORDER BY rank)[:8], ', ') AS sizes
     FROM rows GROUP BY step, number
 ), counted AS (
-    SELECT number, COUNT(*) AS looked, COUNT(*) FILTER (kinds > 1) AS differ, NULLIF(COUNT(*) FILTER (kinds > 1 AND gradients > 1), 0) AS gradients, COUNT(*) FILTER (kinds > 1 AND made > 1) AS made, NULLIF(COUNT(*) FILTER (kinds > 1 AND made > 0), 0) AS made_looked, MIN(step) AS first,
+    SELECT number, COUNT(*) AS looked, COUNT(*) FILTER (kinds > 1) AS differ, COUNT(*) FILTER (step >= parted) AS since, NULLIF(COUNT(*) FILTER (kinds > 1 AND gradients > 1), 0) AS gradients, COUNT(*) FILTER (kinds > 1 AND made > 1) AS made, NULLIF(COUNT(*) FILTER (kinds > 1 AND made > 0), 0) AS made_looked, MIN(step) AS first,
         MIN(step) FILTER (kinds > 1) AS step, ANY_VALUE(by_step.ranks) AS ranks
-    FROM by_step, world WHERE by_step.ranks = world.ranks AND by_step.ranks > 1 GROUP BY number
+    FROM (SELECT *, MIN(step) FILTER (kinds > 1) OVER (PARTITION BY number) AS parted FROM by_step) by_step, world WHERE by_step.ranks = world.ranks AND by_step.ranks > 1 GROUP BY number
 ), rates AS (
     SELECT step, COUNT(DISTINCT lr) AS kinds, array_to_string(list(format('{:.6g} (rank {})', lr, rank) ORDER BY rank)[:8], ', ') AS rates FROM python.steps WHERE lr IS NOT NULL GROUP BY step
 )
@@ -46,7 +46,7 @@ SELECT NULL AS unknown, c.step, c.first, c.looked, c.differ, c.gradients, CASE W
         WHEN c.step = c.first THEN ': they differ from the first step looked at, with equal gradients or none to compare (initialised after DistributedDataParallel had sent the weights?)'
         ELSE '' END AS because
 FROM counted c JOIN by_step b ON b.step = c.step AND b.number = c.number LEFT JOIN rates r ON r.step = c.step
-WHERE c.differ >= $least AND c.differ >= 0.5 * c.looked
+WHERE c.differ >= $least AND c.differ >= 0.9 * c.since
 UNION ALL BY NAME
 SELECT CASE WHEN (SELECT ranks FROM world) < 2 THEN 'weights of one rank or of no replicated model were looked at' ELSE 'too few steps at which all ranks were looked at' END AS unknown
 WHERE COALESCE((SELECT MAX(looked) FROM counted), 0) < $least

@@ -17,20 +17,22 @@ from harness import SERVER, Job, Place, private_place, running
 SERVER["PROBE_SERVER_PYTHON"] = forked_servers.python()
 SERVER["PROBE_MONITOR"] = "0"  # its rounds, at the start and the end of every run, take a second or two each
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:  # by a shell that runs us in the background, by nohup
+        signal.signal(number, usual)  # children inherit what is ignored
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Workers share files; in `tests/jobs` they share jobs, each of which then runs once, and of
-    `tests/docs` the documents, so that the longest file is not what all wait for in the end."""
+    """Workers share files; in `tests/jobs` they share jobs, each of which then runs once, and the documents,
+    so that the longest file is not what all wait for in the end."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFileAndJob(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
-            return file + test[test.find("[") :] if "jobs/" in file or "docs/" in file else file
+            parted = "jobs/" in file or file.endswith("test_documents.py")
+            return file + test[test.find("[") :] if parted else file
 
     return ByFileAndJob(config, log)
 
@@ -59,11 +61,9 @@ def real_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    """The process that jobs are forked from; started by the first test that needs one."""
-    yield shared()
-    shared().close()
-    shared.cache_clear()
+def nursery() -> Nursery:
+    """The process that jobs are forked from, one for all workers."""
+    return shared()
 
 
 @pytest.fixture

@@ -42,6 +42,9 @@ UNSAID_SERVER = {"PROBE_SERVER_PYTHON": ""}
 """In an environment: the same, and whoever starts one looks first whether its Python has what that needs."""
 SERVER = dict(REAL_SERVER)
 """In a job's environment: its agent starts a server. In tests it is a fork (`forked_servers`)."""
+PACE = {"PROBE_DRAIN_INTERVAL_S": "0.25", "REST_S": "0.05"}
+"""In every environment here: rows are sealed soon, and a training without an end rests between its steps.
+Half a dozen servers and trainings live at a time: twice as often takes a tenth of a core more."""
 DEPLOYED = {**REAL_SERVER, "REST_S": "0"}
 """In a job's environment: a server, and a training without an end takes no rest between its steps."""
 NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/true"}
@@ -70,7 +73,7 @@ class Place:
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
         quiet.update(form_of_hooks())
         places = {"PROBE_DIR": str(self.directory), "PROBE_RINGS_DIR": str(self.rings)}
-        return {**quiet, **places, **SERVER, "PROBE_DRAIN_INTERVAL_S": "0.1", "REST_S": "0.02", **more}
+        return {**quiet, **places, **SERVER, **PACE, **more}
 
     def watched(self, **more: str) -> dict[str, str]:
         """The environment in which this Python starts an agent; with `**SERVER` also a server."""
@@ -114,7 +117,7 @@ class Place:
                 if not (rings or sockets) or time.monotonic() > deadline or wait_for_end(pid, 0.02):
                     break
             end_process(pid)
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + PATIENCE_S
         while (processes := self.processes()) and time.monotonic() < deadline:
             late = self.server_pid()  # one that was only starting when the last job ended
             if late is not None and late != pid:
@@ -179,13 +182,14 @@ class Job:
 
     def __init__(
         self, program: str, *options: str, environ: Mapping[str, str], folder: Path,
-        before: Sequence[str] = (),
+        before: Sequence[str] = (), python: str = sys.executable,
     ) -> None:
-        """`before`: what runs the program, such as a command that enters a network namespace."""
+        """`before`: what runs the program, such as a command that enters a network namespace; `python`: its
+        interpreter, where it is not this one."""
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix="stderr-", delete=False) as errors:
             self._errors = Path(errors.name)
             self._process = subprocess.Popen(
-                [*before, sys.executable, str(PROGRAMS / f"{program}.py"), *options], env=dict(environ),
+                [*before, python, str(PROGRAMS / f"{program}.py"), *options], env=dict(environ),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
             )
         self.pid = self._process.pid

@@ -25,9 +25,13 @@ ORDER = (
     "probe.base",
     "probe.recording",
     "probe.boot.launch",
+    "probe.confined",
     "probe.checkpoint",
     "probe.outside",
     "probe.diagnose",
+    "probe.bundle",
+    "probe.archive",
+    "probe.fleet",
     "probe.job.introspection",
     "probe.job.instruments.core",
     "probe.job.instruments.loop",
@@ -57,9 +61,11 @@ ORDER = (
     "probe.server",
     "probe.boot",
     "probe.client",
+    "probe.page",
     "probe_cli.core",
     "probe_cli.render",
     "probe_cli.prompts",
+    "probe_cli.agent_tools",
     "probe_cli.commands",
     "probe_cli",
 )
@@ -67,13 +73,22 @@ ORDER = (
 READERS = ("probe.recording.reader", "probe.recording.segments")
 """These import numpy and duckdb, which a job need not have and a command need not wait for."""
 NEVER: Mapping[str, tuple[str, ...]] = {
-    "probe.boot": ("probe.outside", "probe.diagnose", "probe.server", *READERS),
+    "probe.boot": ("probe.confined", "probe.outside", "probe.diagnose", "probe.server", *READERS),
     "probe.checkpoint": READERS,
     "probe.outside": ("probe.checkpoint", *READERS),
     "probe.diagnose": ("probe.checkpoint",),
-    "probe.job": ("probe.outside", "probe.diagnose", "probe.server", *READERS),
-    "probe.server": ("probe.job", "probe.checkpoint"),
+    "probe.job": (
+        "probe.confined", "probe.outside", "probe.diagnose", "probe.bundle", "probe.archive", "probe.fleet",
+        "probe.server", *READERS,
+    ),
+    "probe.bundle": ("probe.outside", "probe.checkpoint"),
+    "probe.archive": ("probe.outside", "probe.checkpoint", "probe.diagnose"),
+    "probe.fleet": ("probe.outside", "probe.checkpoint", *READERS),
+    "probe.server": ("probe.job", "probe.checkpoint", "probe.fleet"),
     "probe.client": (
+        "probe.job", "probe.server", "probe.checkpoint", "probe.outside", "probe.diagnose", *READERS,
+    ),
+    "probe.page": (
         "probe.job", "probe.server", "probe.checkpoint", "probe.outside", "probe.diagnose", *READERS,
     ),
     "probe_cli": (
@@ -105,16 +120,22 @@ LIBRARIES = (
     _libraries(r"probe/outside/.*", "", "pystack pyinjector"),
     _libraries(r"probe/diagnose/recipes/recipe(?:_files)?\.py", "pydantic", "tomli"),
     _libraries(r"probe/diagnose/.*", "numpy duckdb"),
+    _libraries(r"probe/bundle/.*", "", "duckdb zstandard compression"),
+    _libraries(r"probe/fleet/.*", "", "duckdb pyarrow ray"),
+    _libraries(r"probe/archive/.*", "", "duckdb obstore"),
     _libraries(r"probe/server/alerts/alert_sender\.py", "", "apprise"),
     _libraries(r"probe/server/http/metrics\.py", "numpy", "prometheus_client"),
     _libraries(r"probe/server/recordings/gpu\.py", "", "pynvml"),
-    _libraries(r"probe/server/sql/results\.py", "duckdb", "pyarrow"),
+    _libraries(r"probe/confined/.*", "", "duckdb pyarrow"),
     _libraries(r"probe/server/peers/.*", "numpy", "httpx"),
     _libraries(r"probe/server/.*", "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
     _libraries(r"probe/client/notebook\.py", "", "IPython"),
     _libraries(r"probe/client/.*", "", "httpx duckdb"),
+    _libraries(r"probe/page/.*", "", "uvicorn"),
     _libraries(r"cli/probe_cli/commands/export\.py", "typer", "tensorboard wandb mlflow"),
+    _libraries(r"cli/probe_cli/agent_tools/.*", "", "mcp"),
     _libraries(r"cli/probe_cli/prompts/line_reader\.py", "prompt_toolkit"),
+    _libraries(r"cli/probe_cli/render/plot_lines\.py", "", "plotille matplotlib"),
     _libraries(r"cli/probe_cli/.*", "typer click", "httpx rich duckdb pyarrow"),
     _libraries(r".*"),
 )
@@ -369,7 +390,8 @@ MAY_BE_RAW = {
     "probe/job/instruments/modules/module_times.py": {"_memory"},  # reads what was proven when its step began
     "probe/recording/journal.py": {"read_journal", "read_payloads", "read_on"},  # in the server
     "probe/recording/strings.py": {"read_strings"},
-    "probe/recording/places.py": {"process_folders"},  # in the server
+    "probe/recording/places.py": {"_listed"},  # in the server
+    "probe/recording/process.py": {"is_stopped"},  # in the server
     "probe/base/commit_vote.py": {"remove_old"},
 }
 

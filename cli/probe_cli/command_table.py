@@ -12,7 +12,7 @@ from types import ModuleType
 from probe_cli.core.arguments import Vocabulary
 
 ENDPOINT_HELP = (
-    "PID, JOB, JOB/RANK, HOST:PORT[/…], recording folder or socket path. "
+    "PID, JOB, JOB/RANK, HOST:PORT[/…], recording folder, bundle or socket path. "
     "Default: PROBE_ENDPOINT, else the only live process."
 )
 VERSION_HELP = "Print the version and exit."
@@ -20,11 +20,15 @@ VERSION_HELP = "Print the version and exit."
 GROUPS: dict[str, dict[str, str]] = {
     "Look": {
         "ps": "ps",
+        "top": "top",
         "ranks": "ranks",
+        "web": "web",
         "health": "health",
         "query": "query",
+        "plot": "plot",
         "tables": "tables",
         "backtrace": "backtrace",
+        "flamegraph": "flamegraph",
         "eval": "eval",
         "watch": "act_watch",
     },
@@ -33,6 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "recipes": "recipes",
         "monitor": "monitor",
         "compare": "compare",
+        "fleet": "fleet",
     },
     "Act": {
         "lr": "act_lr",
@@ -52,13 +57,17 @@ GROUPS: dict[str, dict[str, str]] = {
         "attach": "attach",
         "detach": "detach",
         "profile": "act_profile",
+        "trace": "trace",
         "capture": "act_capture",
         "memory-snapshot": "act_memory_snapshot",
         "save-batch": "act_save_batch",
         "export": "export",
+        "bundle": "bundle",
     },
     "Manage": {
+        "archive": "archive_runs",
         "prune": "prune",
+        "mcp": "mcp",
         "config": "config",
         "doctor": "doctor",
         "completion": "completion",
@@ -85,6 +94,8 @@ SAME_AS: dict[str, str] = {
     "sql": "query",
     "schema": "tables",
     "summary": "health",
+    "ui": "web",
+    "dashboard": "web",
     "diff": "compare",
     "diagnosis": "diagnose",
     "why": "diagnose",
@@ -93,12 +104,7 @@ SAME_AS: dict[str, str] = {
 """Words of other tools and shells that mean one of our commands exactly, and run it."""
 
 INSTEAD: dict[str, str] = {
-    "top": "`probe {endpoint} health --watch 2` refreshes one screen about a job; `probe ps` lists the jobs.",
     "record": "`probe run python train.py` records a new job, `probe PID attach` a running one.",
-    "flamegraph": "`probe {endpoint} profile` writes a trace for Perfetto; `probe {endpoint} backtrace` "
-    "shows the stack now.",
-    "trace": "`probe {endpoint} profile` writes a trace for Perfetto; python.torch_trace has the times of "
-    "modules: `probe tables torch_trace`.",
     "step": '`probe {endpoint} query "FROM python.steps ORDER BY step DESC LIMIT 5"` shows the last steps.',
     "loss": "`probe {endpoint} health` shows it; `probe {endpoint} diagnose loss` judges it.",
     "memory": "`probe {endpoint} health` shows it; `probe {endpoint} diagnose memory` judges it.",
@@ -113,7 +119,6 @@ INSTEAD: dict[str, str] = {
     "python": "`probe run python …` starts a job; `probe {endpoint} eval CODE` runs code in one.",
     "torchrun": "`probe run torchrun …` starts a job.",
     "save": "`probe {endpoint} checkpoint` saves model, optimizer and position.",
-    "plot": "`probe {endpoint} export --tensorboard DIR` writes the curves.",
 }
 """Words that mean none of our commands exactly: what to type instead. `{endpoint}` is the one given."""
 

@@ -39,6 +39,10 @@
     │   └── TooMany
     ├── RecordingError        exit 6   the recording cannot be made or read
     │   ├── DirectoryRefused
+    │   ├── BundleInvalid
+    │   ├── ArchiveUnavailable
+    │   │   └── ObjectMissing
+    │   ├── ArchiveInvalid
     │   └── NoRoom
     └── ActionError           exit 7   an action on a job failed or was refused
         ├── ActionRefused
@@ -362,6 +366,35 @@ class DirectoryRefused(RecordingError):
 
     code = "directory_refused"
     hint = "Set PROBE_DIR to a folder of your own on a local disk."
+
+
+class BundleInvalid(RecordingError):
+    """The file is not a bundle of `probe bundle`, or was damaged on its way."""
+
+    code = "bundle_invalid"
+    hint = "Nothing of it was kept. Ask for it again: `probe JOB bundle` makes one."
+
+
+class ArchiveUnavailable(RecordingError):
+    """The archive cannot be reached, read or written."""
+
+    code = "archive_unavailable"
+    status = 503
+    hint = "What is not shipped stays on this host and is tried again; `probe archive --status` shows it."
+
+
+class ObjectMissing(ArchiveUnavailable):
+    """A file of the archive is gone: merged or deleted since it was listed."""
+
+    code = "archive_object_missing"
+    status = 404
+    hint = "Ask again: the archive was changed meanwhile."
+
+
+class ArchiveInvalid(RecordingError):
+    """A file of the archive is not what it says."""
+
+    code = "archive_invalid"
 
 
 class NoRoom(RecordingError):

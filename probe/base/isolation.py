@@ -15,6 +15,7 @@ from typing import Any, ParamSpec
 
 from probe.base import compiled
 from probe.base.errors import ProbeError
+from probe.base.signal_errors import from_signal
 
 _Parameters = ParamSpec("_Parameters")
 
@@ -24,7 +25,8 @@ PATIENCE = 3
 _TAKES_ANY = 0x04 | 0x08
 """`inspect.CO_VARARGS | inspect.CO_VARKEYWORDS`, without that import."""
 _passing = [0]
-"""Id of the exception that passes every guard: one raised by a signal handler of the job's."""
+"""Id of the exception that passes every guard: one raised by a signal handler of the job's while the training
+was held. What such a handler raises while a hook runs is known by its traceback."""
 
 
 class Isolation:
@@ -53,9 +55,9 @@ class Isolation:
         tracing, passing = self.tracing, _passing
 
         def failed(error: Exception) -> bool:
-            """Whether the error is none of ours, and so is raised."""
+            """Whether the error is none of ours, but of a signal's handler, and so is raised."""
             nonlocal live
-            if id(error) == passing[0]:
+            if id(error) == passing[0] or from_signal(error):
                 return True
             if self._failed(name, error, "is switched off"):
                 live = _nothing
@@ -164,7 +166,7 @@ class Isolation:
         try:
             return action()
         except Exception as error:
-            if id(error) == _passing[0]:
+            if id(error) == _passing[0] or from_signal(error):
                 raise
             if isinstance(error, OSError | ImportError):
                 self.withheld[name] = describe(error)
@@ -198,7 +200,7 @@ def harmless(function: Callable[_Parameters, None]) -> Callable[_Parameters, Non
         try:
             function(*args, **kwargs)
         except Exception as error:
-            if id(error) == _passing[0]:
+            if id(error) == _passing[0] or from_signal(error):
                 raise
             if not said:
                 said = True

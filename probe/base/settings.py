@@ -54,6 +54,17 @@ def _ratio(text: str) -> float:
     return value
 
 
+FASTEST_HZ = 100.0
+"""Limit of PROBE_SAMPLE_HZ: what a higher rate shows, `probe JOB flamegraph` shows at less expense."""
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= FASTEST_HZ:
+        raise ValueError(f"must be 0 or a rate up to {FASTEST_HZ:g}")
+    return value
+
+
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -116,8 +127,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("instruments", "PROBE_INSTRUMENTS", "default", "", f"What is recorded: default, none, all, or a list of {', '.join(INSTRUMENTS)}.", _instruments),
     Setting("budget_ratio", "PROBE_BUDGET", "1%", "ratio", "Share of step time that recording may cost; details are sampled less often to stay within it.", _ratio),
     Setting("modules_interval", "PROBE_MODULES_INTERVAL", "0", "steps", "Record modules on every N-th step; 0: as the budget allows.", _count),
+    Setting("total_steps", "PROBE_TOTAL_STEPS", "0", "steps", "Steps that this process will make, for the time left; 0: what its trainer, loops or schedule say, if they do.", _count),
     Setting("nan_trace", "PROBE_NAN_TRACE", "on", "", "Trace a NaN to its module by repeating the step it ended: on, off, or wait, which waits for the device before every optimizer step so that none is missed there.", _nan_trace),
     Setting("memory_interval_s", "PROBE_MEMORY_INTERVAL_S", "1", "s", "Time between samples of process and device memory.", _positive),
+    Setting("sample_hz", "PROBE_SAMPLE_HZ", "1", "Hz", "How often the stacks of the training thread and of busy threads are recorded, for `probe JOB flamegraph --since STEP`; 0: never.", _rate),
     Setting("listen", "PROBE_LISTEN", "", "host:port", "TCP address to listen on, with a token. Default: only the unix socket.", _text),
     Setting("allow_eval", "PROBE_ALLOW_EVAL", "0", "", "1 allows `eval` over TCP.", _switch),
     Setting("token_file", "PROBE_TOKEN_FILE", "", "", "File with the TCP token, mode 0600. Default: PROBE_DIR/token, created when needed.", _text),
@@ -130,6 +143,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("drain_interval_s", "PROBE_DRAIN_INTERVAL_S", "1", "s", "Time between the server's reads of the rings.", _positive),
     Setting("seal_interval_s", "PROBE_SEAL_INTERVAL_S", "60", "s", "Rows older than this are sealed into Parquet segments.", _positive),
     Setting("retention_bytes", "PROBE_RETENTION_BYTES", "2G", "bytes", "Limit for the segments on disk; the oldest are deleted first.", _bytes),
+    Setting("archive", "PROBE_ARCHIVE", "", "", "Folder or URL (s3://, gs://, az://) of an archive that the server ships recordings to; set for a job, it holds for that job.", _text),
+    Setting("archive_interval_s", "PROBE_ARCHIVE_INTERVAL_S", "600", "s", "Time between two shipments of a running process; one that has ended is shipped at once.", _positive),
+    Setting("archive_rate_bytes_s", "PROBE_ARCHIVE_RATE", "20M", "bytes/s", "Limit for what the server sends to the archive.", _bytes),
+    Setting("archive_cpu_ratio", "PROBE_ARCHIVE_CPU", "5%", "ratio", "Share of one core that shipping may use.", _ratio),
     Setting("query_timeout_s", "PROBE_QUERY_TIMEOUT_S", "5", "s", "Deadline of one SQL query.", _positive),
     Setting("query_memory_bytes", "PROBE_QUERY_MEMORY_BYTES", "512M", "bytes", "Memory limit of one SQL query.", _bytes),
     Setting("eval_timeout_s", "PROBE_EVAL_TIMEOUT_S", "10", "s", "How long `eval` waits for a snippet.", _positive),
@@ -166,8 +183,10 @@ class Settings:
     instruments: frozenset[str]
     budget_ratio: float
     modules_interval: int
+    total_steps: int
     nan_trace: str
     memory_interval_s: float
+    sample_hz: float
     listen: str
     allow_eval: bool
     token_file: str
@@ -180,6 +199,10 @@ class Settings:
     drain_interval_s: float
     seal_interval_s: float
     retention_bytes: int
+    archive: str
+    archive_interval_s: float
+    archive_rate_bytes_s: int
+    archive_cpu_ratio: float
     query_timeout_s: float
     query_memory_bytes: int
     eval_timeout_s: float

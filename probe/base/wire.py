@@ -21,6 +21,10 @@ from typing import Any, NamedTuple
 from probe.base import descriptors
 from probe.base.errors import AgentUnreachable, BadRequest, NotYours, ProbeError, TooLarge, from_dict
 
+HERE = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
+"""A Host header of this machine, on any port: `ssh -L` may forward another than ours."""
+ROLE_HEADER = "probe-role"
+"""Allows a request no more than this role, whoever sends it."""
 LARGEST_HEAD_BYTES = 16 << 10
 LARGEST_BODY_BYTES = 1 << 20
 """Of a request's body."""
@@ -133,6 +137,54 @@ def exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
         return _read_all(connection, deadline)
 
 
+class Reply(NamedTuple):
+    """An answer as it came: status, headers by their names in lower case, content."""
+
+    status: int
+    headers: dict[str, str]
+    content: bytes
+
+
+def exchange_raw(
+    path: Path, method: str, target: str, body: bytes, headers: dict[str, str], timeout_s: float
+) -> Reply:
+    """As `exchange`, with headers of the caller's, and the answer's too; raises `BadRequest` for a target or
+    a header that is not one line of ASCII."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in {**headers, "Content-Length": str(len(body))}.items()]
+    if not all(line.isascii() and line.isprintable() for line in lines):
+        raise BadRequest("the address or a header has a character that no request may have")
+    answer = exchange(path, "\r\n".join([*lines, "", ""]).encode("ascii") + body, timeout_s)
+    status, content = _split_answer(answer)
+    head = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
+    given = (line.partition(":") for line in head)
+    return Reply(status, {name.lower(): value.strip() for name, _, value in given}, content)
+
+
+def lines(path: Path, target: str, timeout_s: float) -> Iterator[bytes]:
+    """GET `target` from the server at a unix socket: the lines of its answer, each as soon as it is there.
+
+    Raises as `exchange` does, and the `ProbeError` of an answer that is an error."""
+    deadline = time.monotonic() + timeout_s
+    with connect_unix(path, timeout_s) as connection:
+        # Of HTTP/1.0, so that the answer comes without chunks and ends with the connection.
+        connection.sendall(f"GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode("ascii"))
+        data, ended = b"", False
+        while b"\r\n\r\n" not in data and not ended:
+            part = _some(connection, deadline)
+            data, ended = data + part, not part
+        if data.split(b" ", 2)[1:2] != [b"200"]:
+            decode_answer(data + _read_all(connection, deadline))
+            raise ConnectionError("the answer is none")
+        data = data.partition(b"\r\n\r\n")[2]
+        while not ended:
+            *whole, data = data.split(b"\n")
+            yield from whole
+            part = _some(connection, deadline)
+            data, ended = data + part, not part
+        yield from data.splitlines()
+
+
 def request_bytes(method: str, target: str, body: object = None) -> bytes:
     """A whole request that closes its connection."""
     data = b"" if body is None else json.dumps(body).encode()
@@ -159,17 +211,22 @@ def _read_all(connection: socket.socket, deadline: float) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
-        part = connection.recv(1 << 18)
+        part = _some(connection, deadline)
         if not part:
             return b"".join(parts)
         parts.append(part)
         size += len(part)
         if size > LARGEST_ANSWER_BYTES:
             raise TooLarge(f"the answer is longer than {LARGEST_ANSWER_BYTES} bytes")
+
+
+def _some(connection: socket.socket, deadline: float) -> bytes:
+    """What arrives next; nothing at the end. Raises `TimeoutError` after the deadline."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(left)
+    return connection.recv(1 << 18)
 
 
 def _split_answer(answer: bytes) -> tuple[int, bytes]:

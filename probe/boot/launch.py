@@ -40,6 +40,12 @@ _STARTS = 2
 """Failed starts after which the cause is searched for, if nothing holds the lock."""
 _LONGEST_LOOK_BYTES, _LONGEST_WORDS = 1 << 16, 400
 _FREE = "Free some space there, or set PROBE_DIR to another folder."
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_")
+_CLOUD_VARIABLES: dict[str, tuple[str, ...]] = {
+    "s3": ("AWS_", *_PROXIES), "gs": ("GOOGLE_", *_PROXIES),
+    "az": ("AZURE_", *_PROXIES), "abfs": ("AZURE_", *_PROXIES), "abfss": ("AZURE_", *_PROXIES),
+}
+"""Beginnings of the variables with which an object store is reached, by the scheme of its URLs."""
 _KEPT_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
     "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
@@ -213,12 +219,11 @@ def _log_of(directory: Path) -> Path:
 
 
 def server_environment(directory: Path, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the server: probe's settings and what Python needs; no secrets, and no PROBE, so that
-    it gets no agent."""
+    """Environment of the server: probe's settings and what Python needs; no secrets but those of the object
+    store that PROBE_ARCHIVE names, and no PROBE, so that it gets no agent."""
+    own = ("PROBE_", *_CLOUD_VARIABLES.get(settings.archive.partition("://")[0], ()))
     kept = {
-        name: value
-        for name, value in environ.items()
-        if name in _KEPT_VARIABLES or name.startswith("PROBE_")
+        name: value for name, value in environ.items() if name in _KEPT_VARIABLES or name.startswith(own)
     }
     kept["PROBE_DIR"] = str(directory)
     kept["PYTHONSAFEPATH"] = "1"  # cwd is /, and /probe may be anything

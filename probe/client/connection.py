@@ -6,7 +6,7 @@ TCP imports httpx.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from probe.base.errors import ServerUnavailable
@@ -66,3 +66,18 @@ class Connection:
         if not isinstance(answer, dict):
             raise ServerUnavailable(f"the response to {path} is not a JSON object")
         return answer
+
+    def follow(self, path: str, parameters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """The parts of the server's response to a GET as they come, `{"part": …}`, and then the response."""
+        transport = self.open()
+        if not isinstance(transport, transports.Following):
+            yield self.request("GET", path, parameters)
+            return
+        wait_s = max(PATIENCE_S, self.settings.query_timeout_s) + SPARE_S
+        one: Any = None
+        for one in transport.follow(transports.target(path, {**parameters, "follow": "1"}), wait_s):
+            if not isinstance(one, dict):
+                raise ServerUnavailable(f"a line of the response to {path} is not a JSON object")
+            yield one
+        if one is None or "part" in one:
+            raise ServerUnavailable(f"the response to {path} was cut short")

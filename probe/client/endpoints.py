@@ -22,6 +22,7 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("PID", "a process on this machine"),
     ("JOB, JOB/RANK", "a job by name, one of its ranks; JOB@FOLDER if scripts of two folders have one name"),
     ("/PATH, ./PATH", "a recording folder"),
+    ("X.tar.zst, X.tar.gz, X.tar.zst/RANK", "a bundle that `bundle` wrote, one of its ranks"),
     ("DIR/server.sock, DIR/agents/PID.sock", "the server of another PROBE_DIR, one of its processes"),
     ("ANY.sock, ANY.sock/JOB/RANK", "any server listening there, e.g. a forwarded socket"),
     (
@@ -51,7 +52,14 @@ class Address(NamedTuple):
 
 
 def parse(text: str, settings: Settings) -> Address:
-    """The address in `text`; raises `UsageError`, or `EndpointUnknown` for a missing folder."""
+    """The address in `text`; raises `UsageError`, or `EndpointUnknown` for a missing folder. A bundle is
+    unpacked when it is named first; what that raises, see `bundle.opening`."""
+    if text.partition(".tar.")[1]:
+        from probe.bundle import opening
+
+        bundle = opening.named(text)
+        if bundle is not None:
+            return Address(str(opening.unpacked(*bundle, settings)), directory=places.home(settings))
     if text.startswith(("http://", "https://")) or not text.startswith(("/", ".", "~")):
         found = _TCP.match(text)
         if found:

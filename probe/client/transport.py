@@ -6,16 +6,22 @@ and the token. Tests bring their own. The command's main thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from probe.base.errors import ServerUnavailable, TokenInvalid, TooLarge, UsageError, from_dict
 from probe.base.settings import Settings
 from probe.client.endpoints import Address, is_loopback
 from probe.recording import places
+
+if TYPE_CHECKING:
+    import httpx
+
+    from probe.base.wire import Reply
 
 SERVER_START_WAIT_S = 15.0
 """Wait for a server that the command had to start."""
@@ -29,6 +35,14 @@ class Transport(Protocol):
         """Decoded JSON of the response; raises the `ProbeError` it describes, or an `EndpointError`."""
 
 
+@runtime_checkable
+class Following(Protocol):
+    """A transport that shows the parts of an answer as they come."""
+
+    def follow(self, target: str, timeout_s: float) -> Iterator[Any]:
+        """Decoded lines of the response to a GET, the last of which is the answer; raises as `request`."""
+
+
 class UnixTransport:
     """Asks the server behind a unix socket of this user."""
 
@@ -39,8 +53,22 @@ class UnixTransport:
         """See `Transport`."""
         from probe.base.wire import decode_answer, exchange, request_bytes
 
-        try:
+        with self._explained(timeout_s):
             return decode_answer(exchange(self.path, request_bytes(method, target, body), timeout_s))
+
+    def follow(self, target: str, timeout_s: float) -> Iterator[Any]:
+        """See `Following`."""
+        from probe.base.wire import lines
+
+        with self._explained(timeout_s):
+            for line in lines(self.path, target, timeout_s):
+                yield _decoded(line)
+
+    @contextlib.contextmanager
+    def _explained(self, timeout_s: float) -> Iterator[None]:
+        """Errors of the connection as errors of ours."""
+        try:
+            yield
         except TimeoutError:
             raise ServerUnavailable(
                 f"no answer from the server at {self.path} within {timeout_s:g} s: it is stopped, or this "
@@ -51,6 +79,34 @@ class UnixTransport:
             raise ServerUnavailable(f"no server answers at {self.path}: {error.strerror or error}") from None
 
 
+    def forward(
+        self, method: str, target: str, body: bytes, headers: dict[str, str], timeout_s: float
+    ) -> Reply:
+        """Send a request on and return the answer as it is, errors too. Raises `ServerUnavailable`."""
+        from probe.base.wire import exchange_raw
+
+        try:
+            return exchange_raw(self.path, method, target, body, headers, timeout_s)
+        except TimeoutError:
+            raise ServerUnavailable(f"no answer from {self.path} within {timeout_s:g} s") from None
+        except OSError as error:
+            what = error.strerror or error
+            raise ServerUnavailable(f"no server answers at {self.path}: {what}") from None
+
+
+def _decoded(line: bytes | str) -> Any:
+    """One line of an answer in parts."""
+    import json
+
+    try:
+        found = json.loads(line)
+    except ValueError:
+        raise ServerUnavailable("the server's answer was cut short") from None
+    if isinstance(found, dict) and set(found) == {"error"}:
+        raise from_dict(found, 500)
+    return found
+
+
 class TcpTransport:
     """Asks the server at `url`, with a token. `certificate` is a PEM file to trust, or empty."""
 
@@ -58,27 +114,59 @@ class TcpTransport:
         self.url = url
         self._token = token
         self._certificate = certificate
+        self._forwarding: httpx.Client | None = None
 
     def request(self, method: str, target: str, body: object, timeout_s: float) -> Any:
         """See `Transport`."""
+        with self._client(timeout_s) as client:
+            answer = client.request(method, self.url + target, json=body)
+        return _answer(answer)
+
+    def follow(self, target: str, timeout_s: float) -> Iterator[Any]:
+        """See `Following`."""
+        with self._client(timeout_s) as client, client.stream("GET", self.url + target) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+                _answer(answer)
+            for line in answer.iter_lines():
+                yield _decoded(line)
+
+    @contextlib.contextmanager
+    def _client(self, timeout_s: float) -> Iterator[httpx.Client]:
+        """A client with the token; errors of the connection are errors of ours."""
         import httpx
 
+        headers = {"Authorization": f"Bearer {self._token}"}
         try:
             # trust_env=False: a proxy or .netrc of the environment must not see the token.
-            with httpx.Client(verify=self._verify(), trust_env=False, timeout=timeout_s) as client:
-                headers = {"Authorization": f"Bearer {self._token}"}
-                answer = client.request(method, self.url + target, json=body, headers=headers)
+            with httpx.Client(
+                verify=self._verify(), trust_env=False, timeout=timeout_s, headers=headers
+            ) as client:
+                yield client
         except httpx.TimeoutException:
             raise ServerUnavailable(f"no answer from {self.url} within {timeout_s:g} s") from None
         except httpx.HTTPError as error:
             raise ServerUnavailable(f"no server answers at {self.url}: {error}", hint=self._hint()) from None
+
+    def forward(
+        self, method: str, target: str, body: bytes, headers: dict[str, str], timeout_s: float
+    ) -> Reply:
+        """As that of `UnixTransport`; one client for all requests, on any thread."""
+        import httpx
+
+        from probe.base.wire import Reply
+
         try:
-            decoded = answer.json()
-        except ValueError:
-            raise from_dict(None, answer.status_code) from None
-        if answer.status_code >= 400:
-            raise from_dict(decoded, answer.status_code)
-        return decoded
+            if self._forwarding is None:
+                self._forwarding = httpx.Client(verify=self._verify(), trust_env=False)
+            answer = self._forwarding.request(
+                method, self.url + target, content=body, timeout=timeout_s,
+                headers={**headers, "Authorization": f"Bearer {self._token}"},
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerUnavailable(f"no server answers at {self.url}: {error}", hint=self._hint()) from None
+        given = {name.lower(): value for name, value in answer.headers.items()}
+        return Reply(answer.status_code, given, answer.content)
 
     def _verify(self) -> Any:
         if not self.url.startswith("https:"):
@@ -104,7 +192,20 @@ class TcpTransport:
         )
 
 
-def open_transport(address: Address, settings: Settings, wait_s: float | None = None) -> Transport:
+def _answer(answer: httpx.Response) -> Any:
+    """The JSON of a whole answer; raises the error that it describes."""
+    try:
+        decoded = answer.json()
+    except ValueError:
+        raise from_dict(None, answer.status_code) from None
+    if answer.status_code >= 400:
+        raise from_dict(decoded, answer.status_code)
+    return decoded
+
+
+def open_transport(
+    address: Address, settings: Settings, wait_s: float | None = None
+) -> UnixTransport | TcpTransport:
     """The transport to `address`; starts the local server if none runs and waits up to `wait_s` for it.
 
     Raises `ServerUnavailable`, or `TokenInvalid` for TCP without a usable token.

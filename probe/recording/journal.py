@@ -148,6 +148,18 @@ def read_on(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     return [record for record, _ in found], offset + (found[-1][1] if found else 0)
 
 
+def read_ends(path: Path, offset: int = 0) -> list[tuple[dict[str, Any], int]]:
+    """Records from a byte on, each with the byte after it, which identifies it in this journal: journals only
+    grow. Raises `OSError`; a journal that does not exist yet has none."""
+    try:
+        with checked.open_plain(path) as file:
+            file.seek(offset)
+            data = file.read(_MOST_BYTES)
+    except FileNotFoundError:
+        return []
+    return [(record, offset + end) for record, end in _records(data, _seed(path))]
+
+
 def record_of(payload: bytes) -> dict[str, Any] | None:
     """A record with strings that can be encoded and valid `rows`; None if it is not a JSON object."""
     try:

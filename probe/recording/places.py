@@ -134,7 +134,23 @@ def recordings(directory: Path) -> Path:
 
 def process_folders(directory: Path) -> list[Path]:
     """Folders of all recorded processes."""
-    return sorted(recordings(directory).glob("run=*/attempt=*/process=*"))
+    return [Path(path) for path in process_paths(directory)]
+
+
+def process_paths(directory: Path) -> list[str]:
+    """The same as strings, in order: for a reader that looks for new ones every second."""
+    found = [str(recordings(directory))]
+    for prefix in ("run=", "attempt=", "process="):
+        names = ((folder, name) for folder in found for name in _listed(folder))
+        found = [f"{folder}/{name}" for folder, name in names if name.startswith(prefix)]
+    return sorted(found)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # removed meanwhile, or no folder
+        return []
 
 
 def segments_folder(process: Path, table: str, rank: int) -> Path:

@@ -48,9 +48,18 @@ def life(pid: int) -> Life | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped the process that has this pid now."""
-    found = life(pid)
-    return found is not None and found.state in "Tt"
+    """Whether a signal or a debugger has stopped the process that has this pid now. Not for the job: the
+    server asks for every process every second, and the proofs of `life` take five times as long."""
+    try:
+        number = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.read(number, 1024).rpartition(b")")[2][1:2] in (b"T", b"t")
+    except OSError:
+        return False
+    finally:
+        os.close(number)
 
 
 def alive(pid: int, start_ticks: int, boot_id: str) -> bool:

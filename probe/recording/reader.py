@@ -12,9 +12,10 @@ import functools
 import json
 import os
 import struct
+import zlib
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,21 +41,44 @@ _EXACT_BYTES = 361
 Rows = npt.NDArray[np.void]
 
 
+_NONE_LOST: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+
+class _Header(NamedTuple):
+    version: int
+    owner: layout.Owner
+    rows: int
+    table: str
+    columns: tuple[tuple[str, str], ...]
+    dtype: np.dtype[np.void]
+
+
+Facts = tuple[tuple[int, int, int], _Header]
+"""Device, inode and size of a ring's file, and what its header says."""
+
+
 class RingFile:
     """A ring, open for reading; a context manager.
 
     `owner`: the process it must belong to, if known. Raises `RecordingError` for a file that is not a ring,
     is damaged or another process's, `OSError` when it cannot be opened. `lost`: numbers of the rows that the
-    last `read` missed because they were damaged or never completed.
+    last `read` missed because they were damaged or never completed. `like`: the `facts` of the
+    same ring when it was open before; the header of a file that is still the same one is not checked again.
     """
 
-    def __init__(self, path: Path, owner: layout.Owner = layout.NOBODY) -> None:
+    def __init__(
+        self, path: Path, owner: layout.Owner = layout.NOBODY, like: Facts | None = None
+    ) -> None:
         self.path = path
-        self.owner = layout.NOBODY
-        self.lost: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self.lost = _NONE_LOST
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            self._read_header(owner)
+            found = os.fstat(self._descriptor)
+            identity = found.st_dev, found.st_ino, found.st_size
+            if like is None or like[0] != identity:
+                like = identity, self._header(owner, found.st_size)
+            self.facts = like
+            self.version, self.owner, self.rows, self.table, self.columns, self.dtype = self.facts[1]
         except (ValueError, KeyError, TypeError, struct.error) as error:
             os.close(self._descriptor)
             raise RecordingError(f"{path} is not a ring: {error}") from None
@@ -62,33 +86,19 @@ class RingFile:
             os.close(self._descriptor)
             raise
 
-    def _read_header(self, owner: layout.Owner) -> None:
+    def _header(self, owner: layout.Owner, size_bytes: int) -> _Header:
         head = self._pread(layout.HEADER_BYTES, 0)
-        magic, version, row_bytes, rows, length = struct.unpack_from(layout.HEADER, head)
-        if magic != layout.MAGIC:
-            raise ValueError(f"magic {magic!r}")
-        if version not in (layout.VERSION, layout.UNCHECKED):
-            raise ValueError(f"format {version}, this probe reads {layout.VERSION}: "
-                             "read it with the version of probe that wrote it")
-        if length > layout.HEADER_BYTES - layout.LAYOUT_OFFSET or rows < 1:
+        length = struct.unpack_from(layout.HEADER, head)[-1]
+        if length > layout.HEADER_BYTES - layout.LAYOUT_OFFSET:
             raise ValueError("impossible sizes")
-        described = head[layout.LAYOUT_OFFSET : layout.LAYOUT_OFFSET + length]
-        self.version: int = version
-        if version != layout.UNCHECKED:
-            self.owner = struct.unpack_from(layout.OWNED, head, layout.OWNED_OFFSET)[:2]
-            made = layout.header(row_bytes, rows, described, self.owner)
-            if head[: len(made)] != made:
-                raise ValueError("its header is damaged")
-        self.table, self.columns, self.dtype = _described(described, version != layout.UNCHECKED)
-        self.rows: int = rows
-        if layout.NOBODY not in (owner, self.owner) and owner != self.owner:
+        found = _header_of(head[: layout.LAYOUT_OFFSET + length])
+        if layout.NOBODY not in (owner, found.owner) and owner != found.owner:
             raise ValueError("it belongs to another process")
-        if self.owner != layout.NOBODY and self.table != self.path.name.removesuffix(".ring"):
-            raise ValueError(f"it holds {self.table}")
-        if self.dtype.itemsize != row_bytes:
-            raise ValueError(f"rows of {row_bytes} bytes, their columns take {self.dtype.itemsize}")
-        if os.fstat(self._descriptor).st_size < layout.HEADER_BYTES + rows * row_bytes:
+        if found.owner != layout.NOBODY and found.table != self.path.name.removesuffix(".ring"):
+            raise ValueError(f"it holds {found.table}")
+        if size_bytes < layout.HEADER_BYTES + found.rows * found.dtype.itemsize:
             raise ValueError("the file is truncated")
+        return found
 
     def __enter__(self) -> RingFile:
         return self
@@ -109,7 +119,7 @@ class RingFile:
 
         Reads only places after `known`. A number that no neighbour confirms is damage.
         """
-        if known and not self._written_after(known):
+        if known and not self.written_after(known):
             return known
         look = min(_FIRST_LOOK_ROWS, self.rows)
         for _ in range(64):
@@ -122,8 +132,8 @@ class RingFile:
             look = min(look * 2, self.rows)
         return known
 
-    def _written_after(self, known: int) -> bool:
-        """Whether any of the next places holds a newer row: a cheap check, mostly negative."""
+    def written_after(self, known: int) -> bool:
+        """Whether any of the places after the number `known` holds a newer row: a cheap check."""
         size = self.dtype.itemsize
         place = (known + 1) % self.rows
         run = min(WRITERS, self.rows - place)
@@ -157,7 +167,7 @@ class RingFile:
             highest = self.highest(after)
         first = max(after + 1, highest - self.rows + WRITERS + 1, 1)
         count = highest - first + 1
-        self.lost = np.empty(0, np.int64)
+        self.lost = _NONE_LOST
         if count <= 0:
             return np.empty(0, self.dtype)
         rows = self._copy(first, count)
@@ -187,7 +197,7 @@ class RingFile:
             size = self.dtype.itemsize
             torn &= _bytes_of(rows, size) == _bytes_of(self._copy(highest + 1, WRITERS), size)
             return np.asarray(numbers[torn], np.int64)
-        return np.empty(0, np.int64)
+        return _NONE_LOST
 
     def _on_their_way(
         self, rows: Rows, numbers: npt.NDArray[np.int64], highest: int
@@ -218,6 +228,10 @@ class RingFile:
 
     def _copy(self, first: int, count: int) -> Rows:
         """Copy the places of `count` numbers from `first` on, in that order."""
+        return np.frombuffer(self.raw(first, count), self.dtype)
+
+    def raw(self, first: int, count: int) -> bytes:
+        """The bytes of these places, whatever they hold."""
         size = self.dtype.itemsize
         place = first % self.rows
         parts: list[bytes] = []
@@ -225,13 +239,116 @@ class RingFile:
             run = min(count, self.rows - place)
             parts.append(self._pread(run * size, layout.HEADER_BYTES + place * size))
             place, count = 0, count - run
-        return np.frombuffer(b"".join(parts), self.dtype)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
         if len(data) != size:
             raise RecordingError(f"{self.path} is truncated")
         return data
+
+
+class Tail:
+    """The end of one ring, for a reader that returns every second: what has not changed is not read again.
+
+    `read` compares the bytes of the last `kept` rows and of the places after them with those of the last
+    time, so it also notices a row that is completed later, as long as that is one of the last. `highest`: the
+    highest number written; `rows`: the last `kept` rows; `new`: those that came since the last time; both
+    without incomplete ones. Not to be used by two threads at once.
+    """
+
+    def __init__(self, path: Path, owner: layout.Owner, kept: int = 1) -> None:
+        self._path, self.owner, self._kept = path, owner, kept
+        self.highest = 0
+        self.version = layout.VERSION
+        self.rows: Rows | None = None
+        self.new: Rows | None = None
+        self._seen = b""
+        self.facts: Facts | None = None
+
+    def read(self) -> bool:
+        """Whether anything is different from the last time. Raises like `RingFile`."""
+        with RingFile(self._path, self.owner, self.facts) as ring:
+            self.version, self.facts = ring.version, ring.facts
+            first, count = self._looked_at(ring)
+            if self._seen and ring.raw(first, count) == self._seen:
+                self.new = None
+                return False
+            known = self.highest
+            found = self._near(ring, first, known) if known else None
+            if found is None:  # more than the places nearby hold
+                self.highest = ring.highest(known)
+                # Before the rows: what changes meanwhile is noticed the next time.
+                self._seen = ring.raw(*self._looked_at(ring))
+                found = ring.read(min(known, max(0, self.highest - self._kept)), self.highest)
+        self.rows = found[found[NUMBER] > self.highest - self._kept]
+        self.new = found[found[NUMBER] > known]
+        return True
+
+    def _looked_at(self, ring: RingFile) -> tuple[int, int]:
+        """The first number that is compared, and how many."""
+        return max(1, self.highest - self._kept + 1), min(self._kept + WRITERS, ring.rows)
+
+    def _near(self, ring: RingFile, first: int, known: int) -> Rows | None:
+        """The rows from `first` on, if only a few are new: for few, `RingFile.read` takes ten times as long.
+        None if there may be more, or for rows without checksums."""
+        size, count = ring.dtype.itemsize, self._kept + WRITERS + _FIRST_LOOK_ROWS
+        if count > ring.rows or ring.version == layout.UNCHECKED:
+            return None
+        data = ring.raw(first, count)
+        numbers = [number for (number,) in _numbers_of(size).iter_unpack(data)]
+        newest, before = known, -WRITERS - 1
+        for place, number in enumerate(numbers):
+            if number > first + place:  # the writer went round
+                return None
+            if number == first + place:
+                if number == 1 or place - before <= WRITERS:  # confirmed by a neighbour
+                    newest = max(newest, number)
+                before = place
+        if newest > first + count - 2 * WRITERS:
+            return None
+        self.highest = newest
+        start, length = self._looked_at(ring)
+        self._seen = data[(start - first) * size : (start - first + length) * size]
+        whole = [
+            data[at : at + size]
+            for at, number in zip(range(0, len(data), size), range(first, newest + 1), strict=False)
+            if numbers[number - first] == number and _is_intact(data, at, size)
+        ]
+        return np.frombuffer(b"".join(whole), ring.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _numbers_of(row_bytes: int) -> struct.Struct:
+    """Unpacks the number of a row with a checksum."""
+    return struct.Struct(f"<{row_bytes - 8 - layout.CHECK_BYTES}xq{layout.CHECK_BYTES}x")
+
+
+def _is_intact(data: bytes, start: int, size: int) -> bool:
+    """Whether the row at `start` matches its checksum."""
+    end = start + size - layout.CHECK_BYTES
+    return zlib.adler32(data[start:end]) == int.from_bytes(data[end : end + layout.CHECK_BYTES], "little")
+
+
+def _header_of(head: bytes) -> _Header:
+    """What a ring's header says, verified. Raises `ValueError`, `KeyError` or `TypeError`."""
+    magic, version, row_bytes, rows, _ = struct.unpack_from(layout.HEADER, head)
+    if magic != layout.MAGIC:
+        raise ValueError(f"magic {magic!r}")
+    if version not in (layout.VERSION, layout.UNCHECKED):
+        raise ValueError(f"format {version}, this probe reads {layout.VERSION}: "
+                         "read it with the version of probe that wrote it")
+    if rows < 1:
+        raise ValueError("impossible sizes")
+    described, owner = head[layout.LAYOUT_OFFSET :], layout.NOBODY
+    if version != layout.UNCHECKED:
+        owner = struct.unpack_from(layout.OWNED, head, layout.OWNED_OFFSET)[:2]
+        if head != layout.header(row_bytes, rows, described, owner):
+            raise ValueError("its header is damaged")
+    table, columns, dtype = _described(described, version != layout.UNCHECKED)
+    if dtype.itemsize != row_bytes:
+        raise ValueError(f"rows of {row_bytes} bytes, their columns take {dtype.itemsize}")
+    return _Header(version, owner, rows, table, columns, dtype)
 
 
 @functools.lru_cache(maxsize=64)
@@ -358,36 +475,3 @@ def pending_rows(rows: Rows, column: str, texts: list[str | None]) -> npt.NDArra
         return None
     numbers = [number for number, text in enumerate(texts) if text == "pending"]
     return np.asarray(np.isin(rows[column], numbers))
-
-
-def _not_a_number(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
-
-
-def for_duckdb(rows: Rows, columns: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], list[str]]:
-    """Arrays to register with DuckDB, and SQL expressions for the columns.
-
-    The expressions use the string table as a list in the variable `probe_texts`. NULL stays NULL and NaN
-    stays NaN by flags beside the values: DuckDB reads an array's NaN as NULL, and older releases ignore its
-    mask.
-    """
-    arrays: dict[str, Any] = {NUMBER: np.ascontiguousarray(rows[NUMBER])}
-    expressions: list[str] = []
-    for name, kind in columns:
-        values = np.ascontiguousarray(rows[name])
-        quoted = '"' + name.replace('"', '""') + '"'
-        expression = quoted
-        if kind == "VARCHAR":
-            expression = f"getvariable('probe_texts')[{quoted}::BIGINT + 1]"
-        else:
-            missing = values == layout.NULLS[kind]
-            if kind == "BOOLEAN":
-                values = values != 0
-            flagged = (("nan", _not_a_number(values), "'NaN'::DOUBLE"), ("null", missing, "NULL"))
-            for suffix, flags, meaning in flagged:
-                if flags.any():
-                    arrays[f"{name} {suffix}"] = flags
-                    expression = f'CASE WHEN "{name} {suffix}" THEN {meaning} ELSE {expression} END'
-        arrays[name] = values
-        expressions.append(f"CAST({expression} AS {kind}) AS {quoted}")
-    return arrays, expressions

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
+import numpy as np
+import numpy.typing as npt
 
 from probe.base.errors import RecordingError
 from probe.recording import layout, places
-from probe.recording.reader import NUMBER, Rows, for_duckdb, open_ring, spelled, texts_of, with_texts
+from probe.recording.reader import NUMBER, Rows, open_ring, spelled, texts_of, with_texts
 from probe.recording.recording import Meta
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
@@ -139,6 +141,39 @@ def engine() -> duckdb.DuckDBPyConnection:
     return connection
 
 
+def _not_a_number(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
+
+
+def for_duckdb(rows: Rows, columns: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], list[str]]:
+    """Arrays to register with DuckDB, and SQL expressions for the columns.
+
+    The expressions use the string table as a list in the variable `probe_texts`. NULL stays NULL and NaN
+    stays NaN by flags beside the values: DuckDB reads an array's NaN as NULL, and older releases ignore its
+    mask.
+    """
+    arrays: dict[str, Any] = {NUMBER: np.ascontiguousarray(rows[NUMBER])}
+    expressions: list[str] = []
+    for name, kind in columns:
+        values = np.ascontiguousarray(rows[name])
+        quoted = '"' + name.replace('"', '""') + '"'
+        expression = quoted
+        if kind == "VARCHAR":
+            expression = f"getvariable('probe_texts')[{quoted}::BIGINT + 1]"
+        else:
+            missing = values == layout.NULLS[kind]
+            if kind == "BOOLEAN":
+                values = values != 0
+            flagged = (("nan", _not_a_number(values), "'NaN'::DOUBLE"), ("null", missing, "NULL"))
+            for suffix, flags, meaning in flagged:
+                if flags.any():
+                    arrays[f"{name} {suffix}"] = flags
+                    expression = f'CASE WHEN "{name} {suffix}" THEN {meaning} ELSE {expression} END'
+        arrays[name] = values
+        expressions.append(f"CAST({expression} AS {kind}) AS {quoted}")
+    return arrays, expressions
+
+
 def set_texts(connection: duckdb.DuckDBPyConnection, texts: Sequence[str | None]) -> None:
     """Set the variable with the string table that the expressions of `for_duckdb` use."""
     # As JSON: in an array of objects, DuckDB 1 checks each for pandas types, 40 µs per object.
@@ -166,6 +201,12 @@ def write(
         return _copy(connection, query, folder, pid, first, last)
     finally:
         connection.unregister("probe_rows")
+
+
+def rewrite(connection: duckdb.DuckDBPyConnection, query: str, folder: Path, segment: Segment) -> Segment:
+    """Write the rows of a query about a segment as that segment in another folder: they are some of its rows,
+    and its name still says of which range."""
+    return _copy(connection, query, folder, segment.pid, segment.first, segment.last)
 
 
 def compact(

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -50,7 +51,11 @@ def main() -> int:
             from probe.server.serve import Server
 
             threading.excepthook = supervision.quiet_end
-            asyncio.run(Server(directory, settings, is_ours).run())
+            server = Server(directory, settings, is_ours)
+            asyncio.run(server.run())
+        if server.successor:
+            command = [sys.executable, "-m", "probe.server"]
+            os.execve(sys.executable, command, {**os.environ, **server.successor})
     except ServerUnavailable as error:
         _log.info("%s", error.message)
         return 0

@@ -14,7 +14,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import uvicorn
@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 from probe import __version__
 from probe.base import clock
 from probe.base.errors import ProbeError, SettingInvalid
-from probe.base.settings import Settings
+from probe.base.settings import BY_NAME, Settings
 from probe.base.wire import LARGEST_HEAD_BYTES, listen_unix
 from probe.diagnose.recipes.library import installed
 from probe.recording import checked, places
@@ -33,7 +33,8 @@ from probe.server.http import app as application
 from probe.server.http import auth
 from probe.server.http.browsers import SocketGate
 from probe.server.http.limits import App, BodyLimit, LimitedProtocol
-from probe.server.recordings.registry import Registry
+from probe.server.recordings.archiver import Archiver
+from probe.server.recordings.registry import Recorded, Registry
 from probe.server.recordings.sealer import Sealer
 from probe.server.runtime import supervision
 from probe.server.runtime.supervision import FAILURES
@@ -57,6 +58,9 @@ class Server:
         self.directory = directory
         self.settings = settings
         self._is_ours = is_ours
+        self.successor: dict[str, str] = {}
+        """Variables with which a server is to follow this one, because a job asks for them."""
+        self._refused: set[str] = set()
         self._stopping = asyncio.Event()
         self._servers: list[asyncio.AbstractServer] = []
         self._states: list[ServerState] = []
@@ -72,6 +76,7 @@ class Server:
         registry.stall_thresholds = lambda: installed(self.settings.recipes).stall_thresholds
         exits = ExitWatch(registry)
         sealer = Sealer(registry, self.settings, is_ours=self._is_ours, record_end=exits.record_end)
+        archiver = Archiver(registry, sealer, self.settings)
         watch = Watch(registry)
         pool = Pool(self._roots(), self.settings.query_memory_bytes)
         service = Service(registry, sealer, watch, pool, self.settings)
@@ -80,14 +85,15 @@ class Server:
         try:
             service.tcp_port = await self._listen(asgi)
             exits.start()
-            for part in (sealer, watch, service.facts):
+            for part in (sealer, watch, service.facts, archiver):
                 part.thread.start()
             monitor.start()
             pool.warm()
-            await self._stay(service, monitor)
+            await self._stay(service, monitor, archiver)
         finally:
             await self._close(sealer, pool, service, monitor)
-            watch.thread.stop(_CLOSE_S)
+            for part in (archiver, watch):
+                part.thread.stop(_CLOSE_S)
             service.facts.thread.stop(_CLOSE_S)
             exits.stop(_CLOSE_S)
 
@@ -125,21 +131,10 @@ class Server:
             _log.error("TCP is off: cannot listen on %s: %s", self.settings.listen, error)
             return None
         port = int(listener.getsockname()[1])
-        await self._serve(auth.TcpGate(asgi, tokens, host, port), listener, self._tls())
+        await self._serve(auth.TcpGate(asgi, tokens, host, port), listener, _tls(self.settings))
         _log.info("listens on %s:%d%s", host, port, " with TLS" if self.settings.tls_certificate else "")
         scheme = "https" if self.settings.tls_certificate else "http"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def _tls(self) -> ssl.SSLContext | None:
-        if not self.settings.tls_certificate:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.settings.tls_certificate, self.settings.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            raise SettingInvalid(f"the TLS certificate or key cannot be used: {error}") from None
-        return context
 
     async def _serve(self, asgi: App, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         config = uvicorn.Config(
@@ -161,7 +156,7 @@ class Server:
             )
         )
 
-    async def _stay(self, service: Service, monitor: Monitor) -> None:
+    async def _stay(self, service: Service, monitor: Monitor, archiver: Archiver) -> None:
         last_live = time.monotonic()
         round_s = min(_ROUND_S, self.settings.server_linger_s / 4)
         while not self._stopping.is_set():
@@ -171,20 +166,44 @@ class Server:
                 return  # the sealer has logged why
             service.pool.end_idle()
             living = await self._living(service)
-            if living or monitor.busy:
+            self.successor = {} if self.settings.listen else self._asked_by(living or ())
+            if self.successor:
+                return
+            if living is None or living or monitor.busy or archiver.waiting:
                 last_live = time.monotonic()
             needed = max(last_live, service.last_request)
             if time.monotonic() - needed > self.settings.server_linger_s:
                 _log.info("not needed for %g s", self.settings.server_linger_s)
                 return
 
-    async def _living(self, service: Service) -> bool:
-        """Whether a process is being recorded; True also when that is unknown."""
+    async def _living(self, service: Service) -> list[Recorded] | None:
+        """The processes that are being recorded; None when that is unknown."""
         try:
-            return bool(await service.call(service.registry.live))
+            return await service.call(service.registry.live)
         except FAILURES as error:
             supervision.note("the server's own round", error)
-            return True
+            return None
+
+    def _asked_by(self, living: Iterable[Recorded]) -> dict[str, str]:
+        """What the PROBE_LISTEN of a living job asks of a server that was started without one; nothing where
+        no server could do it."""
+        for texts in (one.meta.settings for one in living):
+            address = texts.get("listen", "")
+            if not address or address in self._refused:
+                continue
+            asked = {BY_NAME[name].env: texts.get(name, "") for name in auth.TCP_SETTINGS}
+            try:
+                settings = Settings({**self.settings.environ, **asked})
+                auth.check_listen(settings)
+                load_tokens(settings, self.directory)
+                _tls(settings)
+            except ProbeError as error:
+                self._refused.add(address)
+                _log.error("TCP stays off, though a job asks for %s: %s", address, error.message)
+            else:
+                _log.info("starts again, to listen on %s as a job asks", address)
+                return asked
+        return {}
 
     async def _close(self, sealer: Sealer, pool: Pool, service: Service, monitor: Monitor) -> None:
         """End in order: no new connections, finish answers, end workers and threads."""
@@ -205,3 +224,15 @@ class Server:
         sealer.thread.stop(_CLOSE_S)
         service.close()
         _log.info("ended")
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.tls_certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingInvalid(f"the TLS certificate or key cannot be used: {error}") from None
+    return context

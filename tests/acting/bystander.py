@@ -11,8 +11,8 @@ from agent.nursery import Forked, Nursery, forked
 from harness import PATIENCE_S, Place
 
 PROGRAM = "draws_from_everything"
-PACE = ("--pace-ms", "5")
-"""A boundary comes 200 times a second; and no minute of training is to be done again for a comparison."""
+PACE = ("--pace-ms", "15")
+"""A boundary comes 60 times a second; and no minute of training is to be done again for a comparison."""
 
 
 def snippet(place: Place, pid: int, code: str, **wanted: Any) -> dict[str, Any]:

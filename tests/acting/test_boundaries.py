@@ -11,7 +11,7 @@ from agent.nursery import Forked
 from harness import Place, run_probe
 from probe.base.errors import NoBoundary
 
-SNIPPETS = 12
+SNIPPETS = 6
 HERE = (
     "from probe.job.agent.lifecycle import agent_here\n"
     "begun = agent_here().instruments.recorder.saw_forward\n"
@@ -28,7 +28,7 @@ WHERE = {
     "accumulates": "('data', 'between', False)",
     "two_loaders": "('data', 'between', False)",
 }
-STEPS = "300"
+STEPS = "120"
 
 
 def visits(place: Place, job: Forked) -> list[str]:
@@ -47,7 +47,7 @@ def test_a_snippet_that_changes_something_runs_between_two_steps(
     fork: Callable[..., Forked], place: Place, shape: str
 ) -> None:
     plain = fork("loop_shapes", shape, "--steps", STEPS, watched=False)
-    watched = fork("loop_shapes", shape, "--steps", STEPS, "--rest-s", "0.005")
+    watched = fork("loop_shapes", shape, "--steps", STEPS, "--rest-s", "0.02")
     watched.wait_for("READY")
     assert set(visits(place, watched)) == {WHERE[shape]}
     assert without_times(watched.result()) == without_times(plain.result())
@@ -68,7 +68,7 @@ def test_what_waits_is_told_where_the_training_thread_is_when_no_step_ends(
 
 def test_detaching_ends_what_stands_and_says_so(fork: Callable[..., Forked], place: Place) -> None:
     plain = fork("loop_shapes", "loader", "--steps", STEPS, watched=False)
-    job = fork("loop_shapes", "loader", "--steps", STEPS, "--rest-s", "0.005")
+    job = fork("loop_shapes", "loader", "--steps", STEPS, "--rest-s", "0.02")
     job.wait_for("READY")
     paused = ask(place, job.pid, "POST", "/v1/act", {"action": "pause", "arguments": {"for_s": 600}})
     done = run_probe(place, str(job.pid), "detach")

@@ -25,7 +25,7 @@ from probe.checkpoint.all_ranks import RanksFolder
 from ranks import free_port, rank_environment
 
 Fork = Callable[..., Forked]
-STEPS = ("--steps", "80")
+STEPS = ("--steps", "48")
 
 
 def ranks_of(
@@ -63,7 +63,7 @@ def test_ranks_that_continue_are_the_job_that_was_never_touched(
 ) -> None:
     folder = place.directory / "kept"
     options = ("--way", way, *STEPS)
-    jobs = ranks_of(fork, 2, *options, "--pace-ms", "40", "--wait-at", "5", name=way)
+    jobs = ranks_of(fork, 2, *options, "--pace-ms", "70", "--wait-at", "5", name=way)
     plain = ranks_of(fork, 2, *options, watched=False)
     for job in jobs:
         job.wait_for("WAITING")
@@ -156,7 +156,7 @@ def test_a_rank_killed_while_all_are_saved_leaves_the_earlier_checkpoint_the_new
 def test_other_ways_to_share_the_work_go_on_bit_for_bit_too(fork: Fork, place: Place, way: str) -> None:
     folder = place.directory / "kept"
     options = ("--way", way, *STEPS)
-    jobs = ranks_of(fork, 2, *options, "--pace-ms", "60", "--wait-at", "5", name=way)
+    jobs = ranks_of(fork, 2, *options, "--pace-ms", "100", "--wait-at", "5", name=way)
     plain = ranks_of(fork, 2, *options, watched=False)
     for job in jobs:
         job.wait_for("WAITING")
@@ -177,7 +177,7 @@ def test_other_ways_to_share_the_work_go_on_bit_for_bit_too(fork: Fork, place: P
 def test_replicas_of_shards_on_four_ranks_go_on_on_four_ranks_and_on_two(fork: Fork, place: Place) -> None:
     folder = place.directory / "kept"
     options = ("--way", "hsdp", *STEPS)
-    jobs = ranks_of(fork, 4, *options, "--pace-ms", "60", name="four")
+    jobs = ranks_of(fork, 4, *options, "--pace-ms", "100", name="four")
     plain = ranks_of(fork, 4, *options, watched=False)
     for job in jobs:
         job.wait_for("READY")
@@ -204,7 +204,7 @@ def test_a_disk_that_is_full_costs_the_checkpoint_of_all_ranks_and_not_their_tra
         pytest.skip("nothing can be mounted here")
     try:
         plain = ranks_of(fork, 2, "--way", "fsdp", *STEPS, watched=False)
-        jobs = ranks_of(fork, 2, "--way", "fsdp", *STEPS, "--pace-ms", "60", name="full")
+        jobs = ranks_of(fork, 2, "--way", "fsdp", *STEPS, "--pace-ms", "100", name="full")
         for job in jobs:
             job.wait_for("READY")
         first = checkpoint(place, "full", disk)

@@ -17,7 +17,7 @@ import pytest
 
 from harness import PATIENCE_S, ROOT, Job, Place, probe_process, run_probe
 
-INSTALLED = ("lr", "eval", "checkpoint", "pause")
+INSTALLED = ("lr", "pause")
 JobAsked = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -29,7 +29,7 @@ from probe.recording import places
 from probe.recording.journal import Journal, read_journal
 
 Fork = Callable[..., Forked]
-SLOW = ("--forever", "--rest-s", "0.005")
+SLOW = ("--forever", "--rest-s", "0.02")
 
 
 def act(place: Place, job: Job, action: str, **arguments: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from agent.nursery import Nursery, ready
-from harness import Place, probe_process, run_probe
+from harness import Place, run_probe
 
 
 def test_the_batch_of_a_nan_is_saved_and_then_dropped(
@@ -18,7 +18,7 @@ def test_the_batch_of_a_nan_is_saved_and_then_dropped(
     with ready(nursery, place, "nonfinite_faults", *options) as job:
         planted = job.result()["planted"]
         path = tmp_path / "batch.pt"
-        saved = probe_process(place, str(job.pid), "save-batch", str(path), "--drop")
+        saved = run_probe(place, str(job.pid), "save-batch", str(path), "--drop")
         assert saved.returncode == 0, saved.stderr
         assert f"batch of step {planted['step']}, micro step 0" in saved.stdout
         content = torch.load(path, weights_only=True)

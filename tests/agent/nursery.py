@@ -16,28 +16,43 @@ import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from harness import NO_SERVER, PATIENCE_S, PROGRAMS, ROOT, Job, Place, form_of_hooks
 
+_GIVEN = "JOBS_OF_TESTS"
+"""In the environment of pytest's workers: the address of their controller's nursery."""
+_BACKLOG = 64
+
 
 class Nursery:
-    """The process that forks jobs; one for all tests. `environ`: more for it, such as PROBE_COMPILED, which
-    its forks cannot choose again."""
+    """The process that forks jobs: the one that listens at `address`, else one of our own, with `environ` in
+    its environment, such as PROBE_COMPILED, which its forks cannot choose again."""
 
-    def __init__(self, **environ: str) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, address: str = "", **environ: str) -> None:
+        self._own: tuple[subprocess.Popen[bytes], int] | None = None
+        self.address = address or self._start(environ)
+
+    def _start(self, environ: Mapping[str, str]) -> str:
+        address = f"probe-jobs-{os.getpid()}-{uuid.uuid4().hex}"
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
         quiet.update(form_of_hooks(), PYTHONPATH=str(ROOT), **environ)
         quiet.pop("PYTHONUNBUFFERED", None)
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, str(PROGRAMS / "nursery.py"), str(theirs.fileno())], env=quiet,
-                pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
+        theirs, life = os.pipe()  # ours is closed by our end, and by nothing before
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(_abstract(address))
+            listener.listen(_BACKLOG)
+            process = subprocess.Popen(
+                [sys.executable, str(PROGRAMS / "nursery.py"), str(listener.fileno()), str(theirs)],
+                env=quiet, pass_fds=[listener.fileno(), theirs], start_new_session=True,
+                stdin=subprocess.DEVNULL,
             )
-        self._requests = ours
+        os.close(theirs)
+        self._own = process, life
+        return address
 
     def fork(self, program: str, options: tuple[str, ...], environ: Mapping[str, str], errors: int) -> Fork:
         """A fork that runs the program."""
@@ -47,22 +62,34 @@ class Nursery:
         read_status, write_status = os.pipe()
         theirs = [read_in, write_out, errors, write_status]
         try:
-            socket.send_fds(self._requests, [json.dumps(wanted).encode()], theirs)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+                asking.connect(_abstract(self.address))
+                socket.send_fds(asking, [json.dumps(wanted).encode()], theirs)
         finally:
             for descriptor in (read_in, write_out, write_status):
                 os.close(descriptor)
         return Fork(os.fdopen(write_in, "wb"), os.fdopen(read_out, "rb", 0), read_status)
 
     def close(self) -> None:
-        """End the process; forks live on."""
-        self._requests.close()
-        self.process.wait(PATIENCE_S)
+        """End the process, if it is our own; forks live on."""
+        if self._own is not None:
+            process, life = self._own
+            os.close(life)
+            process.wait(PATIENCE_S)
+
+
+def _abstract(address: str) -> str:
+    """The address of a socket that is in no folder: nothing is left of it."""
+    return f"\0{address}"
 
 
 @functools.cache
 def shared() -> Nursery:
-    """The one that all tests of this process share; made by the first that needs it."""
-    return Nursery()
+    """The one of all tests: of the first process that asks, and of its children, which are pytest's workers.
+    It ends with that process, however that ends, and imports torch for its first job."""
+    nursery = Nursery(os.environ.get(_GIVEN, ""))
+    os.environ[_GIVEN] = nursery.address
+    return nursery
 
 
 class Fork:

@@ -10,7 +10,7 @@ import pytest
 from agent.asking import query, tell
 from agent.nursery import Forked
 from diagnose.hung import recorded_of
-from harness import Place, probe_process
+from harness import Place, run_probe
 from probe.diagnose.process.progress import History, interval_under_way
 
 SHAPES = (
@@ -84,11 +84,11 @@ def test_saving_is_shown_while_it_lasts(place: Place, fork: Callable[..., Forked
     assert_shown(place, job.pid, "saving")
     tell(job)
     job.result()
-    assert "saving" not in probe_process(place, "ps").stdout
+    assert "saving" not in run_probe(place, "ps").stdout
 
 
 def assert_shown(place: Place, pid: int, doing: str) -> None:
-    """`ps` and `health`, as a user calls them, say since when the job does that."""
+    """`ps` and `health` say since when the job does that."""
     for words in ((), (str(pid),)):
-        shown = probe_process(place, *words, "health" if words else "ps")
+        shown = run_probe(place, *words, "health" if words else "ps")
         assert re.search(rf"running: {doing} for \d+ s", shown.stdout), shown

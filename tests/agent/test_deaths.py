@@ -17,7 +17,7 @@ import pytest
 
 from agent.asking import ask, evaluate, kill_server, listed, query, states, tell
 from agent.nursery import Forked, Nursery, forked
-from agent.test_pythons import interpreter
+from agent.test_pythons import MINORS, interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT, Job, Place, run_probe, wait_for_end
 from probe.job.agent.endings import message_of
 from probe.recording import places
@@ -54,6 +54,8 @@ UNSEEN = {
     "abort": ("dead", "SIGABRT"),
 }
 """The same when no server was there: what is not known is not claimed."""
+ENDED = "('finished', 'failed', 'dead')"
+"""The states of verdicts on an end, in SQL: on a slow machine there are others, on jobs that wait for it."""
 CELLS = {
     "return": "finished", "exception": "failed: Trouble", "sys.exit": "failed: exit status 3",
     "KeyboardInterrupt": "failed: interrupted", "SIGKILL": "dead: SIGKILL", "SIGSEGV": "dead: SIGSEGV",
@@ -79,8 +81,8 @@ def everything(place: Place) -> Path:
 
 def verdicts(place: Place, columns: str, count: int) -> list[list[Any]]:
     """Rows of probe.verdicts on ends, once there are so many: a server writes one after it has noticed the
-    end. On a slow machine there may be others, on jobs that wait to be let go."""
-    sql = f"SELECT {columns} FROM probe.verdicts WHERE state IN ('finished', 'failed', 'dead')"
+    end."""
+    sql = f"SELECT {columns} FROM probe.verdicts WHERE state IN {ENDED}"
     found: list[list[Any]] = until(
         lambda: len(rows := query(place, everything(place), sql)) >= count and rows, "the verdicts"
     )
@@ -120,8 +122,9 @@ def check_exceptions(place: Place, jobs: dict[str, Forked]) -> None:
 
 def check_stacks(place: Place, jobs: dict[str, Forked]) -> None:
     """The innermost frame of what ended each, and that it is the verdict's."""
-    sql = """SELECT v.pid, s.reason, s.func FROM probe.verdicts v JOIN python.stacks s
-             ON v.capture_id = s.capture_id AND v.pid = s.pid WHERE s.depth = 0 AND s.training"""
+    sql = f"""SELECT v.pid, s.reason, s.func FROM probe.verdicts v JOIN python.stacks s
+             ON v.capture_id = s.capture_id AND v.pid = s.pid
+             WHERE s.depth = 0 AND s.training AND v.state IN {ENDED}"""
     found = {row[0]: row[1:] for row in query(place, everything(place), sql)}
     assert found == {
         jobs["exception"].pid: ["exception", "trouble"],
@@ -323,7 +326,8 @@ def test_a_held_process_goes_at_once_with_sigterm(nursery: Nursery, place: Place
 
 # Out of memory ----------------------------------------------------------------------
 
-LIMIT_BYTES = 700 << 20
+LIMIT_BYTES = 200 << 20
+"""Of what a fork takes for itself: torch is the nursery's."""
 
 
 @pytest.fixture
@@ -341,7 +345,7 @@ def group() -> Iterator[Path]:
         (folder / "memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
         yield folder
     finally:
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 folder.rmdir()
@@ -352,24 +356,20 @@ def group() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start_in(group: Path, place: Place) -> Iterator[Callable[..., Job]]:
+def start_in(group: Path, fork: Callable[..., Forked]) -> Callable[[], Forked]:
     """Starts a job in that group; killed before the group is removed."""
-    with contextlib.ExitStack() as stack:
 
-        def start(**more: str) -> Job:
-            environ = place.watched(GROUP=str(group), **more)
-            job = Job("deaths_by_memory", environ=environ, folder=place.directory)
-            stack.callback(job.kill)
-            job.wait_for("READY")
-            return job
+    def start() -> Forked:
+        job = fork("deaths_by_memory", GROUP=str(group))
+        job.wait_for("READY")
+        return job
 
-        yield start
+    return start
 
 
 def test_a_process_that_the_kernel_killed_for_its_memory_is_told_from_one_that_somebody_killed(
-    group: Path, place: Place, start_in: Callable[..., Job]
+    place: Place, start_in: Callable[[], Forked]
 ) -> None:
-    # The group comes first: the server, which the first job starts, is in it and ends before it is removed.
     first, second = start_in(), start_in()
     assert set(states(place).values()) == {"running"}
     first.signal(signal.SIGKILL)
@@ -385,7 +385,7 @@ def test_a_process_that_the_kernel_killed_for_its_memory_is_told_from_one_that_s
 
 
 def test_the_kernels_log_still_tells_when_no_server_was_there(
-    group: Path, place: Place, start_in: Callable[..., Job]
+    place: Place, start_in: Callable[[], Forked]
 ) -> None:
     log = KernelLog()
     log.close()
@@ -413,7 +413,7 @@ WITHOUT_TORCH = {
 }
 
 
-@pytest.mark.parametrize("minor", range(10, 15))
+@pytest.mark.parametrize("minor", MINORS)
 def test_ends_are_written_down_in_every_python(minor: int, tmp_path: Path) -> None:
     python = interpreter(minor)
     for way, (status, reason, func) in WITHOUT_TORCH.items():

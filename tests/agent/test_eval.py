@@ -329,7 +329,10 @@ def timed(evaluator: Evaluator, code: str) -> float:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the snippet's own
 @pytest.mark.usefixtures("restless")
-def test_a_deadline_at_the_very_end_of_a_snippet_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("times", [250, pytest.param(1000, marks=pytest.mark.campaign)])
+def test_a_deadline_at_the_very_end_of_a_snippet_harms_nothing(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
     code = "print('x')\nsum(number for number in range(200))"
     escaped: list[object] = []
     monkeypatch.setattr(threading, "excepthook", escaped.append)
@@ -339,7 +342,7 @@ def test_a_deadline_at_the_very_end_of_a_snippet_harms_nothing(monkeypatch: pyte
     chance = random.Random(0)
     usual_s = statistics.median(timed(evaluator, code) for _ in range(20))
     outcomes = set()
-    for _ in range(1000):
+    for _ in range(times):
         try:
             snippet = Snippet(code, chance.uniform(0.2, 2) * usual_s, 5.0, "now", force=False)
             answer = evaluator.take(snippet, lambda _row: None)()

@@ -70,7 +70,7 @@ def fork_under_load(fork: Callable[..., Forked], place: Place, times: int) -> No
 
 
 def test_forks_while_the_agent_answers_get_stuck_nowhere(fork: Callable[..., Forked], place: Place) -> None:
-    fork_under_load(fork, place, 60)
+    fork_under_load(fork, place, 25)
 
 
 @pytest.mark.campaign
@@ -129,7 +129,7 @@ os.waitpid(child, 0)[1] if child else print('lost')
     assert (job.let_go(), job.errors()) == (0, "")
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.campaign)])
 def test_data_workers_have_nothing_of_ours(fork: Callable[..., Forked], place: Place, workers: int) -> None:
     command = ("dataloader_workers", "--workers", str(workers), "--persistent", "--steps", "12", "--hold")
     plain, job = fork(*command, watched=False), fork(*command)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from agent.asking import query
 from agent.nursery import Forked
-from harness import Place
+from harness import Place, end_process
 from probe.base.settings import Settings
 from probe.recording import layout
 from probe.server.recordings.registry import Registry
@@ -54,6 +54,9 @@ def test_rows_spans_and_events_survive_sigkill_and_bad_use_costs_them_alone(
     assert [row[1:] for row in events] == [
         ["saved", "/there", 3.0, True], ["é" * 126 + "…", None, None, True], [None, None, None, True],
     ]
+    server = place.server_pid()  # started by the first query, and seals what is over, too
+    assert server is not None
+    end_process(server)
     sealer = Sealer(Registry(place.directory), Settings(place.environ()))
     sealer.round()
     assert not sealer.failures and place.ring_files() == []

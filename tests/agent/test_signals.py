@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
-from agent.asking import evaluate, without_times
+import pytest
+
+from agent.asking import evaluate, query, without_times
 from agent.nursery import Forked
 from harness import NO_SERVER, PATIENCE_S, PROGRAMS, ROOT, Place
+from probe.base.isolation import Isolation
 
 
 def test_the_signal_handlers_of_the_job_are_untouched(fork: Callable[..., Forked], place: Place) -> None:
@@ -32,3 +37,42 @@ def test_starting_the_server_interrupts_no_system_call_of_the_job(place: Place) 
     )
     whole, cut = map(int, done.stdout.split())
     assert (whole > 0, cut) == (True, 0)
+
+
+@pytest.mark.parametrize("compiled", ["0", "1"])
+def test_what_a_signals_handler_raises_inside_a_hook_reaches_the_training(
+    fork: Callable[..., Forked], place: Place, compiled: str
+) -> None:
+    job = fork("raises_from_signals", "--hold", PROBE_COMPILED=compiled)
+    result = job.result()
+    assert result["caught"] == result["raised"] >= 1000
+    [[steps, losses, norms]] = query(
+        place, job.pid,
+        "SELECT count(*), count(loss), count(grad_norm) FROM "
+        "(SELECT * FROM python.steps ORDER BY step DESC LIMIT 40)",
+    )
+    assert (steps, losses, norms) == (40, 40, 40), "a hook stands still since"
+    assert job.errors() == ""
+    assert job.let_go() == 0
+
+
+def test_a_handler_is_recognized_without_being_asked_for_anything() -> None:
+    class Handler:
+        def __getattribute__(self, name: str) -> Any:
+            raise ConnectionError(name)
+
+        def __call__(self, number: int, frame: object) -> None:
+            raise TimeoutError
+
+    def hook() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, Handler())
+    try:
+        for traced in (True, False):
+            isolation = Isolation()
+            with pytest.raises(TimeoutError):
+                isolation.guard("hook", hook, traced=traced)()
+            assert isolation.failures == {}
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -14,12 +14,13 @@ CALLERS = 20
 NOTHING = [[], {}]
 
 
-@pytest.mark.parametrize("rounds", [15, pytest.param(50, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("rounds", [6, pytest.param(50, marks=pytest.mark.campaign)])
 def test_many_rounds_leave_nothing_behind_and_change_nothing(
     fork: Callable[..., Forked], place: Place, rounds: int
 ) -> None:
     states(place)
-    command = ("starts_and_stops", "--rounds", str(rounds), "--callers", str(CALLERS))
+    warm = str(min(10, rounds // 2))
+    command = ("starts_and_stops", "--rounds", str(rounds), "--warm", warm, "--callers", str(CALLERS))
     plain = fork(*command, watched=False)
     job = fork(*command, "--probe", "--hold", watched=False)
     result, expected = without_times(job.result()), without_times(plain.result())
@@ -54,8 +55,11 @@ def test_a_job_can_be_left_by_request(fork: Callable[..., Forked], place: Place)
     assert (job.let_go(), job.errors()) == (0, "")
 
 
-@pytest.mark.parametrize("steps", ["800", pytest.param("3000", marks=pytest.mark.campaign)])
-@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize(
+    ("watched", "steps"),
+    [(True, "300"), (False, "600"),
+     *(pytest.param(watched, "3000", marks=pytest.mark.campaign) for watched in (True, False))],
+)
 def test_two_threads_that_train_are_left_as_they_are(
     fork: Callable[..., Forked], place: Place, watched: bool, steps: str
 ) -> None:
@@ -70,10 +74,10 @@ def test_two_threads_that_train_are_left_as_they_are(
 def test_starting_and_stopping_never_disturbs_a_step_that_goes_through_its_hooks(
     fork: Callable[..., Forked], place: Place
 ) -> None:
-    plain = fork("steps_with_hooks", "--steps", "300", watched=False).result()
-    job = fork("steps_with_hooks", "--steps", "300", "--probe", "--hold", watched=False)
+    plain = fork("steps_with_hooks", "--steps", "120", watched=False).result()
+    job = fork("steps_with_hooks", "--steps", "120", "--probe", "--hold", watched=False)
     result = job.result()
     assert result["raised"] == [] and result["left"] == [1, 1]
     assert result["thread_losses"] == plain["thread_losses"]
-    assert result["rounds"] > 3
+    assert result["rounds"] > 3 and len(result["thread_losses"][0]) == 120
     assert (job.let_go(), job.errors()) == (0, "")

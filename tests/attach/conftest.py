@@ -16,8 +16,17 @@ from typing import Any
 
 import pytest
 
+from agent.nursery import Forked, Nursery
 from attach.reading import Bare
 from harness import PROGRAMS, Job
+
+WITH_TORCH = frozenset({"torch", "asleep_with_torch", "held"})
+"""States that import torch: forks, which have it."""
+
+
+def quiet() -> dict[str, str]:
+    """Our environment without settings of probe."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
 
 
 class Target(Job):
@@ -27,7 +36,6 @@ class Target(Job):
         self, state: str, folder: Path, loops: str, *, python: str = sys.executable,
         environ: Mapping[str, str] | None = None, cwd: Path | None = None, user: int | None = None,
     ) -> None:
-        quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix="stderr-", delete=False) as errors:
             self._errors = Path(errors.name)
             program = str(PROGRAMS / "attach_states.py")
@@ -35,7 +43,7 @@ class Target(Job):
                 program = shutil.copy(program, tempfile.mkdtemp(prefix="probe-test-state-"))
                 os.chmod(Path(program).parent, 0o755)
             self._process = subprocess.Popen(
-                [python, program, state, loops], env=dict(quiet if environ is None else environ),
+                [python, program, state, loops], env=dict(quiet() if environ is None else environ),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
                 cwd=cwd or (None if user is None else "/"), user=user,
             )
@@ -84,6 +92,14 @@ class Target(Job):
             shutil.rmtree(self._copied, ignore_errors=True)
 
 
+class ForkedTarget(Target, Forked):
+    """The same in a fork."""
+
+    def __init__(self, nursery: Nursery, state: str, folder: Path, loops: str) -> None:
+        Forked.__init__(self, nursery, "attach_states", state, loops, environ=quiet(), folder=folder)
+        self._copied = None
+
+
 @pytest.fixture(scope="session")
 def loops(tmp_path_factory: pytest.TempPathFactory) -> str:
     """attach_loops.c, compiled."""
@@ -95,12 +111,14 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def target(tmp_path: Path, loops: str) -> Iterator[Callable[..., Target]]:
+def target(tmp_path: Path, loops: str, nursery: Nursery) -> Iterator[Callable[..., Target]]:
     """`target(state, python=…, environ=…, cwd=…, user=…)`: one that said READY; killed at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(state: str, **more: Any) -> Target:
-            found = Target(state, tmp_path, loops, **more)
+            a_fork = state in WITH_TORCH and not more
+            found = (ForkedTarget(nursery, state, tmp_path, loops) if a_fork
+                     else Target(state, tmp_path, loops, **more))
             stack.callback(found.kill)
             found.wait_for("READY")
             return found

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.asking import accepts, jobs, listed, query, states, tell, without_times
+from agent.asking import accepts, listed, query, states, tell, without_times
 from agent.nursery import Nursery, forked
-from harness import Job, Place, probe_process, run_probe
+from harness import PATIENCE_S, Job, Place, probe_process, run_probe
 from probe.outside.processes.tasks import tasks
 
 COMMANDS = (
-    ("dataloader_workers", "--steps", "40", "--workers", "2", "--pause"),
+    ("dataloader_workers", "--steps", "12", "--workers", "2", "--pause"),
 )
 RARELY = (
     ("one_millisecond_step", "--steps", "5000"),
@@ -31,9 +31,8 @@ RARELY = (
 """Those that pause are attached to while they wait inside a step, the first of these while it trains."""
 
 
-def probe(place: Place, *words: object) -> str:
-    run = probe_process if "attach" in words else run_probe
-    done = run(place, *(str(word) for word in words))
+def probe(place: Place, *words: object, installed: bool = False) -> str:
+    done = (probe_process if installed else run_probe)(place, *(str(word) for word in words))
     assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -45,12 +44,9 @@ def probe(place: Place, *words: object) -> str:
 def test_an_attached_job_computes_the_same_and_is_recorded_from_the_next_step_on(
     nursery: Nursery, place: Place, command: tuple[str, ...]
 ) -> None:
-    with (
-        jobs(place, (*command, "--hold"), watched=False) as [job],
-        forked(nursery, place, command, watched=False) as [plain],
-    ):
+    with forked(nursery, place, (*command, "--hold"), command, watched=False) as [job, plain]:
         job.wait_for("READY")
-        assert f"pid {job.pid}" in probe(place, job.pid, "attach")
+        assert f"pid {job.pid}" in probe(place, job.pid, "attach", installed=True)
         if "--pause" in command:
             tell(job)
             tell(plain)
@@ -67,21 +63,6 @@ def test_an_attached_job_computes_the_same_and_is_recorded_from_the_next_step_on
     assert states(place) == {job.pid: "finished"}
 
 
-def test_every_instrument_works_in_a_job_that_was_attached_to(place: Place) -> None:
-    with jobs(place, ("gpt_in_main", "--size", "tiny", "--forever"), watched=False) as [job]:
-        job.wait_for("READY")
-        probe(place, job.pid, "attach", "--name", "late")
-        wait_for_rows(place, job.pid, "python.steps", 4)
-        wait_for_rows(place, job.pid, "python.torch_trace WHERE stage = 'forward' AND module LIKE '%.%'", 1)
-        for table in ("python.losses", "python.batches", "process.memory"):
-            wait_for_rows(place, job.pid, table, 1)
-        columns = "count(forward_s), count(backward_s), count(data_s), count(loss), count(lr)"
-        rows = query(place, "late", f"SELECT {columns} FROM python.steps WHERE step > 0 AND NOT shadow")
-        assert all(count > 0 for count in rows[0])
-        assert probe(place, job.pid, "eval", "type(optimizer).__name__").strip().startswith("'Adam")
-        assert "from agent" in probe(place, job.pid, "backtrace")
-
-
 def wait_for_rows(place: Place, pid: int, source: str, least: int) -> None:
     """Until a query finds as many rows."""
     for _ in range(600):
@@ -92,32 +73,49 @@ def wait_for_rows(place: Place, pid: int, source: str, least: int) -> None:
     raise AssertionError(f"{source} has {count} rows")
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(50, marks=pytest.mark.campaign)])
-def test_detaching_gives_the_job_back_and_attaching_again_and_again_leaves_no_growth(
-    place: Place, rounds: int
+def check_every_instrument(place: Place, job: Job) -> None:
+    """In a job that was attached to as `late`."""
+    wait_for_rows(place, job.pid, "python.steps", 4)
+    wait_for_rows(place, job.pid, "python.torch_trace WHERE stage = 'forward' AND module LIKE '%.%'", 1)
+    for table in ("python.losses", "python.batches", "process.memory"):
+        wait_for_rows(place, job.pid, table, 1)
+    columns = "count(forward_s), count(backward_s), count(data_s), count(loss), count(lr)"
+    rows = query(place, "late", f"SELECT {columns} FROM python.steps WHERE step > 0 AND NOT shadow")
+    assert all(count > 0 for count in rows[0])
+    assert probe(place, job.pid, "eval", "type(optimizer).__name__").strip().startswith("'Adam")
+    assert "from agent" in probe(place, job.pid, "backtrace")
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(50, marks=pytest.mark.campaign)])
+def test_every_instrument_works_and_attaching_again_and_again_leaves_no_growth(
+    nursery: Nursery, place: Place, rounds: int
 ) -> None:
-    with jobs(place, ("one_millisecond_step", "--forever"), watched=False) as [job]:
+    with forked(nursery, place, ("gpt_in_main", "--size", "tiny", "--forever"), watched=False) as [job]:
         job.wait_for("READY")
         early: dict[str, int] = {}
+        warm = min(4, rounds // 2 - 1)
         for number in range(rounds):
-            probe(place, job.pid, "attach")
+            probe(place, job.pid, "attach", *(() if number else ("--name", "late")))
+            if number == 0:
+                check_every_instrument(place, job)
             if number < 2:
                 assert "already has an agent" in probe(place, job.pid, "attach")
-                assert [one["state"] for one in listed(place)].count("running") == 1
                 wait_for_rows(place, job.pid, "python.steps", 5)
+                assert [one["state"] for one in listed(place)].count("running") == 1
             said = probe(place, job.pid, "detach")
             assert "detached" in said and not accepts(place, job.pid)
             if number < 2:  # what was recorded before stays, a run for each time
                 assert threads_of_ours(job) == []
                 runs = query(place, place.directory / "recordings", "SELECT DISTINCT run FROM python.steps")
                 assert len(runs) == number + 1
-            if number == 4:
+            if number == warm:
                 early = holdings(job.pid)
-        deadline = time.monotonic() + 10.0  # a thread that has answered ends a moment later
+        deadline = time.monotonic() + PATIENCE_S  # a thread that has answered ends a moment later
         while (late := holdings(job.pid))["threads"] > early["threads"] and time.monotonic() < deadline:
             time.sleep(0.05)
         for name, found in late.items():
-            assert found <= early[name], f"{name}: {early[name]} after 5 rounds, {found} after {rounds}"
+            said = f"{name}: {early[name]} after {warm + 1} rounds, {found} after {rounds}"
+            assert found <= early[name], said
 
 
 def threads_of_ours(job: Job) -> list[str]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from agent.asking import tell
 from harness import Job, Place, probe_process, run_probe
 from probe.recording.waiting import all_waiting, waiting
 
 
 @pytest.fixture
-def job(place: Place) -> Iterator[Job]:
+def job(place: Place, tmp_path: Path) -> Iterator[Job]:
     """One that has not imported torch yet; a line on stdin has it do so."""
-    found = Job("imports_torch_late", "--forks", environ=place.environ(), folder=place.directory)
+    (tmp_path / "torch.py").write_text("__version__ = '2.9.0'\n")
+    found = Job("imports_torch_late", str(tmp_path), environ=place.environ(), folder=place.directory)
     try:
         found.wait_for("READY")
         yield found
@@ -23,15 +26,10 @@ def job(place: Place) -> Iterator[Job]:
 
 
 def said(place: Place, *words: str) -> str:
-    done = probe_process(place, *words)
+    run = probe_process if "attach" in words else run_probe
+    done = run(place, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def go_on(job: Job) -> None:
-    assert job._process.stdin is not None
-    job._process.stdin.write(b"\n")
-    job._process.stdin.flush()
 
 
 def test_an_attach_that_waits_for_torch_is_shown_and_can_be_withdrawn(place: Place, job: Job) -> None:
@@ -45,7 +43,7 @@ def test_an_attach_that_waits_for_torch_is_shown_and_can_be_withdrawn(place: Pla
     assert said(place, "ps") == ""
     again = run_probe(place, pid, "detach")
     assert again.returncode != 0 and "runs without an agent" in again.stderr
-    go_on(job)
+    tell(job, "stand-in")
     result = job.result()
     assert (result["threads"], result["child"]) == (["MainThread"], ["MainThread"])
     assert "TorchWatch" not in result["finders"]
@@ -59,7 +57,7 @@ def test_what_was_withdrawn_can_be_asked_for_again_and_is_for_the_process_itself
     said(place, pid, "attach")
     said(place, pid, "detach")
     said(place, pid, "attach", "--name", "second")
-    go_on(job)
+    tell(job)
     result = job.result()
     assert "probe-agent" in result["threads"] and result["child"] == ["MainThread"]
     assert all_waiting(place.directory) == []

@@ -22,6 +22,7 @@ def server() -> None:
     import os
     import subprocess
 
+    from probe.confined import worker_frames
     from probe.server import __main__
     from probe.server.sql import pool
 
@@ -32,18 +33,19 @@ def server() -> None:
             super().__init__(words, **options)  # type: ignore[call-overload]
 
     pool.subprocess.Popen = Loosened  # type: ignore[attr-defined]
-    quiet = pool._environment
-    pool._environment = lambda: {**quiet(), SECRET: os.environ[SECRET]}
+    quiet = worker_frames.environment
+    pool.environment = lambda: {**quiet(), SECRET: os.environ[SECRET]}  # type: ignore[attr-defined]
     __main__.main()
 
 
 def worker(arguments: list[str]) -> None:
     """A worker that gives up nothing and locks nothing."""
-    from probe.server.sql import sandbox, statements
+    from probe.confined import sandbox
+    from probe.server.sql import statements
     from probe.server.sql import worker as true_worker
 
     sandbox.enter = lambda *_: []
-    statements.lock = lambda *_: None
+    statements.lock = lambda *_: None  # type: ignore[attr-defined]
     true_worker.main(arguments)
 
 

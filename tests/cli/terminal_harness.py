@@ -71,13 +71,16 @@ class Typist:
     """The command as a process of its own on a terminal: what is typed, and what it shows."""
 
     def __init__(
-        self, words: Sequence[str], environ: Mapping[str, str], folder: Path, columns: int = 80
+        self, words: Sequence[str], environ: Mapping[str, str], folder: Path, columns: int = 80,
+        lines: int = 50, term: str = "xterm",
     ) -> None:
         self._stack = contextlib.ExitStack()
-        self._controller, made = self._stack.enter_context(terminal(columns))
+        self._controller, made = self._stack.enter_context(terminal(columns, lines))
+        self._terminal = made
+        self.modes_before = termios.tcgetattr(made)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "probe_cli", *words], stdin=made, stdout=made, stderr=made,
-            env={**environ, "TERM": "xterm", "PAGER": "cat", "PROMPT_TOOLKIT_NO_CPR": "1"}, cwd=folder,
+            env={**environ, "TERM": term, "PAGER": "cat", "PROMPT_TOOLKIT_NO_CPR": "1"}, cwd=folder,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
@@ -100,15 +103,26 @@ class Typist:
         """Press these keys; control characters are keys too."""
         os.write(self._controller, text.encode())
 
+    @property
+    def modes(self) -> list[object]:
+        """How the terminal treats what is typed, now."""
+        return termios.tcgetattr(self._terminal)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Make the terminal another size; the command gets a SIGWINCH."""
+        fcntl.ioctl(self._controller, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
     def wait_for(self, text: str) -> str:
-        """What it has shown since it was last waited for something, up to `text`."""
+        """What it has shown since it was last waited for something, up to `text`; `(one|another)` is either
+        text."""
         deadline = time.monotonic() + PATIENCE_S
-        while text not in plain(self.shown)[self._seen :]:
+        either = text[1:-1].split("|") if text.startswith("(") and text.endswith(")") else [text]
+        while not (found := [one for one in either if one in plain(self.shown)[self._seen :]]):
             ready, _, _ = select.select([self._controller], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"never shown: {text!r}; shown:\n{plain(self.shown)}"
             part = os.read(self._controller, 1 << 16)
             self.shown += part.decode(errors="replace")
-        before, self._seen = self._seen, plain(self.shown).index(text, self._seen) + len(text)
+        before, self._seen = self._seen, plain(self.shown).index(found[0], self._seen) + len(found[0])
         return plain(self.shown)[before : self._seen]
 
     def ends(self) -> int:

@@ -60,7 +60,7 @@ def test_the_first_word_that_is_no_command_is_the_endpoint(words: list[str], mea
         (["4242", "--all-threads"], "no command follows", "`probe 4242 backtrace`"),
         (["4242", "zzz"], "'zzz'", "All commands: `probe --help`."),
         (["4242", "stpo"], "'stpo'", "Did you mean `probe 4242 stop`?"),
-        (["4242", "top"], "'top'", "`probe 4242 health --watch 2`"),
+        (["4242", "loss"], "'loss'", "`probe 4242 diagnose loss`"),
         (["4242", "SELECT 1"], "'SELECT 1'", "`probe 4242 query"),
         (["4242", "print(1)"], "'print(1)'", "`probe 4242 eval CODE`"),
         (["train.py", "--epochs"], "'train.py'", "`probe run python train.py`"),

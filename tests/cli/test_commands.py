@@ -15,6 +15,7 @@ from command_harness import TIMEOUT_S, FakeServer, Result, Screen
 from probe_cli.command_table import COMMANDS, module_of, summary_of
 from probe_cli.core.figures import age
 from probe_cli.main import run
+from probe_cli.render.process_state import time_left_parts
 
 
 def _process(**changes: Any) -> dict[str, Any]:
@@ -44,6 +45,24 @@ def test_ps_shows_one_line_per_process(server: FakeServer, command: Callable[...
     ]
     assert (result.code, result.err) == (0, "")
     assert server.requests[0].query == {"all": "0"}
+
+
+def test_ps_shows_the_time_left_where_it_is_known_of_any(
+    server: FakeServer, command: Callable[..., Result]
+) -> None:
+    knows = {"total_steps": 20_000, "total_source": "max_steps", "elapsed_s": 60.0}
+    listed = [_process(left_s=7830.0, **knows), _process(rank=1, left_s=None)]
+    server.answers["/v1/processes"] = (200, {"processes": listed})
+    assert command("-t", str(server.path), "ps").out.splitlines() == [
+        "JOB        RANK    PID    STEP  LEFT        LAST STEP  STATE",
+        "gpt-small     0  41321  18,204  2 h 10 min  0.4 s ago  running",
+        "gpt-small     1  41321  18,204  -           0.4 s ago  running",
+    ]
+    assert time_left_parts(listed[0]) == [
+        "step 18,204 of 20,000 (max_steps)", "2 h 10 min left at the usual rate", "60 s so far",
+    ]
+    assert time_left_parts(_process(elapsed_s=600.0, ended_ns=1)) == ["took 10 min"]
+    assert time_left_parts(_process()) == [], "an older server does not say"
 
 
 def test_ps_of_an_endpoint_shows_its_processes_only(

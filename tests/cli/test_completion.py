@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from command_harness import TIMEOUT_S, Result
 
 from harness import Job, Place, run_probe
-from probe.recording.tables import TABLES
+from probe.recording import checked, declared, places
+from probe.recording.recording import VERSION, Meta
+from probe.recording.tables import TABLES, Column
 from probe_cli.command_table import COMMANDS
 from probe_cli.commands.completion import SCRIPTS
+from probe_cli.core.session import Session
+from probe_cli.main import dispatch
+from probe_cli.prompts import sql_prompt
+from probe_cli.prompts.completions import own_tables
 
 
 @pytest.mark.parametrize(
@@ -36,6 +45,7 @@ from probe_cli.commands.completion import SCRIPTS
          {"'FROM python.losses WHERE micro_step", "'FROM python.losses WHERE micro_step "}, set()),
         (("sql", "SELECT step FROM python.st"), {"SELECT step FROM python.steps"}, {"python.steps"}),
         (("4242", "query", "--format", "c"), {"csv"}, {"COUNT(*)"}),
+        (("4242", "plot", "SELECT step, los"), {"SELECT step, loss"}, set()),
         (("4242", "query", "--l"), {"--limit"}, {"LIMIT"}),
     ],
 )
@@ -56,6 +66,37 @@ def test_live_jobs_are_offered_and_no_server_is_started(place: Place, start: Cal
     assert place.server_pid() is None
     job.kill()
     assert "gpt" not in run_probe(place, "completion", "words", "--", "", server=False).stdout.splitlines()
+
+
+def recorded(home: Path, run: str, table: str) -> None:
+    """The recording of an ended process that declared a table."""
+    folder = places.make_private(home / "recordings" / f"run={run}" / "attempt=0" / "process=0-77")
+    meta = Meta(
+        version=VERSION, run=run, attempt=0, job="train", rank=0, world_size=1, local_rank=0, host="here",
+        pid=77, start_ticks=1, boot_id="another", uid=os.getuid(), argv=["train.py"], cwd="/",
+        executable="python", python="3", torch="2", started_ns=1, rings="/gone", socket="/gone", settings={},
+    )
+    places.write_whole(folder / "meta.json", checked.sealed("meta.json", asdict(meta)))
+    declared.write(folder, [declared.user_table(table, "a row", [Column(f"{table}_won", "DOUBLE", "", "")])])
+
+
+def test_tables_that_a_job_declared_are_offered_with_their_columns(
+    command: Callable[..., Result], environment: dict[str, str]
+) -> None:
+    home = Path(environment["PROBE_DIR"])
+    recorded(home, "one", "rewards")
+    recorded(home, "two", "games")
+
+    def offered(*words: str) -> list[str]:
+        return command("completion", "words", "--", *words).out.splitlines()
+
+    assert offered("one", "query", "SELECT step FROM use") == ["SELECT step FROM user.rewards"]
+    assert offered("-t", "two", "query", "FROM user.games SELECT gam") == ["FROM user.games SELECT games_won"]
+    assert offered("two", "tables", "user.") == ["user.games"]
+    assert offered("tables", "user.") == [], "neither of them lives"
+    session = Session(environment, io.StringIO(), io.StringIO(), io.StringIO(), dispatch)
+    at_prompt = sql_prompt.candidates("FROM user.rewards SELECT re", own_tables(session, "one"))
+    assert ("rewards_won", 2) in list(at_prompt)
 
 
 def test_the_script_is_written_where_the_shell_looks(command: Callable[..., Result], tmp_path: Path) -> None:

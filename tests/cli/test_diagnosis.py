@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,44 @@ def test_a_terminal_shows_the_state_first_wraps_lines_and_leaves_commands_whole(
     assert all(len(line) <= 80 or command in line for line in lines) and lines[1].startswith(" " * 9)
     assert screen.getvalue().count("RUNNING") == 1 and "DEAD (notice)  unit 0" in lines
     assert "only the checks" not in screen.getvalue()
+
+
+def test_a_terminal_shows_each_finding_as_it_comes_and_a_pipe_the_whole_answer(tmp_path: Path) -> None:
+    screen = Screen()
+    plateau = {**finding("plateau", "notice", "flat"), "explained_by": "loss-nan"}
+    whole = {**ANSWER, "findings": [ANSWER["findings"][0], plateau, *ANSWER["findings"][1:]]}
+    parts = [[whole["findings"][0]], whole["findings"][2:7], [plateau]]
+
+    class Follows(Wire):
+        def follow(self, target: str, timeout_s: float) -> Iterator[Any]:
+            self.asked.append(target)
+            for number, findings in enumerate(parts):
+                yield {"part": {"findings": findings, "judged": number + 1, "of": 4}}
+                assert wait_for(lambda one=findings[0]: one["what"] in screen.getvalue()), "not shown yet"
+            yield whole
+
+    environ = {"PROBE_DIR": str(tmp_path), "COLUMNS": "80", "NO_COLOR": "1"}
+    wire = Follows({**whole, "findings": [], "judged": {}})
+    assert run(["7", "diagnose"], environ, screen, io.StringIO(), io.StringIO(), wire) == 0
+    lines = [line for line in screen.getvalue().splitlines() if line.startswith(("  hence", *"ABCDEFLR1"))]
+    assert lines == [
+        "RUNNING  step 9", "LOSS-NAN (alarm)  it is so", "DEAD (notice)  unit 0", "DEAD (notice)  unit 1",
+        "DEAD (notice)  unit 2 (and 2 more: --all)", "  hence  plateau: flat (from loss-nan)",
+        "12 checks clear, 1 informational, 1 could not be judged: `diagnose --all` lists",
+    ]
+    assert "/v1/diagnose?endpoint=7&deep=1&part=checks&follow=1" in wire.asked
+
+    class Ends(Wire):
+        def follow(self, target: str, timeout_s: float) -> Iterator[Any]:
+            yield {"part": {"findings": [], "judged": 1, "of": 2}}
+
+    said = io.StringIO()
+    assert run(["7", "diagnose"], environ, Screen(), said, io.StringIO(), Ends(whole)) != 0
+    assert "cut short" in said.getvalue()
+    pipe, in_one = io.StringIO(), Follows(whole)
+    assert run(["7", "diagnose"], environ, pipe, io.StringIO(), io.StringIO(), in_one) == 0
+    assert in_one.asked == ["/v1/diagnose?endpoint=7&deep=1"]
+    assert "  hence  plateau: flat\n" in pipe.getvalue()
 
 
 def test_verdicts_are_written_to_a_file_as_rows(command: Command, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command against a real job and the real server."""
+"""The command against a real job and the real server; each kind of answer once by a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from harness import SERVER, Job, Place, probe_process
+from harness import SERVER, Job, Place, probe_process, run_probe
 
 STEPS = 12
 ENDLESS = "SELECT count(*) FROM range(10000000000) a, range(1000000) b"
@@ -38,11 +38,11 @@ def test_a_job_is_listed_asked_and_evaluated_by_any_of_its_names(
     assert listed.stdout.split()[:7] == ["JOB", "RANK", "PID", "STEP", "LAST", "STEP", "STATE"]
     assert listed.stdout.split()[7:11] == ["gpt-small", "0", str(job.pid), str(STEPS - 1)]
     assert listed.stdout.rstrip().endswith("running") and listed.stderr == ""
-    [process] = json.loads(probe_process(place, "ps", "--format", "json").stdout)["processes"]
+    [process] = json.loads(run_probe(place, "ps", "--format", "json").stdout)["processes"]
 
     socket = f"{place.directory}/agents/{job.pid}.sock"
     for endpoint in (str(job.pid), "gpt-small", "gpt-small/0", process["folder"], socket):
-        asked = probe_process(place, endpoint, "query", SQL, "--format", "json")
+        asked = run_probe(place, endpoint, "query", SQL, "--format", "json")
         answer = json.loads(asked.stdout)
         assert set(answer) == {"columns", "rows", "truncated", "elapsed_ms"}, asked.stderr
         assert answer["columns"] == [{"name": "step", "type": "BIGINT"}, {"name": "loss", "type": "DOUBLE"}]
@@ -58,15 +58,15 @@ def test_a_job_is_listed_asked_and_evaluated_by_any_of_its_names(
 
     shown = probe_process(place, "gpt-small", "backtrace")
     assert "gpt_in_main.py" in shown.stdout and "  main" in shown.stdout, shown.stderr
-    assert "probe-agent" in probe_process(place, "gpt-small", "backtrace", "--all-threads").stdout
+    assert "probe-agent" in run_probe(place, "gpt-small", "backtrace", "--all-threads").stdout
 
     snippet = "print('step', trainer.current_step)\ntrainer.grad_clip"
     assert probe_process(place, "gpt-small", "eval", snippet).stdout == f"step {STEPS}\n1.0\n"
-    raised = probe_process(place, "gpt-small", "eval", "1 / 0")
+    raised = run_probe(place, "gpt-small", "eval", "1 / 0")
     assert (raised.returncode, raised.stdout) == (1, "") and "ZeroDivisionError" in raised.stderr
-    tables = probe_process(place, "gpt-small", "tables", "python.steps")
+    tables = run_probe(place, "gpt-small", "tables", "python.steps")
     assert tables.stdout.startswith("python.steps  one row per ") and tables.returncode == 0
-    assert "running: pid" in probe_process(place, "doctor").stdout
+    assert "running: pid" in run_probe(place, "doctor").stdout
 
 
 def test_what_is_wrong_is_said_in_a_sentence_with_its_exit_code(place: Place, job: Job) -> None:
@@ -80,7 +80,7 @@ def test_what_is_wrong_is_said_in_a_sentence_with_its_exit_code(place: Place, jo
         (("gpt-small", "query", "--timeout", "0.3", ENDLESS), 5, "next:"),
         (("gpt-small", "eval", "def"), 1, "SyntaxError"),
     ):
-        done = probe_process(place, *words)
+        done = run_probe(place, *words)
         assert (done.returncode, done.stdout) == (code, ""), done
         assert said in done.stderr and "Traceback (most recent call last)" not in done.stderr, done
     many = probe_process(place, "query", "--limit", "3", "--format", "csv", "SELECT * FROM range(1000000000)")

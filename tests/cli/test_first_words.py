@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,19 @@ WORDS: list[dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("first_words.toml").read_text(encoding="utf-8")
 )["word"]
 LEAST = 120
+WIDTHS = (80, 200)
+PIPE = 0
+ALL = (PIPE, *WIDTHS)
 NOBODY = "999999999"
 """No process has such a PID."""
 
 
 @pytest.fixture
 def job(place: Place, start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A GPT that trains until the test ends; files that nobody named come into a folder of the test."""
+    """A GPT that trains until the test ends, and rests most of the time; files that nobody named come into a
+    folder of the test."""
     monkeypatch.chdir(tmp_path)
-    return start("gpt_in_main", "--size", "tiny", "--forever", PROBE_NAME="gpt")
+    return start("gpt_in_main", "--size", "tiny", "--forever", PROBE_NAME="gpt", REST_S="0.2")
 
 
 def test_the_words_are_many_and_each_is_there_once() -> None:
@@ -42,26 +47,39 @@ def test_the_words_are_many_and_each_is_there_once() -> None:
     assert all(set(one) <= {"typed", "says", "never", "code", "stdin", "only"} for one in WORDS)
 
 
-def test_everything_that_is_typed_first_gets_its_answer_or_the_next_command(place: Place, job: Job) -> None:
+@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.campaign)])
+def test_everything_that_is_typed_first_gets_its_answer_or_the_next_command(
+    place: Place, job: Job, everywhere: bool
+) -> None:
+    """In a pipe, on a narrow or on a wide terminal in turns; `everywhere`: in all three."""
     place.start_server()
     wrong = [
         f"probe {one['typed']}  ({where}): {what}\n{said}"
-        for one in WORDS
-        for where, code, said in answers(place, job, one)
+        for one, places in zip(WORDS, (itertools.repeat(ALL) if everywhere else in_turns()), strict=False)
+        for where, code, said in answers(place, job, one, places)
         for what in faults(one, job, code, said)
     ]
     assert not wrong, "\n\n".join(wrong)
 
 
-def answers(place: Place, job: Job, one: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
-    """(where it was typed, exit code, what was shown)."""
+def in_turns() -> Iterator[Sequence[int]]:
+    """For each of the words one place, where it is typed only in a pipe or on a terminal one of those."""
+    for number, one in enumerate(WORDS):
+        wanted = {"pipe": (PIPE,), "terminal": WIDTHS}.get(one.get("only", ""), (PIPE, *WIDTHS))
+        yield (wanted[number % len(wanted)],)
+
+
+def answers(
+    place: Place, job: Job, one: dict[str, Any], places: Sequence[int]
+) -> Iterator[tuple[str, int, str]]:
+    """(where it was typed, exit code, what was shown); `places`: columns of terminals, PIPE for a pipe."""
     words = shlex.split(named(one["typed"], job))
-    if one.get("only") != "terminal":
+    if one.get("only") != "terminal" and PIPE in places:
         with contextlib.redirect_stdout(io.StringIO()) as helped:  # where a command's --help goes
             done = run_probe(place, *words, stdin=one.get("stdin", ""))
         yield "pipe", done.returncode, helped.getvalue() + done.stdout + done.stderr
     if one.get("only") != "pipe":
-        for columns in (80, 200):
+        for columns in filter(None, places):
             code, said = run_on_terminal(words, place.environ(), columns)
             yield f"terminal of {columns} columns", code, said
 

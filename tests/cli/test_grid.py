@@ -50,6 +50,38 @@ def test_prose_continues_on_the_next_line() -> None:
     ]
 
 
+def test_prose_gives_way_before_a_name_is_cut() -> None:
+    headings = (Heading("recipe"), Heading("symptoms"), Heading("title", prose=True))
+    row = ["validation-in-train-mode", "loss slow memory", "evaluation in train mode, again and again"]
+    assert list(grid(headings, [row], 72)) == [
+        "recipe                    symptoms          title",
+        "validation-in-train-mode  loss slow memory  evaluation in train mode,",
+        "                                            again and again",
+    ]
+
+
+def test_a_name_to_be_copied_is_never_cut() -> None:
+    headings = (Heading("recipe", whole=True), Heading("symptoms"), Heading("title", prose=True))
+    row = ["validation-in-train-mode", "loss gradients data slow", "evaluation in train mode"]
+    assert list(grid(headings, [row], 55)) == [
+        "recipe                    symptoms        title",
+        "validation-in-train-mode  loss gradient…  evaluation in",
+        "                                          train mode",
+    ]
+
+
+def test_a_value_of_a_list_that_does_not_fit_continues_below_itself() -> None:
+    headings = (Heading("name"), Heading("count", number=True), Heading("meaning"))
+    row = ["act_wait_s", "1" * 30, "how long an action waits for the end of a step"]
+    assert list(grid(headings, [row], 40)) == [
+        "row 1",
+        "  name     act_wait_s",
+        f"  count    {'1' * 30}",
+        "  meaning  how long an action waits for",
+        "           the end of a step",
+    ]
+
+
 _TEXT = st.text(max_size=30).map(escape_controls)
 
 

@@ -14,6 +14,7 @@ import pytest
 from command_harness import TIMEOUT_S, Result
 
 from probe.base.errors import Forbidden, TokenInvalid
+from probe.client.transport import TcpTransport
 
 TOKEN = "a-token-of-this-test"
 
@@ -22,13 +23,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Far
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
         self.server.asked.append((self.path, body))
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             error = TokenInvalid("wrong token")
             self._answer(error.status, json.dumps(error.as_dict()))
         else:
             self._answer(*self.server.answer)
+
+    do_GET = do_POST
 
     def _answer(self, status: int, text: str) -> None:
         self.send_response(status)
@@ -167,3 +170,16 @@ def test_tls_is_spoken_and_the_certificate_is_checked(
     assert other.code == 3, "the certificate is for another name"
     missing = command(endpoint, "eval", "1", **{**known, "PROBE_TLS_CERTIFICATE": "/nowhere.pem"})
     assert missing.code == 2 and "PROBE_TLS_CERTIFICATE=/nowhere.pem" in missing.err
+
+
+def test_the_parts_of_an_answer_come_over_tcp_too(far: _Far) -> None:
+    far.answer = (200, '{"part": {"findings": []}}\n{"findings": []}\n')
+    url = f"http://127.0.0.1:{far.server_port}"
+    followed = TcpTransport(url, TOKEN, "").follow("/v1/diagnose?follow=1", TIMEOUT_S)
+    assert list(followed) == [{"part": {"findings": []}}, {"findings": []}]
+    assert far.asked == [("/v1/diagnose?follow=1", None)]
+    with pytest.raises(TokenInvalid):
+        list(TcpTransport(url, "another", "").follow("/v1/diagnose?follow=1", TIMEOUT_S))
+    far.answer = (200, '{"part": {}}\n{"error": {"code": "forbidden", "message": "no more"}}\n')
+    with pytest.raises(Forbidden, match="no more"):
+        list(TcpTransport(url, TOKEN, "").follow("/v1/diagnose?follow=1", TIMEOUT_S))

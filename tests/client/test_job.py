@@ -31,7 +31,7 @@ def training(place: Place, fork: Callable[..., Job], monkeypatch: pytest.MonkeyP
     """A job that trains until it is told, and the environment of somebody who asks it."""
     monkeypatch.setenv("PROBE_DIR", str(place.directory))
     place.start_server()
-    job = fork("scheduled", "none", "--until-told", PROBE_NAME="small", **SERVER)
+    job = fork("scheduled", "none", "--until-told", PROBE_NAME="small", PATIENT_REST_S="0.05", **SERVER)
     job.wait_for("READY")
     return job
 

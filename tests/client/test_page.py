@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,7 @@ def test_what_the_page_shows_runs(
 ) -> None:
     monkeypatch.setenv("PROBE_DIR", str(place.directory))
     place.start_server()
-    job = fork("scheduled", "none", "--until-told", PROBE_NAME="train", **SERVER)
+    job = fork("scheduled", "none", "--until-told", PROBE_NAME="train", PATIENT_REST_S="0.05", **SERVER)
     job.wait_for("READY")
     assert len(SCRIPTS) == len(CELLS) == 2
     for script in SCRIPTS:
@@ -38,7 +36,7 @@ def test_what_the_page_shows_runs(
 
 def _notebook(cells: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The cells, in a shell of IPython; skipped without it."""
-    if not _has("IPython"):
+    if find_spec("IPython") is None:
         return
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -56,8 +54,3 @@ def _notebook(cells: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         InteractiveShell.clear_instance()
 
-
-def _has(package: str) -> bool:
-    done = subprocess.run([sys.executable, "-c", f"import {package}"], env=os.environ, check=False,
-                          capture_output=True)
-    return done.returncode == 0

@@ -56,6 +56,7 @@ class Host:
         self.address = f"{net}.{number}"
         self.namespace = f"probe-{mark}-{number}"
         self.link = f"pb{mark}{number}"
+        self.bridge = ""
         self.place = Place()
         self.shared = {
             "PROBE_LISTEN": f"{self.address}:{PORT}", "PROBE_INSECURE_NO_TLS": "1",
@@ -66,6 +67,7 @@ class Host:
 
     def join(self, bridge: str) -> None:
         """Make the namespace and plug it in; names of hosts are found in a file of its own."""
+        self.bridge = bridge
         net = self.address.rpartition(".")[0]
         (NAMES / self.namespace).mkdir(parents=True)
         known = "".join(f"{net}.{number} node{number}\n" for number in range(1, MOST_HOSTS))
@@ -139,6 +141,15 @@ class Host:
         """And up again."""
         _ip("link", "set", self.link, "up")
 
+    def die(self) -> None:
+        """End everything that runs on it, at once, and what it had in memory: the power failed."""
+        while found := self.place.processes():  # workers of a launcher or a server have sessions of their own
+            for line in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(line.split()[0]), KILL)
+        for path in self.place.rings.iterdir():
+            shutil.rmtree(path)
+
     def close(self) -> None:
         """End everything of it."""
         for job in self.jobs:
@@ -178,6 +189,13 @@ def hosts(count: int, **environ: str) -> Iterator[list[Host]]:
             host.join(bridge)
             found.append(host)
         yield found
+
+
+def address_of_this_machine(hosts: list[Host]) -> str:
+    """An address at which these hosts reach what runs beside them, such as an object store."""
+    address = f"{hosts[0].address.rpartition('.')[0]}.{MOST_HOSTS}"
+    _ip("addr", "add", f"{address}/24", "dev", hosts[0].bridge)
+    return address
 
 
 def start_job(

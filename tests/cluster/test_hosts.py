@@ -83,7 +83,7 @@ def test_a_recipe_sees_the_lowest_rank_or_all_of_them_on_whatever_host_they_are(
         found: dict[str, Any] = node.call("GET", "/v1/diagnose?endpoint=gpt&symptom=data")
         return None if any("in time" in note for note in found["notes"]) else found
 
-    for node in trio:
+    for node in trio[1:]:  # one with ranks, but not the lowest, and one without
         answer = until(functools.partial(in_time, node), "an answer of all hosts")
         assert answer is not None
         seen = {one["recipe"]: one["what"] for one in answer["findings"] if "seen" in one["recipe"]}

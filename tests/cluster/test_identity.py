@@ -56,6 +56,34 @@ def test_ranks_that_one_launcher_started_together_are_one_attempt(tmp_path: Path
     assert [counted_attempt(run, 1, rank) for rank in (0, 1)] == [2, 2], "rank 0 was started once more"
 
 
+def test_a_run_that_is_launched_again_is_its_next_attempt_on_every_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun counts its restarts from 0 after each launch, by hand or by a requeue of Slurm."""
+    elastic = {**TORCHRUN, "TORCHELASTIC_RUN_ID": "night-7", "TORCHELASTIC_RESTART_COUNT": "0"}
+    file = "/tmp/torchelastic_x/night-7_{}/attempt_{}/{}/error.json"
+
+    def attempt(host: str, launch: str, restarts: int, rank: int, **more: str) -> int:
+        environ = {**elastic, "TORCHELASTIC_ERROR_FILE": file.format(launch, restarts, rank),
+                   "TORCHELASTIC_RESTART_COUNT": str(restarts), **more}
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", environ["TORCHELASTIC_ERROR_FILE"])
+        found = identify("gpt", environ)
+        assert (found.run, found.counted) == ("gpt-night-7", True)
+        number = counted_attempt(tmp_path / host, found.attempt, rank)
+        (tmp_path / host / f"attempt={number}" / f"process={rank}-{launch}{restarts}").mkdir(exist_ok=True)
+        return number
+
+    assert [attempt("one", "a", 0, rank) for rank in (1, 0)] == [0, 0]
+    assert [attempt("one", "a", 1, rank) for rank in (0, 1)] == [1, 1], "a restart by torchrun"
+    assert attempt("joined", "a", 1, 2) == 1, "a host that took the place of another"
+    assert [attempt("one", "b", 0, rank) for rank in (0, 1)] == [2, 2], "launched again under the same id"
+    requeued = {"SLURM_RESTART_COUNT": "1"}
+    assert [attempt("one", "c", 0, rank, **requeued) for rank in (0, 1)] == [1000, 1000]
+    assert attempt("new", "c", 0, 2, **requeued) == 1000, "a node that the requeue brought"
+    alone = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_RESTART_COUNT": "3"}
+    assert identify("gpt", alone).attempt == 3
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,8 +21,9 @@ from server.beside import until
 
 WHY_NOT = network.why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-TRAINS = ("parallel", "--way", "reduce", "--forever", "--pace-ms", "20")
+TRAINS = ("parallel", "--way", "reduce", "--forever", "--pace-ms", "100")
 STEPS = "SELECT rank, count(*) > 0 FROM python.steps GROUP BY rank ORDER BY rank"
+UNITS_S = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 PATIENCE_S = 20.0
 """More than any answer takes here when a host is silent; a TCP connection would wait for minutes."""
 
@@ -75,12 +78,12 @@ def test_stacks_and_the_verdict_are_of_all_hosts(pair: Running) -> None:
         captured = host.call("GET", f"/v1/backtrace?endpoint={pair.name}")
         assert sorted(captured["ranks"]) == ["0", "1"] and captured["missing"] == []
         assert {one["host"] for one in captured["ranks"].values()} == {"node1", "node2"}
-        verdict = host.call("GET", f"/v1/diagnose?endpoint={pair.name}")
-        assert [(one["rank"], one["host"]) for one in verdict["ranks"]] == [(0, "node1"), (1, "node2")]
-        assert verdict["missing"] == []
-    pid = pair.jobs[1].pid
-    assert pair.hosts[0].call("GET", f"/v1/backtrace?endpoint={pair.name}/1")["pid"] == pid
-    assert pair.hosts[0].call("GET", f"/v1/diagnose?endpoint={pair.name}/1")["state"]
+    here = pair.hosts[0]
+    verdict = here.call("GET", f"/v1/diagnose?endpoint={pair.name}")
+    assert [(one["rank"], one["host"]) for one in verdict["ranks"]] == [(0, "node1"), (1, "node2")]
+    assert verdict["missing"] == []
+    assert here.call("GET", f"/v1/backtrace?endpoint={pair.name}/1")["pid"] == pair.jobs[1].pid
+    assert here.call("GET", f"/v1/diagnose?endpoint={pair.name}/1&symptom=hang")["state"]
 
 
 def test_the_command_on_one_host_shows_all_and_goes_straight_to_another(pair: Running) -> None:
@@ -92,6 +95,48 @@ def test_the_command_on_one_host_shows_all_and_goes_straight_to_another(pair: Ru
     assert [row["rank"] for row in answer["ranks"]] == [0, 1]
     straight = here.probe("-t", f"{there.address}:{network.PORT}", "query", "SELECT 1 AS one")
     assert straight.returncode == 0, straight.stderr
+
+
+def test_a_trace_has_one_time_line_and_a_bundle_the_rows_of_both_hosts(pair: Running, tmp_path: Path) -> None:
+    """Both hosts have this machine's clock: the trace finds them no further apart than its error."""
+    here = pair.hosts[0]
+    common = "SELECT step FROM python.collectives GROUP BY step HAVING count(DISTINCT rank) = 2"
+    both = f"SELECT count(*) > 30 FROM ({common})"
+    until(lambda: here.query(pair.name, both)["rows"] == [[True]], "thirty steps of both ranks")
+    words = (pair.name, "trace", "--since", "0", "-o", str(tmp_path / "x.json"))
+    traced = here.probe(*words)
+    if "ranks 0-1" not in traced.stdout:
+        assert "node2" in traced.stderr, "which host did not answer in time is said"
+        traced = here.probe(*words)
+    assert traced.returncode == 0, traced.stderr
+    assert "by their collectives; the trace is corrected" in traced.stderr, traced.stderr
+    assert "no one figure fits" not in traced.stderr and "not aligned" not in traced.stderr
+    found = json.loads((tmp_path / "x.json").read_text())
+    [told] = found["otherData"]["clocks"]
+    match = re.search(r"is ([\d.]+) (\S+) (?:ahead|behind) .*give or take ([\d.]+) ([^\s,]+)", told)
+    assert match and found["otherData"]["arrows"] > 0, told
+    apart_s, error_s = (float(match[at]) * UNITS_S[match[at + 1]] for at in (1, 3))
+    assert apart_s <= 1.1 * error_s + 1e-4, f"{told}, and they have the same clock"
+
+    path = tmp_path / "both.tar.gz"
+    made = here.probe(pair.name, "bundle", "-o", str(path))
+    assert made.returncode == 0 and "2 ranks" in made.stdout and "not in it" not in made.stderr, made.stderr
+
+    def asked(*words: str) -> Any:
+        shown = here.probe(str(path), *words, "--format", "json")
+        assert shown.returncode == 0 and shown.stdout, f"{words}: {shown.stdout}{shown.stderr}"
+        return json.loads(shown.stdout)
+
+    steps = "SELECT rank, count(*) > 10, count(DISTINCT pid) FROM python.steps GROUP BY rank ORDER BY rank"
+    assert asked("query", steps)["rows"] == [[0, True, 1], [1, True, 1]]
+    ranks = asked("ranks")["ranks"]
+    newest = asked("query", "SELECT max(step) FROM python.steps WHERE rank = 1")["rows"]
+    assert newest == [[ranks[1]["step"]]]
+    listed = [(one["rank"], one["host"], one["state"]) for one in ranks]
+    assert listed == [(0, "node1", "bundled"), (1, "node2", "bundled")]
+    for table in ("python.parameters", "python.stack_samples", "python.stack_nodes", "python.collectives"):
+        assert asked("query", f"SELECT count(DISTINCT rank) FROM {table}")["rows"] == [[2]], table
+    assert sorted(asked("backtrace")["ranks"]) == ["0", "1"]
 
 
 @pytest.mark.alone

@@ -475,6 +475,11 @@ SETTLED = (
     "torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()",
 )
 CHANGES_DISGUISED = (
+    "scheduler.get_last_lr().sort()",
+    "w = x.numpy()\nw.sort()",
+    "import json\nt = json.loads('[]')\nt.append(trainer)\nt[0].computed",
+    "import sys\nsys.modules.get('torch').manual_seed(0)",
+    "vars(torch).get('manual_seed')(0)",
     "class A: pass\nA.__repr__ = trainer.validate\nprint(A())",
     "class A: pass\na = A()\na.__class__ = type(trainer)\na.computed",
     "class A: pass\na = A()\na.f = optimizer.step\na.f()",
@@ -951,6 +956,8 @@ CHANGES_DISGUISED = (
 )
 """The same by other ways: aliases, containers, parameters, classes, views, functions that run functions."""
 WAITS_DISGUISED = (
+    "getattr(trainer.computed, 'barrier')()",
+    "import types\ngetattr(types.SimpleNamespace(d=dist).d, 'barrier')()",
     "sorted([x], key=dist.all_reduce)",
     "for h in (dist.barrier,): h()",
     "(dist.barrier if 1 else print)()",

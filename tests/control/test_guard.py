@@ -255,7 +255,8 @@ PARTS = (*CHANGES, *HARMLESS, *(code for kind in EXPECTED for code in EXPECTED[k
 SUBJECTS = ("odd", "strange", "described", "described.slot", "described.described", "trainer.computed",
 "odd.a")
 USES = (
-    "{0}", "{0}.a", "{0}()", "{0}[0]", "{0} + {0}", "{0} == {0}", "{0} in [{0}]", "1 in {0}", "[*{0}]",
+    "{0}", "{0}.a", "{0}()", "{0}[0]", "{0} + {0}", "{0} * 3", "3 * {0}",
+    "{0} % 2", "{0} ** 2", "2 << {0}", "{0} == {0}", "{0} in [{0}]", "1 in {0}", "[*{0}]",
     "{{**{0}}}",
     "for _ in {0}: pass", "print({0})", "f'{{{0}}}'", "len({0})", "bool({0})", "if {0}: pass", "not {0}",
     "{{{0}: 1}}", "{{{0}}}", "x[{0}]", "with {0}: pass", "del {0}.a", "{0}.a = 1", "{0}[0] = 1", "raise {0}",
@@ -326,8 +327,23 @@ def test_a_snippet_is_judged_with_many_modules_and_much_state_too() -> None:
     ):
         assert judge(code, **many).kind == "reading", judge(code, **many).findings
     assert judge("[m.weight.zero_() for m in model.modules()]", **many).kind == "changing"
+    blocks = list(model)
+    assert judge("[b.half() for b in blocks]", blocks=blocks).kind == "changing"
+    assert judge("[b.weight.norm() for b in blocks]", blocks=blocks).kind == "reading"
     assert judge("[p.zero_() for g in optimizer.param_groups for p in g['params']]",
     **many).kind == "changing"
+
+
+def test_what_a_class_of_the_job_runs_when_it_is_subscripted_is_not_known() -> None:
+    own = type("Own", (), {"__class_getitem__": classmethod(lambda cls, key: TOUCHED.append(key))})
+    assert judge("Own['a']", Own=own).kind == "changing"
+    assert judge("list[int]").kind == "reading"
+
+
+def test_a_method_of_a_process_group_waits_for_the_other_ranks() -> None:
+    group = OBJECTS["dist"].ProcessGroup(0, 1)
+    assert judge("group.allreduce([x])", group=group).kind == "collective"
+    assert judge("group.size()", group=group).kind == "changing"
 
 
 # The rules ---------------------------------------------------------------------------------------

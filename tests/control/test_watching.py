@@ -33,7 +33,11 @@ from probe.job.snippets.guard.watching import (
     with_checks,
 )
 
-MINORS = (10, 11, 12, 13)
+MINORS = tuple(
+    minor if minor in (sys.version_info[1], 13) else pytest.param(minor, marks=pytest.mark.campaign)
+    for minor in (10, 11, 12, 13)
+)
+"""This Python and the newest; the others in the campaign."""
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -10,9 +10,11 @@ from agent.asking import query
 from agent.nursery import Forked
 from harness import PATIENCE_S, Job, Place
 from probe.diagnose.finding import Finding
-from probe.diagnose.process import stall_thresholds
+from probe.diagnose.process import kernel_waits, stall_thresholds
 from probe.diagnose.process.evidence import Evidence, gather
+from probe.diagnose.process.kernel_waits import Rested
 from probe.diagnose.process.process_rules import diagnose_process
+from probe.diagnose.process.settled import settled
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.server.recordings.registry import Recorded, Registry
@@ -28,6 +30,10 @@ class Seen(NamedTuple):
     recorded: Recorded
     evidence: Evidence
     verdict: Finding
+    sooner: Evidence
+    """What is gathered when somebody waits who knows that the training thread sleeps."""
+    settled: bool
+    """Whether half of that was enough."""
 
     @property
     def why(self) -> str:
@@ -65,6 +71,22 @@ def look(place: Place, job: Job, *, late: bool = True) -> tuple[Evidence, Findin
     evidence = until(now, "a late step")
     assert evidence is not None
     return evidence, diagnose_process(evidence)
+
+
+def look_soon(place: Place, job: Job) -> tuple[Evidence, bool]:
+    """Evidence as `probe diagnose` gathers it, of a job that the server has watched for a while, and whether
+    half of it was enough."""
+    registry, recorded = Registry(place.directory), recorded_of(place, job.pid)
+    thread = registry.training_thread(recorded)
+    known = Rested(5.0, 5.0, 0.0, kernel_waits.switches(job.pid, thread or job.pid))
+    said: list[bool] = []
+
+    def enough(evidence: Evidence) -> bool:
+        said.append(settled(evidence))
+        return said[-1]
+
+    found = gather(job.pid, recorded.meta, rested=known, training_thread=thread, enough=enough)
+    return found, any(said)
 
 
 def noted(recorded: Recorded) -> list[dict[str, Any]]:

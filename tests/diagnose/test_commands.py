@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.asking import accepts, jobs, query, tell
 from agent.nursery import Nursery, ready
-from harness import PATIENCE_S, SERVER, Job, Place, run_probe, running
+from harness import PATIENCE_S, SERVER, Job, Place, run_probe
 
 
 def hang(job: Job) -> None:
@@ -27,8 +27,10 @@ def asked(place: Place, *words: object) -> dict[str, Any]:
     return found
 
 
-def test_a_job_that_holds_the_gil_is_read_from_outside_and_what_was_seen_outlives_it(place: Place) -> None:
-    with running(place, "stall_hangs", "--way", "gil", PROBE_STALL_S="1", **SERVER) as job:
+def test_a_job_that_holds_the_gil_is_read_from_outside_and_what_was_seen_outlives_it(
+    nursery: Nursery, place: Place
+) -> None:
+    with ready(nursery, place, "stall_hangs", "--way", "gil", PROBE_STALL_S="1", **SERVER) as job:
         inside = asked(place, job.pid, "backtrace", "--json")
         assert inside["source"] == "agent"
         hang(job)

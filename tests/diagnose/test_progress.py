@@ -14,6 +14,7 @@ from diagnose.hung import recorded_of, until
 from harness import Place
 from probe.base import clock
 from probe.diagnose.process.progress import History, Progress
+from probe.recording.reader import Tail
 
 HOUR_NS = 3600 * 10**9
 
@@ -74,7 +75,7 @@ def test_ages_are_right_when_the_clock_was_set_between_two_starts(
     def now() -> Progress:
         return read(history, clock.wall_ns() + apart_ns)
 
-    first = now()
+    first = until(lambda: (progress := now()).steps > 0 and progress, "a reading with rows")
     until(lambda: now().steps > first.steps, "more steps")
     age_s = now().last_step_s
     assert age_s is not None and age_s < 60.0
@@ -91,15 +92,16 @@ def test_time_in_which_the_reader_had_no_core_is_no_quiet_of_the_job(
     job.wait_for("READY")
     history = History(recorded_of(place, job.pid).meta)
     job.signal(signal.SIGSTOP)  # no row comes any more
-    now_ns, read_last = clock.wall_ns(), History._read_last
+    now_ns, read_rows = clock.wall_ns(), Tail.read
     times = {"now": now_ns}
 
-    def late(history: History, table: str) -> None:
-        read_last(history, table)
+    def late(tail: Tail) -> bool:
+        different = read_rows(tail)
         times["now"] = now_ns + 30 * 10**9  # after the rows were read, before the next look at the clock
+        return different
 
     monkeypatch.setattr(clock, "wall_ns", lambda: times["now"])
-    monkeypatch.setattr(History, "_read_last", late)
+    monkeypatch.setattr(Tail, "read", late)
     found = read(history)
     assert found.quiet_s is not None and found.quiet_s < 30.0
 

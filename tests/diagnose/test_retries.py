@@ -37,15 +37,11 @@ def found(nursery: Nursery) -> Iterator[dict[str, dict[str, Any]]]:
             for job in jobs:
                 job.wait_for("HANGING")
 
-            def ask(pid: int) -> dict[str, Any]:
-                done = run_probe(place, str(pid), "diagnose", "--format", "json")
-                answer: dict[str, Any] = json.loads(done.stdout)
-                return answer
-
             answers = {}
             for way, job in zip(ways, jobs, strict=True):
                 def named(pid: int = job.pid, way: str = way) -> dict[str, Any] | None:
-                    answer = ask(pid)
+                    done = run_probe(place, str(pid), "diagnose", "hang", "--format", "json")
+                    answer: dict[str, Any] = json.loads(done.stdout)
                     return answer if way == "polls" or "again and again" in answer["what"] else None
 
                 answers[way] = until(named, f"the exception of {way}") or {}

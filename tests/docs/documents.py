@@ -19,6 +19,7 @@ KINDS = {
     "sql": "one query",
     "python": "a program",
     "ipython": "a notebook's cell, which tests/client/test_page runs",
+    "json": "a configuration, which cli/test_mcp starts",
     "http": "routes, which test_declarations holds against the code",
 }
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)")

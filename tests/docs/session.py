@@ -11,9 +11,11 @@ What stands for something else in a document is replaced before it is run. Nothi
     slow.sql, look.py      a query, a snippet
     train.log              what a training printed
     kept                   a folder, for checkpoints
+    /shared/probe          an archive of three runs of one job
     127.0.0.1:7130         where the server listens, in the pages of `LISTENING`
 
-What ends the job (`ENDS`) is done to another one, that there is something left to ask.
+What ends the job (`ENDS`) is done to another one, that there is something left to ask. What changes nothing
+(`ONCE`) is run once for a page that gives it twice.
 
 `CHECKOUT` lists what is run in the checkout itself, and how a test shortens it.
 
@@ -29,6 +31,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,6 +39,7 @@ from pathlib import Path
 
 from agent.nursery import Forked, shared
 from docs.documents import ROOT, Shown
+from fleet.written_archive import Simulated, write
 from harness import PATIENCE_S, SERVER, Job, Place, run_probe
 from probe_cli.command_table import COMMANDS
 from ranks import running_ranks
@@ -48,18 +52,26 @@ FILES = {
 }
 KEPT = "kept"
 JOB = "train"
-OF_RANKS = ("ranks.md", "checkpoint-ranks.md", "diagnose-ranks.md")
+OF_RANKS = ("ranks.md", "checkpoint-ranks.md", "diagnose-ranks.md", "flamegraphs.md")
 LISTENING = ("http.md",)
 ADDRESS = "127.0.0.1:7130"
+ARCHIVE = "/shared/probe"
 ENDS = re.compile(r"probe (PID|\d+) (stop|detach)\b")
-NEVER_HERE = ("run", "attach")
-"""Commands that are always processes: they become the job, or trace it."""
+ONCE = re.compile(r"probe (PID|JOB) (diagnose|backtrace|health|ranks)\b|PROBE=1 python train\.py$")
+SERVES = re.compile(r"probe (\S+ )?web\b")
+"""Serves a page until Ctrl-C: it is ended once it has printed its link."""
+NEVER_HERE = ("run", "attach", "mcp")
+"""Commands that are always processes: they become the job, trace it, or speak on their own stdin."""
+STARTS_INTERPRETERS = ("PROBE=1 torchrun --nproc-per-node 2 train.py", "probe run python train.py")
+"""Commands whose jobs have interpreters of their own: in the campaign. Every day `./bench/demo` and README's
+own job start one with PROBE=1, `cli/test_reference` starts a program with `probe run`, and the ranks of
+`ranks.py` have the environment of torchrun."""
 ITS_OWN = "its own environment"
 LONG = "long"
 """In the campaign; what is protected every day by other tests, too: installing (`startup/test_installation`),
 the generated pages (`test_declarations`)."""
 CHECKOUT: dict[str, tuple[str, str]] = {
-    "./bench/demo": ("DEMO_TRAINS_S=5 REST_S=0.2 ./bench/demo", ITS_OWN),
+    "./bench/demo": ("DEMO_SIZE=tiny DEMO_TRAINS_S=2 REST_S=0.1 ./bench/demo", ITS_OWN),
     "./tests/run": ("./tests/run --collect-only -q tests/docs", LONG),  # every day by whoever runs the tests
     "./tests/run --quick": ("./tests/run --quick", LONG),
     "./tests/run -k hook": ("./tests/run --collect-only -q -k hook tests/startup", LONG),
@@ -73,9 +85,13 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/python bench/overhead.py": (
         "python bench/overhead.py --quick --rounds 1 --jobs millisecond", LONG,
     ),
+    ".venv/bin/python bench/overhead.py --switch top": (
+        "python bench/overhead.py --quick --rounds 1 --jobs millisecond --switch top", LONG,
+    ),
     ".venv/bin/python bench/hooks.py": ("python bench/hooks.py --quick", LONG),
     ".venv/bin/python bench/hooks.py --loader": ("python bench/hooks.py --quick --loader", LONG),
     ".venv/bin/python bench/latency.py": ("python bench/latency.py --quick", LONG),
+    ".venv/bin/python bench/page.py": ("python bench/page.py --seconds 2", LONG),
     ".venv/bin/python bench/attach.py": ("python bench/attach.py --quick", LONG),
     ".venv/bin/python bench/detach.py": ("python bench/detach.py --rounds 2 --steps 50", LONG),
     ".venv/bin/python bench/faults.py": ("python bench/faults.py --seeds 1 --only kill", LONG),
@@ -91,6 +107,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
         "python bench/nan_detector.py --blocks 4 --steps 20 --memory 10000000", LONG,
     ),
     ".venv/bin/python bench/scale.py": ("python bench/scale.py --quick", LONG),
+    ".venv/bin/python bench/server_cost.py": ("python bench/server_cost.py --quick", LONG),
     ".venv/bin/python -X importtime -m probe_cli --help": ("python -X importtime -m probe_cli --help", ""),
     "pip install torch-probe": ("pip install --quiet --no-deps --target {scratch} .", LONG),
     "pip install .": ("pip install --quiet --no-deps --target {scratch} .", LONG),
@@ -142,6 +159,8 @@ class Session:
         self._interpreter = interpreter
         self._server = {**SERVER, **({"PROBE_LISTEN": address} if address else {})}
         self._address = address or ADDRESS
+        self._said: dict[str, str] = {}
+        """What commands of `ONCE` printed."""
         self._started: set[str] = set()
         """The commands of probe that were processes already."""
         self._world_size = world_size
@@ -168,7 +187,7 @@ class Session:
         return self._job
 
     def _start(self, name: str) -> Job:
-        environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=name, **self._server)
+        environ = self.place.watched(TRAIN_ON="1", REST_S="0.1", PROBE_NAME=name, **self._server)
         program, folder = str(self.folder / "train"), self.place.directory
         job: Job
         if self._interpreter:
@@ -188,10 +207,19 @@ class Session:
 
     def run(self, shown: Shown, pids_are_numbers: bool) -> str:
         """Run one command of a document and return what it printed; fails when it fails."""
+        if ONCE.match(shown.command):
+            if shown.command not in self._said:
+                self._said[shown.command] = self._run(shown, pids_are_numbers)
+            return self._said[shown.command]
+        return self._run(shown, pids_are_numbers)
+
+    def _run(self, shown: Shown, pids_are_numbers: bool) -> str:
         if shown.command.endswith(" &"):
             assert shown.command in ("PROBE=1 python train.py &", "probe run python train.py &"), shown
             assert self._job is None, "one job for each document"
             self.job()
+            if self._interpreter:
+                self._said[shown.command.removesuffix(" &")] = ""
             return ""
         if ENDS.match(shown.command):
             other = self._start("another")
@@ -199,6 +227,8 @@ class Session:
                 return self._shell(shown, self.meant(shown.command, pids_are_numbers, other.pid))
             finally:
                 other.kill()
+        if SERVES.match(shown.command):
+            return self._served(self.meant(shown.command, pids_are_numbers, self.job().pid))
         pid = self.job().pid if re.search(r"\bprobe\b|\bkill\b|\bPID\b", shown.command) else None
         return self._shell(shown, self.meant(shown.command, pids_are_numbers, pid))
 
@@ -218,6 +248,20 @@ class Session:
         assert done.returncode == 0, f"line {shown.line}: {shown.command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def _served(self, command: str) -> str:
+        process = subprocess.Popen(
+            ["bash", "-euc", f"exec {command}"], cwd=self.folder, env=self.environ(), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        with process:
+            assert process.stdout is not None and process.stderr is not None
+            link = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            said = process.stderr.read()
+            assert link.startswith("http://127.0.0.1:"), f"{command}\n{said}"
+            assert process.wait(PATIENCE_S) == 0, f"{command}\n{said}"
+        return link
+
     def meant(self, command: str, pids_are_numbers: bool, job: int | None) -> str:
         """The command with what stands for something else replaced, where it is about `job`."""
         pid = "" if job is None else str(job)
@@ -226,7 +270,15 @@ class Session:
         if pids_are_numbers:
             command = re.sub(r"\b(probe|kill -KILL) \d+\b", rf"\1 {pid}", command)
         command = re.sub(r"\b(PID|ENDPOINT)\b", pid, command)
-        return re.sub(r"\bJOB\b", JOB, command).replace(ADDRESS, self._address)
+        return self._archived(re.sub(r"\bJOB\b", JOB, command).replace(ADDRESS, self._address))
+
+    def _archived(self, text: str) -> str:
+        """The text with an archive in this folder, made when it is first named."""
+        place = self.folder / "archive"
+        if ARCHIVE in text and not place.exists():
+            hosts = "node1", "node2"
+            write(place, [Simulated("gpt", f"gpt-000{day}", hosts, 2, day=day) for day in (1, 2, 3)], 20)
+        return text.replace(ARCHIVE, str(place))
 
     def _action(self) -> str:
         """The id of an action that was just done and can be undone."""
@@ -244,8 +296,8 @@ class Session:
     def program(self, text: str) -> None:
         """Run Python as somebody would who has installed probe."""
         done = subprocess.run(
-            [sys.executable, "-c", text], cwd=self.folder, env=self.environ(), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            [sys.executable, "-c", self._archived(text)], cwd=self.folder, env=self.environ(),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )
         assert done.returncode == 0, f"{text}\n{done.stderr}"
 

@@ -33,6 +33,7 @@ from docs.session import (
     LISTENING,
     LONG,
     OF_RANKS,
+    STARTS_INTERPRETERS,
     Session,
     checkout_command,
     in_checkout,
@@ -46,9 +47,10 @@ from probe_cli.main import run
 from server.test_tcp import free_port
 
 RARELY = (
-    "act.md", "alerts.md", "attach.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "coming-from.md",
-    "compare.md", "diagnose-ranks.md", "export.md", "gradients.md", "health.md", "learning.md", "metrics.md",
-    "nonfinite.md", "ranks.md", "recipes.md",
+    "act.md", "alerts.md", "attach.md", "bundle.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md",
+    "coming-from.md", "compare.md", "diagnose.md", "diagnose-ranks.md", "export.md", "flamegraphs.md",
+    "gradients.md", "health.md", "learning.md", "metrics.md", "nonfinite.md", "plots.md", "ranks.md",
+    "recipes.md", "traces.md",
 )
 """In the campaign: the examples of every command's help, which are on other pages too, and the guides whose
 commands other tests give to other jobs every day."""
@@ -95,16 +97,29 @@ def test_what_a_document_shows_runs(document: Path, session: Session) -> None:
                 session.query(block.text)
             case "python" | "ipython" if document.name == "python.md":
                 continue  # tests/client/test_page runs them, in one process with a job of its own
+            case "json":
+                assert document.name == "agents.md", "only its configuration is tried"
             case "python":
                 session.program(block.text)
             case "sh" | "console":
                 for one in shown(block):
-                    if checkout_command(one.command) is None:
+                    if checkout_command(one.command) is None and one.command not in STARTS_INTERPRETERS:
                         check_heading(one, session.run(one, block.kind == "console"))
             case "http":
                 assert document.name == "protocols.md", "only its routes are compared with the code"
             case _:
                 raise AssertionError(f"nobody runs {block}")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("command", STARTS_INTERPRETERS)
+@pytest.mark.parametrize("document", [ROOT / "README.md"], ids=["README.md"])
+def test_a_job_that_a_document_starts_runs(document: Path, session: Session, command: str) -> None:
+    [found] = [
+        one for block in blocks(document.read_text()) if block.kind == "sh"
+        for one in shown(block) if one.command == command
+    ]
+    session.run(found, pids_are_numbers=False)
 
 
 def check_heading(one: Shown, printed: str) -> None:

@@ -16,6 +16,7 @@ QUERIES = {
     "steps": "SELECT step, lr FROM python.steps ORDER BY step",
     "modules": "SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward'",
     "scalars": "SELECT name, value, step FROM python.scalars ORDER BY t_ns",
+    "plan": "SELECT total_steps, source FROM python.plan ORDER BY t_ns",
 }
 
 

@@ -22,7 +22,7 @@ from agent.nursery import Nursery, forked
 from frameworks.programs import ASKED, QUERIES, figureless
 from harness import PATIENCE_S, Job, Place, run_probe, running
 
-STEPS = 300
+STEPS = 120
 
 
 class Program(NamedTuple):
@@ -38,16 +38,22 @@ class Program(NamedTuple):
     """In the campaign: another is daily that differs from it in nothing that probe sees."""
     resumes: bool = True
     """Whether its step ends where its loop does: of two optimizers the leading one may come first."""
+    trainer: bool = False
+    """Whether a trainer knows when it ends."""
 
 
 HF = ("transformers", "accelerate")
 PROGRAMS = {
-    "transformers Trainer": Program(("hf_trainer",), HF, scalars="loss"),
-    "transformers Trainer, bf16": Program(("hf_trainer", "--bf16"), HF, scalars="loss", heavy=True),
-    "PEFT": Program(("hf_trainer", "--lora"), (*HF, "peft"), scalars="loss"),
-    "TRL SFTTrainer": Program(("trl_sft",), (*HF, "trl", "datasets"), scalars="loss"),
+    "transformers Trainer": Program(("hf_trainer",), HF, scalars="loss", trainer=True),
+    "transformers Trainer, bf16": Program(
+        ("hf_trainer", "--bf16"), HF, scalars="loss", heavy=True, trainer=True
+    ),
+    "PEFT": Program(("hf_trainer", "--lora"), (*HF, "peft"), scalars="loss", trainer=True),
+    "TRL SFTTrainer": Program(("trl_sft",), (*HF, "trl", "datasets"), scalars="loss", trainer=True),
     "Accelerate": Program(("accelerate_loop",), ("accelerate",)),
-    "Lightning, automatic": Program(("lightning_automatic",), ("lightning",), scalars="train_loss"),
+    "Lightning, automatic": Program(
+        ("lightning_automatic",), ("lightning",), scalars="train_loss", trainer=True
+    ),
     "Lightning, manual": Program(
         ("lightning_gan",), ("lightning",), scheduler=False, scalars="d_loss", resumes=False
     ),
@@ -117,7 +123,7 @@ def ran(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[Ran]:
             plain_errors = job.errors()
         path = str(Path(place.directory, "saved.pt"))
         place.start_server()
-        with start("--hold", REST_S="0.1", PROBE_MODULES_INTERVAL="4") as job:
+        with start("--hold", REST_S="0.2", PROBE_MODULES_INTERVAL="4") as job:
             job.wait_for("READY")
             saved = answer(place, job.pid, "checkpoint", path)
             pid = str(job.pid)
@@ -209,6 +215,14 @@ def test_what_the_framework_logs_is_recorded_without_a_logger(ran: Ran) -> None:
     if not ran.program.scalars:
         pytest.skip("it logs nothing by itself")
     assert ran.program.scalars in {row[0] for row in ran.tables["scalars"]}
+
+
+def test_when_it_ends_is_what_the_trainer_was_told(ran: Ran) -> None:
+    if not ran.program.trainer:
+        pytest.skip("it has no trainer that knows")
+    assert ran.tables["plan"], "nothing was said"
+    said = {(total, source.partition(" ")[0]) for total, source in ran.tables["plan"]}
+    assert said == {(STEPS, "max_steps")}
 
 
 def test_parts_that_are_tried_before_or_made_during_the_training_have_one_name(place: Place) -> None:

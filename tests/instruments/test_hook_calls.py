@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from agent.nursery import Nursery, forked
-from harness import NO_SERVER, Place
+from harness import NO_SERVER, Place, form_of_hooks
 from probe.base import compiled
 
 STEPS = 140
@@ -18,14 +19,18 @@ MOST = {PLAIN: {(): 18, ("--loader",): 35}, COMPILED: {(): 4, ("--loader",): 16}
 
 
 @pytest.fixture(scope="module")
-def forms() -> Iterator[dict[str, Nursery]]:
-    """A process that forks jobs, for each form of the hooks that there is."""
-    made = {PLAIN: Nursery(PROBE_COMPILED=PLAIN)}
-    if compiled.library() is not None:
-        made[COMPILED] = Nursery(PROBE_COMPILED=COMPILED)
-    yield made
-    for nursery in made.values():
-        nursery.close()
+def forms(nursery: Nursery) -> Iterator[dict[str, Nursery]]:
+    """A process that forks jobs, for each form of the hooks that there is: that of all tests has one of
+    them, and another imports torch once more."""
+    there = [PLAIN] if compiled.library() is None else [PLAIN, COMPILED]
+    usual = form_of_hooks().get("PROBE_COMPILED", there[-1])
+    with contextlib.ExitStack() as stack:
+        made = {usual: nursery}
+        for form in there:
+            if form not in made:
+                made[form] = Nursery(PROBE_COMPILED=form)
+                stack.callback(made[form].close)
+        yield made
 
 
 @pytest.mark.parametrize("options", [(), ("--loader",)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +14,23 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
+from probe.job.instruments.tensors import loss_figures
 from probe.job.instruments.tensors.input_targets import relation
-from probe.job.instruments.tensors.loss_functions import Found, _kept, behind, functions_in
-from probe.job.instruments.tensors.model_inputs import some_of, thinned
+from probe.job.instruments.tensors.loss_functions import (
+    Found,
+    LossFunctions,
+    _prediction,
+    _scalar,
+    behind,
+    functions_in,
+)
+from probe.job.instruments.tensors.model_inputs import _neighbours, some_of, thinned
+from probe.job.instruments.tensors.output_bounds import Bounds, bounds_of
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
+from probe.recording.tables import BY_NAME
 
 LAYER = torch.nn.Linear(4, 5)
 INPUT = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
@@ -57,7 +70,7 @@ def test_the_graph_names_the_loss_function_its_reduction_and_what_is_behind_it(
 def test_dropout_behind_the_last_layer_is_told_from_other_products() -> None:
     output = LAYER(INPUT)
     (dropped,) = found(F.cross_entropy(F.dropout(output, 0.3), TARGET))
-    if hasattr(dropped.node, "_raw_saved_target") and _kept(dropped.node, "target") is not None:
+    if hasattr(dropped.node, "_raw_saved_target") and loss_figures.kept(dropped.node, "target") is not None:
         assert behind(dropped.node).operations == ["LogSoftmax", "Dropout"]
     for factor in (torch.tensor(2.0), torch.rand(8, 5), torch.ones(8, 5), INPUT[:, :1]):
         (one,) = found(F.cross_entropy(output * factor, TARGET))
@@ -107,10 +120,10 @@ def test_no_hook_of_the_job_runs_when_a_saved_tensor_is_looked_at() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
         hooked = F.cross_entropy(output, TARGET) / torch.tensor(2.0)
     (one,) = found(hooked)
-    assert _kept(one.node, "target") is None
+    assert loss_figures.kept(one.node, "target") is None
     assert ran == []
     plain = F.cross_entropy(output, TARGET)
-    kept = _kept(plain.grad_fn, "target")
+    kept = loss_figures.kept(plain.grad_fn, "target")
     if hasattr(plain.grad_fn._raw_saved_target, "unpack_hook"):  # older versions cannot tell
         assert torch.equal(kept, TARGET)
     else:
@@ -126,7 +139,7 @@ def test_a_look_changes_neither_gradients_nor_random_numbers() -> None:
         if look:
             (one,) = found(loss)
             behind(one.node)
-            _kept(one.node, "self")
+            loss_figures.kept(one.node, "self")
         loss.backward()
         gradients.append((LAYER.weight.grad.clone(), torch.rand(3)))
     assert all(torch.equal(left, right) for left, right in zip(*gradients, strict=True))
@@ -181,7 +194,7 @@ def test_it_is_known_whether_a_sampler_shuffles() -> None:
 
 def compared(inputs: list[Any], loss: Any, ignored: int | None = None) -> dict[str, float]:
     """The relation of inputs and the target that the loss function saved, without what is missing."""
-    target = _kept(functions_in(loss.grad_fn)[0].node, "target")
+    target = loss_figures.kept(functions_in(loss.grad_fn)[0].node, "target")
     found = relation(torch, inputs, target, ignored, loss.grad_fn)
     names = ("same", "next", "second", "padding", "r", "column", "later")
     known = [] if found is None else found.tolist()
@@ -264,3 +277,73 @@ def test_the_highest_index_of_the_last_batches_is_known_by_loader() -> None:
     batches.arrived([12], None, [], 0, 1, 0, "Rows#1")
     batches.arrived(None, None, [], 0, 1, 0, "Rows#1")
     assert batches.highest() == {"Rows#0": 999, "Rows#1": 12}
+
+
+CLASSES, FEATURES = torch.nn.Parameter(torch.randn(5, 4)), torch.randn(8, 4, requires_grad=True)
+
+
+def cosines() -> Any:
+    return F.linear(F.normalize(FEATURES), F.normalize(CLASSES))
+
+
+@pytest.mark.parametrize(("made", "expected"), [
+    (lambda: cosines(), Bounds(-1.0, 1.0, "cosine")),
+    (lambda: 16 * cosines(), Bounds(-16.0, 16.0, "cosine")),
+    (lambda: cosines() / 0.5, Bounds(-2.0, 2.0, "cosine")),
+    (lambda: F.cosine_similarity(FEATURES[:, None], CLASSES[None], dim=-1), Bounds(-1.0, 1.0, "cosine")),
+    (lambda: F.normalize(FEATURES.relu()) @ F.normalize(FEATURES * 2)[:5].T,
+     Bounds(-1.0, 1.0, "cosine of outputs")),
+    (lambda: LAYER(INPUT).tanh(), Bounds(-1.0, 1.0, "Tanh")),
+    (lambda: 30 * (LAYER(INPUT) / 30).tanh(), Bounds(-30.0, 30.0, "Tanh")),
+    (lambda: F.hardtanh(LAYER(INPUT), -2.0, 3.0), Bounds(-2.0, 3.0, "Hardtanh")),
+    (lambda: cosines() * torch.ones((), requires_grad=True), None),
+    (lambda: cosines() + LAYER.bias, None),
+    (lambda: F.linear(F.normalize(FEATURES), CLASSES), None),
+    (lambda: LAYER(INPUT), None),
+])
+def test_logits_are_bounded_by_what_makes_them_and_by_nothing_that_is_learned(
+    made: Callable[[], Any], expected: Bounds | None
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the job would see it
+        (one,) = found(F.cross_entropy(made(), TARGET))
+        bounds = bounds_of(_prediction(one.node), loss_figures.operation, _scalar)
+    assert bounds == expected
+
+
+@pytest.mark.parametrize("loss", [
+    lambda out: F.mse_loss(out, torch.full((8, 5), 300.0)), lambda out: F.l1_loss(out, out.detach() + 300),
+    lambda out: ((out - 300) ** 2).mean(), lambda out: (300 - out).abs().mean(),
+])
+def test_the_error_of_a_regression_is_known_also_where_it_is_written_out(loss: Callable[[Any], Any]) -> None:
+    (one,) = found(loss(LAYER(INPUT)))
+    with torch.no_grad():
+        figures = loss_figures.figures(torch, one.node, loss_figures.kept(one.node, "target"), 0)
+    if not hasattr(one.node, "_raw_saved_self") or loss_figures.kept(one.node, "self") is None:
+        assert figures is None, "older versions cannot tell hooks"
+    else:
+        assert float(figures[-1]) == pytest.approx(300, rel=0.02)
+
+
+def test_a_loss_that_saved_no_target_is_recorded_beside_the_inputs_it_was_made_of() -> None:
+    rows: list[tuple[Any, ...]] = []
+    ring, pace = SimpleNamespace(append=lambda *row: rows.append(row)), SimpleNamespace(took=lambda _: None)
+    recorder: Any = SimpleNamespace(
+        step=3, micro_step=0, cost_ns=0, intern=lambda _: 1, rings={"python.loss_functions": ring}
+    )
+    isolation: Any = SimpleNamespace(guard=lambda _, function: function)
+    looking = LossFunctions(recorder, isolation, Delivery(), pace)  # type: ignore[arg-type]
+    looking.given_in = lambda _: [INPUT]
+    looking.look(((LAYER(INPUT) - 300) ** 2).mean(), False)
+    names = [column.name for column in BY_NAME["python.loss_functions"].columns]
+    assert [len(row) for row in rows] == [len(names)]
+    assert dict(zip(names, rows[0], strict=True))["error_rms"] == pytest.approx(300, rel=0.02)
+
+
+def test_neighbours_are_alike_in_pictures_and_not_in_noise() -> None:
+    row = torch.linspace(0, 1, 32).sin()
+    picture = (row[:, None] + row[None]).expand(4, 3, 32, 32)
+    noise = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert float(_neighbours(torch, picture)) > 0.9
+    assert abs(float(_neighbours(torch, picture + 15 * noise))) < 0.15
+    assert _neighbours(torch, noise[:, :, :, :4]) is None and _neighbours(torch, noise[0]) is None

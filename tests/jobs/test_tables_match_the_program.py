@@ -19,7 +19,7 @@ JOBS = {
     "accumulation_amp_schedule": ("accumulation_amp_schedule", "--steps", "20"),
     "gan": ("gan_two_optimizers", "--steps", "60"),
     "lbfgs": ("lbfgs_closure", "--steps", "20"),
-    "inference": ("inference_without_optimizer", "--steps", "3000"),
+    "inference": ("inference_without_optimizer", "--steps", "600"),
     "workers_none": ("dataloader_workers", "--workers", "0", "--steps", "40"),
     "workers_fork": ("dataloader_workers", "--workers", "2", "--steps", "40"),
     "workers_fork_persistent": ("dataloader_workers", "--workers", "4", "--persistent", "--steps", "40"),
@@ -32,7 +32,7 @@ JOBS = {
     "compiled_optimizer": ("compiled_model", "--form", "optimizer", "--steps", "15"),
     "compiled_step": ("compiled_model", "--form", "step", "--steps", "15"),
     "two_thousand_modules": ("two_thousand_modules", "--steps", "30"),
-    "one_millisecond_step": ("one_millisecond_step", "--steps", "600"),
+    "one_millisecond_step": ("one_millisecond_step", "--steps", "200"),
     "odd_outputs": ("odd_outputs", "--steps", "60"),
 }
 

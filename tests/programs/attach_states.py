@@ -188,6 +188,8 @@ def closes(work: Work) -> None:
     mine = library_of_c.open(b"mine", 0o102, 0o644)
     for number in (*range(4, 20), *range(505, 530)):
         library_of_c.dup2(mine, number)
+    sys.setswitchinterval(0.005)
+    time.sleep(0.001)  # whoever waits for the GIL has it now
     busy(work)
 
 

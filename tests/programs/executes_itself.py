@@ -1,4 +1,4 @@
-"""Training in a process that executes its own program again, twice, after its steps: one pid, three lives."""
+"""Training in a process that executes its own program again after its steps: one pid, two lives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from ledger import Ledger, options
 
-LIVES = 3
+LIVES = 2
 
 
 def main() -> None:

@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--handler", action="store_true")
     parser.add_argument("--thread", action="store_true")
     parser.add_argument("--own-steps", action="store_true")
-    parser.add_argument("--rest-s", type=float, default=0.002)
+    parser.add_argument("--rest-s", type=float, default=0.01)
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
     atexit.register(say, "ATEXIT")

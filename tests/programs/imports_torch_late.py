@@ -1,6 +1,7 @@
 """Says READY without torch, waits for a line on stdin, imports torch, and says which threads there are then.
 
-`--forks`: a forked child imports torch first, and says the same of itself.
+A forked child imports torch first, and says the same of itself: the one of the folder that is the argument.
+The line `stand-in` has the process import that one, too.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ def threads() -> list[str]:
     return sorted(thread.name for thread in threading.enumerate())
 
 
-def in_a_child() -> list[str]:
+def in_a_child(folder: str) -> list[str]:
     read, write = os.pipe()
     if os.fork() == 0:
+        sys.path.insert(0, folder)
         import torch
 
         assert torch.__version__
@@ -33,8 +35,11 @@ def in_a_child() -> list[str]:
 
 def main() -> None:
     print("READY", flush=True)
-    sys.stdin.readline()
-    child = in_a_child() if "--forks" in sys.argv else []
+    folder = sys.argv[1]
+    told = sys.stdin.readline()
+    child = in_a_child(folder)
+    if told == "stand-in\n":
+        sys.path.insert(0, folder)
     import torch
 
     assert torch.__version__

@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--api-key", default="sk-0123456789abcdef0123")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--slow-batch-ms", type=float, default=0.0, help="What making a batch takes.")
+    parser.add_argument("--rest-ms", type=float, default=2.0, help="After each step.")
     parser.add_argument("--folder", help="Where the libraries write.")
     parser.add_argument("--real", action="store_true", help="Also torch's own SummaryWriter.")
     args = parser.parse_args()
@@ -102,7 +103,7 @@ def main() -> None:
                 mlflow.log_metric("f1", 0.25, step=7)
                 mlflow.log_metrics({"recall": 1})
                 log("mine", 3.0)
-            time.sleep(0.002)
+            time.sleep(args.rest_ms / 1e3)
             if select.select([sys.stdin], [], [], 0)[0]:
                 print("RESULT " + json.dumps({"steps": step, "calls": step // 10}), flush=True)
                 return

@@ -1,9 +1,11 @@
 """Runs programs in forks of itself, after importing torch and the agent once: a job in a tenth of a second.
 
-Asked over the socket whose number is its argument: a JSON text with `program`, `options` and `environ`,
-and four descriptors for stdin, stdout, stderr and the status. With PROBE=1 in the environment the start-up
-hook is called as it is after an import of torch. On the status go the pid and, at the end, the status that
-`waitpid` gave. Never used for what depends on how an interpreter starts.
+    python nursery.py LISTENER LIFE      forks jobs until LIFE, a pipe, is closed
+
+Whoever connects to LISTENER sends a JSON text with `program`, `options` and `environ`, and four descriptors
+for stdin, stdout, stderr and the status. With PROBE=1 in the environment the start-up hook is called as it is
+after an import of torch. On the status go the pid and, at the end, the status that `waitpid` gave. torch is
+imported for the first job. Never used for what depends on how an interpreter starts.
 
 A fork that ends by itself ends as Python does, but for the C++ destructors of torch that come after Python's
 end: they cost a fifth of a second of processor time. With WHOLE_END in the environment they run.
@@ -11,65 +13,105 @@ end: they cost a fifth of a second of processor time. With WHOLE_END in the envi
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import importlib
-import json
 import os
-import runpy
-import signal
-import socket
 import sys
-from pathlib import Path
-from typing import Any
 
-import torch
-import torch.utils.data
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
 
-PROGRAMS = Path(__file__).resolve().parent
 AGENT = ("lifecycle",)
 """What of the agent is imported before the forks: with everything that it imports, a fifth of a second."""
 
 
-def serve(requests: socket.socket) -> dict[str, Any] | None:
-    """Until the socket is closed. Returns in a fork that is to run what it returns."""
+def serve(listener: socket.socket, life: int) -> dict[str, Any] | None:
+    """Until `life` is closed. Returns in a fork that is to run what it returns."""
+    import select
+
+    running: dict[int, tuple[int, int]] = {}  # by pidfd: the pid, and where its status goes
+    imported = False
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
-        if not message:
+        ready, _, _ = select.select([listener, life, *running], [], [])
+        if life in ready:
             return None
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the minders
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            requests.close()
-            wanted: dict[str, Any] = json.loads(message)
-            mind(descriptors)
+        for descriptor in running.keys() & ready:
+            tell_status(*running.pop(descriptor))
+            os.close(descriptor)
+        if listener not in ready:
+            continue
+        wanted, descriptors = request(listener)
+        if not wanted:
+            continue
+        if not imported:
+            import_torch_and_agent()
+            imported = True
+        *streams, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            for descriptor in (life, status, *running, *(other for _, other in running.values())):
+                os.close(descriptor)
+            listener.close()
+            become_job(streams)
             return wanted
-        for descriptor in descriptors:
+        for descriptor in streams:
             os.close(descriptor)
+        os.write(status, f"{pid}\n".encode())
+        running[os.pidfd_open(pid)] = pid, status
 
 
-def mind(descriptors: list[int]) -> None:
-    """Fork the job, in which this returns; wait for it and say how it ended."""
-    *streams, status = descriptors
-    pid = os.fork()
-    if pid == 0:
-        os.setsid()
-        os.write(status, f"{os.getpid()}\n".encode())
-        os.close(status)
-        for number, descriptor in enumerate(streams):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        return
-    for descriptor in streams:
+def request(listener: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What somebody wants, and the four descriptors for it; nothing from who was killed before asking."""
+    import json
+    import socket
+
+    connection, _ = listener.accept()
+    with connection:
+        message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 4)
+    return json.loads(message or b"{}"), descriptors
+
+
+def tell_status(pid: int, status: int) -> None:
+    """Wait for a job that has ended, and say how."""
+    import contextlib
+
+    ended = os.waitpid(pid, 0)[1]
+    with contextlib.suppress(BrokenPipeError):  # the test ended first
+        os.write(status, f"{ended}\n".encode())
+    os.close(status)
+
+
+def become_job(streams: list[int]) -> None:
+    """A session of its own, with these streams."""
+    os.setsid()
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
         os.close(descriptor)
-    for number in range(3):
-        os.close(number)
-    os.write(status, f"{os.waitpid(pid, 0)[1]}\n".encode())
-    os._exit(0)
+
+
+def import_torch_and_agent() -> None:
+    """All that a job imports, frozen: or every fork copies it when it ends."""
+    import gc
+    import importlib
+
+    import torch
+    import torch.utils.data
+
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # the first one imports a second's worth of torch
+    for name in AGENT:
+        importlib.import_module(f"probe.job.agent.{name}")
+    gc.freeze()
 
 
 def run(wanted: dict[str, Any]) -> None:
     """Be that program."""
+    import ctypes
+    import importlib
+    import runpy
+    from pathlib import Path
+
+    import torch
+
     os.environ.clear()
     os.environ.update(wanted["environ"])
     if "OMP_NUM_THREADS" in os.environ:  # OpenMP read it when torch was imported
@@ -77,7 +119,7 @@ def run(wanted: dict[str, Any]) -> None:
     if "WHOLE_END" not in os.environ:
         libc = ctypes.CDLL(None)
         libc.on_exit(libc._exit, None)
-    path = PROGRAMS / f"{wanted['program']}.py"
+    path = Path(__file__).resolve().parent / f"{wanted['program']}.py"
     sys.argv = [str(path), *wanted["options"]]
     sys.path[0] = str(path.parent)
     if os.environ.get("PROBE") == "1":
@@ -92,11 +134,14 @@ def run(wanted: dict[str, Any]) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
+def main() -> dict[str, Any] | None:
+    """Serve whoever connects to the socket whose number is the first argument."""
+    import socket
+
+    return serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+
+
 if __name__ == "__main__":
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # the first one imports a second's worth of torch
-    for name in AGENT:
-        importlib.import_module(f"probe.job.agent.{name}")
-    gc.freeze()  # or every fork copies all of torch when it ends
-    chosen = serve(socket.socket(fileno=int(sys.argv[1])))
+    chosen = main()
     if chosen is not None:
         run(chosen)

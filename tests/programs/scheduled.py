@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import threading
 import time
@@ -25,6 +26,8 @@ from ledger import Ledger, options
 
 RATES = (0.1, 0.02)
 """Of the two groups."""
+PATIENT_REST_S = float(os.environ.get("PATIENT_REST_S", "0"))
+"""Sleep after each step before the line on stdin, for tests that ask for much and need few steps."""
 STEPS_WHEN_TOLD = 40
 """So many steps are made after the line on stdin."""
 
@@ -145,7 +148,8 @@ def main() -> None:
             loss = one.train()
         ledger.loss(loss)
         ledger.step()
-        time.sleep(0.001)  # so that a long schedule outlasts the test
+        # So that a long schedule outlasts the test; while it waits to be told, for as long as tests want.
+        time.sleep(0.001 if told.is_set() or not chosen.until_told else max(0.001, PATIENT_REST_S))
         left = left - 1 if told.is_set() else STEPS_WHEN_TOLD
         if not (left if chosen.until_told else ledger.running):
             break

@@ -101,16 +101,20 @@ def serve(listener: socket.socket, life: int) -> dict[str, Any] | None:
 
 
 def import_server(address: str) -> None:
-    """All that a server and its workers import, frozen: or every fork copies it when it ends."""
+    """All that a server and its workers import, frozen: or every fork copies it when it ends. And the routes
+    once: FastAPI and pydantic keep what they work out of their types."""
     import gc
+    from unittest.mock import MagicMock
 
     import probe.server.__main__
+    import probe.server.http.app
     import probe.server.serve
     import probe.server.sql.batch
     import probe.server.sql.pool
     import probe.server.sql.views
     import probe.server.sql.worker
 
+    probe.server.http.app.build(MagicMock(), MagicMock())
     pool: Any = probe.server.sql.pool
     pool.Pool.warm = lambda pool: None
     pool.subprocess = Processes(address)

@@ -20,8 +20,6 @@ import probe
 from ledger import Ledger, options
 from traces import functions, replaced, traces
 
-WARM_ROUNDS = 10
-
 
 class Training:
     """A model with everything the instruments look at: a loader, a scaler, an optimizer."""
@@ -46,7 +44,7 @@ class Training:
             self.ledger.step()
 
 
-def in_turns(training: Training, rounds: int, watched: bool) -> list[dict[str, int]]:
+def in_turns(training: Training, rounds: int, warm: int, watched: bool) -> list[dict[str, int]]:
     """start, train, stop, again and again; what there is of ours after the first rounds and at the end."""
     counts = []
     for number in range(rounds):
@@ -56,7 +54,7 @@ def in_turns(training: Training, rounds: int, watched: bool) -> list[dict[str, i
         if watched:
             probe.stop()
         training.epoch()
-        if number in (WARM_ROUNDS, rounds - 1):
+        if number in (warm, rounds - 1):
             counts.append(ours())
     return counts
 
@@ -131,6 +129,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--probe", action="store_true")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--warm", type=int, default=10, help="the round that the last is compared with")
     parser.add_argument("--callers", type=int, default=20)
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
@@ -144,7 +143,7 @@ def main() -> None:
         now = settled(before)
         left[name] = [replaced(own), {key: value for key, value in now.items() if value != before[key]}]
 
-    alive = in_turns(training, arguments.rounds, arguments.probe)
+    alive = in_turns(training, arguments.rounds, arguments.warm, arguments.probe)
     note("in turns")
     by_a_thread(training, arguments.rounds, arguments.probe)
     note("by a thread")

@@ -1,7 +1,8 @@
 """Training in two threads whose optimizers have a global hook of the program's own, as slow as hooks get.
 
-Something starts and stops probe meanwhile, as often as it can: torch goes through its table of
-hooks while that changes. `raised` is what the training threads saw of it.
+Something starts and stops probe meanwhile, as often as it can, at least ROUNDS times: torch goes through
+its table of hooks while that changes. `raised` is what the training threads saw of it. `thread_losses` are
+those of the first --steps steps.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 import probe
 from ledger import Ledger, options
 
+ROUNDS = 4
+
 
 def slow(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
     """Every other thread gets its turn meanwhile."""
     time.sleep(0.0002)
 
 
-def train(steps: int, raised: list[str], losses: list[str]) -> None:
+def train(steps: int, enough: threading.Event, raised: list[str], losses: list[str]) -> None:
+    """At least `steps` steps, and until it is `enough`."""
     model = nn.Linear(4, 1)
     nn.init.ones_(model.weight)
     nn.init.zeros_(model.bias)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     try:
-        for _ in range(steps):
+        while len(losses) < steps or not enough.is_set():
             optimizer.zero_grad()
             loss = model(torch.ones(2, 4)).square().mean()
             loss.backward()
@@ -47,9 +51,12 @@ def main() -> None:
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
     handles = [register_optimizer_step_pre_hook(slow), register_optimizer_step_post_hook(slow)]
+    enough = threading.Event()
     raised: list[str] = []
     losses: list[list[str]] = [[], []]
-    threads = [threading.Thread(target=train, args=(arguments.steps, raised, found)) for found in losses]
+    threads = [
+        threading.Thread(target=train, args=(arguments.steps, enough, raised, found)) for found in losses
+    ]
     for thread in threads:
         thread.start()
     rounds = 0
@@ -57,12 +64,16 @@ def main() -> None:
         probe.start()
         probe.stop()
         rounds += 1
+        if rounds >= ROUNDS:
+            enough.set()
+    enough.set()
     for thread in threads:
         thread.join()
     left = [len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)]
     for handle in handles:
         handle.remove()
-    ledger.extra = {"raised": raised, "thread_losses": losses, "left": left, "rounds": rounds}
+    ledger.extra = {"raised": raised, "left": left, "rounds": rounds}
+    ledger.extra["thread_losses"] = [found[: arguments.steps] for found in losses]
     ledger.finish()
 
 

@@ -9,7 +9,8 @@ weights, after each step), closure (LBFGS), unused (an embedding, most of whose 
 penalized (a gradient penalty on inputs that are made in each step), reseeded (a seed for each evaluation, the
 state restored), or one that goes wrong: cleared, cleared_between, kept_back, made_anew, listed, elsewhere,
 tensor (a plain tensor instead of a parameter), constructed (a layer in each forward), growing (a state that
-is never detached), bounded (the weights are clamped to a part of their range), seeded (in each step).
+is never detached), bounded (the weights are clamped to a part of their range), seeded (in each step), linear
+(no activation between the layers), noisy (noise is added to the gradients after backward).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Shifted(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = torch.relu(self.first(inputs)) + self.shift
-        return self.last(hidden if self.kind == "tensor" else nn.Linear(16, 16)(hidden))
+        return self.last(hidden if self.kind == "tensor" else torch.relu(nn.Linear(16, 16)(hidden)))
 
 
 class Words(nn.Module):
@@ -74,6 +75,8 @@ def made(kind: str) -> nn.Module:
         return Words()
     if kind == "normalized":
         return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    if kind == "linear":
+        return nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 16), nn.Dropout(0.1), nn.Linear(16, 3))
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
     if kind == "tied":
         model[2].weight = nn.Linear(16, 16).weight
@@ -156,6 +159,9 @@ class Training:
             value.backward()
         if self.kind == "cleared":
             self.optimizer.zero_grad()
+        if self.kind == "noisy":
+            for one in self.model.parameters():
+                one.grad += torch.randn_like(one)  # type: ignore[operator]
         self.optimizer.step()
         with torch.no_grad():
             self.afterwards()

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
+from probe.archive.dataset import PROCESSES
 from probe.diagnose.recipes.local_query import make_tables, run_on
 from probe.diagnose.recipes.recipe import Check, Recipe
 from probe.recording.tables import BY_NAME
@@ -65,12 +66,16 @@ def _case(file: Path, recipe: str, given: dict[str, Any]) -> Case:
     tables = {
         name: [sql] if isinstance(sql, str) else list(sql) for name, sql in given.get("tables", {}).items()
     }
-    assert set(tables) <= set(BY_NAME), f"{file}: no tables are {sorted(set(tables) - set(BY_NAME))}"
+    known = {*BY_NAME, PROCESSES.full_name}  # the last is of recipes of a fleet
+    assert set(tables) <= known, f"{file}: no tables are {sorted(set(tables) - known)}"
     return Case(recipe, given["name"], given["fires"], expect, tables, given.get("parameters", {}))
 
 
 class Cases:
     """A database in which cases are judged, one after the other."""
+
+    common = _COMMON
+    """What a row has that a case does not say."""
 
     def __init__(self) -> None:
         self.connection = duckdb.connect(":memory:", config={"threads": 1})
@@ -95,7 +100,7 @@ class Cases:
 
     def _insert(self, table: str, sql: str) -> None:
         given = set(self.connection.sql(sql).columns)
-        added = "".join(f", {value} AS {name}" for name, value in _COMMON.items() if name not in given)
+        added = "".join(f", {value} AS {name}" for name, value in self.common.items() if name not in given)
         self.connection.execute(f"INSERT INTO {table} BY NAME SELECT *{added} FROM ({sql})")
 
 

@@ -95,7 +95,9 @@ def rows_in_journal(folder: Path) -> list[tuple[str, dict[str, Any]]]:
     return [(record["table"], row) for record in found for row in record.get("rows", ())]
 
 
-@pytest.mark.parametrize("part", [0.0, 0.3, 0.95, 1.0])
+@pytest.mark.parametrize("part", [
+    pytest.param(0.0, marks=pytest.mark.campaign), 0.3, pytest.param(0.95, marks=pytest.mark.campaign), 1.0,
+])
 def test_a_server_killed_between_noticing_an_end_and_sealing_leaves_nothing_out_and_nothing_twice(
     beside: Beside, record: Callable[..., Writer], part: float
 ) -> None:

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,9 +17,10 @@ from probe.server.http.metrics import LABELS
 from server.beside import Beside, Writer
 from server.test_pages import ask
 
-FOLDER = ROOT / "docs" / "grafana"
+FOLDER = ROOT / "docs" / "deploy" / "grafana"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "training.json").read_text())
-RULES = (FOLDER / "alerts.yml").read_text()
+PROMETHEUS = FOLDER.with_name("prometheus")
+RULES = (PROMETHEUS / "alerts.yml").read_text()
 MORE_LABELS = {"phase", "quantile", "severity", "outcome"}
 
 
@@ -98,7 +98,7 @@ def test_the_dashboard_is_whole() -> None:
 
 
 def test_nothing_secret_and_no_other_host_is_in_the_files() -> None:
-    for file in sorted(Path(FOLDER).iterdir()):
+    for file in sorted([*FOLDER.iterdir(), *PROMETHEUS.iterdir()]):
         text = file.read_text()
         assert set(re.findall(r"https?://([\w.]+)", text)) <= {"127.0.0.1"}
         assert not re.search(r"[Tt]oken: (?!\$)\S", text)

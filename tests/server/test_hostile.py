@@ -52,7 +52,7 @@ def target(beside: Beside, record: Callable[..., Writer]) -> Writer:
 
 
 def test_a_sample_of_hostile_statements_harms_nothing(beside: Beside, target: Writer, place: Place) -> None:
-    attack(beside, target, hostile_sql.sample(29), 0.3)
+    attack(beside, target, hostile_sql.sample(61), 0.3)
     assert not list(place.directory.glob("*hostile*"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,19 +19,17 @@ ASKED: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("phase", ["arm", "open", "gather", "decide"])
 def test_no_body_of_a_phase_of_all_ranks_is_an_internal_error(
-    beside: Beside, record: Callable[..., Writer], phase: str
+    beside: Beside, record: Callable[..., Writer]
 ) -> None:
     record(job="gpt").tell("write 3")
     beside.start()
-    for name in ODD:
-        for asked in ASKED:
-            body = {"endpoint": "gpt", "id": name, "phase": phase, "asked": asked, "timeout_s": 0.05}
-            try:
-                beside.call("POST", "/v1/together", body)
-            except ProbeError as error:
-                assert error.code != "error", (body, error.message)
+    for phase, name, asked in itertools.product(("arm", "open", "gather", "decide"), ODD, ASKED):
+        body = {"endpoint": "gpt", "id": name, "phase": phase, "asked": asked, "timeout_s": 0.05}
+        try:
+            beside.call("POST", "/v1/together", body)
+        except ProbeError as error:
+            assert error.code != "error", (body, error.message)
     assert "Traceback" not in beside.log()
 
 

@@ -21,7 +21,7 @@ from server.beside import Beside, Writer
 from server.test_grafana import expressions
 from server.test_tcp import Tcp, free_port
 
-FILES = ROOT / "docs" / "grafana"
+FILES = ROOT / "docs" / "deploy" / "prometheus"
 PATIENCE_S = 60.0
 
 

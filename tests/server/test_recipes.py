@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from probe.base.errors import QueryWorkerDied, RecipeUnknown
+from probe.base import wire
+from probe.base.errors import EndpointUnknown, QueryWorkerDied, RecipeUnknown
 from probe.diagnose.recipes.recipe_files import parse
+from probe.recording.places import server_socket
 from probe.server.answers import recipe_runs
 from probe.server.hosts import fanout
 from server.beside import Beside, Writer, until
@@ -68,6 +71,17 @@ def test_one_process_is_judged_live_and_dead_and_what_was_checked_is_kept(
     writer.tell("write 30")
     answer = beside.call("GET", f"/v1/diagnose?endpoint={writer.pid}&symptom=nan")
     assert outcomes(answer) == OF_ONE
+    target = f"/v1/diagnose?endpoint={writer.pid}&symptom=nan&part=checks"
+    path = server_socket(beside.place.directory)
+    *parts, whole = map(json.loads, wire.lines(path, f"{target}&follow=1", 60))
+    assert parts and set(whole) == set(beside.call("GET", target)), "the last line is the answer"
+    told = [one for part in parts for one in part["part"]["findings"]]
+    names = [(one["recipe"], one["what"], one["explained_by"]) for one in whole["findings"]]
+    assert told and all((one["recipe"], one["what"], one["explained_by"]) in names for one in told)
+    assert all(0 < part["part"]["judged"] <= part["part"]["of"] for part in parts)
+    (own / "own-endless.sql").unlink()  # seen without a restart; it takes all of its time in each diagnosis
+    with pytest.raises(EndpointUnknown):
+        list(wire.lines(path, "/v1/diagnose?endpoint=nobody&follow=1", 60))
     assert answer["conclusion"]["cause"] == "own-steps"
     [problem] = [note for note in answer["notes"] if "own-writes.sql" in note]
     assert "more than one statement" in problem
@@ -83,7 +97,6 @@ def test_one_process_is_judged_live_and_dead_and_what_was_checked_is_kept(
     )
     assert dict(kept) == OF_ONE
 
-    (own / "own-endless.sql").unlink()  # seen without a restart
     writer.kill()
     for endpoint in (str(writer.pid), str(writer.folder)):
         dead = beside.call("GET", f"/v1/diagnose?endpoint={endpoint}")

@@ -22,7 +22,7 @@ from probe.server.alerts.recipe_monitor import message_of
 from probe.server.alerts.run_incidents import News, RunIncidents
 from probe.server.alerts.triggers import spike_thresholds
 from probe.server.recordings import server_journal
-from probe.server.recordings.registry import Recorded
+from probe.server.recordings.registry import LIVE, Recorded
 
 BEGAN_NS = clock.wall_ns()
 
@@ -51,7 +51,7 @@ class Place:
 
     def look(self) -> list[tuple[str, str, bool]]:
         """Recipe, event and whether it is told, of what came since the last look."""
-        registry: Any = SimpleNamespace(status=lambda recorded: SimpleNamespace(state=self.state))
+        registry: Any = SimpleNamespace(lives=lambda recorded: self.state in LIVE)
         news = [one for recorded in self.ranks for one in self.known.read_news(registry, recorded)[0]]
         return [(one.event.incident.recipe, one.event.kind, not one.known) for one in news]
 

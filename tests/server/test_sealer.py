@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,8 +20,10 @@ import pytest
 from harness import Place
 from probe.base.settings import Settings
 from probe.recording import checked, places, segments
+from probe.recording.reader import RingFile
 from probe.server.recordings.registry import Registry
 from probe.server.recordings.sealer import Sealer
+from probe.server.watch.stall_watch import Watch
 from server.beside import Beside, Writer, until
 
 ALL_ONCE = "SELECT count(*), count(DISTINCT step), min(step), max(step) FROM python.steps"
@@ -47,7 +50,7 @@ def test_every_row_is_there_once_while_the_server_is_killed_again_and_again(
 ) -> None:
     writer = record({"PROBE_RINGS_BYTES": "6M"})
     kill = random.Random(3)
-    for _ in range(8):
+    for _ in range(5):
         beside.start(PROBE_SEAL_INTERVAL_S="0.1")
         sealed = len(writer.segments("python.steps"))
         # The next segment has all rows of the round before: so none is overwritten, however slow a server is.
@@ -128,6 +131,45 @@ def test_a_ring_a_third_full_is_sealed_before_it_is_old(place: Place, record: Ca
     writer.tell("write 600")
     sealer.round()
     assert segments.watermark(writer.segments("python.steps")) == 610
+    _finish(sealer, writer)
+
+
+def test_an_idle_recording_costs_no_read_of_its_rows(
+    place: Place, record: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = record()
+    registry, sealer = in_process(place, PROBE_SEAL_INTERVAL_S="3600")
+    watch = Watch(registry)
+    writer.tell("write 40")
+    [recorded] = registry.processes()
+
+    def rounds() -> int:
+        for _ in range(3):
+            sealer.round()
+            watch.round()
+            assert registry.status(recorded).state == "running"
+        return watch._tracked[recorded.folder].steps
+
+    assert rounds() == 40
+    calls: Counter[str] = Counter()
+    for name in ("read", "highest", "_header"):
+        method = getattr(RingFile, name)
+
+        def counted(*arguments: object, name: str = name, method: Callable[..., object] = method) -> object:
+            calls[name] += 1
+            return method(*arguments)
+
+        monkeypatch.setattr(RingFile, name, counted)
+    assert rounds() == 40
+    assert calls == {}
+    writer.tell("write 1")
+    assert rounds() == 41
+    # A few new rows are found without the reader for many; many rows are not.
+    assert calls["read"] == 0
+    writer.tell("write 200")
+    assert rounds() == 241
+    assert calls["read"] > 0
+    monkeypatch.undo()
     _finish(sealer, writer)
 
 

@@ -83,15 +83,15 @@ def test_no_secret_of_a_job_reaches_a_viewer_or_a_file(
     place: Place, start_interpreter: Callable[..., Job]
 ) -> None:
     port = free_port()
-    job = start_interpreter("holds_secrets", *WORDS, PROBE_LISTEN=f"127.0.0.1:{port}", **SERVER, **ENVIRON)
+    settings = {"PROBE_LISTEN": f"127.0.0.1:{port}", "REST_S": "0.2", **SERVER}
+    job = start_interpreter("holds_secrets", *WORDS, **settings, **ENVIRON)
     until((place.directory / "token.viewer").exists, "the server")
     viewer = Viewer(place, port)
     told: dict[str, str] = {}
     for route, needed in access.NEEDS.items():
         method, _, path = route.partition(" ")
         if needed == access.VIEWER and method == "GET":
-            own = f"?endpoint={job.pid}"
-            for more in ("", own, "?all=1", f"{own}&findings=1&all_threads=1&workers=1"):
+            for more in ("", f"?endpoint={job.pid}&all=1&findings=1&all_threads=1&workers=1"):
                 told[path + more] = viewer.ask(method, path + more)[1]
     for table in TABLES:
         body = {"endpoint": str(job.pid), "sql": f"SELECT * FROM {table.full_name}"}

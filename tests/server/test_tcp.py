@@ -93,6 +93,27 @@ def test_the_right_token_asks_everything_but_eval_and_folders(
     assert tcp.token not in everywhere
 
 
+def test_a_server_that_was_there_first_listens_once_a_living_job_asks_for_it(
+    beside: Beside, record: Callable[..., Writer]
+) -> None:
+    """`probe ps` starts a server without PROBE_LISTEN; the job that has it comes later."""
+    beside.start()
+    pid = beside.call("GET", "/v1/health")["pid"]
+    port = free_port()
+    record({"PROBE_LISTEN": "0.0.0.0:0"}, job="bare")  # without TLS: that is refused, and said
+    until(lambda: "TCP stays off, though a job asks for 0.0.0.0" in beside.log(), "the refusal")
+    record({"PROBE_LISTEN": f"127.0.0.1:{port}", "PROBE_ALLOW_EVAL": "1"}, job="gpt").tell("write 3")
+    facts = beside.directory / "server.json"
+    until(lambda: json.loads(facts.read_text())["url"] == f"http://127.0.0.1:{port}", "a server that listens")
+    assert beside.call("GET", "/v1/health")["pid"] == pid
+    tcp = Tcp.__new__(Tcp)
+    tcp.port, tcp.directory = port, beside.directory
+    query = {"endpoint": "gpt/0", "sql": "SELECT count(*) FROM python.steps"}
+    assert tcp.ask("POST", "/v1/query", tcp.good(), query)[1]["rows"] == [[3]]
+    assert tcp.ask("POST", "/v1/eval", tcp.good(), {"endpoint": "gpt", "code": "1"})[0] == 200
+    assert tcp.ask("POST", "/v1/query", {"Host": f"127.0.0.1:{port}"}, query)[0] == 401
+
+
 def test_wrong_tokens_are_refused_and_slowed_and_cannot_lock_the_right_one_out(beside: Beside) -> None:
     tcp = Tcp(beside)
     token = tcp.token

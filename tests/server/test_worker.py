@@ -15,8 +15,8 @@ from server.beside import Beside, until
 TRY = """
 import os, socket, sys
 from pathlib import Path
-from probe.server.sql import sandbox, worker
-missing = sandbox.enter([*worker.python_paths(), sys.argv[1]], 2 << 30, os.getppid())
+from probe.confined import sandbox, worker_frames
+missing = sandbox.enter([*worker_frames.python_paths(), sys.argv[1]], 2 << 30, os.getppid())
 def tried(action):
     try:
         action()

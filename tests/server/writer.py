@@ -56,7 +56,7 @@ class Writer:
             started_ns=clock.wall_ns(),
             rings=str(next(rings_folders(settings, process, f"{run}.{attempt}.{rank}.{pid}", []))),
             socket=str(places.agent_socket(self.directory, pid)),
-            settings={setting.name: setting.default for setting in SETTINGS},
+            settings={one.name: os.environ.get(one.env, one.default) for one in SETTINGS},
         )
         self.recording = Recording(process, meta, settings)
         self.steps = self.last = 0

@@ -5,10 +5,13 @@ So the hook is tested at real interpreter start-up, in a tenth of a second each.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,9 +84,19 @@ def copy_probe(into: Path) -> None:
     shutil.copytree(BOOT / "path", package / "boot" / "path", ignore=shutil.ignore_patterns("__pycache__"))
 
 
+@functools.cache
+def _environment(executable: str) -> Path:
+    """An empty virtual environment of that interpreter, to be copied."""
+    made = Path(tempfile.mkdtemp(prefix="probe-test-venv-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    command = [executable, "-m", "venv", "--without-pip", "--symlinks", made / "venv"]
+    subprocess.run(command, check=True, timeout=120)
+    return made / "venv"
+
+
 def make_python(folder: Path, executable: str = sys.executable) -> Python:
     """A virtual environment of that interpreter with a small torch."""
-    subprocess.run([executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=120)
+    shutil.copytree(_environment(executable), folder / "venv", symlinks=True)
     site = next((folder / "venv").glob("lib/python*/site-packages"))
     (site / "torch").mkdir()
     (site / "torch" / "__init__.py").write_text(TORCH)

@@ -7,19 +7,18 @@ import os
 import pty
 import re
 import select
-import subprocess
-import sys
+import signal
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
 
+import pytest
+
+from agent.asking import ask, evaluate, tell, without_times
 from agent.nursery import Nursery, forked
-from harness import PATIENCE_S, PROGRAMS, Place, run_program
+from harness import NO_SERVER, PATIENCE_S, PROGRAMS, Job, Place, run_program
 from probe.boot.startup import run_environment
 from probe.recording.places import process_folders
 from startup.pythons import Python
-
-TIMES = {"wall_s", "step_wall_s", "step_phases_s"}
 
 
 def recorded_pids(place: Place) -> list[int]:
@@ -29,10 +28,7 @@ def recorded_pids(place: Place) -> list[int]:
     )
 
 
-def without_times(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name not in TIMES}
-
-
+@pytest.mark.campaign  # daily without torch: tests/startup/test_shadowing.py
 def test_a_job_with_its_own_probe_trains_as_without_us(place: Place, nursery: Nursery) -> None:
     with forked(nursery, place, ("own_probe/train",), watched=False) as [alone]:
         plain = alone.result()
@@ -43,21 +39,20 @@ def test_a_job_with_its_own_probe_trains_as_without_us(place: Place, nursery: Nu
     assert recorded_pids(place) == []
 
 
-def test_a_job_says_on_a_terminal_what_is_recorded_and_how_to_see_it(place: Place) -> None:
+def test_a_job_says_on_a_terminal_what_is_recorded_and_how_to_see_it(place: Place, nursery: Nursery) -> None:
     """In a pipe it says nothing: the other tests here look at that."""
     controller, terminal = pty.openpty()
     try:
-        job = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "gpt_in_main.py"), "--size", "tiny", "--steps", "1"],
-            env=place.watched(PROBE_NAME="gpt"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=terminal,
-        )
+        environ = place.environ(PROBE="1", PROBE_NAME="gpt", **NO_SERVER)
+        job = nursery.fork("gpt_in_main", ("--size", "tiny", "--steps", "1"), environ, terminal)
         try:
             assert select.select([controller], [], [], PATIENCE_S)[0]
             said = os.read(controller, 4096).decode()
         finally:
-            job.kill()
+            job.send_signal(signal.SIGKILL)
             job.wait(PATIENCE_S)
+            job.stdin.close()
+            job.stdout.close()
     finally:
         os.close(controller)
         os.close(terminal)
@@ -65,19 +60,21 @@ def test_a_job_says_on_a_terminal_what_is_recorded_and_how_to_see_it(place: Plac
     assert said == f"probe: recording {what}; `probe ps` shows it\r\n"
 
 
-def test_a_spawned_data_worker_gets_no_agent(place: Place) -> None:
-    options = ("--start", "spawn", "--workers", "1", "--steps", "4")
-    result, said = run_program(place, "dataloader_workers", *options, watched=True)
-    assert result["batch_workers"] == [0, 0, 0, 0]
-    assert len(recorded_pids(place)) == 1
-    assert said == ""
-
-
-def test_a_spawned_rank_gets_an_agent_at_its_first_step(place: Place) -> None:
-    result, _ = run_program(place, "spawned_ranks", "--steps", "3", watched=True)
+def test_a_spawned_rank_gets_an_agent_at_its_first_step_and_a_data_worker_none(
+    place: Place, nursery: Nursery
+) -> None:
+    """The script is a fork; what it spawns are interpreters of their own."""
+    command = ("spawned_ranks", "--steps", "3", "--ranks", "1", "--worker")
+    environ = {name: value for name, value in place.watched().items() if name == "PYTHONPATH"}
+    with forked(nursery, place, command, **environ) as [job]:
+        result = job.result()
+        assert job.let_go() == 0
+        said = job.errors()
+    assert result["batch_workers"] == [0, 0]
     pids = recorded_pids(place)
     assert set(result["rank_pids"]) < set(pids)
-    assert len(pids) == 3
+    assert len(pids) == 2
+    assert said == ""
 
 
 def lend_torch(python: Python) -> None:
@@ -103,32 +100,31 @@ def lend_torch(python: Python) -> None:
 
 
 def test_in_an_environment_with_torch_alone_nothing_but_the_standard_library_is_imported(
-    place: Place, bare: Python
+    place: Place, bare: Python, nursery: Nursery
 ) -> None:
     (bare.site / "torch" / "__init__.py").unlink()
     (bare.site / "torch").rmdir()
     lend_torch(bare)
-    code = f"""
-import json, runpy, sys
-sys.path.insert(0, {str(PROGRAMS)!r})
-sys.argv[1:] = ["--steps", "50"]
-runpy.run_path({str(PROGRAMS / "one_millisecond_step.py")!r}, run_name="__main__")
-print("MODULES", json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
-"""
-
-    def modules(environ: dict[str, str]) -> tuple[set[str], str]:
-        done = subprocess.run(
-            [str(bare.executable), "-c", code], env=environ, cwd=bare.home, capture_output=True,
-            text=True, timeout=PATIENCE_S, check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        line = next(line for line in done.stdout.splitlines() if line.startswith("MODULES"))
-        return set(json.loads(line.removeprefix("MODULES "))), done.stderr
-
-    quiet = {name: value for name, value in place.environ().items() if not name.startswith("PYTHON")}
-    plain, _ = modules(quiet)
-    watched, said = modules(run_environment(quiet, str(bare.executable)))
-    assert "probe" not in said, said
-    assert len(recorded_pids(place)) == 1
-    assert watched - plain - set(sys.stdlib_module_names) == {"probe", "torch_probe_boot"}
-    assert not plain & {"duckdb", "fastapi", "typer"}
+    quiet = place.environ(**NO_SERVER)
+    quiet = {name: value for name, value in quiet.items() if not name.startswith("PYTHON")}
+    command = ("refuses_imports", "--steps", "200", "--hold")
+    environ = run_environment(quiet, str(bare.executable))
+    job = Job(*command, environ=environ, folder=place.directory, python=str(bare.executable))
+    try:
+        with forked(nursery, place, command, watched=False) as [alone]:
+            job.wait_for("ASK")
+            assert evaluate(place, job.pid, "print(model)\nmodel.wieght")["error"]["type"] == "AttributeError"
+            assert evaluate(place, job.pid, "model")["value"].startswith("Sequential")
+            assert ask(place, job.pid, "GET", "/v1/stacks?all_threads=1")["threads"]
+            tell(alone)
+            tell(job)
+            found, expected = without_times(job.result()), without_times(alone.result())
+        del expected["modules"]
+        modules = {name.partition(".")[0] for name in found.pop("modules")}
+        assert found == expected and found["refused"] == []
+        assert {"probe", "torch_probe_boot"} <= modules
+        assert not modules & {"duckdb", "fastapi", "typer"}
+        assert job.let_go() == 0 and "probe:" not in job.errors()
+    finally:
+        job.kill()
+    assert recorded_pids(place) == [job.pid]

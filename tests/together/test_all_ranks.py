@@ -44,7 +44,7 @@ def test_all_ranks_change_before_the_same_step_as_if_the_job_did_it_itself(
     place: Place, size: int, times: int
 ) -> None:
     every = list(range(size))
-    with running_ranks(place, size, "parallel", *OPTIONS, "--forever", "--pace-ms", "4") as ranks:
+    with running_ranks(place, size, "parallel", *OPTIONS, "--forever", "--pace-ms", "20") as ranks:
         steps: list[int] = []
         for number in range(times):
             answer = act(place, ranks.name, "lr", scale=0.5)
@@ -100,7 +100,7 @@ def test_all_ranks_change_before_the_same_step_as_if_the_job_did_it_itself(
 
 def test_what_one_rank_cannot_do_no_rank_does(place: Place) -> None:
     with running_ranks(
-        place, 2, "parallel", *OPTIONS, "--forever", "--pace-ms", "4", PROBE_RANK_HOLD_S="3"
+        place, 2, "parallel", *OPTIONS, "--forever", "--pace-ms", "20", PROBE_RANK_HOLD_S="3"
     ) as ranks:
         act(place, ranks.name, "clip", max_norm=1e9)
 

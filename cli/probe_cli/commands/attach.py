@@ -15,6 +15,7 @@ from probe.base.errors import UsageError
 from probe.base.settings import SETTINGS, Settings
 from probe.recording import places
 from probe.recording.waiting import waiting
+from probe_cli.core import wait_line
 from probe_cli.core.direct import name_of, only_process
 from probe_cli.core.figures import duration
 from probe_cli.core.options import JobName
@@ -53,7 +54,9 @@ def command(
 
     directory = places.make_private(directory)
     settings = settings_for(session.settings, str(directory), name)
-    attached = inject(pid, settings, directory=directory, wait_s=wait, say=session.note)
+    text = f"attaching to {pid}: waiting for its GIL, at most {wait:g} s; Ctrl-C stops"
+    with wait_line.waiting(session.err, text):
+        attached = inject(pid, settings, directory=directory, wait_s=wait, say=session.note)
     meta = None if attached.outcome == "waiting for torch" else only_process(directory, str(pid))
     if meta is None:
         session.out.line(f"attached to {pid}, which has not imported torch: recording starts when it does")

@@ -12,6 +12,8 @@ from probe_cli.core.options import TextFormat
 from probe_cli.core.parameters import Option
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
+from probe_cli.core.wait_line import waiting
+from probe_cli.render.verdict_lines import wrapped
 
 EXAMPLES = (
     "probe PID backtrace",
@@ -103,7 +105,8 @@ def _from_outside(session: Session, wanted: dict[str, bool], error: ProbeError) 
         raise error
     from probe.outside.stacks.outside_view import read_stacks
 
-    capture = read_stacks(int(address.endpoint) if meta is None else meta.pid, **wanted)
+    with waiting(session.err, "reading the stacks from outside"):
+        capture = read_stacks(int(address.endpoint) if meta is None else meta.pid, **wanted)
     return {**capture, "notes": [error.message, *capture["notes"]]}
 
 
@@ -140,7 +143,10 @@ def _class_lines(one: dict[str, Any], odd: bool, out: Output) -> Iterator[str]:
         state = "ended: their last stacks"
     facts = escape_controls("  ".join(filter(None, (when, state))))
     who = out.style(f"{_ranks(one['ranks'])}:", "bold", *(("yellow",) if odd else ()))
-    yield f"{who} {escape_controls(one['stack'])}   {facts}".rstrip()
+    plain = f"{_ranks(one['ranks'])}:"
+    first, *more = wrapped(f"{plain} {escape_controls(one['stack'])}   {facts}".rstrip(), out, "    ")
+    yield who + first[len(plain) :]
+    yield from more
 
 
 def _ranks(text: str) -> str:
@@ -222,7 +228,8 @@ def _frame_lines(frames: list[dict[str, Any]], out: Output) -> Iterator[str]:
         mark = "*" if frame["is_user"] else " "
         module = f"  module {frame['module']}" if frame.get("module") else ""
         line = escape_controls(f"{mark} {frame['depth']:>3}  {where:<{longest}}  {frame['func']}{module}")
-        yield out.style(line, "bold") if frame["is_user"] else out.style(line, "dim")
+        for part in wrapped(line, out, " " * 10):
+            yield out.style(part, "bold" if frame["is_user"] else "dim")
         for variable in frame.get("locals") or ():
             yield escape_controls(f"         {variable['name']} = {variable['value']}")
     if len(telling) < len(ordered):

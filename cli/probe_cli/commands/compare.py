@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -29,28 +30,14 @@ def command(
 
     Compares learning, speed, memory, configuration, environment and code.
     """
-    from probe_cli.render.comparison import as_dict, compare, comparison_lines
+    from probe_cli.render.comparison import tell
 
     session: Session = context.obj
     if not session.named and not session.settings.endpoint:
         raise UsageError("missing the first run", hint="Run `probe RUN_A compare RUN_B`.")
     second = _session_of(session, other)
-    ends = _summary(session, None), _summary(second, None)
-    last = [one["steps"]["last"] for one in ends]
-    a, b = ends
-    if None not in last and last[0] != last[1]:
-        until = min(last)
-        a = a if last[0] == until else _summary(session, until)
-        b = b if last[1] == until else _summary(second, until)
-    names = (session.named or "the first", other)
-    found = compare(a, b, ends, names)
-    if output_format == "json":
-        session.out.json(as_dict(found, ends, names, everything))
-    else:
-        session.out.lines(comparison_lines(found, everything, session.out))
-    for name, one in zip(names, ends, strict=True):
-        for note in one.get("notes") or ():
-            session.note(f"{name}: {note}")
+    summaries = partial(_summary, session), partial(_summary, second)
+    tell(session, (session.named or "the first", other), summaries, everything, output_format == "json")
 
 
 def _session_of(session: Session, other: str) -> Session:

@@ -14,7 +14,7 @@ from probe_cli.render.grid import Heading, grid
 
 EXAMPLES = ("probe config",)
 _HEADINGS = (
-    Heading("VARIABLE"),
+    Heading("VARIABLE", whole=True),
     Heading("VALUE"),
     Heading("DEFAULT"),
     Heading("UNIT"),

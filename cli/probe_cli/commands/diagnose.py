@@ -74,7 +74,7 @@ def command(
         if symptom is not None:
             asked["symptom"] = symptom
         if symptom is None and output_format == "text" and session.out.terminal and output is None:
-            answer = _state_first(session, asked)
+            answer = _as_it_comes(session, asked, everything)
         else:
             answer = session.request("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
     _show(session, answer, log, everything, output_format, output)
@@ -82,15 +82,39 @@ def command(
     return ALARM if exit_code and any(one.get("severity") == "alarm" for one in judged) else 0
 
 
-def _state_first(session: Session, asked: Mapping[str, str]) -> dict[str, Any]:
-    """The answer, whose state is shown as soon as it is known: the checks take longer."""
+def _as_it_comes(session: Session, asked: Mapping[str, str], everything: bool) -> dict[str, Any]:
+    """The answer. Its state is shown as soon as it is known, and then each finding as soon as no check still
+    to come can explain it."""
     checks = session.begin("/v1/diagnose", {**asked, "part": "checks"}, "running the checks")
     state = session.request("GET", "/v1/diagnose", {**asked, "part": "state"})
     session.out.lines(verdict_lines(state, session.out))
     session.out.stream.flush()
-    found = checks()
-    shown = {name: value for name, value in found.items() if name in _OF_CHECKS}
-    return {**state, **shown, "notes": [*state["notes"], *found["notes"]], "state_shown": True}
+    shown: list[dict[str, Any]] = []
+    found: dict[str, Any] = {}
+    for found in checks:
+        if "part" in found:
+            findings = found["part"]["findings"]
+            session.out.lines(_listed(findings, session.out, everything, shown[-1:]))
+            session.out.stream.flush()
+            shown += findings
+    told = {(one["recipe"], one["subject"]) for one in shown}
+    left = [one for one in found.get("findings") or () if (one["recipe"], one["subject"]) not in told]
+    session.out.lines(_listed(left, session.out, everything, shown[-1:]))
+    of_checks = {name: value for name, value in found.items() if name in _OF_CHECKS}
+    return {**state, **of_checks, "notes": [*state["notes"], *found["notes"]], "all_shown": True}
+
+
+def _listed(
+    findings: Sequence[Mapping[str, Any]], out: Output, everything: bool, before: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Findings, after those `before`: a consequence that does not follow its cause names that."""
+    above = "" if not before else before[-1].get("explained_by") or before[-1]["recipe"]
+    for one in _few([dict(one) for one in findings if everything or one["severity"] != "info"], everything):
+        cause = one.get("explained_by")
+        if cause and cause != above:
+            one["what"] = f"{one['what']} (from {cause})"
+        above = cause or one["recipe"]
+        yield from verdict_lines(one, out)
 
 
 def _show(
@@ -137,10 +161,9 @@ def _rows(answer: Mapping[str, Any], *, of_process: bool) -> list[dict[str, Any]
 def _verdict_and_findings(answer: dict[str, Any], out: Output, everything: bool) -> Iterator[str]:
     """The verdict on the process and the findings, in the order of the answer; then how many checks ran."""
     found = list(answer.get("findings") or ())
-    if not answer.get("state_shown"):
-        found.insert(answer.get("position") or 0, answer)
+    found.insert(answer.get("position") or 0, answer)
     shown = [one for one in found if one is answer or everything or one["severity"] != "info"]
-    for one in _few(shown, everything):
+    for one in _few(shown, everything) if not answer.get("all_shown") else ():
         yield from verdict_lines(one, out)
     if everything:
         for one in answer.get("unknown") or ():

@@ -22,6 +22,8 @@ from probe.recording import places
 from probe_cli.core.figures import size
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
+from probe_cli.core.wait_line import waiting
+from probe_cli.render.verdict_lines import wrapped
 
 EXAMPLES = ("probe doctor",)
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -45,12 +47,21 @@ def command(context: typer.Context) -> None:
     session: Session = context.obj
     session.no_endpoint("doctor")
     failed = False
-    for result in results(session):
+    found = results(session)
+    while True:
+        with waiting(session.err, "checking this machine"):
+            result = next(found, None)
+        if result is None:
+            break
         failed = failed or result.level == "fail"
-        level = session.out.style(f"{result.level:<4}", _STYLES[result.level])
-        session.out.line(f"{level}  {result.subject:<13}  {escape_controls(result.text)}")
+        level = f"{result.level:<4}"
+        line = f"{level}  {result.subject:<13}  {escape_controls(result.text)}"
+        first, *more = wrapped(line, session.out, " " * 21)
+        styled = session.out.style(level, _STYLES[result.level])
+        session.out.lines([styled + first[len(level) :], *more])
         if result.fix:
-            session.out.line(f"{'':<19}  next: {escape_controls(result.fix)}")
+            line = f"{'':<19}  next: {escape_controls(result.fix)}"
+            session.out.lines(wrapped(line, session.out, " " * 27))
         session.out.stream.flush()
     raise typer.Exit(1 if failed else 0)
 

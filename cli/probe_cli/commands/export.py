@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from probe.client.answer import Answer
 from probe.recording.places import safe_name
 from probe_cli.core.act_client import one_of
 from probe_cli.core.session import Session
+from probe_cli.core.wait_line import Progress, waiting
 
 EXAMPLES = ("probe PID export --csv curves",)
 PAGE_ROWS = 20_000
@@ -30,6 +31,7 @@ STEP_COLUMNS = (
 GRADIENT_COLUMNS = ("norm", "abs_max", "zero_ratio", "weight_norm", "update_ratio")
 _OURS = ".probe"
 _LARGEST_BATCH = 1000
+_TABLES = ("python.steps", "python.scalars", "python.gradients", "python.histograms", "probe.verdicts")
 _RANKS = (
     "SELECT DISTINCT rank, run, attempt FROM python.steps"
     " WHERE attempt = (SELECT max(attempt) FROM python.steps) ORDER BY rank"
@@ -112,10 +114,13 @@ def command(
         else:
             writer = MLflow(str(mlflow), name)
         count = 0
-        for item in items(session, rank):
-            writer.write(item)
-            count += 1
-        session.out.line(f"{count:,} values of rank {rank} written to {writer.close()}")
+        with waiting(session.err, f"reading rank {rank}") as progress:
+            for item in items(session, rank, progress):
+                writer.write(item)
+                count += 1
+            progress.what = f"writing rank {rank}: {count:,} values"
+            place = writer.close()
+        session.out.line(f"{count:,} values of rank {rank} written to {place}")
     if several and not in_files:
         session.note(f"only rank {ranks[0]['rank']} was exported; use `probe JOB/RANK export` for others")
 
@@ -123,28 +128,37 @@ def command(
 # Reading -----------------------------------------------------------------------------
 
 
-def items(session: Session, rank: int) -> Iterator[Item]:
+def items(session: Session, rank: int, progress: Progress) -> Iterator[Item]:
     """All items of one rank, table by table."""
+    if session.err.moves:  # nobody sees a bar elsewhere
+        counts = ", ".join(f"(SELECT count(*) FROM {table} WHERE rank = {rank})" for table in _TABLES)
+        progress.total = sum(Answer.query(session, f"SELECT {counts}").rows[0])
+
+    def paged(sql: str) -> Iterator[dict[str, Any]]:
+        progress.what = f"reading {sql.rpartition(' ')[2]} of rank {rank}"
+        for row in _paged(session, sql, rank):
+            progress.done += 1
+            yield row
+
     columns = ", ".join(STEP_COLUMNS)
-    for row in _paged(session, f"SELECT step, t_ns, {columns} FROM python.steps", rank):
+    for row in paged(f"SELECT step, t_ns, {columns} FROM python.steps"):
         for name in STEP_COLUMNS:
             yield from _scalar(f"train/{name}", row, name)
     logged = "SELECT coalesce(logged_step, step) AS step, t_ns, name, value FROM python.scalars"
-    for row in _paged(session, logged, rank):
+    for row in paged(logged):
         yield from _scalar(str(row["name"]), row, "value")
     columns = ", ".join(GRADIENT_COLUMNS)
-    for row in _paged(session, f"SELECT step, t_ns, param, {columns} FROM python.gradients", rank):
+    for row in paged(f"SELECT step, t_ns, param, {columns} FROM python.gradients"):
         for name in GRADIENT_COLUMNS:
             yield from _scalar(f"gradients/{row['param']}/{name}", row, name)
-    yield from _histograms(session, rank)
-    for row in _paged(session, "SELECT step, t_ns, state, severity, what, why FROM probe.verdicts", rank):
+    yield from _histograms(paged("SELECT step, t_ns, kind, name, counts, edges FROM python.histograms"))
+    for row in paged("SELECT step, t_ns, state, severity, what, why FROM probe.verdicts"):
         text = "\n\n".join(filter(None, [f"**{row['severity']}: {row['state']}** {row['what']}", row["why"]]))
         yield Text("verdicts", _step(row), row["t_ns"] / 1e9, text)
 
 
-def _histograms(session: Session, rank: int) -> Iterator[Histogram]:
-    sql = "SELECT step, t_ns, kind, name, counts, edges FROM python.histograms"
-    for row in _paged(session, sql, rank):
+def _histograms(rows: Iterable[dict[str, Any]]) -> Iterator[Histogram]:
+    for row in rows:
         if row["counts"] is None or row["edges"] is None:
             continue
         counts, edges = ([float(one) for one in json.loads(row[name])] for name in ("counts", "edges"))

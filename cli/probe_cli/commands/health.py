@@ -17,7 +17,7 @@ from probe_cli.core.options import ScreenFile, TextFormat
 from probe_cli.core.parameters import Option
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, cut, escape_controls
-from probe_cli.render.process_state import state_text
+from probe_cli.render.process_state import state_text, time_left_parts
 from probe_cli.render.verdict_lines import verdict_lines
 
 EXAMPLES = (
@@ -79,6 +79,7 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
     """The screen."""
     width = out.width or _WIDTH
     yield _title(answer, out)
+    yield from _line("time", [escape_controls(part) for part in time_left_parts(_lead(answer))], width, out)
     if answer["steps"]["last"] is None and not _unread(answer):
         yield from _line("memory", _memory(answer["memory"]), width, out)
         yield from _findings(answer, out)
@@ -97,6 +98,11 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
     yield from _phases(answer["speed"], width, out)
     yield from _line("between", _intervals(answer.get("intervals") or ()), width, out)
     yield from _findings(answer, out)
+
+
+def _lead(answer: dict[str, Any]) -> dict[str, Any]:
+    """The lowest rank, whose time is shown."""
+    return {**answer, "step": answer["steps"]["last"]}
 
 
 def _unread(answer: dict[str, Any]) -> bool:

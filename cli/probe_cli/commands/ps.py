@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from probe.base.errors import ServerUnavailable
 from probe.recording import places
 from probe.recording.waiting import all_waiting
-from probe_cli.core.figures import age, count, known
+from probe_cli.core.figures import age, count, known, span
 from probe_cli.core.options import OutputFile, RowsFormat
 from probe_cli.core.parameters import Option
 from probe_cli.core.session import Session
@@ -22,12 +22,13 @@ EXAMPLES = (
     "probe ps",
     "probe ps --all --format json",
 )
+_LAST_STEP = Heading("LAST STEP")
 _HEADINGS = (
     Heading("JOB"),
     Heading("RANK", number=True),
     Heading("PID", number=True),
     Heading("STEP", number=True),
-    Heading("LAST STEP"),
+    _LAST_STEP,
     Heading("STATE"),
 )
 
@@ -63,12 +64,22 @@ def known_processes(session: Session, everything: bool = False) -> tuple[list[di
     `everything`: also what ended long ago. Starts no server where nothing was recorded."""
     listed, notes = _ask(session, everything)
     listed += _waiting(session, {process.get("pid") for process in listed if process.get("ended_ns") is None})
-    return [process for process in listed if _matches(process, session.address.endpoint)], notes
+    endpoint = session.address.endpoint
+    found = [process for process in listed if _matches(process, endpoint)]
+    if not found and endpoint.startswith("/"):  # a recording elsewhere, a bundle
+        found = session.request("GET", "/v1/ranks", {"endpoint": endpoint})["ranks"]
+    return found, notes
 
 
 def table_lines(processes: Sequence[dict[str, Any]], out: Output) -> Iterator[str]:
-    """One line for each process, under headings."""
-    return state_lines(out, _HEADINGS, [_cells(process) for process in processes], "STATE", COLOURS)
+    """One line for each process, under headings; the time left where it is known of any."""
+    headings, rows = list(_HEADINGS), [_cells(process) for process in processes]
+    if any(process.get("left_s") is not None for process in processes):
+        place = headings.index(_LAST_STEP)
+        headings.insert(place, Heading("LEFT"))
+        for process, row in zip(processes, rows, strict=True):
+            row.insert(place, span(process.get("left_s")))
+    return state_lines(out, headings, rows, "STATE", COLOURS)
 
 
 def _say_where_else(session: Session) -> None:
@@ -100,7 +111,8 @@ def _waiting(session: Session, live: set[Any]) -> list[dict[str, Any]]:
         return []
     unknown = dict.fromkeys((
         "job", "name", "run", "attempt", "rank", "local_rank", "world_size", "host", "pid", "state", "step",
-        "last_step_s", "last_seen_s", "started_ns", "ended_ns", "folder", "argv",
+        "last_step_s", "last_seen_s", "started_ns", "ended_ns", "elapsed_s", "total_steps", "total_source",
+        "left_s", "folder", "argv",
     ))
     return [
         {**unknown, "pid": one.pid, "state": WAITING} for one in all_waiting(directory) if one.pid not in live

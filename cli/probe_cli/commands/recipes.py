@@ -15,13 +15,14 @@ from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.render.grid import Heading, grid
+from probe_cli.render.verdict_lines import wrapped
 
 EXAMPLES = (
     "probe recipes",
     "probe recipes show loss-spike",
 )
 _HEADINGS = (
-    Heading("RECIPE"),
+    Heading("RECIPE", whole=True),
     Heading("ORDER", number=True),
     Heading("SEVERITY"),
     Heading("SYMPTOMS"),
@@ -120,7 +121,8 @@ def _recipe_lines(recipe: Mapping[str, Any], out: Output) -> Iterator[str]:
     for heading, value in about.items():
         for number, line in enumerate(value if isinstance(value, list) else [value]):
             if line != "":
-                yield f"  {heading if number == 0 else '':<15} {escape_controls(str(line))}"
+                text = f"  {heading if number == 0 else '':<15} {escape_controls(str(line))}"
+                yield from [text] if heading == "next" else wrapped(text, out, " " * 18)  # to be copied
     yield ""
     if recipe["parameters"]:
         yield from _parameter_lines(recipe["parameters"], out)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from probe.base.errors import ProbeError, ServerUnavailable, UsageError, from_dict
 from probe.base.rank_sets import named
+from probe_cli.core.action_progress import look_of
 from probe_cli.core.direct import Request, request_process
 from probe_cli.core.figures import duration
 from probe_cli.core.session import Session
@@ -51,9 +52,10 @@ def _request(session: Session, path: str, asked: dict[str, Any], wait_s: float |
     asked = {**asked, "wait_anyway": wait_s is not None or None}
     wait_s = session.settings.act_wait_s if wait_s is None else wait_s
     body = {name: value for name, value in {**asked, "wait_s": wait_s}.items() if value is not None}
+    look = look_of(session, str(asked.get("action")), asked.get("arguments") or {})
     try:
         text = f"waiting for the current step to end, at most {wait_s:g} s; Ctrl-C stops waiting"
-        with waiting(session.err, text):
+        with waiting(session.err, text, look):
             answer = request_process(
                 session,
                 server=Request("POST", path, body={"endpoint": session.address.endpoint, **body}),

@@ -84,6 +84,20 @@ def age(seconds: float | None) -> str:
     return f"{seconds // 86400:.0f} d ago"
 
 
+def span(found: object) -> str:
+    """A long time in two units, `-` for None: `48 s`, `12 min`, `2 h 10 min`, `3 d 4 h`."""
+    number = value(found)
+    if number is None:
+        return "-"
+    minutes = round(number / 60)
+    if number < 120:
+        return f"{number:.0f} s"
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = round(number / 3600)
+    return f"{minutes // 60} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
 def known(value: object) -> str:
     """The value as text, `-` for None."""
     return "-" if value is None else str(value)

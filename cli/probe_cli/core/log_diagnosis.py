@@ -6,10 +6,13 @@ them. The command's main thread; DuckDB is imported on use.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from probe.base.errors import UsageError
 from probe_cli.core.session import Session
+from probe_cli.core.wait_line import Progress, waiting
 
 RECIPES_ON = ("python.steps", "python.losses", "python.scalars")
 """Tables that a log can fill; recipes that need others are skipped."""
@@ -21,7 +24,8 @@ def diagnose_log(session: Session, file: str) -> dict[str, Any]:
     from probe.diagnose.recipes.library import folders, load
     from probe.diagnose.recipes.recipe import CLEAR, UNKNOWN
 
-    log = _read(session, file)
+    with waiting(session.err, f"reading {file}") as progress:
+        log = _read(session, file, progress)
     library = load(folders(session.settings.recipes))
     wanted = [one for one in library.values() if "loss" in one.symptoms or "nan" in one.symptoms]
     usable = [one for one in wanted if _reads_a_log(one.sql)]
@@ -44,16 +48,22 @@ def diagnose_log(session: Session, file: str) -> dict[str, Any]:
     }
 
 
-def _read(session: Session, file: str) -> Any:
+def _read(session: Session, file: str, progress: Progress) -> Any:
     from probe.diagnose.recipes import training_log
+
+    def read(pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            yield piece
+            progress.done += len(piece)
 
     if file == "-":
         stream = getattr(session.input, "buffer", None)
         pieces = training_log.pieces_of(stream) if stream is not None else [session.input.read().encode()]
-        return training_log.read(pieces)
+        return training_log.read(read(pieces))
     try:
         with open(file, "rb") as opened:
-            return training_log.read(training_log.pieces_of(opened))
+            progress.total = os.fstat(opened.fileno()).st_size
+            return training_log.read(read(training_log.pieces_of(opened)))
     except OSError as error:
         raise UsageError(
             f"cannot read {file}: {error.strerror}", hint="Name a text file, or `-` for stdin."

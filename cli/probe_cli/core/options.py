@@ -41,5 +41,8 @@ Wait = Annotated[
 ]
 JobName = Annotated[str | None, Option("--name", metavar="JOB", help="Job name.")]
 Force = Annotated[bool, Option("--force", help="Apply to one rank of a multi-rank job.")]
+Ranks = Annotated[
+    str | None, Option("--rank", metavar="SET", help="Only these ranks, such as 0,2-7 (default: all).")
+]
 Steps = Annotated[int, Option("--steps", metavar="N", min=1, help="Number of steps.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Overwrite an existing file.")]

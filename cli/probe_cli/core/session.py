@@ -6,12 +6,12 @@ environment, streams and transport. The command's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from probe.base.errors import ProbeError, ServerUnavailable, UsageError
+from probe.base.errors import ProbeError, UsageError
 from probe_cli.core.terminal import Output, escape_controls
-from probe_cli.core.wait_line import waiting
+from probe_cli.core.wait_line import beside, waiting
 
 if TYPE_CHECKING:  # `probe --help` asks nobody, and waits for no import that asking needs
     from probe.base.settings import Settings
@@ -25,6 +25,9 @@ _DOING = {
     "/v1/summary": "reading the recording",
     "/v1/backtrace": "reading the stacks",
     "/v1/ranks": "asking the hosts of the job",
+    "/v1/prune": "looking through the recordings",
+    "/v1/detach": "removing probe from the process",
+    "/v1/monitor": "asking the monitor",
 }
 """What a request waits for, where its path does not say it."""
 
@@ -103,31 +106,55 @@ class Session:
         self._transport = connection.open()
         return answer
 
-    def begin(self, path: str, parameters: Mapping[str, str], what: str) -> Callable[[], dict[str, Any]]:
-        """Send a GET on a thread of its own; calling the result waits for the response, which is `what`."""
+    def forget_server(self) -> None:
+        """The server that was found answers no more: the next request looks for one, and starts it."""
+        if not self._brought:
+            self._transport = None
+
+    def beside(self, stream: TextIO, **environ: str) -> Session:
+        """A session on the same endpoint that writes to `stream`, while this one draws on the terminal; with
+        these variables in its environment."""
+        brought = self._transport if self._brought else None
+        found = Session({**self.environ, **environ}, stream, stream, self.input, self.dispatch, brought)
+        found.named = self.named
+        return found
+
+    def begin(self, path: str, parameters: Mapping[str, str], what: str) -> Iterator[dict[str, Any]]:
+        """Send a GET on a thread of its own; the result waits for the parts of the response, `{"part": …}`,
+        and for the response, which is `what`."""
+        import queue
         import threading
+        import time
 
         from probe.base.isolation import capture
 
         self.connect()
         connection = self._connection()
-        done: list[tuple[dict[str, Any] | None, BaseException | None]] = []
+        arrived: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
 
         def ask() -> None:
-            done.append(capture(lambda: connection.request("GET", path, parameters)))
+            def put_all() -> None:
+                for one in connection.follow(path, parameters):
+                    arrived.put(one)
 
-        thread = threading.Thread(target=ask, name="asking", daemon=True)
-        thread.start()
+            arrived.put(capture(put_all)[1])
 
-        def response() -> dict[str, Any]:
-            with waiting(self.err, what):
-                thread.join()
-            answer, error = done[0]
-            if answer is None:
-                raise error or ServerUnavailable(f"no response to {path}")
-            return answer
+        threading.Thread(target=ask, name="asking", daemon=True).start()
 
-        return response
+        def parts() -> Iterator[dict[str, Any]]:
+            began_s, text = time.monotonic(), what
+            while True:
+                with waiting(self.err, text, since_s=began_s):
+                    one = arrived.get()
+                if isinstance(one, BaseException):
+                    raise one
+                if one is None:
+                    return
+                if "part" in one:
+                    text = f"{what}: {one['part']['judged']} of {one['part']['of']} done"
+                yield one
+
+        return parts()
 
     def _connection(self) -> Connection:
         from probe.client.connection import Connection
@@ -166,7 +193,8 @@ class Session:
 
     def note(self, text: str) -> None:
         """Write one line to stderr; at a terminal, as many as its width needs."""
-        self.err.lines(self._fitted(f"probe: {escape_controls(text)}"))
+        with beside(self.err):
+            self.err.lines(self._fitted(f"probe: {escape_controls(text)}"))
 
     def _fitted(self, text: str) -> list[str]:
         """Text as lines: of a terminal, no wider than it; elsewhere, as it is."""

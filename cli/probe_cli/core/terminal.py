@@ -23,6 +23,8 @@ _STYLES = {
     "red": "31",
     "green": "32",
     "yellow": "33",
+    "magenta": "35",
+    "cyan": "36",
 }
 _ENDLESS = 10**9
 NARROWEST = 40

@@ -1,1 +1,1 @@
-"""What is typed with help: the prompts for SQL and for Python, completion in the shell."""
+"""What is looked at and typed live: the prompts for SQL and for Python, completion, `probe top`."""

@@ -6,14 +6,21 @@ Asks no server and starts none: jobs are read from PROBE_DIR. The command's main
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probe.base.errors import ProbeError, RecordingError
 from probe_cli.core.arguments import ENDPOINT_OPTIONS, Vocabulary
 from probe_cli.core.options import SYMPTOMS
 from probe_cli.core.session import Session
+
+if TYPE_CHECKING:  # a word of a command needs no table
+    from pathlib import Path
+
+    from probe.recording.recording import Meta
+    from probe.recording.tables import Table
 
 Parameters = Callable[[str], Sequence[Any]]
 """The click parameters of a command."""
@@ -26,8 +33,9 @@ def completions(
     *before, typed = words or [""]
     if (place := _command_place(before, known)) is not None:
         command = known.same_as.get(before[place], before[place])
-        if command == "query" and not typed.startswith("-") and not _has_value(before, parameters(command)):
-            return list(dict.fromkeys(_sql(typed)))
+        takes_sql = command in ("query", "plot") and not typed.startswith("-")
+        if takes_sql and not _has_value(before, parameters(command)):
+            return list(dict.fromkeys(_sql(typed, own_tables(session, _endpoint(before, place)))))
     found = dict.fromkeys(_candidates(before, known, parameters, session, typed.startswith("-")))
     return [word for word in found if word.startswith(typed)]
 
@@ -43,14 +51,22 @@ def _has_value(before: Sequence[str], parameters: Sequence[Any]) -> bool:
     return any(before[-1] in (*one.opts, *one.secondary_opts) for one in options)
 
 
-def _sql(typed: str) -> Iterator[str]:
+def _endpoint(before: Sequence[str], place: int) -> str:
+    """The endpoint that the words name, as far as one can tell; empty for none."""
+    for at, word in enumerate(before[:-1]):
+        if word in ENDPOINT_OPTIONS:
+            return before[at + 1]
+    return next((word for word in before[:place] if not word.startswith("-")), "")
+
+
+def _sql(typed: str, own: Sequence[Table]) -> Iterator[str]:
     """What the text can continue as: its last word as a table, a column or a keyword. The text may begin with
     the quotation mark that the shell has not seen closed."""
     from probe_cli.prompts.sql_words import candidates
 
     quote = typed[:1] if typed[:1] in ("'", '"') else ""
     text = typed[len(quote) :]
-    found = [text[: len(text) - length] + word for word, length in candidates(text)]
+    found = [text[: len(text) - length] + word for word, length in candidates(text, own)]
     if quote and len(found) == 1:
         found.append(f"{found[0]} ")  # after the only word that fits a shell would close the quotation
     yield from (quote + one for one in found)
@@ -71,6 +87,8 @@ def _candidates(
         return
     command = known.same_as.get(before[place], before[place])
     yield from _of_command(command, before[place + 1 :], parameters(command), option)
+    if command == "tables" and not option:
+        yield from (table.full_name for table in own_tables(session, _endpoint(before, place)))
     if place == 0 and not option:
         yield from _jobs(session)
 
@@ -103,8 +121,34 @@ def _of_command(
 
 def _jobs(session: Session) -> Iterator[str]:
     """Names and PIDs of what is being recorded on this host."""
+    for _, meta in _recordings(session):
+        if _lives(meta):
+            yield from (meta.job, str(meta.pid))
+            yield from (f"{meta.job}/{meta.rank}",) if (meta.world_size or 1) > 1 else ()
+
+
+def own_tables(session: Session, endpoint: str) -> list[Table]:
+    """The tables that the processes of `endpoint` declared, those that live on this host without one."""
+    from probe.recording import declared
+
+    recorded = list(_recordings(session))
+    chosen = [folder for folder, meta in recorded if endpoint in _names(folder, meta)]
+    found: list[Table] = []
+    for folder in chosen or [folder for folder, meta in recorded if _lives(meta)]:
+        with contextlib.suppress(RecordingError):
+            found += declared.read(folder)
+    return [table for table in declared.merged(found).values() if table.schema == declared.SCHEMA]
+
+
+def _names(folder: Path, meta: Meta) -> tuple[str, ...]:
+    """The endpoints that mean a process."""
+    names = (meta.job, meta.run)
+    return *names, *(f"{name}/{meta.rank}" for name in names), str(meta.pid), str(folder)
+
+
+def _recordings(session: Session) -> Iterator[tuple[Path, Meta]]:
+    """The recordings on this host that can be read."""
     from probe.recording import places
-    from probe.recording.process import alive
     from probe.recording.recording import Meta
 
     try:
@@ -113,13 +157,14 @@ def _jobs(session: Session) -> Iterator[str]:
     except (ProbeError, OSError):
         return
     for folder in folders:
-        try:
-            meta = Meta.read(folder)
-        except RecordingError:
-            continue
-        if alive(meta.pid, meta.start_ticks, meta.boot_id) and os.path.exists(meta.socket):
-            yield from (meta.job, str(meta.pid))
-            yield from (f"{meta.job}/{meta.rank}",) if (meta.world_size or 1) > 1 else ()
+        with contextlib.suppress(RecordingError):
+            yield folder, Meta.read(folder)
+
+
+def _lives(meta: Meta) -> bool:
+    from probe.recording.process import alive
+
+    return alive(meta.pid, meta.start_ticks, meta.boot_id) and os.path.exists(meta.socket)
 
 
 def _recipes() -> Iterator[str]:

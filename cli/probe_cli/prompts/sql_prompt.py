@@ -5,12 +5,14 @@ The command's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from probe.base.errors import ProbeError, UsageError
 from probe.client.answer import Answer
+from probe.recording.tables import Table
 from probe_cli.core.session import Session
 from probe_cli.prompts import sql_words
+from probe_cli.prompts.completions import own_tables
 from probe_cli.prompts.line_reader import LineReader
 from probe_cli.render.row_output import Format, write_rows
 
@@ -37,7 +39,7 @@ class SqlPrompt:
         self._timeout_s = timeout_s
         self._after = after
         self._mode: Format = "table"
-        self._reader = LineReader(session, "sql", is_whole, candidates)
+        self._reader = LineReader(session, "sql", is_whole, self._candidates)
 
     def run(self) -> None:
         """Until Ctrl-D."""
@@ -56,6 +58,10 @@ class SqlPrompt:
                 session.report(error)
             session.out.stream.flush()
             session.err.stream.flush()
+
+    def _candidates(self, before: str) -> Iterator[tuple[str, int]]:
+        # At each key, as the job may have declared another table meanwhile.
+        yield from candidates(before, own_tables(self._session, self._session.named))
 
     def _answer(self, text: str) -> None:
         session = self._session
@@ -89,10 +95,10 @@ def is_whole(text: str) -> bool:
     )
 
 
-def candidates(before: str) -> Iterator[tuple[str, int]]:
-    """Words of SQL that fit; after `.mode`, the modes."""
+def candidates(before: str, own: Sequence[Table] = ()) -> Iterator[tuple[str, int]]:
+    """Words of SQL that fit, with the job's `own` tables; after `.mode`, the modes."""
     if before.lstrip().startswith(".mode "):
         word = before.rpartition(" ")[2]
         yield from ((mode, len(word)) for mode in MODES if mode.startswith(word))
         return
-    yield from sql_words.candidates(before)
+    yield from sql_words.candidates(before, own)

@@ -6,9 +6,9 @@ For the SQL prompt and the shell's completion. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from probe.recording.tables import TABLES, columns_of
+from probe.recording.tables import TABLES, Table, columns_of
 
 _KEYWORDS = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "HAVING", "QUALIFY", "WITH", "AS",
@@ -19,17 +19,18 @@ _KEYWORDS = (
 _WORD = re.compile(r"[\w.]*$")
 
 
-def candidates(before: str) -> Iterator[tuple[str, int]]:
-    """(word, how many characters of the text it replaces): tables, columns (of the tables that the text
-    names, else of all) and keywords that begin like the last word."""
+def candidates(before: str, own: Sequence[Table] = ()) -> Iterator[tuple[str, int]]:
+    """(word, how many characters of the text it replaces): tables, the job's `own` too, columns (of the
+    tables that the text names, else of all) and keywords that begin like the last word."""
     match = _WORD.search(before)
     word = match[0] if match else ""
     lowered = word.lower()
-    named = [table for table in TABLES if table.full_name in before.lower()]
-    tables = [table.full_name for table in TABLES]
-    columns = {column.name: None for table in named or TABLES for column in columns_of(table)}
+    known = (*TABLES, *own)
+    named = [table for table in known if table.full_name in before.lower()]
+    tables = [table.full_name for table in known]
+    columns = {column.name: None for table in named or known for column in columns_of(table)}
     for name in (*tables, *(columns if word else ())):
-        if name.startswith(lowered) and name != lowered:
+        if name.lower().startswith(lowered) and name.lower() != lowered:
             yield name, len(word)
     for keyword in _KEYWORDS if word else ():
         if keyword.lower().startswith(lowered) and keyword.lower() != lowered:

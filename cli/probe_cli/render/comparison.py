@@ -1,4 +1,5 @@
-"""Differences between two runs, from their summaries: figures with noise, facts, likely causes. Pure.
+"""Differences between two runs, from their summaries: figures with noise, facts, likely causes. Pure, but for
+`tell`, which asks for the summaries and prints.
 
 Two medians differ if their intervals (notches) do not overlap and the difference is not tiny
 (`LEAST_RATIO`); learning figures are compared at the last step that both runs have. A slower phase is
@@ -10,12 +11,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe_cli.core import figures
 from probe_cli.core.figures import duration, figure, share, short, size
 from probe_cli.core.terminal import Output, escape_controls
+
+if TYPE_CHECKING:
+    from probe_cli.core.session import Session
 
 LEAST_RATIO = 0.02
 """Smaller relative differences of two medians are ignored."""
@@ -25,6 +29,8 @@ MOST_CAUSES = 3
 _LONGEST, _BEFORE = 48, 16
 """Columns of a fact, and how many of them before the first difference."""
 UNKNOWN = figures.UNKNOWN
+Summary = Callable[[int | None], dict[str, Any]]
+"""Gives the summary of a run, up to a step if one is given."""
 
 
 class Difference(NamedTuple):
@@ -319,6 +325,30 @@ def comparison_lines(found: Comparison, everything: bool, out: Output) -> Iterat
             yield from _table(shown, out)
         if hidden and not everything and section in SECTIONS[:3]:
             yield out.style(f"  unknown for one run: {', '.join(line.name for line in hidden)}", "dim")
+
+
+def tell(
+    session: Session, names: tuple[str, str], summaries: tuple[Summary, Summary], everything: bool,
+    as_json: bool,
+) -> None:
+    """Compare two runs at the last step that both have; print the differences and the summaries' notes."""
+    ends = summaries[0](None), summaries[1](None)
+    last = [one["steps"]["last"] for one in ends]
+    a, b = ends
+    if None not in last and last[0] != last[1]:
+        until = min(last)
+        a, b = (
+            end if step == until else summary(until)
+            for end, step, summary in zip(ends, last, summaries, strict=True)
+        )
+    found = compare(a, b, ends, names)
+    if as_json:
+        session.out.json(as_dict(found, ends, names, everything))
+    else:
+        session.out.lines(comparison_lines(found, everything, session.out))
+    for name, one in zip(names, ends, strict=True):
+        for note in one.get("notes") or ():
+            session.note(f"{name}: {note}")
 
 
 def _table(shown: list[Difference], out: Output) -> Iterator[str]:

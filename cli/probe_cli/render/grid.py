@@ -15,16 +15,20 @@ from probe_cli.core.terminal import Output, cut, display_width
 GAP = 2
 _SHORTEST_TEXT = 12
 _SHORTEST_HEADING = 6
+_NARROWEST_PROSE = 24
+"""Prose in fewer columns is a word on a line: then other columns are cut too."""
 
 
 class Heading(NamedTuple):
     """A column. `number` aligns right and is never truncated; a `path` keeps its end;
-    `prose` wraps instead of being truncated (last column only)."""
+    `prose` wraps instead of being truncated (last column only); `whole` is never truncated: a
+    name that is there to be copied."""
 
     name: str
     number: bool = False
     path: bool = False
     prose: bool = False
+    whole: bool = False
 
 
 Paint = Callable[[int, int, str], str]
@@ -42,12 +46,16 @@ def grid(
     values = [max((display_width(row[index]) for row in rows), default=0) for index in range(len(headings))]
     natural = [max(size, display_width(heading.name)) for size, heading in zip(values, headings, strict=True)]
     shortest = [
-        max(size, min(wanted, _SHORTEST_HEADING)) if heading.number else min(wanted, _SHORTEST_TEXT)
+        wanted if heading.whole
+        else max(size, min(wanted, _SHORTEST_HEADING)) if heading.number else min(wanted, _SHORTEST_TEXT)
         for size, wanted, heading in zip(values, natural, headings, strict=True)
     ]
-    widths = natural if width is None else fit(natural, shortest, width)
+    if width is None:
+        widths: Sequence[int] | None = natural
+    else:
+        widths = _before_prose(headings, natural, width) or fit(natural, shortest, width)
     if widths is None:
-        yield from _listed(headings, rows, paint)
+        yield from _listed(headings, rows, paint, width)
         return
     yield _line(-1, [heading.name for heading in headings], headings, widths, paint)
     indent = " " * (sum(widths[:-1]) + GAP * (len(widths) - 1))
@@ -74,12 +82,21 @@ def state_lines(
     return grid(headings, rows, out.width, paint)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped(text: str, width: int, *, long_words: bool = True) -> list[str]:
+    """The text in lines; `long_words`: whether a word that is longer than a line is broken."""
     if display_width(text) <= width:
         return [text]
     import textwrap
 
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=long_words) or [text]
+
+
+def _before_prose(headings: Sequence[Heading], natural: Sequence[int], width: int) -> list[int] | None:
+    """Widths with which prose, which wraps, gives way before any other column is cut; None if it cannot."""
+    room = width - GAP * (len(natural) - 1) - sum(natural[:-1])
+    if not headings[-1].prose or room < min(natural[-1], _NARROWEST_PROSE):
+        return None
+    return [*natural[:-1], min(natural[-1], room)]
 
 
 def fit(natural: Sequence[int], shortest: Sequence[int], width: int) -> list[int] | None:
@@ -118,10 +135,17 @@ def _line(
     return (" " * GAP).join(parts)
 
 
-def _listed(headings: Sequence[Heading], rows: Sequence[Sequence[str]], paint: Paint) -> Iterator[str]:
+def _listed(
+    headings: Sequence[Heading], rows: Sequence[Sequence[str]], paint: Paint, width: int | None
+) -> Iterator[str]:
+    """Each row as `name  value` lines; a value that does not fit continues below itself."""
     longest = max(display_width(heading.name) for heading in headings)
     for number, row in enumerate(rows):
         yield paint(-1, 0, f"row {number + 1}")
         for index, (text, heading) in enumerate(zip(row, headings, strict=True)):
             padding = " " * (longest - display_width(heading.name))
-            yield f"  {heading.name}{padding}  {paint(number, index, text)}"
+            room = None if width is None else width - longest - 2 * GAP
+            lines = [text] if room is None else _wrapped(text, max(_NARROWEST_PROSE, room), long_words=False)
+            yield f"  {heading.name}{padding}  {paint(number, index, lines[0])}"
+            for part in lines[1:]:
+                yield " " * (longest + 2 * GAP) + paint(number, index, part)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from probe.base.csv_line import csv_line
 from probe.client.answer import Answer, distinct
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, Paint, grid
@@ -103,27 +104,8 @@ def ndjson_lines(answer: Answer) -> Iterator[str]:
 
 def csv_lines(answer: Answer) -> Iterator[str]:
     """Lines of CSV (RFC 4180 with `\\n`); NULL is empty, an empty string is `""`."""
-    yield ",".join(_quoted(name) for name, _ in answer.columns)
-    for row in answer.rows:
-        yield ",".join(_csv_value(value) for value in row)
-
-
-def _csv_value(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    return _quoted(json.dumps(value, ensure_ascii=False))
-
-
-def _quoted(text: str) -> str:
-    if text and not any(letter in text for letter in ',"\n\r') and text == text.strip():
-        return text
-    return '"' + text.replace('"', '""') + '"'
+    yield csv_line(name for name, _ in answer.columns)
+    yield from map(csv_line, answer.rows)
 
 
 def markdown_lines(answer: Answer) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Evidence: plain facts about one process, gathered within two seconds, in whatever state it is.
 
 `gather` combines the rings (`progress`), the kernel's figures at the start and end of a short window
-(`kernel_waits`), and four stack samples from outside, which stop nothing (`outside_view`). The process
+(`kernel_waits`), and up to four stack samples from outside, which stop nothing (`outside_view`). The process
 itself does nothing for it, so a held GIL makes no difference; without a recording only the progress is
 missing. A fact that was not measured is None. Blocks for up to two seconds: threads of the server; the
 command. May import numpy (through the ring reader).
@@ -10,16 +10,16 @@ command. May import numpy (through the ring reader).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from probe.base.errors import ProbeError
 from probe.base.settings import BY_NAME
 from probe.diagnose.process import kernel_waits
 from probe.diagnose.process.handled import Handled, handled
-from probe.diagnose.process.kernel_waits import Snapshot
+from probe.diagnose.process.kernel_waits import Rested, Snapshot
 from probe.diagnose.process.pause_owner import HELD, Held, who_holds
 from probe.diagnose.process.progress import History, Progress
 from probe.diagnose.process.source_lines import line_of
@@ -28,13 +28,13 @@ from probe.outside.stacks import outside_view
 from probe.recording.process import alive
 from probe.recording.recording import Meta
 
-SAMPLES = 4
-INTERVAL_S = 0.25
-"""Samples and the time between them: enough to tell moving from not, within the second a person waits."""
+AT_S = (0.0, 0.2, 0.5, 0.75)
+"""When samples are taken: enough to tell moving from not, within the second a person waits."""
+WINDOW_S = AT_S[-1]
 SAMPLE_TIMEOUT_S = 0.8
 """For one sample; it takes 10-40 ms."""
 SAMPLING_TIMEOUT_S = 1.2
-"""For all samples: the last is left out when those before took so long."""
+"""For all samples: no other begins after this time."""
 GIL_WAITER_SWITCHES_PER_S = 50.0
 """A thread that waits for the GIL wakes every 5 ms to ask for it (sys.getswitchinterval): 200 times a
 second. One that waits for anything else wakes rarely."""
@@ -111,15 +111,6 @@ class Worker:
     frames: tuple[Frame, ...] = ()
 
 
-class Rested(NamedTuple):
-    """How a thread was while it was watched, in seconds: asleep without a break until now, watched, and CPU
-    time that it used."""
-
-    still_s: float
-    watched_s: float
-    used_s: float
-
-
 @dataclass(frozen=True)
 class Evidence:
     """Everything measured about a process, without interpretation."""
@@ -190,12 +181,14 @@ def gather(
     how: str | None = None,
     closed: bool | None = None,
     folder: Path | None = None,
+    enough: Callable[[Evidence], bool] | None = None,
 ) -> Evidence:
-    """Observe a process for about a second. Raises nothing: `missing` names what failed.
+    """Observe a process for up to a second. Raises nothing: `missing` names what failed.
 
     `meta`: if it is recorded; `history`: if its rings were read before; `rested`: how its training
     thread was, if it was watched before; `training_thread`: its native id, if known;
-    `how`, `closed`: if it is known to have ended; `folder`: of its recording."""
+    `how`, `closed`: if it is known to have ended; `folder`: of its recording; `enough`: whether the evidence
+    of the second sample decides already, so that nobody waits for the other two."""
     rings = history or (None if meta is None else History(meta))
     found = Evidence(
         pid, stall_setting(meta), how=how, closed=closed, progress=rings.read() if rings else None,
@@ -206,7 +199,30 @@ def gather(
     before = kernel_waits.snapshot(pid)
     if before.state is None:
         return found
-    captures, missing = _sample_stacks(pid)
+    if rested is not None:
+        rested = rested.as_of(before.tasks.get(training_thread or pid))
+    captures: list[dict[str, Any]] = []
+    missing: list[str] = []
+    for begins_s in AT_S:
+        time.sleep(max(0.0, before.monotonic_s + begins_s - time.monotonic()))
+        if time.monotonic() > before.monotonic_s + SAMPLING_TIMEOUT_S:
+            missing.append(f"only {len(captures)} of {len(AT_S)} stack samples: reading one took long")
+            break
+        ends = begins_s == WINDOW_S or (enough is not None and begins_s == AT_S[1])
+        _add_sample(pid, captures, missing, workers=ends or begins_s == 0.0)
+        if enough is not None and begins_s == AT_S[1]:
+            seen = _seen(found, before, captures, missing, training_thread, rested, rings, folder)
+            if enough(seen):
+                return seen
+    return _seen(found, before, captures, missing, training_thread, rested, rings, folder)
+
+
+def _seen(
+    found: Evidence, before: Snapshot, captures: Sequence[dict[str, Any]], missing: Sequence[str],
+    training_thread: int | None, rested: Rested | None, rings: History | None, folder: Path | None,
+) -> Evidence:
+    """What is known of a living process once these samples are taken."""
+    pid = found.pid
     after = kernel_waits.snapshot(pid)
     if after.state is None:  # it ended under our eyes
         return replace(found, missing=tuple(missing))
@@ -248,31 +264,18 @@ def _zombie(pid: int, meta: Meta | None) -> str | None:
 # From outside -----------------------------------------------------------------
 
 
-def _sample_stacks(pid: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Captures some time apart, and why there are not more; the first and the last include child processes.
-    Waits for the whole window even if nothing can be read: the kernel's figures need it."""
-    captures: list[dict[str, Any]] = []
-    missing: list[str] = []
-    deadline = time.monotonic() + SAMPLING_TIMEOUT_S
-    for turn in range(SAMPLES):
-        began = time.monotonic()
-        if began > deadline:
-            missing.append(f"only {len(captures)} of {SAMPLES} stack samples: reading one took long")
-            break
-        try:
-            captures.append(
-                outside_view.read_stacks(
-                    pid, all_threads=True, workers=turn in (0, SAMPLES - 1), nonblocking=True,
-                    timeout_s=SAMPLE_TIMEOUT_S,
-                )
+def _add_sample(pid: int, captures: list[dict[str, Any]], missing: list[str], *, workers: bool) -> None:
+    """Add a capture, or the reason why there is none. The kernel's figures need the window even then."""
+    try:
+        captures.append(
+            outside_view.read_stacks(
+                pid, all_threads=True, workers=workers, nonblocking=True, timeout_s=SAMPLE_TIMEOUT_S
             )
-        except ProbeError as error:
-            line = f"no stacks: {error.message}"
-            if line not in missing:
-                missing.append(line)
-        if turn < SAMPLES - 1:
-            time.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))
-    return captures, missing
+        )
+    except ProbeError as error:
+        line = f"no stacks: {error.message}"
+        if line not in missing:
+            missing.append(line)
 
 
 def _threads(
@@ -387,7 +390,7 @@ def _with_kernel(pid: int, thread: Thread, before: Snapshot, after: Snapshot) ->
     if first is None:
         return thread
     window_s = after.monotonic_s - before.monotonic_s
-    switches = _rate(_switches(first), _switches(last), window_s)
+    switches = _rate(first.switches, last.switches, window_s)
     cpu_ratio = (last.run_ns - first.run_ns) / 1e9 / window_s
     waits = thread.waits_for_gil
     if waits is None and switches is not None and not thread.held_gil:
@@ -398,12 +401,6 @@ def _with_kernel(pid: int, thread: Thread, before: Snapshot, after: Snapshot) ->
         thread, cpu_ratio=cpu_ratio, switches_per_s=switches, waits_for_gil=waits,
         run_delay_ratio=None if delay is None else min(1.0, delay / 1e9),
     )
-
-
-def _switches(task: tasks.Task) -> int | None:
-    if task.voluntary is None or task.involuntary is None:
-        return None
-    return task.voluntary + task.involuntary
 
 
 def _rate(first: int | None, last: int | None, window_s: float) -> float | None:

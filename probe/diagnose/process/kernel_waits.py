@@ -7,10 +7,12 @@ of the process, and costs it nothing. Threads of the server; the command. Standa
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from probe.outside.processes import tasks
 from probe.recording.process import STATES
@@ -66,6 +68,21 @@ class Snapshot:
     """Scheduling periods of the control group that limits its CPU, and those it spent throttled."""
 
 
+class Rested(NamedTuple):
+    """How a thread was while it was watched, in seconds: asleep without a break, watched, and CPU time that
+    it used. `switches`: its count of context switches at the last look, None if it ran then."""
+
+    still_s: float
+    watched_s: float
+    used_s: float
+    switches: int | None = None
+
+    def as_of(self, now: tasks.Task | None) -> Rested:
+        """The same as of now: a thread that has run since the last look does not sleep since before it."""
+        same = now is not None and self.switches is not None and now.switches == self.switches
+        return self if same else self._replace(still_s=0.0)
+
+
 def snapshot(pid: int) -> Snapshot:
     """Read everything once."""
     fields = _stat(pid)
@@ -85,24 +102,30 @@ def snapshot(pid: int) -> Snapshot:
     )
 
 
+_STATUS_BYTES = 1 << 16
+_SWITCHES = re.compile(rb"\n(?:non)?voluntary_ctxt_switches:\t(\d+)")
+"""Voluntary and other ones, in /proc/PID/task/TID/status."""
+
+
 def switches(pid: int, tid: int) -> int | None:
     """Context switches of one thread, with a single reading: while the number stays and the thread is not
     running, it sleeps. None when it is running, or gone."""
     try:
-        lines = Path(f"/proc/{pid}/task/{tid}/status").read_text(errors="replace").splitlines()
+        with open(f"/proc/{pid}/task/{tid}/status", "rb", buffering=0) as file:
+            data = file.read(_STATUS_BYTES)
     except OSError:
         return None
-    found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    if found.get("State", ["R"])[0] == "R":
+    if data.partition(b"\nState:\t")[2][:1] in (b"R", b""):
         return None
-    counts = [found.get(f"{kind}_ctxt_switches") for kind in ("voluntary", "nonvoluntary")]
-    return None if None in counts else sum(int(count[0]) for count in counts if count)
+    counts = _SWITCHES.findall(data)
+    return sum(map(int, counts)) if len(counts) == 2 else None
 
 
 def run_s(pid: int, tid: int) -> float | None:
     """CPU time that one thread has used so far; None where the kernel does not count it, or it is gone."""
     try:
-        return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[0]) / 1e9
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb", buffering=0) as file:
+            return int(file.read(_STATUS_BYTES).split()[0]) / 1e9
     except (OSError, IndexError, ValueError):
         return None
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from probe.base import clock
 from probe.base.errors import RecordingError
-from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, VERSION
-from probe.recording.reader import Rows, open_ring
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
+from probe.recording.reader import Rows, Tail, open_ring
 from probe.recording.recording import Meta
 from probe.recording.strings import read_strings
 
@@ -27,8 +27,10 @@ WARM_UP_STEPS = 3
 """The first steps warm caches and compile: no usual step before they are done (as the governor has it)."""
 _SIGNS = ("python.steps", "python.pulse", "python.batches", "python.losses", "python.scalars")
 """Tables whose rows the training thread writes itself."""
-_LAST_BATCHES = 256
-"""Rows of python.batches that are read: the batches of an evaluation are counted up to here."""
+_LAST_BATCHES, _FEW_BATCHES = 256, 16
+"""Rows of python.batches that are read: the batches of an evaluation are counted up to the first; the second
+are enough for a step of training."""
+_READ = (*_SIGNS, "process.memory")
 _LAST_INTERVALS = 4
 """Rows of python.intervals that are read: one may be inside another."""
 _CLOCKS_APART_S = 1.0
@@ -79,11 +81,17 @@ class History:
     def __init__(self, meta: Meta) -> None:
         self.meta = meta
         self._folder = Path(meta.rings)
-        self._highest: dict[str, int] = {}
+        self._tails = {
+            table: Tail(
+                self._folder / f"{table}.ring", meta.owner, _FEW_BATCHES if table == "python.batches" else 1
+            ) for table in _READ
+        }
+        self._intervals = Tail(self._folder / "python.intervals.ring", meta.owner, _LAST_INTERVALS)
+        self._batches: tuple[object, int | None, _Batches] | None = None
         self._last: dict[str, Any] = {}
         self._texts: list[str | None] = [None]
-        self._version = VERSION
         self._walls: deque[float] = deque(maxlen=USUAL_STEPS)
+        self._usual_s: float | None = None
         self._interval: tuple[str | None, int] | None = None
         self._longest_s: float | None = None
         self._newest_ns: int | None = None
@@ -98,11 +106,10 @@ class History:
         # The clock first: time without a CPU between reading rows and clock must not count as quiet.
         began_ns = clock.wall_ns() if now_ns is None else now_ns
         try:
-            self._read_steps()
-            for table in _SIGNS[1:]:
-                self._read_last(table)
-            self._read_last("process.memory")
-            self._interval = interval_under_way(self.meta, self._text)
+            for table, tail in self._tails.items():
+                if tail.read():
+                    self._take(table, tail)
+            self._read_interval()
             return self._progress(began_ns, clock.wall_ns() if now_ns is None else now_ns)
         except (OSError, RecordingError):
             return None
@@ -110,7 +117,7 @@ class History:
     @property
     def steps(self) -> int:
         """Steps on record, as of the last reading."""
-        return self._highest.get("python.steps", 0)
+        return self._tails["python.steps"].highest
 
     @property
     def last_step(self) -> int | None:
@@ -120,19 +127,23 @@ class History:
 
     # Reading ----------------------------------------------------------------
 
-    def _read_steps(self) -> None:
-        known = self._highest.get("python.steps", 0)
-        with open_ring(self.meta, "python.steps") as ring:
-            self._version = ring.version
-            highest = ring.highest(known)
-            rows = ring.read(known, highest) if highest > known else None
-        self._highest["python.steps"] = highest
+    def _take(self, table: str, tail: Tail) -> None:
+        """Note the rows of a table that has changed."""
+        if table == "python.batches":
+            self._read_batches()
+        elif tail.rows is not None and len(tail.rows):
+            self._last[table] = tail.rows[-1]
+            if table == "python.steps":
+                self._take_steps(tail.new)
+
+    def _take_steps(self, rows: Rows | None) -> None:
+        """Add new rows of python.steps to what is known of usual and longest steps."""
         if rows is None or not len(rows):
             return
-        self._last["python.steps"] = rows[-1]
         walls_s = rows["wall_s"] - _seconds(rows, "held_s")  # while somebody held it, it was not slow
         worked_s = walls_s - _seconds(rows, "eval_s") - _seconds(rows, "checkpoint_s")
         self._walls.extend(worked_s[rows["sampled"] != 1][-USUAL_STEPS:].tolist())
+        self._usual_s = statistics.median(self._walls) if self._walls else None
         waited = walls_s[rows["step"] >= WARM_UP_STEPS]
         if self.disregard_next:
             self.disregard_next = False
@@ -140,14 +151,25 @@ class History:
         if len(waited):
             self._longest_s = max(self._longest_s or 0.0, float(waited.max()))
 
-    def _read_last(self, table: str) -> None:
-        known = self._highest.get(table, 0)
-        with open_ring(self.meta, table) as ring:
-            self._highest[table], rows = ring.last(known)
-            if table == "python.batches":
-                rows = ring.read(max(0, self._highest[table] - _LAST_BATCHES), self._highest[table])
+    def _read_interval(self) -> None:
+        """The interval under way; a recording of an older version has none."""
+        try:
+            if self._intervals.read():
+                self._interval = _under_way(self._intervals.rows, self._text)
+        except (OSError, RecordingError):
+            self._interval = None
+
+    def _read_batches(self) -> None:
+        """The last batches: a few, or more if all of those were asked for since the last step."""
+        tail = self._tails["python.batches"]
+        rows = tail.rows
+        assert rows is not None
+        last = self._last.get("python.steps")
+        if len(rows) and tail.highest > _FEW_BATCHES and (last is None or rows[0]["t_ns"] > last["t_ns"]):
+            with open_ring(self.meta, "python.batches") as ring:
+                rows = ring.read(max(0, tail.highest - _LAST_BATCHES), tail.highest)
         if len(rows):
-            self._last[table] = rows if table == "python.batches" else rows[-1]
+            self._last["python.batches"] = rows
 
     # What it means ----------------------------------------------------------
 
@@ -155,13 +177,14 @@ class History:
         """A text of the recording; the table only grows, so it is read again only for a new number."""
         index = int(number)
         if index >= len(self._texts):
-            self._texts = read_strings(self._folder / "strings", self.meta.owner, self._version)
+            version = self._tails["python.steps"].version
+            self._texts = read_strings(self._folder / "strings", self.meta.owner, version)
         return self._texts[index] if index < len(self._texts) else None
 
     def _progress(self, now_ns: int, read_ns: int) -> Progress:
         """As of `now_ns`, from rows that were read by `read_ns`."""
         times = {name: _time(row) for name, row in self._last.items() if name != "python.batches"}
-        batches = _Batches(self._last.get("python.batches"), times.get("python.steps"), self._text)
+        batches = self._batches_since(times.get("python.steps"))
         times["python.batches"] = batches.newest_ns
         newest_ns = max((time for time in times.values() if time is not None), default=None)
         now_ns -= self._clock_ahead(newest_ns, now_ns, read_ns)
@@ -175,7 +198,7 @@ class History:
             steps=self.steps,
             step=self.last_step,
             last_step_s=ago(times.get("python.steps")),
-            usual_step_s=statistics.median(self._walls) if self._usual_known() else None,
+            usual_step_s=self._usual_s if self.steps >= WARM_UP_STEPS else None,
             longest_pause_s=self._longest_s,
             quiet_s=ago(max(signs, default=None)),  # type: ignore[type-var]
             phase=phase, phase_s=ago(phase_ns),
@@ -187,6 +210,13 @@ class History:
             sample_interval_s=_number(self.meta.settings.get("memory_interval_s")),
             recorded_s=ago(self.meta.started_ns) or 0.0,
         )
+
+    def _batches_since(self, last_step_ns: int | None) -> _Batches:
+        """What the last batches say; the same as before if they and the last step are."""
+        rows, known = self._last.get("python.batches"), self._batches
+        if known is None or known[0] is not rows or known[1] != last_step_ns:
+            known = self._batches = rows, last_step_ns, _Batches(rows, last_step_ns, self._text)
+        return known[2]
 
     def _clock_ahead(self, newest_ns: int | None, now_ns: int, read_ns: int) -> int:
         """How far our clock is ahead of the writer's, learnt from rows that came between two readings:
@@ -201,9 +231,6 @@ class History:
                 apart = age_ns > between_ns + _CLOCKS_APART_S * 1e9
                 self._ahead_ns = age_ns - between_ns if apart else 0
         return self._ahead_ns
-
-    def _usual_known(self) -> bool:
-        return self.steps >= WARM_UP_STEPS and bool(self._walls)
 
     def _phase(self, batches: _Batches) -> tuple[str | None, int | None]:
         """The phase, if the last change of it belongs to the step under way (not every step is timed)."""
@@ -248,27 +275,31 @@ class _Batches:
         self.arrived_ns = max(done, default=None)
 
 
-def interval_under_way(
-    meta: Meta, text: Callable[[Any], str | None] | None = None
-) -> tuple[str | None, int] | None:
+def interval_under_way(meta: Meta) -> tuple[str | None, int] | None:
     """Kind and start (wall ns) of the interval that the training thread is in; None of none, or when the
-    recording is of a version without intervals. `text`: reads the recording's texts, if that is there."""
+    recording is of a version without intervals."""
     try:
         with open_ring(meta, "python.intervals") as ring:
             highest = ring.highest(0)
             rows = ring.read(max(0, highest - _LAST_INTERVALS), highest)
             version = ring.version
-        rows = rows[rows["duration_s"] == NULL_DOUBLE]
-        if not len(rows):
-            return None
-        last = rows[-1]
-        if text is not None:
-            return text(last["kind"]), int(last["t_ns"])
-        texts = read_strings(Path(meta.rings) / "strings", meta.owner, version)
-        kind = int(last["kind"])
-        return texts[kind] if kind < len(texts) else None, int(last["t_ns"])
     except (OSError, RecordingError):
         return None
+
+    def text(number: Any) -> str | None:
+        try:
+            texts = read_strings(Path(meta.rings) / "strings", meta.owner, version)
+        except (OSError, RecordingError):
+            return None
+        return texts[int(number)] if int(number) < len(texts) else None
+
+    return _under_way(rows, text)
+
+
+def _under_way(rows: Rows | None, text: Callable[[Any], str | None]) -> tuple[str | None, int] | None:
+    """Kind and start of the last interval that has no end yet."""
+    rows = rows[rows["duration_s"] == NULL_DOUBLE] if rows is not None else None
+    return (text(rows[-1]["kind"]), int(rows[-1]["t_ns"])) if rows is not None and len(rows) else None
 
 
 def _seconds(rows: Rows, column: str) -> Any:

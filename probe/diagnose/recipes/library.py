@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import fields
@@ -69,6 +70,11 @@ def built_in_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "recipes"
 
 
+def of_fleets(own: str) -> Library:
+    """The recipes over all runs of an archive: those in `fleet` of the folders of `folders(own)`."""
+    return load(place for folder in folders(own) if (place := folder / "fleet").is_dir())
+
+
 def load(wanted: Iterable[Path]) -> Library:
     """The recipes of several folders; one in a later folder replaces one of the same name.
 
@@ -83,7 +89,7 @@ def load(wanted: Iterable[Path]) -> Library:
             continue
         for path in sorted(folder.glob("*.sql")):
             try:
-                library[path.stem] = read(path, folder == own, known)
+                library[path.stem] = read(path, own in (folder, folder.parent), known)
             except RecipeInvalid as error:
                 library.problems.append(error)
         library.override(folder / OVERRIDES)
@@ -117,11 +123,13 @@ def _files(watched: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
     """The files of the recipes, with time and size."""
     found = []
     for folder in watched:
-        for path in sorted([*folder.glob("*.sql"), *folder.glob("*.toml")]):
-            with contextlib.suppress(OSError):
-                stat = path.stat()
-                found.append((str(path), stat.st_mtime_ns, stat.st_size))
-    return tuple(found)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith((".sql", ".toml")):
+                    with contextlib.suppress(OSError):
+                        stat = entry.stat()
+                        found.append((entry.path, stat.st_mtime_ns, stat.st_size))
+    return tuple(sorted(found))
 
 
 def unknown_name(name: str, names: Iterable[str]) -> RecipeUnknown:

@@ -24,6 +24,8 @@ from probe.recording.process import life, own_pid
 
 LAUNCHER = "launcher"
 """File in the folder of an attempt that was counted here: who started it."""
+REQUEUED = 1000
+"""What a requeue by Slurm adds to an attempt's number: torchrun counts its restarts anew after each."""
 _ATTEMPT = re.compile(r"attempt=[0-9]{1,9}")
 _LONGEST_MARK_BYTES = 256
 _RAY_NAME, _RAY_RUN = "ray run's name", "ray run's id"
@@ -32,8 +34,8 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[?::1\]?|", re.IGNORECASE)
 
 
 class Identity(NamedTuple):
-    """`world_size` and `local_rank` are None if unknown. `counted`: nothing the launcher set differs between
-    runs, so starts on this host are counted as attempts."""
+    """`world_size` and `local_rank` are None if unknown. `counted`: the launcher may number two starts of the
+    run alike, so starts on this host are counted as attempts."""
 
     job: str
     run: str
@@ -50,7 +52,9 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
     rank = _integer(found, "RANK", "SLURM_PROCID")
     given = name or found.get(_RAY_NAME, "") or found.get("SLURM_JOB_NAME", "")
     job = safe_name(redact(given or script_name()))
-    attempt = _integer(found, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
+    restarts = _integer(found, "TORCHELASTIC_RESTART_COUNT")
+    requeues = _integer(found, "SLURM_RESTART_COUNT") or 0
+    attempt = requeues if restarts is None else restarts + REQUEUED * requeues
     key, counted = _run_key(found, rank)
     return Identity(
         job=job,
@@ -123,10 +127,10 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
     """The number of this start of a run on this host: the same for all ranks that a launcher started
     together.
 
-    `run` is the run's folder, `attempt` what the launcher itself counted. If a launcher starts a rank again,
-    as a shell does, that counts as a new start of all ranks."""
-    parent = life(os.getppid())
-    mark = f"{os.getppid()}.{parent.start_ticks if parent else 0}.{attempt}"
+    `run` is the run's folder, `attempt` what the launcher itself counted: the number is not below it, so that
+    a host that joins later has that of the others. If a launcher starts a rank again, as a shell does, that
+    counts as a new start of all ranks."""
+    mark = f"{_launch()}.{attempt}"
     make_private(run)
     while True:
         named = [name for name in descriptors.names(run) if _ATTEMPT.fullmatch(name)]
@@ -134,16 +138,33 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
         newest = max(known, default=-1)
         if newest >= 0 and _mark(known[newest]) == mark and not _taken(known[newest], rank):
             return newest
-        folder = make_private(run / f"attempt={newest + 1}")
+        number = max(newest + 1, attempt)
+        folder = make_private(run / f"attempt={number}")
         try:
             made = descriptors.opened(folder / LAUNCHER, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:  # another rank was first; if it is one of ours, its mark is ours
             if _mark(folder) == mark:
-                return newest + 1
+                return number
             continue
         with made:
             os.write(made.fileno(), mark.encode("ascii"))
-        return newest + 1
+        return number
+
+
+def _launch() -> str:
+    """What all ranks that were started together on this host share, and no others: torchrun's folder of this
+    launch, else the parent process."""
+    folder = _launch_folder(os.environ)
+    if folder:
+        return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    parent = life(os.getppid())
+    return f"{os.getppid()}.{parent.start_ticks if parent else 0}"
+
+
+def _launch_folder(environ: Mapping[str, str]) -> str:
+    """Of …/RUN_xyz/attempt_0/LOCAL_RANK/error.json the first part, which torchrun draws by chance; or ""."""
+    folder, found, _ = environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("/attempt_")
+    return folder if found else ""
 
 
 def _taken(attempt: Path, rank: int) -> bool:
@@ -172,9 +193,10 @@ def _run_key(environ: Mapping[str, str], rank: int | None) -> tuple[str, bool]:
         return environ[_RAY_RUN], True  # Ray restarts the workers of a run without counting
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     if elastic not in ("", "none"):
+        counted = bool(_launch_folder(environ))  # somebody may use the id again
         if redact(elastic) == elastic:
-            return elastic, False
-        return hashlib.sha256(elastic.encode("utf-8", "surrogateescape")).hexdigest()[:16], False
+            return elastic, counted
+        return hashlib.sha256(elastic.encode("utf-8", "surrogateescape")).hexdigest()[:16], counted
     if environ.get("SLURM_JOB_ID"):
         return f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}", False
     if several_hosts(environ) and environ.get("MASTER_ADDR"):

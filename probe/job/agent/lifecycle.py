@@ -23,6 +23,7 @@ from probe.base import clock, versions, wire
 from probe.base.errors import ProbeError, UsageError
 from probe.base.isolation import Isolation, harmless, quietly, say
 from probe.base.settings import Settings
+from probe.base.signal_errors import from_signal
 from probe.boot import launch
 from probe.job.agent import new_recording
 from probe.job.agent.control_socket import ControlSocket
@@ -33,7 +34,6 @@ from probe.job.agent.identity import identify, several_hosts
 from probe.job.agent.kernel_shutdown import KernelShutdown
 from probe.job.agent.late_imports import proven_imports
 from probe.job.agent.tracing import name_tracer
-from probe.job.boundary.signal_errors import from_signal
 from probe.job.instruments.comm.flight_recorder import keep_entries
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.installation import Installation
@@ -238,7 +238,9 @@ class Agent:
         """Short at first: module names are needed as soon as the first model was called."""
         age_s = (clock.wall_ns() - self.recording.meta.started_ns) / 1e9
         named = self.instruments.names.ready
-        return _ROUND_S if named or age_s > _EAGER_S else _EAGER_ROUND_S
+        round_s = _ROUND_S if named or age_s > _EAGER_S else _EAGER_ROUND_S
+        sampler = self.instruments.stack_sampler
+        return round_s if sampler is None else sampler.round_s(round_s)
 
     def _whereabouts(self) -> str:
         """Where the training thread is, for a request that waited in vain for the end of a step."""

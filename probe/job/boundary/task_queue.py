@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from probe.base.errors import EvalBusy, LimitReached, NoBoundary, ProbeError
 from probe.base.isolation import capture, describe
-from probe.job.boundary.signal_errors import from_signal
+from probe.base.signal_errors import from_signal
 
 GRACE_S = 0.5
 """How long a snippet that was told to stop may take to end."""
@@ -88,9 +88,12 @@ class Task:
         if self.claim():
             self.step, self.where = step, where
             begun_s = time.monotonic()
-            self.keep()
-            self.held_s = time.monotonic() - begun_s
-            self.done.set()
+            self.error = InterruptedError("a signal reached the training while this began or ended")
+            try:
+                self.keep()
+                self.held_s = time.monotonic() - begun_s
+            finally:
+                self.done.set()
 
     def keep(self) -> None:
         """The part of `run` that does it."""

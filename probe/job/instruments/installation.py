@@ -13,10 +13,11 @@ tables they write:
     dependence   python.dependence (needs nonfinite)
     scalars      python.scalars (so does `probe.log`)
     facts        python.parameters, python.modules, python.growth, python.schedulers,
-                 python.random_states, probe.facts
+                 python.random_states, python.plan, probe.facts
     gradients    python.gradients, python.optimizers, grad_norm of python.steps; python.updates,
                  python.weights, python.put_back
     on request   python.activations
+    PROBE_SAMPLE_HZ  python.stack_samples, python.stack_nodes
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from probe.job.instruments.dependence.dependence_audit import DependenceAudit
 from probe.job.instruments.facts.growth import Growth
 from probe.job.instruments.facts.memory import Memory
 from probe.job.instruments.facts.model_facts import ModelFacts
+from probe.job.instruments.facts.planned_end import PlannedEnd
 from probe.job.instruments.facts.random_generators import RandomStates
 from probe.job.instruments.facts.resumption import Resumption
 from probe.job.instruments.facts.run_facts import RunFacts
@@ -50,6 +52,7 @@ from probe.job.instruments.modules.module_times import Modules
 from probe.job.instruments.modules.parameter_names import ParameterNames
 from probe.job.instruments.nan.dropped_batches import DroppedBatches
 from probe.job.instruments.nan.nan_detector import NanDetector
+from probe.job.instruments.stack_sampler import StackSampler
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
 from probe.job.instruments.tensors.loss_functions import LossFunctions
@@ -90,6 +93,8 @@ class Installation:
         self.collectives = Collectives(recorder, isolation) if "collectives" in wanted else None
         self.flight = Flight(recorder, self.collectives) if self.collectives is not None else None
         self.memory = Memory(recorder, self.optimizers) if "memory" in wanted else None
+        rate_hz = settings.sample_hz
+        self.stack_sampler = StackSampler(recorder, rate_hz) if wanted and rate_hz else None
         journal = recording.journal
         self.scalars = Scalars(recorder, isolation, journal) if "scalars" in wanted else None
         self.model_facts: ModelFacts | None = None
@@ -98,6 +103,7 @@ class Installation:
         self.resumption: Resumption | None = None
         self.schedules: Schedules | None = None
         self.random_states: RandomStates | None = None
+        self.planned_end: PlannedEnd | None = None
         if "facts" in wanted:
             self.schedules = Schedules(recorder, isolation, self.optimizers)
             self.random_states = RandomStates(
@@ -106,6 +112,7 @@ class Installation:
             known = (self.names, self.optimizers, self.forward)
             self.model_facts = ModelFacts(recorder, *known, journal)
             self.growth = Growth(recorder, self.data, journal)
+            self.planned_end = PlannedEnd(recorder, self.optimizers, self.data, settings.total_steps)
             self.resumption = Resumption(recorder, isolation, self.optimizers)
             self.run_facts = RunFacts(
                 recorder, self.optimizers, self.forward, self.data, self.resumption, journal
@@ -209,6 +216,8 @@ class Installation:
     def collect(self) -> None:
         """One round on the agent's thread."""
         attempt = self._isolation.attempt
+        if self.stack_sampler is not None:
+            attempt("stack samples", self.stack_sampler.collect)
         self.recorder.forget_ended_trainers()
         if self._parts:
             attempt("names", self.names.collect)
@@ -243,6 +252,8 @@ class Installation:
             attempt("run facts", self.run_facts.step)
         if self.growth is not None:
             attempt("growth", self.growth.step)
+        if self.planned_end is not None:
+            attempt("planned end", self.planned_end.collect)
 
     def module_path(self, module: Any) -> str | None:
         """Path of a module; None when unknown."""

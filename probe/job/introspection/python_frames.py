@@ -95,4 +95,9 @@ def _one_by_one(frame: FrameType) -> dict[str, Any]:
 
 def function_name(frame: FrameType) -> str:
     """Qualified name where Python knows it (3.11+), else the plain name."""
-    return getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+    return code_name(frame.f_code)
+
+
+def code_name(code: CodeType) -> str:
+    """The same of a function's code."""
+    return getattr(code, "co_qualname", code.co_name)

@@ -8,6 +8,7 @@ framework is called. Agent's threads, or the training thread at a boundary. Stan
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType
@@ -26,6 +27,8 @@ class Trainer(NamedTuple):
     """The variable that usually holds it."""
     holds: dict[str, tuple[str, ...]]
     """By usual name, the paths of attributes where it keeps that; `*` stands for each item of a list."""
+    ends: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
+    """What ends its training: words, numbers whose product is the count at the end, and where it counts."""
 
 
 TRAINERS = (
@@ -39,7 +42,7 @@ TRAINERS = (
         "accelerator": ("accelerator",),
         "global_step": ("state.global_step",),
         "epoch": ("state.epoch",),
-    }),
+    }, (("max_steps", ("state.max_steps",), ("state.global_step",)),)),
     Trainer(("lightning.pytorch.trainer", "pytorch_lightning.trainer"), "Trainer", "trainer", {
         "model": ("_accelerator_connector.strategy._lightning_module",),
         "optimizer": ("_accelerator_connector.strategy._optimizers.*",),
@@ -52,7 +55,14 @@ TRAINERS = (
             "fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed",
         ),
         "epoch": ("fit_loop.epoch_progress.current.completed",),
-    }),
+    }, (
+        ("max_steps", ("fit_loop.epoch_loop.max_steps",), (
+            "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed",
+            "fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed",
+        )),
+        ("max_epochs × batches", ("fit_loop.max_epochs", "fit_loop.max_batches"),
+         ("fit_loop.epoch_loop.batch_progress.total.ready",)),
+    )),
     Trainer(("deepspeed.runtime.engine",), "DeepSpeedEngine", "model_engine", {
         "model": ("module",),
         "optimizer": ("optimizer",),
@@ -107,6 +117,18 @@ class Framework:
                     return int(values[0]), f"{name} of a {package} {trainer.kind}"
         return None
 
+    def ends(self) -> Iterator[tuple[int, str]]:
+        """Counts left until a trainer ends its training, and what says so. Counts of steps or of batches."""
+        for trainer, one in self._found:
+            for words, factors, counters in trainer.ends:
+                numbers = [value for path in factors for value in _at(one, path)]
+                done = max((n for path in counters for n in _at(one, path) if type(n) is int), default=None)
+                known = len(numbers) == len(factors) and all(type(n) is int and n > 0 for n in numbers)
+                if done is None or not known:
+                    continue  # -1, infinity: this does not end it
+                total, package = math.prod(numbers), type(one).__module__.partition(".")[0]
+                yield total - done, f"{words} = {total:,} of a {package} {trainer.kind}"
+
 
 def find(frames: Iterable[FrameType]) -> Framework:
     """The trainers in these frames, innermost first: what a method of a framework runs on, and variables of
@@ -126,9 +148,9 @@ def unwrapped(thing: Any) -> Any:
     """What Accelerate's scheduler wraps, or an optimizer that exposes the groups of another and calls its
     step (those of Accelerate and Lightning); anything else itself."""
     if type(thing).__name__ == "AcceleratedScheduler":
-        return _dictionary(thing).get("scheduler", thing)
+        return own_dictionary(thing).get("scheduler", thing)
     for _ in range(_MOST_ITEMS):
-        own = _dictionary(thing) if _is_optimizer(thing) else {}
+        own = own_dictionary(thing) if _is_optimizer(thing) else {}
         inner: Any = next((own[name] for name in ("optimizer", "_optimizer", "optim") if name in own), None)
         if not _is_optimizer(inner) or inner.param_groups is not thing.param_groups:
             break
@@ -150,7 +172,7 @@ def _candidates(frame: FrameType) -> Iterator[Any]:
         variables = python_frames.variables(frame)
         yield from list(variables.values())
         if method:
-            yield from list(_dictionary(variables.get("self")).values())
+            yield from list(own_dictionary(variables.get("self")).values())
 
 
 def _is(thing: Any, trainer: Trainer) -> bool:
@@ -172,12 +194,13 @@ def _at(thing: Any, path: str) -> list[Any]:
         if name == "*":
             things = [item for one in things if isinstance(one, (list, tuple)) for item in one[:_MOST_ITEMS]]
         else:
-            things = [_dictionary(one).get(name) for one in things]
+            things = [own_dictionary(one).get(name) for one in things]
         things = [one for one in things if one is not None]
     return things
 
 
-def _dictionary(thing: Any) -> dict[str, Any]:
+def own_dictionary(thing: Any) -> dict[str, Any]:
+    """An instance's own dictionary itself, without calling anything of it; empty without one."""
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:

@@ -27,8 +27,8 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from probe.base.isolation import capture
+from probe.base.signal_errors import from_signal
 from probe.job.boundary.own_group import carry
-from probe.job.boundary.signal_errors import from_signal
 from probe.job.introspection.snippet_names import ASK_FOR_NAMES, Names, Scope, names_used
 from probe.job.snippets.guard.watching import (
     CHECK_NAME,

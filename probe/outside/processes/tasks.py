@@ -50,6 +50,13 @@ class Task(NamedTuple):
         """CPU ticks, user and system."""
         return self.user_ticks + self.system_ticks
 
+    @property
+    def switches(self) -> int | None:
+        """Context switches of both kinds; while the number stays, it sleeps, or runs without a break."""
+        if self.voluntary is None or self.involuntary is None:
+            return None
+        return self.voluntary + self.involuntary
+
 
 def tick_s() -> float:
     """Seconds of one CPU tick."""

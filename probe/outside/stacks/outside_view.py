@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from probe.base import package
@@ -35,6 +36,7 @@ MOVING_CPU_RATIO = 0.01
 200 times a second to request the GIL costs a fifth of that; computing in C costs 1."""
 
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d(?:\.\d+)?t?/|/python\d+\.zip/")
+_NAMED_PROBE = re.compile(r"(?=/probe/)")
 _ROLES = (
     ("torch/utils/data/_utils/worker.py", "_worker_loop", "DataLoader worker"),
     ("torch/_inductor/compile_worker/__main__.py", "main", "compile worker"),
@@ -117,7 +119,7 @@ def _read_process(pid: int, wanted: Options) -> ProcessStacks:
         check_tracing(read_target(pid))
         raise EndpointUnknown(f"process {pid} has just started or ended")
     kernel = {task.tid: task for task in tasks.tasks(pid)}
-    unseizable = _why_not_stopped(pid, kernel)
+    unseizable = why_not_stopped(pid, kernel)
     notes = [f"read without stopping it: {unseizable}"] if unseizable else []
     quiet = wanted.nonblocking or unseizable is not None
     tool, threads, failed = "py-spy", [], ""
@@ -152,9 +154,11 @@ def _read_process(pid: int, wanted: Options) -> ProcessStacks:
     return ProcessStacks(_requested(pid, threads, kernel, wanted, notes), notes, tool, kernel.get(pid))
 
 
-def _why_not_stopped(pid: int, kernel: Mapping[int, Task]) -> str | None:
-    """Why the process is not stopped for the read; None when it may be. Also for a thread that is in state
+def why_not_stopped(pid: int, kernel: Mapping[int, Task] | None = None) -> str | None:
+    """Why the process is not stopped for a read; None when it may be. Also for a thread that is in state
     D only for a moment: a read without stopping costs nothing."""
+    if kernel is None:
+        kernel = {task.tid: task for task in tasks.tasks(pid)}
     for state in ("uninterruptible", "traced", "stopped"):
         at = [task for task in kernel.values() if task.state == state]
         if at:
@@ -246,8 +250,16 @@ def _variables(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 def is_user_code(file: str) -> bool:
     """Whether a file is the user's own: not the standard library, an installed package, or probe.
 
-    Decided by its path alone: the process may run another Python than ours."""
-    return not (file.startswith(("<", package.FOLDER)) or _LIBRARY.search(file))
+    Decided by its path: the process may run another Python than ours, and another copy of probe."""
+    if file.startswith(("<", package.FOLDER)) or _LIBRARY.search(file):
+        return False
+    return not any(_is_probe(file[: found.start()] + "/probe") for found in _NAMED_PROBE.finditer(file))
+
+
+@lru_cache(maxsize=64)
+def _is_probe(folder: str) -> bool:
+    """Whether a folder named `probe` is a copy of ours: one in a volume that containers share, say."""
+    return os.path.isfile(os.path.join(folder, "boot", "path", "sitecustomize.py"))
 
 
 def _with_native(

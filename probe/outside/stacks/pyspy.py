@@ -115,7 +115,7 @@ def _dump(
     if code is None:
         raise ReadFailed(f"no answer within {limit_s:.1f} s")
     if code != 0:
-        raise ReadFailed(_first_words(said))
+        raise ReadFailed(first_words(said))
     try:
         found = json.loads(out)
     except ValueError:
@@ -217,7 +217,7 @@ def _descriptor_tid(memory: Any, address: int, tids: Container[int]) -> int | No
     return None
 
 
-def _first_words(said: str) -> str:
+def first_words(said: str) -> str:
     """The error without its backtrace, with the innermost cause."""
     lines = [line.strip() for line in said.partition("Stack backtrace")[0].splitlines() if line.strip()]
     if not lines:

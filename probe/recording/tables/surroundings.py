@@ -113,7 +113,7 @@ SURROUNDINGS: tuple[Table, ...] = (
             Column("last_step_s", "DOUBLE", "s", "time since its last step ended; NULL before the first"),
             Column("lag_steps", "BIGINT", "", "steps behind the most advanced rank; NULL when steps cannot be compared"),
             Column("last_seen_s", "DOUBLE", "s", "time since it last wrote a row"),
-            Column("state", "VARCHAR", "", "`running`, `starting` (no step yet), `stalled` (no step ends), `paused` (by `probe`, between two steps), `stopped` (by a signal), `finished`, `failed` (an exception, or a nonzero exit status) or `dead` (killed)"),
+            Column("state", "VARCHAR", "", "`running`, `starting` (no step yet), `stalled` (no step ends), `paused` (by `probe`, between two steps), `stopped` (by a signal), `finished`, `failed` (an exception, or a nonzero exit status), `dead` (killed) or `bundled` (lived when its bundle was made)"),
         ),
         "SELECT rank, step, state FROM cluster.ranks ORDER BY rank",
     ),

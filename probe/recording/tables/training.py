@@ -172,6 +172,16 @@ TRAINING: tuple[Table, ...] = (
         rows=2048,
     ),
     Table(
+        "python", "plan", "change of what the training says about its own end; the last row holds", "ring",
+        (
+            STEP, T_NS,
+            Column("total_steps", "BIGINT", "steps", "steps that python.steps will have when the training ends, counted from the beginning of recording; NULL when what was said before does not hold any more. Early stopping or an error may end it sooner"),
+            Column("source", "VARCHAR", "", "what says so: a trainer's limit, the headers of the loops around the training, the length of its schedule, or `PROBE_TOTAL_STEPS`. A count of the job's own is believed only when it was seen to change by the same whole number in every step"),
+        ),
+        "SELECT total_steps, source FROM python.plan ORDER BY t_ns DESC LIMIT 1",
+        rows=128,
+    ),
+    Table(
         "python", "random_states", "random generator that was seeded during training, as it stood at the next step; or a look at torch's in an evaluation, or when dropout is recomputed", "ring",
         (
             STEP, T_NS,
@@ -212,6 +222,7 @@ TRAINING: tuple[Table, ...] = (
             Column("device_total_bytes", "BIGINT", "bytes", "total memory of the device; NULL without a device"),
             Column("runnable", "BIGINT", "", "threads of the machine that ran or waited for a CPU; NULL when it cannot be read"),
             Column("cpu_wait_ns", "BIGINT", "ns", "time that the training thread has been ready and waited for a CPU so far; NULL when the kernel does not tell"),
+            Column("full_collections", "BIGINT", "", "times so far that Python's garbage collector went through all objects, by itself or by gc.collect(); NULL where it does not count them"),
         ),
         "SELECT t_ns, rss_bytes / 1048576 AS rss_mb FROM process.memory ORDER BY t_ns DESC LIMIT 10",
         rows=4096,
@@ -270,6 +281,32 @@ TRAINING: tuple[Table, ...] = (
             Column("phase", "VARCHAR", "", "phase of the training thread"),
         ),
         "SELECT capture_id, reason, thread_name, func, lineno FROM python.stacks WHERE depth = 0",
+    ),
+    Table(
+        "python", "stack_samples", "look at a thread, PROBE_SAMPLE_HZ times a second: at the training thread, and at others that were busy", "ring",
+        (
+            STEP, T_NS,
+            Column("phase", "VARCHAR", "", "phase of the training thread, as in python.pulse, or `data`"),
+            Column("thread", "VARCHAR", "", "name of the thread; NULL when Python knows none"),
+            Column("training", "BOOLEAN", "", "true for the training thread"),
+            Column("wall_ns", "BIGINT", "ns", "time since the look before, for which this one stands; for the first one, since recording began"),
+            Column("cpu_ns", "BIGINT", "ns", "CPU time that the thread used since the look before; NULL at the first one, and when the kernel does not tell"),
+            Column("node", "BIGINT", "", "its stack: the innermost frame's node in python.stack_nodes. A thread is seen where it lets go of the GIL: time in C code that keeps it counts for the line after it"),
+            Column("frame", "VARCHAR", "", "its innermost frame, as `function (file:line)` with the function's first line"),
+        ),
+        "SELECT frame, sum(wall_ns) / 1e9 AS seconds FROM python.stack_samples WHERE training GROUP BY frame ORDER BY seconds DESC LIMIT 10",
+        rows=2048,
+    ),
+    Table(
+        "python", "stack_nodes", "frame in the tree of the stacks of python.stack_samples, written when first seen", "ring",
+        (
+            Column("node", "BIGINT", "", "number of the node, from 1; never used again by the same process"),
+            Column("parent", "BIGINT", "", "node of the calling frame; NULL for an outermost frame"),
+            Column("depth", "BIGINT", "", "distance from the outermost frame, from 0"),
+            Column("frame", "VARCHAR", "", "`function (file:line)` with the function's first line"),
+        ),
+        "SELECT node, parent, depth, frame FROM python.stack_nodes ORDER BY node LIMIT 10",
+        rows=4096,
     ),
     Table(
         "python", "exceptions", "uncaught exception of a thread", "journal",

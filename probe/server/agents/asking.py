@@ -13,6 +13,7 @@ from typing import Any
 
 from probe.base import wire
 from probe.base.errors import AgentMissing, AgentUnreachable, NoBoundary, ProcessDead
+from probe.bundle import moment
 from probe.recording.process import alive, life
 from probe.server.recordings import exit_report
 from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
@@ -42,6 +43,11 @@ def require_live(recorded: Recorded, status: Status) -> None:
     if status.how == exit_report.STOPPED and alive(meta.pid, meta.start_ticks, meta.boot_id):
         raise AgentMissing(f"the recording of {who(recorded)} was stopped: it runs without an agent")
     ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
+    if meta.boot_id == moment.BOOT:
+        raise ProcessDead(
+            f"{who(recorded)} is a recording in a bundle: its process cannot be asked or changed here",
+            hint="`diagnose`, `health`, `backtrace`, `query`, `ranks` and `tables` answer from the bundle.",
+        )
     how = "ended" if status.state == "finished" else "died"
     raise ProcessDead(
         f"{who(recorded)} {how} at about {ended}",

@@ -21,7 +21,7 @@ from probe.diagnose.states import ALARM, OK
 from probe.recording import places
 from probe.recording.journal import read_on
 from probe.server.recordings import server_journal
-from probe.server.recordings.registry import LIVE, Recorded, Registry, latest_ranks
+from probe.server.recordings.registry import Recorded, Registry, latest_ranks
 
 RESOLVED_STATE = "resolved"
 """State of the verdict that closes an incident."""
@@ -92,7 +92,7 @@ class RunIncidents:
         one = self.tailed.get(str(recorded.folder))
         if one is None:
             one = self.tailed[str(recorded.folder)] = _Tailed(recorded, True)
-        lives = registry.status(recorded).state in LIVE  # first, so that the verdict on its end is read then
+        lives = registry.lives(recorded)  # first, so that the verdict on its end is read then
         ended, one.lives = one.lives and not lives, lives
         path = places.journals(recorded.folder)[1]
         try:

@@ -14,7 +14,8 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, NamedTuple
 
-from probe.base.errors import AgentMissing, AgentUnreachable, ProbeError, ProcessDead
+from probe.base.errors import AgentMissing, AgentUnreachable, ProbeError, ProcessDead, RecordingError
+from probe.bundle import moment
 from probe.diagnose.process.progress import History
 from probe.outside.stacks import outside_view
 from probe.recording.process import is_stopped
@@ -210,6 +211,8 @@ def _kept(registry: Registry, recorded: Recorded) -> dict[str, Any]:
     status = registry.status(recorded)
     ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
     who = f"{recorded.name} (pid {recorded.meta.pid})"
+    if status.state == moment.STATE:
+        return _of_bundle(recorded, who, ended)
     found = server_journal.last_capture(recorded.folder)
     if found is None:
         raise ProcessDead(
@@ -223,3 +226,14 @@ def _kept(registry: Registry, recorded: Recorded) -> dict[str, Any]:
         f"(reason: {reason}, {age_s:.1f} s before its end)"
     )
     return {**capture, "source": "recording", "pid": recorded.meta.pid, "notes": [note]}
+
+
+def _of_bundle(recorded: Recorded, who: str, when: str) -> dict[str, Any]:
+    """The stacks that were taken when the bundle was made; raises `ProcessDead` if there were none."""
+    known = moment.read(recorded.folder)
+    if known is None or known.capture is None:
+        raise ProcessDead(f"{who} is a recording in a bundle of {when}, made without stacks")
+    if not isinstance(known.capture.get("threads"), list):
+        raise RecordingError(f"{recorded.folder / moment.FILE} cannot be used: its stacks have no threads")
+    note = f"{who} is a recording in a bundle: these are its stacks of {when}, when that was made"
+    return {**known.capture, "source": "bundle", "pid": recorded.meta.pid, "notes": [note]}

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from probe.base import clock
 from probe.base.errors import ProbeError, QueryTimeout
 from probe.base.settings import Settings
+from probe.diagnose.arriving import Arriving
 from probe.diagnose.diagnosis import Diagnosis
+from probe.diagnose.finding import Finding
 from probe.diagnose.recipes.library import installed, of_symptom
 from probe.diagnose.recipes.recipe import UNKNOWN, Check, Recipe
 from probe.diagnose.states import ALARM
@@ -58,14 +60,30 @@ def _chosen(settings: Settings, wanted: Options) -> tuple[list[Recipe], list[str
     return of_symptom(library, wanted.symptom), [str(problem) for problem in library.problems]
 
 
+class Part(NamedTuple):
+    """What is known while the checks run: findings to show, and how many of the checks have ended."""
+
+    findings: list[Finding]
+    judged: int
+    of: int
+
+
 async def run_checks(
-    service: Service, found: fanout.Found, called: str, caller: access.Caller, wanted: Options
+    service: Service, found: fanout.Found, called: str, caller: access.Caller, wanted: Options,
+    tell: Callable[[Part], None] | None = None,
 ) -> RecipeRuns:
-    """Run the recipes. Raises only `RecipeUnknown`: checks that cannot run are unknown."""
+    """Run the recipes. `tell` gets what they find meanwhile. Raises only `RecipeUnknown`: checks that cannot
+    run are unknown."""
     if wanted.part == STATE:
         return RecipeRuns([], [])
     to_run, notes = await service.call(_chosen, service.settings, wanted)
-    checks, missing = await _run(service, found, to_run, called, caller)
+    arriving = Arriving(to_run)
+
+    def arrived(checks: list[Check]) -> None:
+        assert tell is not None
+        tell(Part(arriving.add(checks), arriving.judged, len(to_run)))
+
+    checks, missing = await _run(service, found, to_run, called, caller, arrived if tell else None)
     checks, late = await _run_late(service, found, checks, called, caller)
     notes += late
     if wanted.symptom and wanted.deep:
@@ -79,10 +97,11 @@ async def run_checks(
 
 
 async def _run(
-    service: Service, found: fanout.Found, to_run: Sequence[Recipe], called: str, caller: access.Caller
+    service: Service, found: fanout.Found, to_run: Sequence[Recipe], called: str, caller: access.Caller,
+    tell: recipe_runs.Tell | None = None,
 ) -> RecipeRuns:
     try:
-        return await recipe_runs.run_recipes(service, found, to_run, called, caller)
+        return await recipe_runs.run_recipes(service, found, to_run, called, caller, tell=tell)
     except ProbeError as error:
         why = f"the recipes could not run: {error.message}"
         return RecipeRuns([one.not_run(why, error.code) for one in to_run], [])

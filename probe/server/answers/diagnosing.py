@@ -1,6 +1,6 @@
 """`GET /v1/diagnose`: gathers the evidence on a process or a job, and has `diagnose` evaluate it.
 
-Evidence on a living process is gathered from outside for about a second, so that it works in every state; an
+Evidence on a living process is gathered from outside for up to a second, so that it works in every state; an
 ended one is diagnosed from its end record. A job is diagnosed from the facts of all its ranks, which the
 servers of its other hosts send. `answer` runs on the event loop, the rest blocks: request threads. May import
 what `probe.diagnose` may.
@@ -9,8 +9,9 @@ what `probe.diagnose` may.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 from probe.base.errors import HostUnreachable
@@ -19,10 +20,11 @@ from probe.diagnose.diagnosis import diagnose
 from probe.diagnose.finding import Finding
 from probe.diagnose.process.evidence import Evidence, gather
 from probe.diagnose.process.process_rules import diagnose_process
+from probe.diagnose.process.settled import settled
 from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
 from probe.diagnose.ranks.rank_rows import explain_wait
-from probe.server.answers.checks import CHECKS, DEEP_S, Options, keep, run_checks
+from probe.server.answers.checks import CHECKS, DEEP_S, Options, Part, keep, run_checks
 from probe.server.answers.recipe_runs import DEADLINE_S, RecipeRuns
 from probe.server.hosts import fanout
 from probe.server.recordings.end_verdicts import verdict_of_end
@@ -47,10 +49,11 @@ class Examined(NamedTuple):
 
 
 async def answer(
-    service: Service, endpoint: str, caller: access.Caller, scope: Scope, wanted: Options = _EVERYTHING
+    service: Service, endpoint: str, caller: access.Caller, scope: Scope, wanted: Options = _EVERYTHING,
+    tell: Callable[[Part], None] | None = None,
 ) -> dict[str, Any]:
     """The answer of `GET /v1/diagnose`, for a whole multi-rank job or one process, with the findings of the
-    recipes. With scope `host`: the facts of this host's ranks."""
+    recipes, which `tell` gets as they come. With scope `host`: the facts of this host's ranks."""
     text = access.endpoint(endpoint, caller).strip()
     registry = service.registry
     if not text.isdigit():
@@ -60,19 +63,21 @@ async def answer(
             timeout_s = DEADLINE_S + (DEADLINE_S + 2 * DEEP_S if wanted.symptom else 0.0)
             return await fanout.forward(service, found, caller, "GET", "/v1/diagnose", body, timeout_s)
         if scope == "host" and found.whole:
-            return {"facts": await service.call_agent(facts, registry, found.here)}
+            return {"facts": await service.call_agent(facts, service, found.here)}
         if found.several:
-            return await _of_job(service, found, text, caller, wanted)
+            return await _of_job(service, found, text, caller, wanted, tell)
     subject = await service.call(registry.one if caller.tcp else registry.one_or_pid, text)
-    examining = _not_asked()
-    if wanted.part != CHECKS:
-        examining = service.call_agent(diagnose_one, registry, service.watch, subject)
+    examining = (
+        _not_asked() if wanted.part == CHECKS
+        else service.call_agent(diagnose_one, registry, service.watch, subject)
+    )
     if isinstance(subject, int):
         alone: Examined = await examining
         return {**alone.about, **alone.state.as_dict(), "notes": alone.notes}
     found = fanout.Found([subject], world_size=subject.meta.world_size)
     called = text or str(subject.meta.pid)
-    examined, ran = await asyncio.gather(examining, run_checks(service, found, called, caller, wanted))
+    running = run_checks(service, found, called, caller, wanted, tell)
+    examined, ran = await asyncio.gather(examining, running)
     return await _answer(service, found, examined, ran, called, caller, wanted)
 
 
@@ -81,18 +86,20 @@ async def _not_asked() -> Examined:
 
 
 async def _of_job(
-    service: Service, found: fanout.Found, text: str, caller: access.Caller, wanted: Options
+    service: Service, found: fanout.Found, text: str, caller: access.Caller, wanted: Options,
+    tell: Callable[[Part], None] | None,
 ) -> dict[str, Any]:
     """The answer for all ranks of a job."""
     called = text or (found.here[0].meta.job if found.here else found.endpoint)
     examining = _not_asked() if wanted.part == CHECKS else _examine_ranks(service, found, caller)
-    examined, ran = await asyncio.gather(examining, run_checks(service, found, called, caller, wanted))
+    running = run_checks(service, found, called, caller, wanted, tell)
+    examined, ran = await asyncio.gather(examining, running)
     return await _answer(service, found, examined, ran, called, caller, wanted)
 
 
 async def _examine_ranks(service: Service, found: fanout.Found, caller: access.Caller) -> Examined:
     here, others = await asyncio.gather(
-        service.call_agent(rank_facts.of_host, service.registry, found.here),
+        service.call_agent(_facts_here, service, found.here),
         fanout.call_others(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S),
     )
     elsewhere = [raw for part in others.parts for raw in (part.answer or {}).get("facts", ())]
@@ -116,10 +123,12 @@ def diagnose_one(registry: Registry, watch: Watch, subject: Recorded | int) -> E
 
     `watch` knows the state of the job's other ranks: a rank that waits in a collective waits for one of
     them."""
+    thresholds = registry.stall_thresholds()
+    enough = partial(settled, thresholds=thresholds)
     if isinstance(subject, int):
         note = f"process {subject} runs without an agent: its progress is unknown"
-        evidence = gather(subject)
-        state = diagnose_process(evidence, registry.stall_thresholds())
+        evidence = gather(subject, enough=enough)
+        state = diagnose_process(evidence, thresholds)
         about = {"pid": subject, "job": None, "rank": None, **_evidence(evidence)}
         return Examined(state, about, [note, *evidence.missing])
     status = registry.status(subject)
@@ -129,10 +138,10 @@ def diagnose_one(registry: Registry, watch: Watch, subject: Recorded | int) -> E
     thread = registry.training_thread(subject)
     evidence = gather(
         subject.meta.pid, subject.meta, rested=watch.rested(subject.folder, thread), training_thread=thread,
-        folder=subject.folder,
+        folder=subject.folder, enough=enough,
     )
     step = None if evidence.progress is None else evidence.progress.step
-    found = diagnose_process(evidence, registry.stall_thresholds())
+    found = diagnose_process(evidence, thresholds)
     state = explain_wait(found, step, watch.other_ranks(subject.folder))
     return Examined(state, {**_who(subject), **_evidence(evidence)}, list(evidence.missing))
 
@@ -150,9 +159,13 @@ def _who(recorded: Recorded) -> dict[str, Any]:
 # Multi-rank jobs --------------------------------------------------------------------
 
 
-def facts(registry: Registry, ranks: Sequence[Recorded]) -> list[dict[str, Any]]:
+def facts(service: Service, ranks: Sequence[Recorded]) -> list[dict[str, Any]]:
     """The facts of this host's ranks, for another host's server."""
-    return [one.as_dict() for one in rank_facts.of_host(registry, ranks)]
+    return [one.as_dict() for one in _facts_here(service, ranks)]
+
+
+def _facts_here(service: Service, ranks: Sequence[Recorded]) -> list[Facts]:
+    return rank_facts.of_host(service.registry, ranks, service.watch.rested)
 
 
 def diagnose_ranks(

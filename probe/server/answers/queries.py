@@ -23,6 +23,7 @@ from probe.server.runtime.access import Scope
 from probe.server.runtime.request_bodies import QueryBody, RowsBody
 from probe.server.service import Service
 from probe.server.sql import compatibility
+from probe.server.sql.pool import Ahead
 from probe.server.sql.remote_rows import NOT_CARRIED
 from probe.server.sql.views import mentioned
 
@@ -41,8 +42,8 @@ async def answer(
     service: Service, body: QueryBody, caller: access.Caller, gone: Callable[[], Awaitable[None]],
     form: str = "json",
 ) -> bytes:
-    """The JSON of the answer, or its rows in another form, packed with the rest (`sql.results`); raises the
-    `ProbeError` that says why there is none."""
+    """The JSON of the answer, or its rows in another form, packed with the rest (`confined.results`); raises
+    the `ProbeError` that says why there is none."""
     began = time.monotonic()
     timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, body.scope)
@@ -84,10 +85,10 @@ async def _never() -> None:
 
 async def run(
     service: Service, found: fanout.Found, asked: JobSql, request: dict[str, Any], timeout_s: float,
-    gone: Callable[[], Awaitable[None]] = _never,
+    gone: Callable[[], Awaitable[None]] = _never, ahead: Ahead | None = None,
 ) -> bytes:
     """A query worker's answer to `request`, over the rows of all hosts that the SQL mentions. `timeout_s` is
-    the remaining time."""
+    the remaining time; `ahead` gets parts of it, see `Pool.run`."""
     began = time.monotonic()
     names = asked.names
     own, others, whole = await asyncio.gather(
@@ -104,7 +105,7 @@ async def run(
     is_remote = bool(found.met and names - NOT_CARRIED)
     return await service.pool.run(
         {**own, **request}, left_s, roots, gone(), remote if is_remote else None, asked.timeout_s,
-        viewer=asked.caller.role == access.VIEWER,
+        viewer=asked.caller.role == access.VIEWER, ahead=ahead,
     )
 
 

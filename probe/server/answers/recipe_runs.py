@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from probe.base.errors import QueryOutOfMemory, QueryWorkerDied
 from probe.diagnose import interventions
+from probe.diagnose.arriving import in_causal_order
 from probe.diagnose.interventions import with_interventions
 from probe.diagnose.recipes.recipe import JOB, MOST_FINDINGS, Check, Recipe
 from probe.diagnose.states import ALARM
@@ -35,6 +36,9 @@ RECENT = (32_768, 2 << 20)
 that a round costs the same after a month as after an hour."""
 
 
+Tell = Callable[[list[Check]], None]
+
+
 class RecipeRuns(NamedTuple):
     """The results of recipes, in the order given; `notes`: rows that are missing."""
 
@@ -45,15 +49,17 @@ class RecipeRuns(NamedTuple):
 async def run_recipes(
     service: Service, found: fanout.Found, recipes: Sequence[Recipe], endpoint: str, caller: access.Caller,
     *, scope: Scope = "job", timeout_s: float = DEADLINE_S, background: bool = False,
+    tell: Tell | None = None,
 ) -> RecipeRuns:
     """Run recipes on the processes that were found; raises the `ProbeError` that any query would. `endpoint`
-    is used in suggested commands. `background`: at low priority from the start, for the monitor."""
+    is used in suggested commands. `background`: at low priority from the start, for the monitor. `tell` gets
+    checks that have ended while others run."""
     if not recipes:
         return RecipeRuns([], [])
-    job = _Job(service, caller, scope, endpoint, timeout_s, background)
+    job = _Job(service, caller, scope, endpoint, timeout_s, background, tell)
     if not found.several:
         alone = _world_size(found) == 1
-        together = _urgent_first([recipe for recipe in recipes if alone or recipe.scope != JOB])
+        together = _in_order([recipe for recipe in recipes if alone or recipe.scope != JOB])
         ran = await job.run(found, together)
         by_name = {check.recipe.name: check for check in ran.checks}
         for recipe in recipes:
@@ -61,18 +67,20 @@ async def run_recipes(
                 by_name[recipe.name] = recipe.unknown("it needs all ranks: diagnose the whole job")
         return RecipeRuns([by_name[recipe.name] for recipe in recipes], ran.notes)
     lowest = await _lowest(service, found, caller)
-    of_rank = _urgent_first([recipe for recipe in recipes if recipe.scope != JOB])
-    of_job = [recipe for recipe in recipes if recipe.scope == JOB]
+    of_rank = _in_order([recipe for recipe in recipes if recipe.scope != JOB])
+    of_job = _in_order([recipe for recipe in recipes if recipe.scope == JOB])
     parts = await asyncio.gather(job.run(lowest, of_rank), job.run(found, of_job))
     by_name = {check.recipe.name: check for part in parts for check in part.checks}
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     return RecipeRuns([by_name[recipe.name] for recipe in recipes], notes)
 
 
-def _urgent_first(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """Recipes that lead to alarms, and those that explain them: on a busy machine time may not do for all."""
+def _in_order(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Recipes that lead to alarms and those that explain them first: on a busy machine time may not do for
+    all. Of these, and of the others, causes before what they explain: so a finding can be told at once."""
     alarms = {recipe.name for recipe in recipes if recipe.severity == ALARM}
-    return sorted(recipes, key=lambda one: one.name not in alarms and not alarms & set(one.explains))
+    causal = in_causal_order(recipes)
+    return sorted(causal, key=lambda one: one.name not in alarms and not alarms & set(one.explains))
 
 
 def _world_size(found: fanout.Found) -> int:
@@ -97,6 +105,7 @@ class _Job(NamedTuple):
     endpoint: str
     timeout_s: float
     background: bool
+    tell: Tell | None = None
 
     async def run(self, found: fanout.Found, recipes: Sequence[Recipe]) -> RecipeRuns:
         """Run recipes in one request; if that kills the worker, run each half."""
@@ -117,23 +126,45 @@ class _Job(NamedTuple):
         return RecipeRuns(with_interventions(checks, answer.get("done", ())), answer["notes"])
 
     async def _ask(self, found: fanout.Found, recipes: Sequence[Recipe]) -> dict[str, Any]:
-        batch: list[dict[str, Any]] = []
+        batch: list[dict[str, Any]] = [
+            {"sql": interventions.SQL, "parameters": {}, "limit": interventions.MOST}  # findings name them
+        ]
         for recipe in recipes:
             sql, parameters = recipe.statement()
             # Built-in recipes know no time and no chance; the user's own may.
             steady = recipe.built_in
             batch.append({"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS, "steady": steady})
-        batch.append({"sql": interventions.SQL, "parameters": {}, "limit": interventions.MOST})
         asked = queries.JobSql([one["sql"] for one in batch], self.caller, self.scope, self.timeout_s)
         request = {
             "batch": batch, "background": self.background, "recent": RECENT,
             "share_s": self.service.settings.query_timeout_s,
         }
+        ahead = None if self.tell is None else _Ahead(recipes, self.endpoint, self.tell)
         answer: dict[str, Any] = json.loads(
-            await queries.run(self.service, found, asked, request, self.timeout_s)
+            await queries.run(self.service, found, asked, request, self.timeout_s, ahead=ahead)
         )
-        answer["done"] = answer["results"].pop().get("rows", ())
+        answer["done"] = answer["results"].pop(0).get("rows", ())
         return answer
+
+
+class _Ahead:
+    """Makes checks of the results that come ahead of the answer, and tells them."""
+
+    def __init__(self, recipes: Sequence[Recipe], endpoint: str, tell: Tell) -> None:
+        self._recipes = recipes
+        self._endpoint = endpoint
+        self._tell = tell
+        self._done: Sequence[Sequence[Any]] = ()
+
+    def __call__(self, body: bytes) -> None:
+        part = json.loads(body)
+        results = part["results"]
+        first = part["first"] - 1  # that of the interventions is none of a recipe
+        if first < 0:
+            self._done, first = results.pop(0).get("rows", ()), 0
+        recipes = self._recipes[first : first + len(results)]
+        checks = [_check(recipe, one, self._endpoint) for recipe, one in zip(recipes, results, strict=True)]
+        self._tell(with_interventions(checks, self._done))
 
 
 def _check(recipe: Recipe, result: dict[str, Any], endpoint: str) -> Check:

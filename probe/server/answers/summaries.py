@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from probe.base.errors import ProbeError
+from probe.confined import results as query_results
 from probe.diagnose.diagnosis import in_groups
 from probe.diagnose.explanations import grouped, worse_than
+from probe.diagnose.process.time_left import TimeLeft
 from probe.diagnose.recipes.library import installed
 from probe.diagnose.states import INFO, OK
 from probe.diagnose.summary import STATEMENTS, statements_for, summarize
@@ -25,7 +27,6 @@ from probe.server.recordings.registry import LIVE
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
 from probe.server.service import Service
-from probe.server.sql import results as query_results
 
 DEADLINE_S = 5.0
 _MOST_ROWS = 4096
@@ -92,16 +93,19 @@ def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
     meta, status = lead.meta, service.registry.status(lead)
     state, how = status.state, status.how
     verdict = service.watch.current(lead.folder)
+    times: dict[str, Any] = dict.fromkeys(("elapsed_s", *TimeLeft._fields))
     if state not in LIVE:
         verdict = verdict_of_end(lead, status)
+        times["elapsed_s"] = max(0, (status.ended_ns or meta.started_ns) - meta.started_ns) * 1e-9
     else:
         row = next(iter(rank_rows(service.registry, service.watch.current, [lead])))
         state, how = str(row["state"]), str(row["how"])
+        times = {name: row[name] for name in times}
     return {
         "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank, "pid": meta.pid,
         "host": meta.host, "world_size": found.world_size or meta.world_size, "folder": str(lead.folder),
         "state": state, "how": how, "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
-        "whole": found.several, "verdict": None if verdict is None else verdict.as_dict(),
+        **times, "whole": found.several, "verdict": None if verdict is None else verdict.as_dict(),
         "name": meta.job if found.several else lead.name,
     }
 

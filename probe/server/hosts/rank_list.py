@@ -22,6 +22,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "world_size": (int,), "host": (str,), "pid": (int,), "state": (str,), "how": (str,),
     "exit_status": (int,), "step": (int,),
     "last_step_s": (int, float), "last_seen_s": (int, float), "started_ns": (int,), "ended_ns": (int,),
+    "elapsed_s": (int, float), "total_steps": (int,), "total_source": (str,), "left_s": (int, float),
     "midway": (bool,),
 }
 _NEEDED = ("run", "attempt", "rank", "pid", "started_ns")

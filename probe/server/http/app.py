@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -27,7 +27,7 @@ from probe.server.alerts.recipe_monitor import Monitor
 from probe.server.answers import backtraces, checks, diagnosing, live_tables, summaries
 from probe.server.hosts import coordinator, dispatch, fanout
 from probe.server.hosts.rank_group import RankGroup
-from probe.server.http import cluster_routes, json_answers, monitor_routes, pages, query_routes
+from probe.server.http import answer_lines, cluster_routes, json_answers, monitor_routes, pages, query_routes
 from probe.server.recordings import listing
 from probe.server.recordings.registry import Recorded
 from probe.server.runtime import access, supervision
@@ -53,7 +53,9 @@ def build(service: Service, monitor: Monitor) -> FastAPI:
     app = FastAPI(
         title="probe", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
         default_response_class=_Json,
-        responses={status: {"model": ErrorAnswer} for status in _ANYWHERE},
+        responses={
+            status: {"model": ErrorAnswer} if status == 500 else json_answers.AN_ERROR for status in _ANYWHERE
+        },
     )
     _add_routes(app, service, monitor)
     _add_acting(app, service)
@@ -74,14 +76,15 @@ def _of_agents(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
     @app.get("/v1/health", responses={200: {"model": json_answers.Health}})
-    async def health() -> dict[str, Any]:
+    async def health(request: Request) -> dict[str, Any]:
         """The server's state: how many processes are recorded, how many recordings cannot be read, and which
-        of its parts have failed and were restarted."""
+        of its parts have failed and were restarted; and the role of whoever asks."""
         processes = len(await service.call(service.registry.live))
         return {
             "status": "ok", "version": __version__, "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - service.started, 3), "processes": processes,
             "unreadable": len(service.registry.unreadable), "failures": supervision.failures(),
+            "role": access.caller(request).role,
         }
 
     @app.get("/v1/processes", responses={200: {"model": json_answers.Processes}})
@@ -119,15 +122,31 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
         subject = await service.call(_subject, service, endpoint, caller)
         return await service.call_agent(backtraces.backtrace, service.registry, subject, options)
 
-    @app.get("/v1/diagnose", responses=_of_agents(json_answers.Diagnosis))
+    followed = {"content": {answer_lines.MEDIA_TYPE: {"schema": {"type": "string"}}}}
+
+    @app.get(
+        "/v1/diagnose", response_model=None,
+        responses={**json_answers.AGENT_ERRORS, 200: {"model": json_answers.Diagnosis, **followed}},
+    )
     async def diagnose(
         request: Request, endpoint: str = "", symptom: str = "", deep: int = 1, scope: Scope = "job",
-        part: Literal["", "state", "checks"] = "",
-    ) -> dict[str, Any]:
+        part: Literal["", "state", "checks"] = "", follow: int = 0,
+    ) -> dict[str, Any] | Response:
         """Diagnose one process or a multi-rank job, with evidence and what to do next; with a symptom, list
-        all of its checks. `part`: only the state of the process or job, or only what the checks find."""
+        all of its checks. `part`: only the state of the process or job, or only what the checks find. With
+        `follow=1`, lines of JSON: `{"part": {"findings", "judged", "of"}}` as they come, and the answer."""
         options = checks.Options(symptom, bool(deep), part)
-        return await diagnosing.answer(service, endpoint, access.caller(request), scope, options)
+        caller = access.caller(request)
+        if not follow:
+            return await diagnosing.answer(service, endpoint, caller, scope, options)
+
+        async def telling(tell: answer_lines.Tell) -> dict[str, Any]:
+            def told(one: checks.Part) -> None:
+                tell({**one._asdict(), "findings": [finding.as_dict() for finding in one.findings]})
+
+            return await diagnosing.answer(service, endpoint, caller, scope, options, told)
+
+        return await answer_lines.answer(telling, _as_json)
 
     @app.get("/v1/recipes", responses={200: {"model": json_answers.Recipes}})
     async def recipe_list() -> dict[str, Any]:
@@ -194,11 +213,15 @@ class _Json(JSONResponse):
     """JSON for any content of files: lone surrogates are escaped, NaN and infinities are text."""
 
     def render(self, content: Any) -> bytes:
-        try:
-            text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        except ValueError:
-            text = json.dumps(summaries.plain(content), ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8", "backslashreplace")
+        return _as_json(content)
+
+
+def _as_json(content: Any) -> bytes:
+    try:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(summaries.plain(content), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _subject(service: Service, endpoint: str, caller: access.Caller) -> Recorded | int:

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from probe.base.errors import Forbidden, ProbeError, SettingInvalid, TokenInvalid, TooMany
 from probe.base.settings import Settings
+from probe.base.wire import ROLE_HEADER
 from probe.server.http.limits import App, Receive, Scope, Send, answer_error
 from probe.server.peers.peer_discovery import is_loopback
-from probe.server.peers.peer_link import ROLE_HEADER, SERVER_HEADER, proof
+from probe.server.peers.peer_link import SERVER_HEADER, proof
 from probe.server.runtime.access import OPERATOR, VIEWER, check_route, role_now
 from probe.server.runtime.allowance import Allowance, Client, address_of
 
@@ -30,6 +31,11 @@ _LATE_S = 0.5
 LATE_AT_ONCE = 32
 """Wrong tokens that are answered late; further ones at once, because each occupies a connection meanwhile."""
 _REMEMBERED = 1024
+TCP_SETTINGS = (
+    "listen", "allow_eval", "token_file", "viewer_token_file", "tls_certificate", "tls_key",
+    "insecure_no_tls", "peers",
+)
+"""What decides whom a server answers over TCP. They go together: all of a job's, or all of the server's."""
 
 
 def listen_address(settings: Settings) -> tuple[str, int]:

@@ -8,12 +8,10 @@ the request. Runs on the server's event loop. Standard library only.
 
 from __future__ import annotations
 
-import re
-
 from probe.base.errors import Forbidden, ProbeError
+from probe.base.wire import HERE, ROLE_HEADER
 from probe.server.http.limits import App, Receive, Scope, Send, answer_error
-
-_HERE = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
+from probe.server.runtime.access import OWNER, VIEWER, check_route, role_now
 
 
 class SocketGate:
@@ -29,6 +27,7 @@ class SocketGate:
         try:
             _check_host(scope)
             _check_page(scope)
+            _lower_role(scope)
         except ProbeError as error:
             await answer_error(send, error)
             return
@@ -37,7 +36,7 @@ class SocketGate:
 
 def _check_host(scope: Scope) -> None:
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    if len(hosts) != 1 or not _HERE.fullmatch(hosts[0]):
+    if len(hosts) != 1 or not HERE.fullmatch(hosts[0]):
         raise Forbidden(
             "the Host header names another server", hint="Use http://localhost, on any port, before the path."
         )
@@ -51,3 +50,12 @@ def _check_page(scope: Scope) -> None:
         ours = value == b"none" or (value == b"same-origin" and scope["method"] == "GET")
         if name == b"sec-fetch-site" and not ours:
             raise Forbidden("requests from web pages are refused", hint="Type the address into the browser.")
+
+
+def _lower_role(scope: Scope) -> None:
+    """A request that asks for less than the owner's role is one of a viewer: the page of `probe web
+    --look-only`. Raises `Forbidden` for a route that viewers may not use."""
+    if any(name == ROLE_HEADER.encode() and value != OWNER.encode() for name, value in scope["headers"]):
+        scope.setdefault("state", {})["role"] = VIEWER
+        role_now.set(VIEWER)
+        check_route(VIEWER, scope["method"], scope["path"])

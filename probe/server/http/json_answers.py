@@ -12,9 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from probe.server.runtime import packed_answers
 from probe.server.runtime.request_bodies import ErrorAnswer, ErrorText
 
-AGENT_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (409, 410, 504)
+AN_ERROR: dict[str, Any] = {
+    "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}},
 }
+"""An `ErrorAnswer`, in the description of a route. A `model` would be prepared anew for every status of every
+route: half of what it takes to make the application."""
+AGENT_ERRORS: dict[int | str, dict[str, Any]] = dict.fromkeys((409, 410, 504), AN_ERROR)
 """Errors of routes that call agents or other hosts."""
 PACKED: dict[int | str, dict[str, Any]] = {
     **AGENT_ERRORS, 200: {"content": {packed_answers.MEDIA_TYPE: {}}},
@@ -43,7 +46,7 @@ class ThreadFailure(Answer):
 
 
 class Health(Answer):
-    """The server's state."""
+    """The server's state, and the role of whoever asks."""
 
     status: Literal["ok"]
     version: str
@@ -52,10 +55,12 @@ class Health(Answer):
     processes: int
     unreadable: int
     failures: list[ThreadFailure]
+    role: str
 
 
 class Process(Answer):
-    """A recorded process."""
+    """A recorded process. `total_steps`: when it ends, according to `total_source`; `left_s`: until then, at
+    the usual time of a step; null when it is not known."""
 
     job: str
     name: str
@@ -74,6 +79,10 @@ class Process(Answer):
     last_seen_s: float | None
     started_ns: int
     ended_ns: int | None
+    elapsed_s: float
+    total_steps: int | None
+    total_source: str | None
+    left_s: float | None
     folder: str
     argv: list[str]
 
@@ -390,6 +399,10 @@ class Rank(OpenAnswer):
     last_step_s: float | None
     last_seen_s: float | None
     ended_ns: int | None
+    elapsed_s: float | None
+    total_steps: int | None
+    total_source: str | None
+    left_s: float | None
     midway: bool | None
 
 

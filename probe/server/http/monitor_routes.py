@@ -22,12 +22,12 @@ from probe.server.http import json_answers
 from probe.server.http.metrics import Metrics
 from probe.server.recordings.registry import Recorded
 from probe.server.runtime import access
-from probe.server.runtime.request_bodies import ErrorAnswer, MonitorBody
+from probe.server.runtime.request_bodies import MonitorBody
 from probe.server.service import Service
 
 MOST_RULES = 64
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"model": json_answers.Monitoring}, 409: {"model": ErrorAnswer},
+    200: {"model": json_answers.Monitoring}, 409: json_answers.AN_ERROR,
 }
 
 

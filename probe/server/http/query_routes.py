@@ -26,7 +26,7 @@ from probe.server.service import IN_FLIGHT, VIEWERS_IN_FLIGHT, Service
 
 JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow.stream"
 FORMS = {JSON: "json", CSV: "csv", ARROW: "arrow"}
-"""Media types of the answers, the preferred first, and the forms of `sql.results`."""
+"""Media types of the answers, the preferred first, and the forms of `confined.results`."""
 LONGEST_NOTES = 4096
 """Characters of notes in a header; what does not fit is counted."""
 _CHUNK_BYTES = 256 << 10

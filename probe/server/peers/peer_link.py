@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.base.errors import HostUnreachable
 from probe.base.settings import Settings
+from probe.base.wire import ROLE_HEADER
 from probe.server.peers.peer_discovery import Host, host_of, is_loopback
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ CONNECT_S = 2.0
 LARGEST_ANSWER_BYTES = 256 << 20
 _AT_ONCE_BYTES = 256 << 10
 """Longer answers are decoded on a thread."""
-ROLE_HEADER = "probe-role"
 SERVER_HEADER = "probe-server"
 """Proves that the sender is a server, which has the operator's token."""
 

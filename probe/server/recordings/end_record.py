@@ -7,6 +7,7 @@ server. Standard library only.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ _NUMBERS = ("step", "last_step_ns", "last_seen_ns", "ended_ns", "exit_status")
 def path_of(folder: Path) -> Path:
     """Where the end record of a recording is, or will be."""
     return folder / _NAME
+
+
+def exists(folder: Path) -> bool:
+    """Whether a recording has an end record, damaged or not."""
+    return os.path.exists(f"{folder}/{_NAME}")
 
 
 def write(folder: Path, meta: Meta, end: dict[str, Any]) -> None:

@@ -6,9 +6,14 @@ Standard library only.
 
 from __future__ import annotations
 
-from probe.diagnose.finding import Finding
+from dataclasses import replace
+from datetime import datetime
+
+from probe.base.errors import RecordingError
+from probe.bundle import moment
+from probe.diagnose.finding import SEVERITIES, Finding
 from probe.diagnose.process import wording
-from probe.diagnose.states import ALARM, NOTICE, OK
+from probe.diagnose.states import ALARM, NOTICE, OK, UNKNOWN
 from probe.recording import places
 from probe.recording.crash import read_crash
 from probe.server.recordings import exit_report
@@ -20,6 +25,8 @@ def verdict_of_end(recorded: Recorded, status: Status) -> Finding:
     """The verdict on a process that has ended."""
     if status.state in LIVE:
         raise ValueError(f"{recorded.name} has not ended")
+    if status.state == moment.STATE:
+        return _verdict_of_bundle(recorded)
     why = list(status.why)
     if status.last_step_ns is not None and status.ended_ns:
         ago_s = max(0.0, (status.ended_ns - status.last_step_ns) * 1e-9)
@@ -30,6 +37,27 @@ def verdict_of_end(recorded: Recorded, status: Status) -> Finding:
     what = f"{recorded.name} (pid {recorded.meta.pid}) {_words(status)}, {at}"
     report = exit_report.read_own_report(recorded.folder)
     return Finding(status.state, _severity(status), what, why, _next(recorded, status, report))
+
+
+def _verdict_of_bundle(recorded: Recorded) -> Finding:
+    """The verdict on a process that lived when the bundle was made, as it was then."""
+    known = moment.read(recorded.folder)
+    if known is None or known.verdict is None:
+        return Finding(UNKNOWN, OK, f"{recorded.name} (pid {recorded.meta.pid}): the bundle has no verdict")
+    try:
+        verdict = Finding(**known.verdict)
+        if verdict.severity not in SEVERITIES or not all(map(_is_lines, (verdict.why, verdict.next))):
+            raise ValueError("no such verdict")
+    except (TypeError, ValueError) as error:
+        raise RecordingError(f"{recorded.folder / moment.FILE} cannot be used: {error}") from None
+    when = datetime.fromtimestamp(known.made_ns * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
+    why = [*verdict.why, f"as it was at {when}, when the bundle was made: it cannot be asked any more"]
+    pid, asked = f"probe {recorded.meta.pid} ", f"probe {recorded.folder} "
+    return replace(verdict, why=why, next=[line.replace(pid, asked) for line in verdict.next])
+
+
+def _is_lines(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _words(status: Status) -> str:
@@ -59,7 +87,8 @@ def _severity(status: Status) -> str:
 
 
 def _next(recorded: Recorded, status: Status, report: OwnReport) -> list[str]:
-    name = f"probe {recorded.meta.pid} query"
+    in_bundle = recorded.meta.boot_id == moment.BOOT
+    name = f"probe {recorded.folder if in_bundle else recorded.meta.pid} query"
     if status.state == exit_report.FINISHED:
         return [f'{name} "SELECT step, loss FROM python.steps ORDER BY step DESC LIMIT 5"']
     found: list[str] = []

@@ -68,9 +68,10 @@ class FactsGatherer:
         """Gather facts of the recordings that have none yet; sample the devices when that is due."""
         listed = self._registry.processes()
         live = [recorded for recorded in listed if self._registry.lives(recorded)]
+        folders = {recorded.folder for recorded in live}
         recent = clock.wall_ns() - int(LATE_S * 1e9)
         for recorded in listed:
-            if recorded in live or recorded.meta.started_ns > recent:
+            if recorded.folder in folders or recorded.meta.started_ns > recent:
                 try:
                     self._gather(recorded)
                 except FAILURES as error:  # the recording, or a file that it names, was removed or is damaged

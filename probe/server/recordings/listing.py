@@ -13,6 +13,7 @@ from typing import Any
 from probe.base import clock
 from probe.diagnose.finding import Finding
 from probe.diagnose.process.progress import interval_under_way
+from probe.diagnose.process.time_left import UNKNOWN, time_left
 from probe.diagnose.states import ALARM, OK, PAUSED
 from probe.recording.process import is_stopped
 from probe.server.recordings import exit_report
@@ -21,7 +22,7 @@ from probe.server.recordings.registry import LIVE, Recorded, Registry
 
 Current = Callable[[Path], Finding | None]
 """The watch's present verdict on the process recorded in a folder; None while all is well."""
-STALLED = "stalled"
+RUNNING, STALLED = "running", "stalled"
 MOST_NOTES = 32
 DAMAGE_S = 1.0
 """Time for checking journals for damage in one request; results are cached for the next."""
@@ -54,13 +55,15 @@ def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[s
     state, how = status.state, status.how
     if state in LIVE:
         state, how = _living(recorded, state, how, current(recorded.folder))
+    left = time_left(meta, status.step) if state == RUNNING else UNKNOWN
     return {
         "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
         "local_rank": meta.local_rank, "world_size": meta.world_size, "host": meta.host, "pid": meta.pid,
         "state": state, "how": how, "exit_status": status.exit_status, "step": status.step,
         "last_step_s": _ago(status.last_step_ns), "last_seen_s": _ago(status.last_seen_ns),
         "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
-        "folder": str(recorded.folder), "argv": meta.argv,
+        "elapsed_s": max(0, (status.ended_ns or clock.wall_ns()) - meta.started_ns) * 1e-9,
+        **left._asdict(), "folder": str(recorded.folder), "argv": meta.argv,
     }
 
 

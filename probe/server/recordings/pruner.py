@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from probe.archive.shipped import read as read_shipped
+from probe.archive.shipping import destination
 from probe.base import clock
 from probe.base.errors import BadRequest
 from probe.recording import places
@@ -96,6 +98,9 @@ class Pruner:
                 return f"its run goes on: {other.name} (pid {other.meta.pid}) is being recorded"
         if not self._sealer.is_done(recorded):
             return "it is still being sealed: try again in a moment"
+        url = destination(meta, self._sealer.settings)
+        if url and not read_shipped(recorded.folder, url).complete:
+            return f"it is not in the archive {url} yet: `probe archive --status` says why"
         return None
 
     def _delete(self, recorded: Recorded) -> str | None:

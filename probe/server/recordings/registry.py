@@ -20,13 +20,12 @@ from probe.base.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, 
 from probe.diagnose.stall_parameters import StallThresholds
 from probe.recording import places
 from probe.recording.journal import read_journal
-from probe.recording.layout import NULL_INTEGER
 from probe.recording.process import alive, life
-from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
 from probe.recording.waiting import waiting
 from probe.server.recordings import end_record, exit_report, job_names
 from probe.server.recordings.exit_report import OwnReport
+from probe.server.recordings.newest_rows import NewestRows
 
 _log = logging.getLogger("probe.registry")
 LIVE = ("running", "starting")
@@ -88,20 +87,25 @@ class Registry:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._known: dict[Path, tuple[int, Recorded]] = {}
+        self._known: dict[str, tuple[int, Recorded]] = {}
+        self._found: list[Recorded] = []
+        """All recordings, as of the last look, in order of their folders; and oldest first."""
+        self._oldest_first: list[Recorded] = []
         self._ended: dict[tuple[Path, int], Status] = {}
         self._own_reports: dict[Path, tuple[int, OwnReport]] = {}
         self._newest: dict[int, int] = {}
         """Start of the latest recording of each pid: an agent may be stopped and started again."""
         self._latest: dict[tuple[int, int, str], int] = {}
         """Start of the latest recording of each life of a pid: a process may execute another program."""
-        self._highest: dict[tuple[Path, int], int] = {}
+        self._newest_rows = NewestRows()
         self._damage: dict[Path, tuple[list[object], list[str]]] = {}
         self.unreadable: dict[Path, str] = {}
         """Recordings that cannot be read, and why."""
         self._lock = threading.Lock()
         self.complete_exit: Callable[[Recorded, OwnReport, Status], Status] | None = None
         """Adds to a status what only `exit_watch` has seen; writes nothing."""
+        self.is_held_alive: Callable[[Recorded], bool | None] | None = None
+        """Whether a process lives, as `exit_watch` knows of those that it holds; None of others."""
         self.stall_thresholds: Callable[[], StallThresholds] = StallThresholds
         """The thresholds in force for the processes recorded here; set by the server."""
 
@@ -109,44 +113,58 @@ class Registry:
 
     def processes(self) -> list[Recorded]:
         """All recordings that can be read, oldest first."""
-        found = self._read(places.process_folders(self.directory))
+        found = self._read(places.process_paths(self.directory))
         with self._lock:
-            newest: dict[int, int] = {}
-            for recorded in found:
-                began = recorded.meta.started_ns
-                newest[recorded.meta.pid] = max(newest.get(recorded.meta.pid, 0), began)
-            self._newest = newest
-            gone = self._known.keys() - {recorded.folder for recorded in found}
-            for folder in gone:
-                del self._known[folder]
-                self._damage.pop(folder, None)
-            self.unreadable = {one: why for one, why in list(self.unreadable.items()) if one.exists()}
-            if gone:
-                self._latest = {}
-                for _, recorded in self._known.values():
-                    self._note_life(recorded.meta)
-        return sorted(found, key=lambda recorded: recorded.meta.started_ns)
+            if self.unreadable:
+                self.unreadable = {one: why for one, why in list(self.unreadable.items()) if one.exists()}
+            if found != self._found:
+                self._take(found)
+            return list(self._oldest_first)
 
-    def _read(self, folders: Iterable[Path]) -> list[Recorded]:
+    def _take(self, found: list[Recorded]) -> None:
+        """There are new recordings, or some are gone. The caller has the lock."""
+        newest: dict[int, int] = {}
+        for recorded in found:
+            began = recorded.meta.started_ns
+            newest[recorded.meta.pid] = max(newest.get(recorded.meta.pid, 0), began)
+        self._newest = newest
+        gone = self._known.keys() - {str(recorded.folder) for recorded in found}
+        for path in gone:
+            _, recorded = self._known.pop(path)
+            self._damage.pop(recorded.folder, None)
+            self._own_reports.pop(recorded.folder, None)
+            self._ended.pop(recorded.identity, None)
+            self._newest_rows.forget(recorded.meta)
+        if gone:
+            self._latest = {}
+            for _, recorded in self._known.values():
+                self._note_life(recorded.meta)
+        self._found = found
+        self._oldest_first = sorted(found, key=lambda recorded: recorded.meta.started_ns)
+
+    def _read(self, folders: Iterable[str]) -> list[Recorded]:
+        """The recordings in these folders that can be read; a meta.json that has not changed is not read
+        again."""
         found: list[Recorded] = []
-        for folder in folders:
+        for path in folders:
             try:
-                written_ns = (folder / "meta.json").stat().st_mtime_ns
-                with self._lock:
-                    known = self._known.get(folder)
+                written_ns = os.stat(f"{path}/meta.json").st_mtime_ns
+                known = self._known.get(path)
                 if known is None or known[0] != written_ns:
+                    folder = Path(path)
                     known = (written_ns, Recorded(folder, _meta(folder)))
                     with self._lock:
-                        self._known[folder] = known
+                        self._known[path] = known
                         self._note_life(known[1].meta)
             except FileNotFoundError:
-                if _is_left(folder):
-                    self._cannot_be_read(folder, RecordingError(f"{folder} has no meta.json any more"))
+                if _is_left(Path(path)):
+                    self._cannot_be_read(Path(path), RecordingError(f"{path} has no meta.json any more"))
                 continue
             except (OSError, RecordingError) as error:
-                self._cannot_be_read(folder, error)
+                self._cannot_be_read(Path(path), error)
                 continue
-            self.unreadable.pop(folder, None)
+            if self.unreadable:
+                self.unreadable.pop(known[1].folder, None)
             found.append(known[1])
         return found
 
@@ -222,11 +240,12 @@ class Registry:
         if known is not None:
             with self._lock:
                 self._ended[recorded.identity] = known
+            self._newest_rows.forget(meta)
             return known
         lives, superseded, report = self._liveness(recorded)
-        step, last_step_ns, last_seen_ns = self._progress(recorded)
+        step, last_step_ns, last_seen_ns = self._newest_rows.progress(meta)
         if lives and report.end is None:
-            if step is None and (backwards := self._backwards(recorded)) >= NO_STEP_BACKWARDS:
+            if step is None and (backwards := self._newest_rows.backwards(meta)) >= NO_STEP_BACKWARDS:
                 what = f"{backwards} backwards, no optimizer step seen"
                 return Status("running", step, last_step_ns, last_seen_ns, None, what)
             return Status("starting" if step is None else "running", step, last_step_ns, last_seen_ns, None)
@@ -247,9 +266,10 @@ class Registry:
 
     def lives(self, recorded: Recorded) -> bool:
         """Whether it is being recorded now: as `status`, without reading its rings."""
-        with self._lock:
-            ended = recorded.identity in self._ended
-        if ended or end_record.path_of(recorded.folder).exists():
+        known = self._ended.get(recorded.identity)
+        if known is not None:
+            return known.state in LIVE
+        if end_record.exists(recorded.folder):
             return self.status(recorded).state in LIVE
         lives, _, report = self._liveness(recorded)
         return lives and report.end is None
@@ -262,7 +282,8 @@ class Registry:
         with self._lock:
             latest_ns = self._latest.get((meta.pid, meta.start_ticks, meta.boot_id), 0)
         superseded = latest_ns > meta.started_ns
-        lives = not superseded and recorded.process_lives
+        held = None if self.is_held_alive is None else self.is_held_alive(recorded)
+        lives = not superseded and (recorded.process_lives if held is None else held)
         report = OwnReport(None, None)
         if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
             report = self.own_report(recorded.folder)
@@ -281,39 +302,6 @@ class Registry:
             with self._lock:
                 self._own_reports[folder] = known
         return known[1]
-
-    def _progress(self, recorded: Recorded) -> tuple[int | None, int | None, int | None]:
-        """(last finished step, its time, time of the last row of any kind)."""
-        step, last_step_ns = self._last_row(recorded, "python.steps")
-        times = [last_step_ns]
-        times += [self._last_row(recorded, name)[1] for name in ("python.pulse", "process.memory")]
-        return step, last_step_ns, max((time for time in times if time is not None), default=None)
-
-    def _backwards(self, recorded: Recorded) -> int:
-        """How many backwards the first step has seen so far."""
-        row = self._newest_row(recorded, "python.losses")
-        micro_step = NULL_INTEGER if row is None else int(row["micro_step"])
-        return 0 if micro_step == NULL_INTEGER else micro_step + 1
-
-    def _last_row(self, recorded: Recorded, table: str) -> tuple[int | None, int | None]:
-        """step and t_ns of the newest row of a ring."""
-        row = self._newest_row(recorded, table)
-        if row is None:
-            return None, None
-        found = [int(row[name]) for name in ("step", "t_ns")]
-        step, t_ns = (None if value == NULL_INTEGER else value for value in found)
-        return step, t_ns
-
-    def _newest_row(self, recorded: Recorded, table: str) -> Any:
-        """The newest row of a ring; None without one."""
-        key = (Path(recorded.meta.rings) / table, recorded.meta.started_ns)
-        try:
-            with open_ring(recorded.meta, table) as ring:
-                highest, rows = ring.last(self._highest.get(key, 0))
-        except (OSError, RecordingError):
-            return None
-        self._highest[key] = highest
-        return rows[-1] if len(rows) else None
 
     # Endpoints --------------------------------------------------------------
 
@@ -415,7 +403,7 @@ class Registry:
             raise NotYours(f"{path} belongs to user id {owner}")
         for pattern in patterns:
             folders = [path] if pattern == "." else sorted(path.glob(pattern))
-            found = self._read(folder for folder in folders if (folder / "meta.json").is_file())
+            found = self._read(str(folder) for folder in folders if (folder / "meta.json").is_file())
             if found:
                 return sorted(found, key=lambda recorded: (recorded.meta.rank, recorded.meta.started_ns))
         raise EndpointUnknown(f"{path} holds no recording")

@@ -16,10 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from probe.archive.shipped import FILE as SHIPPED
+from probe.archive.shipped import Shipped, holds_segment
+from probe.archive.shipped import read as read_shipped
+from probe.archive.shipping import destination
 from probe.base.errors import ProbeError, RecordingError
 from probe.base.settings import Settings
 from probe.recording import declared, layout, places, segments
 from probe.recording.reader import (
+    Facts,
     RingFile,
     damaged_texts,
     open_ring,
@@ -43,12 +48,18 @@ _LEFTOVER_S = 30.0
 """Merged segments stay this long: a query may have listed but not read them yet."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Backlog:
     """The state of one ring; all of it can be restored from the files."""
 
+    folder: Path
+    """Of its segments."""
+    ring: Path
     watermark: int
+    facts: Facts | None = None
+    """Of the ring, when it was open last."""
     highest: int = 0
+    """Highest number written, as of the last time that rows were sealed."""
     waiting_since: float | None = None
     merged: bool = False
 
@@ -73,6 +84,8 @@ class Sealer:
         self.busy = threading.Lock()
         """Held while one recording is sealed or deleted."""
         self._rings: dict[tuple[Path, int, str], _Backlog] = {}
+        self._declared: dict[Path, tuple[tuple[int, int], list[Table]]] = {}
+        """By recording: the tables that its job declared, and which file said so."""
         self._done: set[tuple[Path, int]] = set()
         self._stopping = threading.Event()
         self._retention_due = 0.0
@@ -95,7 +108,7 @@ class Sealer:
         for recorded in recorded_now:
             if self._stopping.is_set() or self._lost():
                 return
-            if recorded.identity not in self._done:
+            if recorded.identity not in self._done and not self._was_finished(recorded):
                 self._attempt(recorded)
         self._done &= {recorded.identity for recorded in recorded_now}
         if time.monotonic() >= self._retention_due:
@@ -116,7 +129,7 @@ class Sealer:
     def _attempt(self, recorded: Recorded) -> None:
         try:
             with self.busy:
-                if (recorded.folder / "meta.json").exists():  # not deleted meanwhile
+                if os.path.exists(f"{recorded.folder}/meta.json"):  # not deleted meanwhile
                     self._drain(recorded)
         except FAILURES as error:
             text = str(error).partition("\n")[0]
@@ -125,6 +138,14 @@ class Sealer:
             self.failures[recorded.folder] = text
         else:
             self.failures.pop(recorded.folder, None)
+
+    def _was_finished(self, recorded: Recorded) -> bool:
+        """Whether an earlier server has sealed everything and removed the rings: nothing is left to do."""
+        if os.path.exists(recorded.meta.rings) or not end_record.exists(recorded.folder):
+            return False
+        if end_record.is_sealed(recorded.folder, recorded.meta):
+            self._done.add(recorded.identity)
+        return recorded.identity in self._done
 
     def is_done(self, recorded: Recorded) -> bool:
         """Whether all rows of an ended process are sealed, or its rings are damaged and given up."""
@@ -136,7 +157,7 @@ class Sealer:
         final = not self.registry.lives(recorded)
         problems: list[str] = []
         try:
-            own = declared.read(recorded.folder)
+            own = self._declared_by(recorded)
         except ProbeError as error:
             own = []
             problems.append(error.message)
@@ -156,15 +177,30 @@ class Sealer:
         if problems:
             raise ValueError("; ".join(problems))
 
+    def _declared_by(self, recorded: Recorded) -> list[Table]:
+        """The tables that a job declared; a file is read again when it has changed. Raises `ProbeError`."""
+        try:
+            found = os.stat(f"{recorded.folder}/{declared.FILE}")
+        except FileNotFoundError:
+            return []
+        state = found.st_ino, found.st_mtime_ns
+        known = self._declared.get(recorded.folder)
+        if known is None or known[0] != state:
+            known = self._declared[recorded.folder] = state, declared.read(recorded.folder)
+        return known[1]
+
     def _drain_ring(self, recorded: Recorded, table: Table, final: bool) -> None:
-        folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
         pid = recorded.meta.pid
         key = (*recorded.identity, table.full_name)
         backlog = self._rings.get(key)
         if backlog is None:
+            folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
             segments.remove_temporaries(folder)
-            backlog = _Backlog(segments.watermark(segments.listing(folder, pid)))
+            path = Path(recorded.meta.rings) / f"{table.full_name}.ring"
+            backlog = _Backlog(folder, path, segments.watermark(segments.listing(folder, pid)))
             self._rings[key] = backlog
+        elif not final and not backlog.merged and not self._is_due(backlog, recorded.meta.owner):
+            return
         try:
             ring = open_ring(recorded.meta, table.full_name)
         except FileNotFoundError:
@@ -174,12 +210,28 @@ class Sealer:
         with ring:
             if table.on_demand and ring.columns != layout.stored_columns(table):
                 raise RecordingError(f"{ring.path} has other columns than {declared.FILE} says")
-            self._seal(recorded, table, ring, backlog, folder, final)
+            self._seal(recorded, table, ring, backlog, final)
         if backlog.merged:
-            self._compact(folder, pid, backlog)
+            self._compact(pid, backlog)
+
+    def _is_due(self, backlog: _Backlog, owner: layout.Owner) -> bool:
+        """Whether there may be rows to seal now: unsealed ones that are old, or a third of the ring. Looks at
+        a few places of the ring and reads no rows. Raises like `RingFile`."""
+        if backlog.waiting_since is not None and self._is_old(backlog.waiting_since):
+            return True
+        with RingFile(backlog.ring, owner, backlog.facts) as ring:
+            backlog.facts = ring.facts
+            if backlog.waiting_since is None:
+                if not ring.written_after(backlog.watermark):
+                    return False
+                backlog.waiting_since = time.monotonic()
+            return ring.written_after(backlog.watermark + ring.rows // 3)
+
+    def _is_old(self, since_s: float) -> bool:
+        return time.monotonic() - since_s >= self.settings.seal_interval_s
 
     def _seal(
-        self, recorded: Recorded, table: Table, ring: RingFile, backlog: _Backlog, folder: Path, final: bool
+        self, recorded: Recorded, table: Table, ring: RingFile, backlog: _Backlog, final: bool
     ) -> None:
         backlog.highest = ring.highest(max(backlog.highest, backlog.watermark))
         waiting = backlog.highest - backlog.watermark
@@ -189,8 +241,7 @@ class Sealer:
         now = time.monotonic()
         if backlog.waiting_since is None:
             backlog.waiting_since = now
-        old = now - backlog.waiting_since >= self.settings.seal_interval_s
-        if not (final or old or waiting > ring.rows // 3):
+        if not (final or self._is_old(backlog.waiting_since) or waiting > ring.rows // 3):
             return
         rows = ring.read(backlog.watermark, backlog.highest)
         texts: list[str | None] = [None]
@@ -203,7 +254,7 @@ class Sealer:
             rows, columns, texts = spelled(rows, ring.columns, texts)
             rows, texts, damaged = with_texts(rows, columns, texts)
             segments.set_texts(self._engine, texts)
-            sealed = segments.write(self._engine, folder, recorded.meta.pid, rows, columns)
+            sealed = segments.write(self._engine, backlog.folder, recorded.meta.pid, rows, columns)
             lost = ring.left_out(up_to=sealed.last)
             for what in filter(None, (lost, damaged_texts(table.full_name, damaged))):
                 server_journal.note(recorded.folder, {"event": exit_report.DAMAGE, "what": what})
@@ -211,9 +262,9 @@ class Sealer:
             backlog.merged = True
             backlog.waiting_since = now if backlog.highest > sealed.last else None
 
-    def _compact(self, folder: Path, pid: int, backlog: _Backlog) -> None:
-        found = segments.listing(folder, pid)
-        merged = segments.compact(self._engine, folder, found)
+    def _compact(self, pid: int, backlog: _Backlog) -> None:
+        found = segments.listing(backlog.folder, pid)
+        merged = segments.compact(self._engine, backlog.folder, found)
         old = segments.leftovers(found, _LEFTOVER_S, time.time())
         for segment in old:
             segment.path.unlink(missing_ok=True)
@@ -241,6 +292,7 @@ class Sealer:
         self._done.add(recorded.identity)
         for key in [key for key in self._rings if key[:2] == recorded.identity]:
             del self._rings[key]
+        self._declared.pop(recorded.folder, None)
 
     def _remove_socket(self, recorded: Recorded) -> None:
         """Remove the socket of a killed agent, unless a later process with its pid listens there."""
@@ -269,29 +321,48 @@ class Sealer:
     # Retention --------------------------------------------------------------
 
     def _keep_retention(self, recorded_now: list[Recorded]) -> None:
-        """Delete the oldest segments beyond PROBE_RETENTION_BYTES, then recordings that are empty."""
-        found: list[tuple[int, Path, int]] = []
+        """Delete segments beyond PROBE_RETENTION_BYTES, the oldest first, those that wait to be shipped last;
+        then recordings that are empty."""
+        shipped = self._shipped(recorded_now)
+        found: list[tuple[bool, int, Path, int]] = []
         total = 0
         everything = places.recordings(self.registry.directory)
         for path in everything.glob("run=*/attempt=*/table=*/rank=*/*.parquet"):
             with contextlib.suppress(FileNotFoundError):
                 stat = path.stat()
-                found.append((stat.st_mtime_ns, path, stat.st_size))
+                waits = path.parent in shipped and not any(
+                    holds_segment(known, path) for known in shipped[path.parent]
+                )
+                found.append((waits, stat.st_mtime_ns, path, stat.st_size))
                 total += stat.st_size
         if total <= self.settings.retention_bytes:
             return
         newest = self._newest_of_the_living(recorded_now)
-        deleted = 0
-        for _, path, size in sorted(found):
+        deleted = lost = 0
+        for waits, _, path, size in sorted(found):
             if total <= self.settings.retention_bytes:
                 break
             if path not in newest:
                 path.unlink(missing_ok=True)
                 total -= size
                 deleted += 1
+                lost += waits
+        if lost:
+            _log.warning("retention: %d of the deleted segments were not in the archive yet", lost)
         if deleted:
             _log.info("retention: deleted the %d oldest segments", deleted)
         self._remove_empty(recorded_now)
+
+    def _shipped(self, recorded_now: list[Recorded]) -> dict[Path, list[Shipped]]:
+        """What is in the archives of the recordings that are to be in one, by folder of segments."""
+        found: dict[Path, list[Shipped]] = {}
+        for recorded in recorded_now:
+            url = destination(recorded.meta, self.settings)
+            if url:
+                known = read_shipped(recorded.folder, url)
+                for folder in recorded.folder.parent.glob(f"table=*/rank={recorded.meta.rank}"):
+                    found.setdefault(folder, []).append(known)
+        return found
 
     def _newest_of_the_living(self, recorded_now: list[Recorded]) -> set[Path]:
         """The newest segment of each table that is still written: it holds the watermark."""
@@ -314,7 +385,8 @@ class Sealer:
             attempt = recorded.folder.parent
             if any(attempt.glob(f"table=*/rank={recorded.meta.rank}/{recorded.meta.pid}-*.parquet")):
                 continue
-            for name in ("journal.bin", "watch.bin", "crash.txt", "end.json", declared.FILE, "meta.json"):
+            files = ("journal.bin", "watch.bin", "crash.txt", "end.json", declared.FILE, SHIPPED, "meta.json")
+            for name in files:
                 (recorded.folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 recorded.folder.rmdir()

@@ -21,6 +21,7 @@ from typing import Any
 import duckdb
 
 from probe.base.errors import ProbeError
+from probe.server.runtime.threads import show_name
 
 _log = logging.getLogger("probe.threads")
 FAILURES = (
@@ -93,6 +94,7 @@ class Supervised:
         return True
 
     def _body(self) -> None:
+        show_name()
         began_s = time.monotonic()
         ended = False
         try:

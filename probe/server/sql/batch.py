@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from probe.base.errors import ProbeError, QueryTimeout, SqlInvalid
-from probe.server.sql.statements import Query, explain, is_about, lock, parsed
+from probe.confined.reading_sql import explain, lock, parsed, plain
+from probe.server.sql.statements import Query, is_about
 
 if TYPE_CHECKING:
     import duckdb
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 SHARE_RATIO = 0.25
 """Share of the remaining time that one statement may take; never more than a query may."""
-LONGEST_TEXT = 2000
+TELL_S = 0.1
+"""Time between two parts of an answer that are sent ahead: a person sees them one after the other."""
 MOST_PARSED = 256
 _POLL_S = 0.05
 _PARSED: dict[str, list[duckdb.Statement]] = {}
@@ -49,6 +50,8 @@ class Batch(Query):
         self._contents: dict[str, str] = {}
         self._turn = threading.Lock()
         self._over = threading.Event()
+        self.tell: Callable[[bytes], None] | None = None
+        """Sends the results of some of the statements ahead of the answer, if somebody waits for them."""
 
     def _tables(self, request: dict[str, Any], own: Collection[Table]) -> list[Table]:
         """The tables that any statement mentions; each is searched alone, as words of two may form a name."""
@@ -70,13 +73,24 @@ class Batch(Query):
         watch = threading.Thread(target=self._watch, name="probe-shares")
         watch.start()
         try:
-            results = [self._result(connection, one) for one in self.statements]
+            results = self._results(connection)
         finally:
             self._over.set()
             watch.join()
             self._over.clear()
         answer = {"results": results, "notes": [*self.notes, *notes], "filled_ms": filled_ms}
         return json.dumps(answer, separators=(",", ":")).encode()
+
+    def _results(self, connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+        results: list[dict[str, Any]] = []
+        told, told_s = 0, time.monotonic()
+        for one in self.statements:
+            results.append(self._result(connection, one))
+            if self.tell is not None and time.monotonic() - told_s > TELL_S:
+                part = {"first": told, "results": results[told:]}
+                self.tell(json.dumps(part, separators=(",", ":")).encode())
+                told, told_s = len(results), time.monotonic()
+        return results
 
     def _watch(self) -> None:
         """Interrupt a statement that takes more than its share."""
@@ -151,7 +165,7 @@ def _rows(
         rows = connection.fetchmany(one["limit"])
     except (ValueError, OverflowError, TypeError) as error:
         raise SqlInvalid(f"a value in the result cannot be converted: {error}") from None
-    return columns, [[_plain(value) for value in row] for row in rows]
+    return columns, [[plain(value) for value in row] for row in rows]
 
 
 def _parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
@@ -161,15 +175,6 @@ def _parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Stat
             _PARSED.clear()
         _PARSED[sql] = parsed(connection, sql)
     return _PARSED[sql]
-
-
-def _plain(value: Any) -> Any:
-    """Numbers as numbers, all else as text."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, Decimal):
-        return float(value)
-    return str(value)[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
 def _failed(error: ProbeError, began: float) -> dict[str, Any]:

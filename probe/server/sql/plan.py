@@ -38,6 +38,10 @@ class Plan:
     """If set, only about so many of the newest rows are read."""
     made: dict[Path, dict[str, Table]] = field(default_factory=dict)
     """The tables that each process made on demand, by folder and name."""
+    texts: dict[Path, list[str | None]] = field(default_factory=dict)
+    """The texts that rings refer to, by their folder, as far as they were read; see `RingRows`."""
+    by_name: bool = False
+    """Whether some segments lack columns that others have: their names are looked up in each."""
     every_table: bool = False
     """Whether tables exist that the SQL does not mention: an error names those that it may have meant."""
 

@@ -12,18 +12,16 @@ import json
 import logging
 import os
 import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from probe.base.errors import QueryTimeout, QueryWorkerDied, TooMany, from_dict
-from probe.boot import launch
-from probe.server.sql.worker import LENGTH
+from probe.confined.worker_frames import LENGTH, start
 
 _log = logging.getLogger("probe.query")
+Ahead = Callable[[bytes], None]
+"""Gets a part of an answer on the event loop."""
 WORKERS = 4
 """Worker processes; further queries wait for one, within their deadline."""
 VIEWERS_WORKERS = WORKERS // 2
@@ -44,23 +42,9 @@ class _Worker:
     def __init__(self, roots: frozenset[Path], memory_bytes: int) -> None:
         self.roots = roots
         self._identities = _identities(roots)
-        ours, theirs = socket.socketpair()
-        try:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "probe.server.sql.worker",
-                    str(theirs.fileno()), str(os.getpid()), str(memory_bytes), *map(str, sorted(roots)),
-                ],
-                pass_fds=[theirs.fileno()], env=_environment(), cwd="/", start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        self._socket = ours
+        words = (str(memory_bytes), *map(str, sorted(roots)))
+        self.process, self._socket = start("probe.server.sql.worker", words)
+        self._socket.setblocking(False)
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.ready = False
@@ -92,14 +76,21 @@ class _Worker:
             _log.warning("query workers run without: %s", ", ".join(hello["missing"]))
         self.ready = True
 
-    async def ask(self, request: bytes, parts: Sequence[bytes]) -> tuple[dict[str, Any], bytes]:
-        """Send a request and the rows of other hosts; returns head and body of the answer."""
+    async def ask(
+        self, request: bytes, parts: Sequence[bytes], ahead: Ahead | None
+    ) -> tuple[dict[str, Any], bytes]:
+        """Send a request and the rows of other hosts; returns head and body of the answer. `ahead` gets the
+        parts that come before it."""
         assert self._writer is not None
         for frame in (request, *parts):
             self._writer.write(LENGTH.pack(len(frame)))
             self._writer.write(frame)
             await self._writer.drain()
         head, body = json.loads(await self._receive()), await self._receive()
+        while "ahead" in head:
+            if ahead is not None:
+                ahead(body)
+            head, body = json.loads(await self._receive()), await self._receive()
         self.answers += 1
         return head, body
 
@@ -153,11 +144,12 @@ class Pool:
     async def run(
         self, request: dict[str, Any], timeout_s: float, extra_roots: Iterable[Path], gone: Awaitable[None],
         parts: Sequence[tuple[str, bytes]] | None = None, asked_s: float | None = None, *,
-        viewer: bool = False,
+        viewer: bool = False, ahead: Ahead | None = None,
     ) -> bytes:
         """The answer: JSON, or packed rows. `parts`: names of other hosts, and their packed rows. `timeout_s`
         counts from now and includes the wait for a worker; `asked_s` is the whole limit, for messages. `gone`
-        completes when the caller disconnects; then the query is stopped. `viewer`: the caller is one.
+        completes when the caller disconnects; then the query is stopped. `viewer`: the caller is one. `ahead`
+        gets parts of the answer of a batch, as soon as they are there.
 
         Raises the `ProbeError` that says why there is no answer.
         """
@@ -175,13 +167,13 @@ class Pool:
             leaving = asyncio.ensure_future(gone)
             try:
                 known_s = timeout_s if asked_s is None else asked_s
-                return await self._run(request, deadline, known_s, roots, leaving, parts)
+                return await self._run(request, deadline, known_s, roots, leaving, parts, ahead)
             finally:
                 leaving.cancel()
 
     async def _run(
         self, request: dict[str, Any], deadline: float, asked_s: float, roots: frozenset[Path],
-        leaving: asyncio.Future[None], parts: Sequence[tuple[str, bytes]] | None,
+        leaving: asyncio.Future[None], parts: Sequence[tuple[str, bytes]] | None, ahead: Ahead | None,
     ) -> bytes:
         """Run it on a worker. If a used worker dies, earlier queries may be the cause: try a new one."""
         loop = asyncio.get_running_loop()
@@ -192,8 +184,10 @@ class Pool:
             timed = {**request, "timeout_s": left_s, "asked_s": asked_s}
             if parts is not None:
                 timed["hosts"] = [host for host, _ in parts]
+            if ahead is not None:
+                timed["ahead"] = True
             try:
-                return await self._ask(worker, timed, [data for _, data in parts or ()], leaving)
+                return await self._ask(worker, timed, [data for _, data in parts or ()], leaving, ahead)
             except (asyncio.IncompleteReadError, OSError):
                 if not used:
                     break
@@ -214,9 +208,10 @@ class Pool:
         return worker
 
     async def _ask(
-        self, worker: _Worker, request: dict[str, Any], parts: Sequence[bytes], leaving: asyncio.Future[None]
+        self, worker: _Worker, request: dict[str, Any], parts: Sequence[bytes],
+        leaving: asyncio.Future[None], ahead: Ahead | None,
     ) -> bytes:
-        asking = asyncio.ensure_future(worker.ask(json.dumps(request).encode(), parts))
+        asking = asyncio.ensure_future(worker.ask(json.dumps(request).encode(), parts, ahead))
         keep = False
         try:
             await asyncio.wait(
@@ -294,18 +289,6 @@ def _cpu_ticks(pid: int) -> int:
         return int(fields[11]) + int(fields[12])
     except (OSError, IndexError, ValueError):
         return 0
-
-
-def _environment() -> dict[str, str]:
-    wanted = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME")
-    kept = {name: os.environ[name] for name in wanted if name in os.environ}
-    return {
-        **kept,
-        "LANG": "C.UTF-8", "HOME": "/nonexistent", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPATH": os.pathsep.join(launch.import_paths(("probe", "duckdb", "numpy"))),
-        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2",
-        "ARROW_DEFAULT_MEMORY_POOL": "system",  # another reserves address space, which is limited
-    }
 
 
 def _identities(roots: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:

@@ -6,16 +6,18 @@ import duckdb, numpy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import numpy as np
 
+from probe.base.errors import RecordingError
 from probe.recording import segments
 from probe.recording.layout import NOBODY, Owner
-from probe.recording.reader import Rows, for_duckdb
+from probe.recording.reader import NUMBER, RingFile, Rows, damaged_texts, spelled, with_texts
+from probe.recording.strings import read_strings
 from probe.recording.tables import Table
 
 AT_ONCE_BYTES = 32 << 20
@@ -40,18 +42,64 @@ class Source:
 
 
 class RingRows:
-    """Rows for the table `target`, in the order in which they are added; `flush` inserts what is
-    collected."""
+    """Rows of `table` for the table `target`, which has some of its `columns`, in the order in which they are
+    added; `flush` inserts what is collected. `texts` keeps what was read of each process's."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, target: str) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, table: Table, columns: Collection[str], target: str,
+        texts: dict[Path, list[str | None]],
+    ) -> None:
         self._connection = connection
-        self._known = {column.name for column in table.columns}
+        self._table = table
+        self._known = columns
         self._target = target
+        self._read_texts = texts
         self._parts: list[tuple[Source, Rows]] = []
         self._columns: Columns = ()
         self._bytes = 0
         self._texts: list[str | None] = [None]
         self._numbers: dict[str | None, int] = {None: 0}
+
+    def read(self, source: Source, after: int, notes: list[str]) -> tuple[int, int]:
+        """Add the rows after `after` of one process's ring; the number of the last row written, and how many
+        were added. Raises what `RingFile` does."""
+        with RingFile(source.rings / f"{self._table.full_name}.ring", source.owner) as ring:
+            highest = max(after, ring.highest(after))
+            rows = ring.read(after, highest)
+            columns = ring.columns
+            if ring.left_out():
+                notes.append(f"pid {source.pid}: {ring.left_out()}")
+            if not len(rows) and ring.highest() < after:
+                name = self._table.full_name
+                notes.append(f"pid {source.pid}: the ring of {name} is older than its sealed rows")
+        if len(rows):
+            texts = self._texts_of(source, ring, rows, notes)
+            rows, columns, texts = spelled(rows, columns, texts)
+            rows, texts, damaged = with_texts(rows, columns, texts)
+            if damaged:
+                notes.append(f"pid {source.pid}: {damaged_texts(self._table.full_name, damaged)}")
+            self.add(source, rows, columns, texts)
+        return highest, len(rows)
+
+    def _texts_of(self, source: Source, ring: RingFile, rows: Rows, notes: list[str]) -> list[str | None]:
+        """The texts that the rows refer to; none, and a note, if they cannot be read. Read again only when
+        the rows refer to newer ones."""
+        highest = max((int(rows[name].max()) for name, kind in ring.columns if kind == "VARCHAR"), default=0)
+        known = self._read_texts.get(source.rings, [None])
+        if highest < len(known):
+            return known
+        try:
+            found = self._read_texts[source.rings] = read_strings(
+                source.rings / "strings", source.owner, ring.version
+            )
+            return found
+        except FileNotFoundError:
+            if not ring.path.exists():  # just sealed and removed
+                raise
+            notes.append(f"pid {source.pid}: the texts in {source.rings} are gone")
+        except (OSError, RecordingError) as error:
+            notes.append(f"pid {source.pid}: {error}")
+        return [None]
 
     def add(self, source: Source, rows: Rows, columns: Columns, texts: Sequence[str | None]) -> None:
         """Add rows of one process's ring, whose VARCHAR columns are indices into `texts`."""
@@ -63,7 +111,7 @@ class RingRows:
         rows = rows.copy()  # the original is read-only
         numbers = np.array([self._number(text) for text in texts] or [0], np.uint32)
         for name, kind in columns:
-            if kind == "VARCHAR":
+            if kind == "VARCHAR" and name in self._known:
                 own = rows[name]
                 rows[name] = numbers[np.where(own < len(numbers), own, 0)]
         self._parts.append((source, rows))
@@ -83,7 +131,7 @@ class RingRows:
         parts, self._parts, self._bytes = self._parts, [], 0
         rows = parts[0][1] if len(parts) == 1 else np.concatenate([part for _, part in parts])
         kept = tuple(column for column in self._columns if column[0] in self._known)
-        arrays, expressions = for_duckdb(rows, kept)
+        arrays, expressions = segments.for_duckdb(rows, kept)
         counts = [len(part) for _, part in parts]
         for name, kind in _OWNER:
             values = [getattr(source, name) for source, _ in parts]
@@ -93,7 +141,11 @@ class RingRows:
             text = f"getvariable('probe_texts')[probe_{name} + 1]" if kind == "VARCHAR" else f"probe_{name}"
             expressions.append(text)
         segments.set_texts(self._connection, self._texts)
-        targets = ", ".join(f'"{name}"' for name, _ in (*kept, *_OWNER))
+        names = [name for name, _ in (*kept, *_OWNER)]
+        if NUMBER in self._known:
+            names.append(NUMBER)
+            expressions.append(NUMBER)
+        targets = ", ".join(f'"{name}"' for name in names)
         self._connection.register("probe_rows", arrays)
         try:
             self._connection.execute(

@@ -1,8 +1,6 @@
-"""A request in the query worker: its SQL is checked, sandboxed, run and encoded.
+"""A request in the query worker: its SQL is checked, its tables are filled, and it is run and encoded.
 
-The order is: the tables are filled (`views.build`), the connection is locked (`lock`), and the statement that
-passed `parsed` is run. Runs in the query worker; may import duckdb, inside functions, so that the worker can
-enter its sandbox first.
+Runs in the query worker; may import duckdb, inside functions, so that the worker can enter its sandbox first.
 """
 
 from __future__ import annotations
@@ -13,26 +11,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probe.base.errors import ProbeError, QueryOutOfMemory, QueryTimeout, QueryWorkerDied, SqlInvalid
+from probe.confined.reading_sql import execute, lock, parsed
 
 if TYPE_CHECKING:
     import duckdb
 
     from probe.recording.tables import Table
     from probe.server.sql.plan import Plan
-
-LONGEST_SQL_BYTES = 64 << 10
-LOCK_DOWN = (
-    "SET autoinstall_known_extensions = false",
-    "SET autoload_known_extensions = false",
-    "SET allow_community_extensions = false",
-    "SET allow_persistent_secrets = false",
-    "SET enable_logging = false",
-    "SET enable_progress_bar = false",
-    "SET temp_directory = ''",
-)
-_AS_TEXT = ("TIMESTAMP", "DATE", "TIME", "INTERVAL")
-INTERNAL = QueryWorkerDied("the query hit an internal error of the SQL engine")
 
 
 class Query:
@@ -101,8 +86,9 @@ class Query:
     def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
         """The JSON of the answer; in another form the rows, packed with the rest. Raises `ProbeError` or what
         DuckDB raises."""
+        from probe.confined import results
         from probe.server.runtime import packed_answers
-        from probe.server.sql import compatibility, remote_rows, results, views
+        from probe.server.sql import compatibility, remote_rows, views
 
         started = time.monotonic()
         self.connection = connection
@@ -156,114 +142,3 @@ def is_about(error: duckdb.Error, files: list[str]) -> bool:
     return bool(files) and (
         type(error) is duckdb.Error or "arquet" in text or any(file in text for file in files)
     )
-
-
-def parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
-    """The statement from DuckDB's own parser; several if the engine expands it into them.
-
-    Raises `SqlInvalid` for more than one statement, and for one that does not only read."""
-    import duckdb
-
-    try:
-        encoded = sql.encode("utf-8")
-    except UnicodeEncodeError:
-        raise SqlInvalid("the SQL contains a lone surrogate") from None
-    if len(encoded) > LONGEST_SQL_BYTES:
-        raise SqlInvalid(f"the SQL is longer than {LONGEST_SQL_BYTES} bytes")
-    if "\x00" in sql:
-        raise SqlInvalid("the SQL contains a NUL character")
-    statements = connection.extract_statements(sql)
-    expanded = len(statements) > 1 and not any(statement.query for statement in statements)
-    if len(statements) != 1 and not expanded:  # before DuckDB 2.0 PIVOT expands into parts without a text
-        raise SqlInvalid(
-            f"expected one statement, found {len(statements)}", hint="Send them one by one."
-        )
-    try:
-        kind = statements[-1].type
-    except ValueError:  # newer than the engine's Python types
-        raise SqlInvalid("a recording is read-only; this is another kind of statement") from None
-    allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
-    if kind not in allowed:
-        raise SqlInvalid(
-            f"a recording is read-only; this is a {kind.name} statement",
-            hint="Use SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT, SHOW or EXPLAIN.",
-        )
-    return statements
-
-
-def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
-    """Allow these files and nothing else, permanently."""
-    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    connection.execute(f"SET allowed_paths = [{listed}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    connection.execute("BEGIN TRANSACTION READ ONLY")
-
-
-def execute(
-    connection: duckdb.DuckDBPyConnection, statements: list[duckdb.Statement], *, as_text: bool
-) -> list[tuple[str, str]]:
-    """Run the statement, so that its rows can be fetched; (name, type) of each column. `as_text`: dates and
-    times are fetched as text."""
-    import duckdb
-
-    *before, statement = statements
-    for part in before:
-        connection.execute(part)
-    types: list[tuple[str, str]] | None = None
-    if statement.type == duckdb.StatementType.SELECT and not before:
-        relation = connection.sql(statement)
-        types = [(name, str(kind)) for name, kind in zip(relation.columns, relation.types, strict=True)]
-        wrapped = with_text_columns(connection, statement.query, types) if as_text else None
-        if wrapped is not None:
-            connection.execute(wrapped)
-            return types
-    connection.execute(statement)
-    if types is None:
-        types = [(str(item[0]), str(item[1])) for item in connection.description or ()]
-    return types
-
-
-def with_text_columns(
-    connection: duckdb.DuckDBPyConnection, query: str, types: list[tuple[str, str]]
-) -> str | None:
-    """The query with dates, times and intervals as text, because Python cannot represent all of them exactly.
-
-    None when there are none."""
-    import duckdb
-
-    chosen = [
-        (kind.startswith(_AS_TEXT) and not kind.endswith("]")) or "TIME ZONE" in kind for _, kind in types
-    ]
-    if not any(chosen):
-        return None
-    items = ", ".join(
-        f"CAST(#{place} AS VARCHAR)" if as_text else f"#{place}"
-        for place, as_text in enumerate(chosen, 1)
-    )
-    wrapped = f"SELECT {items} FROM (\n{query.rstrip().rstrip(';')}\n)"
-    try:
-        return wrapped if len(connection.extract_statements(wrapped)) == 1 else None
-    except duckdb.ParserException:
-        return None
-
-
-def explain(error: BaseException, timeout_s: float) -> tuple[ProbeError, bool]:
-    """The error for the user, and whether the worker must be replaced after it."""
-    import duckdb
-
-    if isinstance(error, duckdb.InterruptException):
-        return QueryTimeout(f"the query was stopped after {timeout_s:g} s"), False
-    if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
-        return QueryOutOfMemory("the query needed more memory than queries may use"), True
-    if isinstance(error, RecursionError):
-        return SqlInvalid("the statement or its result is nested too deeply"), True
-    fatal = (duckdb.InternalException, duckdb.FatalException)
-    if isinstance(error, fatal) or not isinstance(error, duckdb.Error):
-        return INTERNAL, True
-    if "Traceback" in str(error):  # raised by the engine's conversion to Python
-        hint = "CAST the column to VARCHAR."
-        return SqlInvalid("a value in the result cannot be converted", hint=hint), False
-    return SqlInvalid(str(error)), False
-
-

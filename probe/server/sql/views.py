@@ -8,27 +8,29 @@ sealed in between is then read once, from its ring. Runs in the query worker; ma
 from __future__ import annotations
 
 import functools
-import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
 
+from probe.archive import typed_rows
 from probe.base.errors import RecordingError
+from probe.bundle import moment
 from probe.diagnose.recipes.local_query import make_tables
 from probe.recording import checked, declared, places, segments
 from probe.recording.journal import Hole, read_payloads, record_of
-from probe.recording.reader import RingFile, damaged_texts, spelled, with_texts
-from probe.recording.strings import read_strings
-from probe.recording.tables import COMMON, RINGS, TABLES, Table, columns_of
+from probe.recording.reader import NUMBER, RingFile
+from probe.recording.tables import COMMON, RINGS, TABLES, Column, Table, columns_of
 from probe.server.sql.plan import OLDEST_PART, Plan, Recent
 from probe.server.sql.remote_rows import NOT_CARRIED, RemoteRows, full_name, quoted_name, wanted_columns
 from probe.server.sql.ring_rows import RingRows, Source
 
 _TAILS = "ring_tails"
+_NUMBER = Column(NUMBER, "BIGINT", "", "")
+"""Number of a row within its table and process, as an archive counts it: in tables of SQL that names it."""
 _TABLE_OF = re.compile(rb'\{"table":"([\w.]+)"')
 """The beginning of a record of rows (`recording.journal` writes no spaces, and `table` first)."""
 _MOST_HOLES = 4
@@ -89,15 +91,20 @@ def build(
     """Fill the tables that `sql` mentions; returns notes for the user, and sets `plan.sealed`. `copied`: read
     the segments now, once for many statements; afterwards no file is needed."""
     plan.sealed.clear()
+    plan.texts.clear()
     _make_tables(connection, plan, sql, tables)
     notes: list[str] = []
-    rare = _journal_rows(plan, {table.full_name for table in tables if table.source == "journal"}, notes)
+    numbered = NUMBER in sql
+    journals = {table.full_name for table in tables if table.source == "journal"}
+    rare = (_numbered_rows if numbered else _journal_rows)(plan, journals, notes)
     for table in tables:
         if table.source == "ring":
             _ring_table(connection, table, plan, sql, notes, copied)
             continue
         if table.source == "journal":
-            _insert(connection, table, rare.pop(table.full_name, []))
+            if numbered:
+                connection.execute(f"ALTER TABLE {full_name(table)} ADD COLUMN {NUMBER} BIGINT")
+            _insert(connection, table, rare.pop(table.full_name, []), [_NUMBER] if numbered else [])
         elif table.full_name == "probe.rings":
             _insert(connection, table, _rings_rows(connection, plan, notes))
         elif table.full_name == "probe.tables":
@@ -126,13 +133,19 @@ def _add_remote(
 def _ring_table(
     connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, sql: str, notes: list[str], copied: bool
 ) -> None:
-    tail = f"{_TAILS}.{quoted_name(table.full_name)}"
-    columns = columns_of(table)
+    """A view of segments and of a table with the rows of rings; or, `copied`, one table with all that `sql`
+    may read: statements bind to a table a quarter faster than to a view of one."""
+    direct = copied and plan.remote is None
+    wanted = {*wanted_columns(table, sql), *re.findall(r"\w+", table.hidden)}
+    columns = [column for column in columns_of(table) if not direct or column.name in wanted]
+    columns += [_NUMBER] if NUMBER in sql else []
+    target = full_name(table) if direct else f"{_TAILS}.{quoted_name(table.full_name)}"
     described = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
-    connection.execute(f"CREATE TABLE {tail} ({described})")
+    connection.execute(f"CREATE TABLE {target} ({described})")
     files: dict[tuple[str, ...], list[str]] = {}
     """The segments, by the columns that they have."""
-    tails = RingRows(connection, table, tail)
+    kept = {column.name for column in columns}
+    tails = RingRows(connection, table, kept, target, plan.texts)
     for source in plan.sources:
         own = plan.made.get(source.folder, {}).get(table.full_name) if table.on_demand else table
         if own is None:
@@ -143,34 +156,72 @@ def _ring_table(
         try:
             before = len(notes)
             read = _add_source(table, tails, source, plan.recent, notes)
-            files.setdefault(tuple(column.name for column in columns_of(own)), []).extend(read.files)
+            have = tuple(one.name for one in (*columns_of(own), _NUMBER) if one.name in kept)
+            files.setdefault(have, []).extend(file for file in read.files if file not in plan.skip_files)
             # Not where notes report damage already, not all rows are wanted, or the table is never sealed.
             if table.sealed and len(notes) == before and (plan.recent is None or read.ring_lost):
                 notes += _lost(connection, table, source, read)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
+    sealed = {have: found for have, found in files.items() if found}
+    if sealed:
+        plan.sealed[table.full_name] = [file for found in sealed.values() for file in found]
+    if direct:
+
+        def insert(by_name: bool) -> None:
+            for have in list(left):
+                chosen = _select(connection, have, left[have], by_name)
+                connection.execute(f"INSERT INTO {target} BY NAME {chosen}")
+                del left[have]
+
+        left = dict(sealed)
+        _with_names(plan, insert)
+        tails.flush()
+        if table.hidden:
+            connection.execute(f"DELETE FROM {target} WHERE {table.hidden}")
+        return
     tails.flush()
     if plan.remote is not None:
-        plan.remote.insert(connection, table, tail)
+        plan.remote.insert(connection, table, target)
     names = ", ".join(quoted_name(column.name) for column in columns)
-    parts = [f"SELECT {names} FROM {tail}"]
-    types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
-    for have, found in files.items():
-        kept = [file for file in found if file not in plan.skip_files]
-        if kept:
-            plan.sealed.setdefault(table.full_name, []).extend(kept)
-            parts.insert(
-                0,
-                f"SELECT {', '.join(map(quoted_name, have))} FROM read_parquet("
-                f"[{', '.join(map(_quoted, kept))}], hive_partitioning = true, hive_types = {{{types}}})",
-            )
     where = f" WHERE ({table.hidden}) IS NOT TRUE" if table.hidden else ""
     chosen = copied or plan.remote is not None
     shown = ", ".join(map(quoted_name, wanted_columns(table, sql))) if chosen else names
-    connection.execute(  # statements bind to a table a quarter faster than to a view of one
-        f"CREATE {'TABLE' if copied else 'VIEW'} {full_name(table)} AS "
-        f"SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
-    )
+
+    def create(by_name: bool) -> None:
+        parts = [_select(connection, have, found, by_name) for have, found in sealed.items()]
+        parts.append(f"SELECT {names} FROM {target}")
+        connection.execute(
+            f"CREATE {'TABLE' if copied else 'VIEW'} {full_name(table)} AS "
+            f"SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
+        )
+
+    _with_names(plan, create)
+
+
+def _with_names(plan: Plan, read: Callable[[bool], object]) -> None:
+    """Read segments as all are of our version; if some lack a column, again `by_name`."""
+    try:
+        read(plan.by_name)
+    except (duckdb.BinderException, duckdb.InvalidInputException):
+        if plan.by_name:
+            raise
+        read(True)
+
+
+def _select(
+    connection: duckdb.DuckDBPyConnection, columns: Sequence[str], files: Sequence[str], by_name: bool
+) -> str:
+    """A SELECT of columns of segments. `by_name`: of those that any of them has, with NULL where a file lacks
+    one; that takes a millisecond for each file."""
+    types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
+    options = f"hive_partitioning = true, hive_types = {{{types}}}"
+    options += ", union_by_name = true" if by_name else ""
+    read = f"read_parquet([{', '.join(map(_quoted, files))}], {options})"
+    if by_name:
+        have = {str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {read}").fetchall()}
+        columns = [name for name in columns if name in have]
+    return f"SELECT {', '.join(map(quoted_name, columns))} FROM {read}"
 
 
 class _Read(NamedTuple):
@@ -192,7 +243,7 @@ def _add_source(
     sealed = segments.watermark(segments.visible(found))
     written, tail_rows, lost = sealed, 0, False
     try:
-        written, tail_rows = _read_tail(table, tails, source, sealed, notes)
+        written, tail_rows = tails.read(source, sealed, notes)
     except FileNotFoundError:
         # Rings are removed only after everything in them is sealed.
         found = segments.listing(folder, source.pid)
@@ -237,9 +288,10 @@ def _lost(connection: duckdb.DuckDBPyConnection, table: Table, source: Source, r
         return []
     if lost <= 0:
         return []
+    left_out = "left out of the bundle, " if (source.folder / moment.FILE).exists() else ""
     return [
-        f"{lost:,} of {written:,} rows of {table.full_name} (pid {source.pid}) are missing: overwritten in "
-        "memory before they were sealed, or deleted for PROBE_RETENTION_BYTES"
+        f"{lost:,} of {written:,} rows of {table.full_name} (pid {source.pid}) are missing: {left_out}"
+        "overwritten in memory before they were sealed, or deleted for PROBE_RETENTION_BYTES"
     ]
 
 
@@ -267,43 +319,6 @@ def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segm
     return kept[::-1]
 
 
-def _read_tail(
-    table: Table, tails: RingRows, source: Source, after: int, notes: list[str]
-) -> tuple[int, int]:
-    """Number of the last row written, and how many rows after `after` were copied."""
-    with RingFile(source.rings / f"{table.full_name}.ring", source.owner) as ring:
-        highest = max(after, ring.highest(after))
-        rows = ring.read(after, highest)
-        columns = ring.columns
-        if ring.left_out():
-            notes.append(f"pid {source.pid}: {ring.left_out()}")
-        if not len(rows) and ring.highest() < after:
-            notes.append(f"pid {source.pid}: the ring of {table.full_name} is older than its sealed rows")
-    if len(rows):
-        texts: list[str | None] = [None]
-        if any(kind == "VARCHAR" for _, kind in columns):
-            texts = _texts(source, ring, notes)
-        rows, columns, texts = spelled(rows, columns, texts)
-        rows, texts, damaged = with_texts(rows, columns, texts)
-        if damaged:
-            notes.append(f"pid {source.pid}: {damaged_texts(table.full_name, damaged)}")
-        tails.add(source, rows, columns, texts)
-    return highest, len(rows)
-
-
-def _texts(source: Source, ring: RingFile, notes: list[str]) -> list[str | None]:
-    """The texts that a ring's rows refer to; none, and a note, if they cannot be read."""
-    try:
-        return read_strings(source.rings / "strings", source.owner, ring.version)
-    except FileNotFoundError:
-        if not ring.path.exists():  # just sealed and removed
-            raise
-        notes.append(f"pid {source.pid}: the texts in {source.rings} are gone")
-    except (OSError, RecordingError) as error:
-        notes.append(f"pid {source.pid}: {error}")
-    return [None]
-
-
 def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Rows of the tables by name; each journal is read once, and only the needed records are decoded."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
@@ -319,6 +334,26 @@ def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, l
             for name, payload in _chosen(payloads, tables, plan.recent):
                 record = record_of(payload) or {}
                 found[name] += [{**row, **common} for row in record.get("rows", ())]
+    return found
+
+
+def _numbered_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """As `_journal_rows`, each row with its number in an archive."""
+    from probe.archive import rows
+
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
+    for source in plan.sources if tables else []:
+        common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
+        try:
+            written, _ = rows.entries(source.folder)
+        except OSError as error:
+            notes.append(f"pid {source.pid}: its journals cannot be read: {error.strerror}")
+            continue
+        for one in written:
+            if one.table.full_name in tables:
+                found[one.table.full_name] += [
+                    {**row, **common, NUMBER: one.first | place} for place, row in enumerate(one.rows)
+                ]
     return found
 
 
@@ -426,31 +461,18 @@ def _description(tables: Iterable[Table]) -> list[dict[str, Any]]:
     ]
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Insert dictionaries; a value that does not fit its column becomes NULL."""
+def _insert(
+    connection: duckdb.DuckDBPyConnection, table: Table, rows: list[dict[str, Any]],
+    more: Sequence[Column] = (),
+) -> None:
+    """Insert dictionaries; a value that does not fit its column becomes NULL. `more`: columns that the table
+    has behind its own."""
     if not rows:
         return
-    columns = columns_of(table)
-    texts = json.dumps([[_as_text(row.get(column.name)) for column in columns] for row in rows])
-    selected = ", ".join(
-        f"TRY_CAST(texts[{place}] AS {column.type})" for place, column in enumerate(columns, 1)
-    )
+    columns = [*columns_of(table), *more]
     connection.execute(
-        f"INSERT INTO {full_name(table)}"
-        f" SELECT {selected} FROM (SELECT unnest(from_json(?, '[[\"VARCHAR\"]]')) AS texts)", [texts]
+        f"INSERT INTO {full_name(table)} {typed_rows.query(columns)}", [typed_rows.parameter(columns, rows)]
     )
-
-
-def _as_text(value: Any) -> str | None:
-    """Every value as text: DuckDB guesses an array's type from a sample of its values."""
-    if value is None:
-        return None
-    kind = type(value)
-    if kind is str:
-        return str(value) if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-    if kind is int or (kind is float and value - value == 0.0):  # twice as fast as json.dumps
-        return repr(value)
-    return json.dumps(value)
 
 
 def damaged(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> list[str]:

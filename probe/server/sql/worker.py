@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
-import struct
 import sys
 import threading
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe.base.errors import ProbeError
-from probe.server.sql import compatibility, sandbox
+from probe.confined import sandbox
+from probe.confined.reading_sql import INTERNAL, database, explain
+from probe.confined.worker_frames import python_paths, receive, send
+from probe.server.sql import compatibility
 from probe.server.sql.batch import Batch
-from probe.server.sql.statements import INTERNAL, LOCK_DOWN, Query, explain, is_about
+from probe.server.sql.statements import Query, is_about
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,7 +48,6 @@ FAST_BURST_S = 1.0
 """Share of a core, and seconds at once, that queries may use at full priority."""
 QUERIES = 500
 """Queries after which a worker is replaced, so that nothing accumulates in it."""
-LENGTH = struct.Struct("<I")
 
 
 class Worker:
@@ -59,6 +60,8 @@ class Worker:
         self._database: duckdb.DuckDBPyConnection | None = None
         self._clock: int | None = None
         """The CPU clock of the thread that runs the query."""
+        self._fast_s = 0.0
+        """CPU time after which the current query gave way, infinite if it has not."""
 
     def serve(self, missing: list[str]) -> None:
         """Answer until the server closes the socket or the worker has to be replaced."""
@@ -76,11 +79,13 @@ class Worker:
                 target=self._turn, args=(asked, self._database, behind), name="probe-query"
             )
             self._clock = None
+            self._fast_s = 0.0 if behind else math.inf
             thread.start()
             short_s = SHORT_BATCH_S if "batch" in asked else SHORT_QUERY_S
             while not behind and thread.is_alive() and self._used_s() < short_s:
                 thread.join(_POLL_S)
             if not behind and thread.is_alive():
+                self._fast_s = self._used_s()
                 self._priority.give_way(thread.native_id)
             thread.join()
             if self._database is None:
@@ -109,25 +114,13 @@ class Worker:
         if not head["recycle"]:
             database.close()  # after the answer: it takes longer than a small query
             self._database = self.new_database()
-        self._priority.spend(time.thread_time())
+        self._priority.spend(min(self._fast_s, time.thread_time()))
 
     def new_database(self) -> duckdb.DuckDBPyConnection:
         """An empty in-memory database, locked down as far as it can be before the query is known."""
-        import duckdb
-
         from probe.server.sql import views
 
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "threads": 1,
-                "memory_limit": f"{self._memory_bytes}B",
-                "disable_database_invalidation": True,
-                "python_enable_replacements": False,
-            },
-        )
-        for statement in LOCK_DOWN:
-            connection.execute(statement)
+        connection = database(self._memory_bytes)
         views.prepare(connection)
         return connection
 
@@ -137,7 +130,12 @@ class Worker:
         """Head and body of the answer."""
         import duckdb
 
-        query = Batch(request) if "batch" in request else Query(request)
+        query: Query
+        if "batch" in request:
+            query = batch = Batch(request)
+            batch.tell = self._send_ahead if request.get("ahead") else None
+        else:
+            query = Query(request)
         timer = threading.Timer(query.timeout_s, query.stop)
         timer.name = "probe-deadline"
         timer.start()
@@ -158,9 +156,15 @@ class Worker:
             head.update(error.as_dict(), status=error.status)
         return head, body
 
+    def _send_ahead(self, part: bytes) -> None:
+        """Send a part of the answer: frames like the answer's, with `ahead` in the head."""
+        send(self._server, b'{"ahead":true}')
+        send(self._server, part)
+
     def _run(self, query: Query, connection: duckdb.DuckDBPyConnection) -> bytes:
-        """Run the query; if segments were removed or are damaged, run it again without them. If a table is
-        missing, once more with all of them, for the names in its message."""
+        """Run the query; if segments were removed or are damaged, run it again without them. If some lack
+        columns that others have, again with NULL there. If a table is missing, once more with all of them,
+        for the names in its message."""
         import duckdb
 
         from probe.server.sql import views
@@ -171,6 +175,9 @@ class Worker:
             if isinstance(error, duckdb.CatalogException) and not query.plan.every_table:
                 query.plan.every_table = True
                 return query.run(self.new_database())
+            if "union_by_name" in str(error) and query.files and not query.plan.by_name:
+                query.plan.by_name = True
+                return self._run(query, self.new_database())
             if not is_about(error, query.files):
                 raise
             if all(Path(file).exists() for file in query.files):
@@ -212,7 +219,7 @@ class Priority:
         return False
 
     def spend(self, cpu_s: float) -> None:
-        """Count the CPU time of a query."""
+        """Count the CPU time that a query used at full priority."""
         self._left_s = max(-FAST_BURST_S, self._left_s - cpu_s)
 
     def give_way(self, thread: int | None) -> None:
@@ -227,41 +234,6 @@ class Priority:
             return self._session >= 0 and os.write(self._session, str(nice).encode()) > 0
         except OSError:
             return False
-
-
-def send(connection: socket.socket, data: bytes) -> None:
-    """Send one frame."""
-    connection.sendall(LENGTH.pack(len(data)) + data)
-
-
-def receive(connection: socket.socket) -> bytes | None:
-    """Receive one frame; None when the other side is gone."""
-    head = _exactly(connection, LENGTH.size)
-    return None if head is None else _exactly(connection, LENGTH.unpack(head)[0])
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    parts: list[bytes] = []
-    while size:
-        part = connection.recv(min(size, 1 << 20))
-        if not part:
-            return None
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def python_paths() -> list[Path]:
-    """Folders of this interpreter and its libraries that the worker needs."""
-    found = [Path(sys.prefix), Path(sys.base_prefix)]
-    found += [Path(entry) for entry in sys.path if "python" in entry and "lib" in Path(entry).parts]
-    for name in ("probe", "duckdb", "_duckdb", "numpy"):
-        spec = find_spec(name)
-        if spec is not None and spec.submodule_search_locations:
-            found += [Path(place) for place in spec.submodule_search_locations]
-        elif spec is not None and spec.origin:
-            found.append(Path(spec.origin))
-    return [path for path in found if path != Path("/")]
 
 
 def main(arguments: list[str]) -> None:

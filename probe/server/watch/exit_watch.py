@@ -100,6 +100,7 @@ class ExitWatch:
         self._stopping = threading.Event()
         self._thread = Supervised("probe-exits", self._run, self._stopping)
         registry.complete_exit = self.complete_exit
+        registry.is_held_alive = self.is_held_alive
 
     def start(self) -> None:
         """Watch all living processes, and start the thread."""
@@ -110,7 +111,7 @@ class ExitWatch:
     def stop(self, wait_s: float) -> None:
         """End the thread within `wait_s`, and close all descriptors."""
         self._stopping.set()
-        self._registry.complete_exit = None
+        self._registry.complete_exit = self._registry.is_held_alive = None
         os.eventfd_write(self._wake, 1)
         if not self._thread.stop(wait_s):
             return
@@ -143,6 +144,17 @@ class ExitWatch:
             if held.group is not None:
                 self._sample(held.group, time.monotonic())
             self._events.register(descriptor, select.EPOLLIN)
+
+    def is_held_alive(self, recorded: Recorded) -> bool | None:
+        """Whether a process lives, from its pidfd, which costs a fiftieth of a look into /proc; None if it is
+        not held. Any thread."""
+        with self._lock:
+            held = self._held.get(recorded.folder)
+            if held is None or held.recorded.identity != recorded.identity:
+                return None
+            poller = select.poll()
+            poller.register(held.descriptor, select.POLLIN)
+            return not poller.poll(0)
 
     def _run(self) -> None:
         scan_due = 0.0

@@ -11,12 +11,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from probe.base import clock
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process.evidence import Evidence
+from probe.diagnose.process.progress import Progress
 from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
 from probe.diagnose.states import ALARM, NOTICE, OK
@@ -25,12 +27,13 @@ from probe.recording.journal import read_journal
 from probe.server.recordings import exit_report, server_journal
 from probe.server.recordings.registry import Recorded, Registry
 from probe.server.watch import rank_facts
+from probe.server.watch.latest_rows import RankRows
 
 COMPARE_S = 1.0
 """Time between comparisons: a straggler is to be noticed within five seconds, two of which are the steps that
 it must be slow for."""
-COMPARE_COST = 20.0
-"""…but at least this many times the CPU time of a comparison: a twentieth of a core."""
+COMPARE_COST = 50.0
+"""…but at least this many times the CPU time of a comparison: a fiftieth of a core."""
 CAUGHT_UP_LOOKS = 3
 """A straggler has caught up when this many comparisons in a row found none."""
 
@@ -55,6 +58,8 @@ class _Pace:
     slow: Recorded | None = None
     since_step: int | None = None
     gone: int = 0
+    rows: dict[tuple[Path, int], RankRows] = field(default_factory=dict)
+    """The last calls and steps of each rank."""
 
 
 class JobWatch:
@@ -115,15 +120,26 @@ class JobWatch:
 
     # Jobs that make progress ---------------------------------------------------
 
-    def compare(self, wanted: Key, ranks: Sequence[Recorded]) -> None:
-        """Compare the ranks of a job that all live, none of them late, if that is due."""
+    def compare(self, wanted: Key, ranks: Sequence[tuple[Recorded, Progress | None]]) -> None:
+        """Compare the ranks of a job that all live, none of them late, if that is due and rows are new."""
         pace = self._paces.setdefault(wanted, _Pace())
         now_s, began_s = time.monotonic(), time.thread_time()
         if len(ranks) < 2 or now_s < pace.due_s:
             return
-        found = diagnose_job(self._rough(ranks))
-        self._note(pace, ranks, found)
+        if self._read_rows(pace, [recorded for recorded, _ in ranks]):
+            facts = [
+                rank_facts.rough(self._registry, recorded, progress, rows=pace.rows[recorded.identity])
+                for recorded, progress in ranks
+            ]
+            self._note(pace, [recorded for recorded, _ in ranks], diagnose_job(facts))
         pace.due_s = now_s + max(COMPARE_S, COMPARE_COST * (time.thread_time() - began_s))
+
+    def _read_rows(self, pace: _Pace, ranks: Sequence[Recorded]) -> bool:
+        """Whether there is a new call or step of any of these ranks."""
+        if pace.rows.keys() != {recorded.identity for recorded in ranks}:
+            many = rank_facts.rows_of_each(len(ranks))
+            pace.rows = {recorded.identity: RankRows(recorded.meta, *many) for recorded in ranks}
+        return sum(rows.read() for rows in pace.rows.values()) > 0  # reads all of them
 
     def forget(self, living: Iterable[Key]) -> None:
         """Drop the state of all other jobs."""

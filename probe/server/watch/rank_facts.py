@@ -2,22 +2,29 @@
 
 They come from each rank's recording (rings, segments when those are gone, journals), so a rank that is
 stopped, holds the GIL or is dead is known as well as a running one. Evidence on ranks without progress is
-gathered from outside, all at once, which takes about a second; no agent is called. Blocks: the server's
+gathered from outside, all at once, which takes up to a second; no agent is called. Blocks: the server's
 request threads, the watch. May import what `probe.diagnose` may.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from probe.base import clock
+from probe.base.errors import RecordingError
+from probe.bundle import moment
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import stall_thresholds, wording
 from probe.diagnose.process.evidence import Evidence, Frame, gather, stall_setting
+from probe.diagnose.process.kernel_waits import Rested
 from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import History, Progress
+from probe.diagnose.process.settled import settled
 from probe.diagnose.process.stack_patterns import innermost
 from probe.diagnose.ranks.rank_evidence import Facts, calls_of, steps_of
 from probe.diagnose.states import OK
@@ -26,6 +33,7 @@ from probe.recording.segments import last_rows
 from probe.server.recordings import server_journal
 from probe.server.recordings.end_verdicts import verdict_of_end
 from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
+from probe.server.watch.latest_rows import RankRows
 
 CALLS, STEPS = 1024, 256
 """Newest rows read of python.collectives and python.steps: a step has several calls."""
@@ -39,18 +47,21 @@ nearly all wait in the same call, and their rows say so."""
 _WAITING_INSPECTED = 2
 """…of them at most so many whose rows say that they only wait."""
 _MOST_FRAMES = 3
+_Rested = Callable[[Path, int | None], Rested | None]
 
 
-def of_host(registry: Registry, ranks: Sequence[Recorded]) -> list[Facts]:
-    """Facts of these ranks; takes about a second when some make no progress, else milliseconds."""
+def of_host(registry: Registry, ranks: Sequence[Recorded], rested: _Rested) -> list[Facts]:
+    """Facts of these ranks; takes up to a second when some make no progress, else milliseconds. `rested`: how
+    the watch saw a training thread (`Watch.rested`)."""
     of_each = share_of(len(ranks))
     found = [rough(registry, recorded, share=of_each) for recorded in ranks]
-    chosen = to_inspect(found)
+    here = {one.meta.rank for one in ranks if registry.status(one).state in LIVE}
+    chosen = to_inspect(facts for facts in found if facts.rank in here)
     if chosen:
         by_rank = {recorded.meta.rank: recorded for recorded in ranks}
 
         def inspect(facts: Facts) -> Facts:
-            return _inspected(registry, by_rank[facts.rank], facts)
+            return _inspected(registry, by_rank[facts.rank], facts, rested)
 
         with ThreadPoolExecutor(len(chosen), "probe-look") as pool:
             seen = {facts.rank: facts for facts in pool.map(inspect, chosen)}
@@ -63,20 +74,32 @@ def share_of(ranks: int) -> float:
     return min(1.0, _SHARED_AMONG / max(1, ranks))
 
 
-def rough(
-    registry: Registry, recorded: Recorded, progress: Progress | None = None, share: float = 1.0
-) -> Facts:
-    """The facts of a rank from its recording alone; `share` of `CALLS` and `STEPS` is read."""
+def rows_of_each(ranks: int) -> tuple[int, int]:
+    """How many calls and steps are read of each of so many ranks."""
+    return _shares(share_of(ranks))
+
+
+def _shares(share: float) -> tuple[int, int]:
     calls, steps = (max(_FEWEST_ROWS, int(share * most)) for most in (CALLS, STEPS))
+    return calls, steps
+
+
+def rough(
+    registry: Registry, recorded: Recorded, progress: Progress | None = None, share: float = 1.0,
+    rows: RankRows | None = None,
+) -> Facts:
+    """The facts of a rank from its recording alone. `share` of `CALLS` and `STEPS` is read, unless `rows` has
+    them."""
     meta, status = recorded.meta, registry.status(recorded)
     if progress is None and status.state in LIVE:
         progress = History(meta).read()
+    if status.state not in LIVE and (kept := _of_bundle(recorded)) is not None:
+        return kept
     facts = Facts(
         meta.rank, meta.pid, meta.host, meta.job, meta.world_size or 1, clock.wall_ns(), status.state,
         how=status.how, exit_status=status.exit_status, ended_ns=status.ended_ns,
         step=status.step if progress is None else progress.step,
-        calls=calls_of(last_rows(recorded.folder, meta, "python.collectives", calls)),
-        steps=steps_of(last_rows(recorded.folder, meta, "python.steps", steps)),
+        **_last_rows(recorded, share, rows),
     )
     if status.state not in LIVE:
         return _with_end(registry, recorded, status, facts)
@@ -89,6 +112,28 @@ def rough(
         late_s=stall_thresholds.patience_s(stall_setting(meta), progress, thresholds),
         usual_quiet_s=stall_thresholds.usual_quiet_s(progress, thresholds),
     )
+
+
+def _last_rows(recorded: Recorded, share: float, rows: RankRows | None) -> dict[str, Any]:
+    """The rows in the facts."""
+    if rows is not None:
+        return {"calls": rows.calls, "steps": rows.steps}
+    calls, steps = _shares(share)
+    return {
+        "calls": calls_of(last_rows(recorded.folder, recorded.meta, "python.collectives", calls)),
+        "steps": steps_of(last_rows(recorded.folder, recorded.meta, "python.steps", steps)),
+    }
+
+
+def _of_bundle(recorded: Recorded) -> Facts | None:
+    """The facts of a rank as they were when its bundle was made; None of a recording that is in none."""
+    known = moment.read(recorded.folder)
+    if known is None or known.facts is None:
+        return None
+    try:
+        return Facts.from_dict(known.facts)
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordingError(f"{recorded.folder / moment.FILE} cannot be used: {error}") from None
 
 
 def _with_end(registry: Registry, recorded: Recorded, status: Status, facts: Facts) -> Facts:
@@ -148,13 +193,14 @@ def _waits(facts: Facts) -> bool:
     return waits and not is_stopped(facts.pid)
 
 
-def _inspected(registry: Registry, recorded: Recorded, facts: Facts) -> Facts:
-    """The facts with a verdict on the rank alone, from evidence that takes about a second."""
+def _inspected(registry: Registry, recorded: Recorded, facts: Facts, rested: _Rested) -> Facts:
+    """The facts with a verdict on the rank alone, from evidence that takes up to a second."""
+    thread, thresholds = registry.training_thread(recorded), registry.stall_thresholds()
     evidence = gather(
-        recorded.meta.pid, recorded.meta, training_thread=registry.training_thread(recorded),
-        folder=recorded.folder,
+        recorded.meta.pid, recorded.meta, rested=rested(recorded.folder, thread), training_thread=thread,
+        folder=recorded.folder, enough=partial(settled, thresholds=thresholds),
     )
-    finding = diagnose_process(evidence, registry.stall_thresholds())
+    finding = diagnose_process(evidence, thresholds)
     return with_evidence(registry, recorded, facts, evidence, finding)
 
 

@@ -23,7 +23,8 @@ from probe.base import clock
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import kernel_waits, stall_thresholds, wording
-from probe.diagnose.process.evidence import Evidence, Rested, gather, stall_setting
+from probe.diagnose.process.evidence import Evidence, gather, stall_setting
+from probe.diagnose.process.kernel_waits import Rested
 from probe.diagnose.process.pause_owner import PAUSED, who_holds
 from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import History, Progress
@@ -78,7 +79,7 @@ class _Rest:
         if self.watched_since_s is None:
             self.watched_since_s = self.still_since_s = now_s
             self.run_s = kernel_waits.run_s(pid, tid)
-        if self.run_s is not None:
+        elif self.run_s is not None:
             self.used_s = max(0.0, (kernel_waits.run_s(pid, tid) or self.run_s) - self.run_s)
         if switches is None or switches != self.switches:
             self.still_since_s = now_s
@@ -94,7 +95,7 @@ class _Rest:
         since_s = self.watched_since_s
         if since_s is None:
             return None
-        return Rested(now_s - self.still_since_s, now_s - since_s, self.used_s)
+        return Rested(now_s - self.still_since_s, now_s - since_s, self.used_s, self.switches)
 
 
 @dataclass
@@ -112,6 +113,8 @@ class _Tracked:
     """The training thread that the process recorded, and the size of its journal then."""
     stopped_since_s: float | None = None
     steps: int = 0
+    progress: Progress | None = None
+    """As of the last round."""
     verdict: Finding | None = None
     next_s: float = 0.0
     """Not inspected again before it has been quiet for this long."""
@@ -274,7 +277,8 @@ class Watch:
                 jobs.setdefault(wanted, []).append(tracked)
         for wanted, ranks in jobs.items():
             if wanted not in late and all(one.verdict is None for one in ranks):
-                self._attempt(ranks[0], self._jobs.compare, wanted, [one.recorded for one in ranks])
+                known = [(one.recorded, one.progress) for one in ranks]
+                self._attempt(ranks[0], self._jobs.compare, wanted, known)
         self._jobs.forget(jobs.keys())
 
     def _attempt(self, tracked: _Tracked, work: Callable[..., _T], *arguments: object) -> _T | None:
@@ -293,7 +297,7 @@ class Watch:
     def _check_progress(self, tracked: _Tracked) -> float | None:
         """Seconds without a sign of training when it must be inspected, else None."""
         tracked.due_s = ROUND_S
-        progress = tracked.history.read()
+        progress = tracked.progress = tracked.history.read()
         if progress is None:  # its rings were removed just now, or are damaged
             return None
         now_s = time.monotonic()

@@ -1,4 +1,5 @@
-"""Memory: samples of the process's and the device's memory, and of how the machine's CPUs are shared.
+"""Memory: samples of the process's and the device's memory, of how the machine's CPUs are shared, and the
+count of Python's garbage collections.
 
 Writes process.memory and gives the recorder the last figures for python.steps. Runs on the agent's thread:
 small reads from /proc and, with a device in use, one read of the allocator's counters (no device call).
@@ -6,6 +7,7 @@ small reads from /proc and, with a device in use, one read of the allocator's co
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 
@@ -57,6 +59,13 @@ def cpu_wait_ns(ident: int | None) -> int | None:
         return None
 
 
+def full_collections() -> int | None:
+    """Garbage collections of the oldest generation so far: reads counters, and collects nothing. None where
+    the interpreter keeps none."""
+    generations = gc.get_stats()
+    return int(generations[-1]["collections"]) if generations else None
+
+
 def device_memory(index: int | None) -> tuple[int | None, int | None, int | None, int | None]:
     """allocated, reserved, peak allocated and total bytes of the job's device; None for what is not known.
 
@@ -99,6 +108,6 @@ class Memory:
             *device,
             found.get("threads", NULL_INTEGER),
             *(NULL_INTEGER if value is None else value for value in (
-                *host, total, runnable(), cpu_wait_ns(recorder.thread)
+                *host, total, runnable(), cpu_wait_ns(recorder.thread), full_collections()
             )),
         )

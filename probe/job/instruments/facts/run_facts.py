@@ -17,9 +17,11 @@ from typing import Any
 from probe.base import accelerator, clock
 from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.facts import data_contents
 from probe.job.instruments.facts.hyperparameters import Value, from_frames, plain
 from probe.job.instruments.facts.model_facts import FIRST_STEPS, fact
 from probe.job.instruments.facts.resumption import Resumption
+from probe.job.instruments.facts.unread_settings import UnreadSettings
 from probe.job.instruments.loop.data import Data
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.optimizers import Optimizers
@@ -47,6 +49,8 @@ _VOLATILE = frozenset({
 })
 """Attributes of a scheduler that change while it runs."""
 _LOADER = ("batch_size", "num_workers", "drop_last", "pin_memory", "prefetch_factor", "persistent_workers")
+UNREAD = ".unread."
+"""In the name of a setting that is written where nothing reads it."""
 _SEEDS = frozenset({"seed", "random_seed", "manual_seed", "rng_seed"})
 
 
@@ -63,6 +67,7 @@ class RunFacts:
         self._forward = forward
         self._data = data
         self._journal = journal
+        self._unread = UnreadSettings()
         self._next_s = 0.0
         self._rounds = 0
         self._known: dict[tuple[str, str], tuple[str, int]] = {}
@@ -145,6 +150,7 @@ class RunFacts:
         world_size = place_in_job(0, None)["world_size"]
         yield "world_size", world_size
         yield "amp.autocast", self._forward.autocast or "off"
+        yield "autograd.anomaly_mode", bool(sys.modules["torch"].is_anomaly_enabled())
         scaler = self._optimizers.scaler()
         if scaler is not None:
             yield "amp.scaler", bool(attributes(scaler).get("_enabled", True))
@@ -154,6 +160,8 @@ class RunFacts:
         for number, optimizer in enumerate(self._optimizers.alive()[:4], 1):
             prefix = "optimizer" if number == 1 else f"optimizer{number}"
             yield from _optimizer(prefix, optimizer)
+            for meant, place, written, value in self._unread.of(optimizer):
+                yield f"{prefix}{UNREAD}{meant}.{place}.{written}", value
             for scheduler in self._optimizers.schedulers_of(optimizer)[:1]:
                 name = prefix.replace("optimizer", "scheduler")
                 yield from _scheduler(name, scheduler)
@@ -173,8 +181,8 @@ class RunFacts:
 
 
 def _may_change(name: str) -> bool:
-    """Learning rates are written once: python.steps has their changes."""
-    return name.rpartition(".")[2] not in ("lr", "learning_rate")
+    """Learning rates are written once: python.steps has their changes, but not of one that no step reads."""
+    return UNREAD in name or name.rpartition(".")[2] not in ("lr", "learning_rate")
 
 
 def _optimizer(prefix: str, optimizer: Any) -> Iterator[tuple[str, Value]]:
@@ -232,6 +240,10 @@ def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
     length = dataset_length(dataset)
     if length is not None:
         yield f"{prefix}.dataset_length", length
+    if type(sampler).__name__ == "DistributedSampler":
+        content = data_contents.checksum(dataset)
+        if content is not None:
+            yield f"{prefix}.dataset_content", content
 
 
 def dataset_length(dataset: Any, depth: int = 0) -> int | None:

@@ -80,6 +80,8 @@ class Data:
         self._starts: dict[int, Start] = {}
         self._passes: dict[int, tuple[int, int]] = {}
         """By loader: how often it was exhausted, and whether it shuffles."""
+        self._lengths: dict[int, int] = {}
+        """By loader: batches of its last whole pass."""
         self._spent = NULL_STRING
         """Label of a loader that was iterated ahead and has no more."""
         self._patches = Patches()
@@ -166,6 +168,16 @@ class Data:
             "batches": max(0, iterator._num_yielded - start.ahead),
             "torch_state": start.torch_state, "generator_state": start.generator_state,
         }
+
+    def pass_of(self, loader: Any) -> tuple[int, int | None] | None:
+        """Batches that this loader has given in the present pass, and those of its last whole pass, if there
+        was one; None of a loader that is not iterated over. On the agent's thread."""
+        known = self._labels.get(id(attributes(loader).get("dataset")))
+        start = None if known is None else self._starts.get(known[1])
+        iterator = None if start is None else start.iterator()
+        if known is None or start is None or iterator is None:
+            return None
+        return max(0, iterator._num_yielded - start.ahead), self._lengths.get(known[1])
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -268,6 +280,8 @@ class Data:
             return
         now = _now()
         self._finish(fetch, now, outcome)
+        if outcome == "exhausted":
+            self._lengths[fetch[4]] = getattr(iterator, "_num_yielded", 0)
         if outcome == "exhausted" and self.recorder.aside is not None:
             self.intervals.exhausted(iterator, now)
 

@@ -101,8 +101,8 @@ class Losses:
                         if nested is not None and mark is not None:
                             nested(mark)
                 self._depth = 1
-                begin(tensors)
                 try:
+                    begin(tensors)  # raises what a signal's handler of the job raises meanwhile
                     return original(tensors, *args, **kwargs)
                 finally:
                     self._depth = 0

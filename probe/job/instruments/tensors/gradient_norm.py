@@ -174,10 +174,11 @@ class GradientNorm:
         """The job clips: take the norm if it covers the leading optimizer's gradients."""
         begun = _now()
         recorder = self.recorder
+        tensor = sys.modules["torch"].Tensor
         leader = self._optimizers.expected_leader()
         if not recorder.owns_gradients():
             return  # another thread's backward may be writing gradients
-        if leader is None or not isinstance(total_norm, self._tensor()):
+        if leader is None or not isinstance(total_norm, tensor):
             return
         ones = parameters if isinstance(parameters, (list, tuple)) else [parameters]
         if not ones:
@@ -188,12 +189,22 @@ class GradientNorm:
         covered = self._covers(ones)
         if id(leader) not in covered:
             return
-        if statistics.is_sharded(total_norm) or not measurable(total_norm):
+        plain = type(total_norm) is tensor
+        if not plain and statistics.is_sharded(total_norm):
             return
-        norm = getattr(total_norm, "_local_tensor", total_norm).detach()
+        norm = total_norm if plain else getattr(total_norm, "_local_tensor", total_norm)
+        most = host_number(max_norm)
+        if norm.is_cpu:
+            norm = norm.item()
+            undone = max((norm + _SMALL) / most, 1.0) if most > 0 and math.isfinite(norm) else 1.0
+        elif measurable(norm):
+            norm = norm.detach()
+            undone = _undone(norm, max_norm)
+        else:
+            return
         scale = self._scale_before_step(leader)
-        self._clip = (recorder.step, covered, _undone(norm, max_norm), scale)
-        recorder.clip_norm, recorder.clip_scaled = host_number(max_norm), scale is not None
+        self._clip = (recorder.step, covered, undone, scale)
+        recorder.clip_norm, recorder.clip_scaled = most, scale is not None
         if kind == 2.0:
             self._tell(norm, scale)
             self.due = max(self.due, recorder.step + CLIPS_STEPS)
@@ -289,9 +300,6 @@ class GradientNorm:
         self.spent_ns += cost_ns
         self.recorder.cost_ns += cost_ns
 
-    def _tensor(self) -> Any:
-        return sys.modules["torch"].Tensor
-
 
 def _whole_gradients(optimizer: Any) -> list[Any] | None:
     """All gradients of an optimizer; None if one is sharded or has no real elements."""
@@ -324,10 +332,7 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _undone(norm: Any, max_norm: Any) -> Any:
-    """The factor that undoes clipping; 1 where it cannot be computed."""
-    if norm.is_cpu:
-        most, total = float(max_norm), float(norm)
-        return max((total + _SMALL) / most, 1.0) if most > 0 and math.isfinite(total) else 1.0
+    """The factor that undoes clipping, on the device of the norm; 1 where it cannot be computed."""
     undone = ((norm + _SMALL) / max_norm).clamp(min=1.0).double()
     torch: Any = sys.modules["torch"]
     return torch.where(torch.isfinite(undone), undone, 1.0)

@@ -20,8 +20,9 @@ from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.tensors import input_targets
+from probe.job.instruments.tensors import input_targets, loss_figures
 from probe.job.instruments.tensors.activations import transformed
+from probe.job.instruments.tensors.output_bounds import bounds_of
 from probe.job.instruments.tensors.pace import Pace
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
@@ -29,13 +30,7 @@ _now, _cpu = time.monotonic_ns, time.thread_time_ns
 MOST_NODES = 64
 """Nodes visited: the loss functions are next to the root."""
 MOST_FUNCTIONS = 4
-MOST_ELEMENTS = 4096
-"""Elements of targets and outputs that the figures cover."""
-SAMPLES = 32
-"""Samples of the batch that the spread of the outputs covers."""
 MOST_SHAPES = 512
-MOST_CLASSES = 1 << 17
-FIGURES = 9
 
 _FUNCTIONS = {
     "NllLoss": "nll_loss", "NllLoss2D": "nll_loss", "NllLossNd": "nll_loss", "MseLoss": "mse_loss",
@@ -141,35 +136,39 @@ class LossFunctions:
         operations, softmax, layer, rows, rows_used = behind(node)
         shape = _shape_into(node, 0) or _shape_into(node, 1)
         before = _before_broadcast(node)
+        bounds = bounds_of(_prediction(node), loss_figures.operation, _scalar)
         dimension, classes = NULL_INTEGER, NULL_INTEGER
         over_batch = NULL_BOOLEAN
         if softmax is not None:
-            sizes, dimension = _shape(softmax), _signed(softmax._saved_dim)
+            sizes, dimension = _shape(softmax), loss_figures.signed(softmax._saved_dim)
             if sizes and -len(sizes) <= dimension < len(sizes):
                 dimension %= len(sizes)
                 classes = sizes[dimension]
                 over_batch = dimension == 0 and len(sizes) > 1 and 1 not in sizes[:2]
         torch: Any = sys.modules["torch"]
-        kept = None if transformed(torch) else _kept(node, "target")
+        plain = not transformed(torch)
+        kept = loss_figures.kept(node, "target") if plain else None
         numel = NULL_INTEGER if kept is None else kept.numel()
         fields = [
             recorder.step, recorder.micro_step, _now() + ANCHOR_NS, intern(one.function),
             intern(one.reduction),
             intern(" < ".join(operations)) if operations else NULL_STRING,
             intern(layer) if layer else NULL_STRING,
+            NULL_DOUBLE if bounds is None else bounds.low, NULL_DOUBLE if bounds is None else bounds.high,
+            NULL_STRING if bounds is None else intern(bounds.by),
             self._shape(shape), rows, rows_used, self._shape(before),
             dimension, over_batch, classes, one.smoothing, numel,
         ]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            figures = _figures(torch, node, kept, classes)
+            figures = loss_figures.figures(torch, node, kept, classes) if plain else None
             inputs = (self.given_in(recorder.step) or []) if root is not None else []
-            if inputs and kept is None:  # written out, nothing is saved: the batch's own label
-                kept, none = self.label_in(recorder.step), [float("nan")] * FIGURES
-                if kept is not None:
+            if inputs and kept is None:  # written out, no target is saved: the batch's own label
+                kept, none = self.label_in(recorder.step), [float("nan")] * loss_figures.FIGURES
+                if kept is not None and figures is None:
                     figures = torch.tensor(none, dtype=torch.float64, device=kept.device)
-            if inputs and figures is not None:
+            if inputs and kept is not None and figures is not None:
                 index = getattr(node, "_saved_ignore_index", None)
-                ignored = None if index is None else _signed(index)
+                ignored = None if index is None else loss_figures.signed(index)
                 compared = input_targets.relation(torch, inputs, kept, ignored, root)
                 figures = figures if compared is None else torch.cat([figures, compared])
         if figures is None:
@@ -190,7 +189,7 @@ class LossFunctions:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], figures: list[float]) -> None:
-        missing = [float("nan")] * (FIGURES + input_targets.FIGURES - len(figures))
+        missing = [float("nan")] * (loss_figures.FIGURES + input_targets.FIGURES - len(figures))
         *known, column, later = [*figures, *missing]
         self._append(
             *fields, *[NULL_DOUBLE if one != one else one for one in known],
@@ -211,10 +210,10 @@ def target_of(first: Any) -> tuple[Any, int | None]:
     """The target that a loss function between this node and the last layers saved, and its `ignore_index`;
     None and None without one."""
     for one in functions_in(first) if first is not None else ():
-        kept = _kept(one.node, "target")
+        kept = loss_figures.kept(one.node, "target")
         if kept is not None:
             index = getattr(one.node, "_saved_ignore_index", None)
-            return kept, None if index is None else _signed(index)
+            return kept, None if index is None else loss_figures.signed(index)
     return None, None
 
 
@@ -226,7 +225,7 @@ def functions_in(first: Any) -> list[Found]:
     branches: set[Any] = set()
     while waiting and len(seen) <= MOST_NODES:
         node, above = waiting.pop(0)
-        name = _name(node)
+        name = loss_figures.operation(node)
         if name in _LAYERS:
             continue
         function = _FUNCTIONS.get(name) or _written_out(node, name)
@@ -256,7 +255,7 @@ def _written_out(node: Any, name: str) -> str:
     else:
         return ""
     inner = node.next_functions[0][0]
-    if inner is None or _name(inner) not in ("Sub", "Rsub"):
+    if inner is None or loss_figures.operation(inner) not in ("Sub", "Rsub"):
         return ""
     sides = [one for one, _ in inner.next_functions if one is not None]
     return f"{kind} (written out)" if len(sides) == 1 else ""
@@ -265,7 +264,7 @@ def _written_out(node: Any, name: str) -> str:
 def _reduction(node: Any, above: tuple[Any, ...]) -> str:
     """`sum` only where nothing on the way to the root can have divided by the number of elements."""
     own = getattr(node, "_saved_reduction", 0)
-    names = [_name(one) for one in above]
+    names = [loss_figures.operation(one) for one in above]
     if own == 1 or (own == 0 and "Mean" in names):
         return "mean"
     factors = [_scalar(one, "other") for one, name in zip(above, names, strict=True) if name == "Mul"]
@@ -276,7 +275,7 @@ def _reduction(node: Any, above: tuple[Any, ...]) -> str:
 
 def _factor(above: tuple[Any, ...]) -> float:
     """The number that the loss function's value is multiplied by right away, between 0 and 1."""
-    if above and _name(above[-1]) == "Mul":
+    if above and loss_figures.operation(above[-1]) == "Mul":
         factor = _scalar(above[-1], "other")
         if factor is not None and 0.0 < factor < 1.0:
             return factor
@@ -287,7 +286,7 @@ def _with_smoothing(one: Found, branches: set[Any]) -> Found:
     """With label smoothing, torch adds the mean of all log probabilities, and weighs the rest by 1 - it."""
     inner = one.node.next_functions[0][0]
     smoothed = one.function == "nll_loss" and one.smoothing != NULL_DOUBLE and inner in branches
-    if one.function == "nll_loss" and inner is not None and _name(inner) == "LogSoftmax":
+    if one.function == "nll_loss" and inner is not None and loss_figures.operation(inner) == "LogSoftmax":
         return one._replace(function="cross_entropy", smoothing=1.0 - one.smoothing if smoothed else 0.0)
     return one._replace(smoothing=NULL_DOUBLE)
 
@@ -296,14 +295,11 @@ def behind(node: Any) -> Behind:
     """What made the prediction of a loss function, up to a layer."""
     operations: list[str] = []
     softmax, layer, rows, rows_used = None, "", NULL_INTEGER, NULL_INTEGER
-    name = _name(node)
-    current = node if name in _SOFTMAX else node.next_functions[0][0]
-    if name in ("Pow", "Abs"):
-        current = next((one for one, _ in current.next_functions if one is not None), None)
+    current = _prediction(node)
     for _ in range(16):
         if current is None:
             break
-        name = _name(current)
+        name = loss_figures.operation(current)
         if name in _LAYERS:
             layer = name.rpartition("::")[2]
             break
@@ -322,24 +318,39 @@ def behind(node: Any) -> Behind:
     return Behind(operations, softmax, layer, rows, rows_used)
 
 
+def _prediction(node: Any) -> Any:
+    """The node that made what a loss function compares with its target; None without one."""
+    name = loss_figures.operation(node)
+    current = node if name in _SOFTMAX else node.next_functions[0][0]
+    if name in loss_figures.WRITTEN_OUT:
+        current = next((one for one, _ in current.next_functions if one is not None), None)
+    return current
+
+
 def _drops(node: Any, name: str) -> bool:
     """Whether a product is dropout on the host: its factor holds zeros and one number above 1."""
-    factor = _kept(node, "other") if name == "Mul" else None
+    factor = loss_figures.kept(node, "other") if name == "Mul" else None
     if factor is None or not factor.is_cpu or not factor.is_floating_point() or factor.requires_grad:
         return False
     if tuple(factor.shape) != _shape(node) or factor.layout is not sys.modules["torch"].strided:
         return False
-    values = set(_part(factor)[:MASK_ELEMENTS].tolist())
+    values = set(loss_figures.part(factor)[:MASK_ELEMENTS].tolist())
     return len(values) == 2 and min(values) == 0.0 and max(values) > 1.0
+
+
+def scales(node: Any) -> bool:
+    """Whether an operation multiplies what it is given by a number, or by the zeros and ones of dropout."""
+    constant = _scalar(node, "other") is not None or _scalar(node, "self") is not None
+    return constant or _drops(node, loss_figures.operation(node))
 
 
 def _before_broadcast(node: Any) -> tuple[int, ...] | None:
     """Shape of the prediction, where the loss function compares more elements than it has."""
     source, number = node.next_functions[0]
-    if _name(node) in ("Pow", "Abs"):
+    if loss_figures.operation(node) in loss_figures.WRITTEN_OUT:
         compared = _shape(source)
         source, number = next((one for one in source.next_functions if one[0] is not None), (None, 0))
-    elif source is not None and _name(source) == "Expand":
+    elif source is not None and loss_figures.operation(source) == "Expand":
         compared = _shape(source)
         source, number = source.next_functions[0]
     else:
@@ -360,26 +371,14 @@ def _shape(node: Any, number: int = 0) -> tuple[int, ...] | None:
     return tuple(map(int, made[number].shape)) if made and len(made) > number else None
 
 
-def _name(node: Any) -> str:
-    """The operation: `NllLoss` of `NllLossBackward0`."""
-    name: str = node.name()
-    head = name.partition("Backward")[0]
-    return head or name
-
-
 def _scalar(node: Any, name: str) -> float | None:
     """A number that a node saved, also as a tensor without dimensions on the host; None when it cannot be
-    read without waiting or running a hook of the job's."""
-    tensor = _kept(node, name)
-    if tensor is not None:
-        return float(tensor) if tensor.is_cpu and tensor.dim() == 0 else None
+    read without waiting or running a hook of the job's, or is learned."""
+    tensor = loss_figures.kept(node, name)
+    if tensor is not None:  # torch warns of a number that has a gradient
+        return float(tensor) if tensor.is_cpu and tensor.dim() == 0 and not tensor.requires_grad else None
     value = None if hasattr(node, f"_raw_saved_{name}") else getattr(node, f"_saved_{name}", None)
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _signed(value: int) -> int:
-    """torch shows negative integers of a node as unsigned ones."""
-    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _product(sizes: tuple[int, ...]) -> int:
@@ -387,72 +386,3 @@ def _product(sizes: tuple[int, ...]) -> int:
     for size in sizes:
         found *= size
     return found
-
-
-# Figures ---------------------------------------------------------------------
-
-
-def _kept(node: Any, name: str) -> Any:
-    """A tensor that a node saved; None without it, or when a hook of the job's would have to unpack it."""
-    raw = getattr(node, f"_raw_saved_{name}", None)
-    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
-        return None  # older versions of torch cannot tell
-    try:
-        return raw.data
-    except RuntimeError:  # freed, or changed in place: backward will say so
-        return None
-
-
-def _figures(torch: Any, node: Any, target: Any, classes: int) -> Any:
-    """ignored_ratio, top_ratio, entropy, mean, std of the target, smallest share of a class in the loss, its
-    share of the targets, ratio of the class weights, and spread of the outputs over the samples: float64 on
-    their device, NaN for what is missing; None without a target."""
-    if target is None or not target.numel() or target.layout is not torch.strided:
-        return None
-    device = target.device
-    none = torch.full((), float("nan"), dtype=torch.float64, device=device)
-    flat = _part(target)
-    ignored = top = entropy = least = plain = ratio = none
-    exact = flat.double()
-    counted = torch.ones_like(exact)
-    if not flat.is_floating_point() and 0 < classes <= MOST_CLASSES:
-        index = getattr(node, "_saved_ignore_index", None)
-        if index is not None:
-            counted = (flat != _signed(index)).double()
-        ignored = 1.0 - counted.mean()
-        counts = torch.zeros(classes, dtype=torch.float64, device=device)
-        counts.scatter_add_(0, flat.clamp(0, classes - 1).long(), counted)
-        shares = counts / counts.sum()
-        top = shares.max()
-        entropy = -torch.special.xlogy(shares, shares).sum()
-        weight = _kept(node, "weight")
-        if weight is not None and weight.numel() == classes and weight.device == device:
-            kept = weight.double() * shares
-            kept = torch.where(shares > 0, kept / kept.sum(), torch.inf)
-            place = kept.argmin()
-            least, plain = kept[place], shares[place]
-            ratio = weight.double().min() / weight.double().max()
-    total = counted.sum()
-    mean = (exact * counted).sum() / total
-    std = (((exact - mean) ** 2 * counted).sum() / total).sqrt()
-    return torch.stack([ignored, top, entropy, mean, std, least, plain, ratio, _spread(torch, node, none)])
-
-
-def _spread(torch: Any, node: Any, none: Any) -> Any:
-    """Standard deviation of the outputs over the samples, as a share of their size."""
-    output = _kept(node, "self")
-    if output is None or output.dim() < 1 or len(output) < 2 or output.device != none.device:
-        return none
-    some = output[:: max(1, len(output) // SAMPLES)][:SAMPLES]
-    for dimension in range(2, some.dim()):
-        some = some.narrow(dimension, 0, min(some.shape[dimension], 8))
-    some = some.reshape(len(some), -1)[:, : MOST_ELEMENTS // SAMPLES].double()
-    size = (some * some).mean().sqrt()
-    return some.std(dim=0, correction=0).mean() / torch.where(size > 0, size, 1.0)
-
-
-def _part(tensor: Any) -> Any:
-    """At most `MOST_ELEMENTS` elements, evenly spaced, without copying the rest."""
-    flat = tensor if tensor.is_contiguous() else tensor[:: max(1, tensor.numel() // MOST_ELEMENTS)]
-    flat = flat.reshape(-1)
-    return flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1]

@@ -39,6 +39,9 @@ SAMPLES = 8
 """Samples of the batch that are looked at, evenly spaced."""
 MOST_ELEMENTS = 4096
 MOST_SHAPES = 512
+IMAGES, SIDE, LEAST_SIDE = 4, 32, 8
+"""Of so many images (of four dimensions or more) neighbours are compared, in a square of this side of each;
+not in smaller ones."""
 _LOOKED_AT = 7
 """Place of that column."""
 
@@ -150,7 +153,9 @@ class ModelInputs:
             self._shape(tuple(tensor.shape)), intern(str(tensor.dtype).removeprefix("torch.")),
             values.numel, gradless, *_counts(known),
         ]
-        moments, more = statistics.moments(values.flat), _repetition(torch, some, values.flat)
+        moments, near = statistics.moments(values.flat), _neighbours(torch, some)
+        more = _repetition(torch, some, values.flat)
+        more = torch.cat([more, more.new_full((1,), float("nan")) if near is None else near.reshape(1)])
         if values.flat.is_cpu:
             self._put(fields, [*moments, *more.tolist()])
         elif not capturing():
@@ -165,9 +170,11 @@ class ModelInputs:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], row: list[float]) -> None:
-        *moments, alike, middle, share = row
+        *moments, alike, middle, share, neighbours = row
         found = statistics.figures(moments, fields[_LOOKED_AT])
-        known = (found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share)
+        known = (
+            found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share, neighbours,
+        )
         figures = [NULL_DOUBLE if one != one else one for one in known]
         self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
 
@@ -212,6 +219,19 @@ def _repetition(torch: Any, some: Any, flat: Any) -> Any:
         middle = flat.median()
         share = (flat == middle).double().mean()
     return torch.stack([alike, middle.double(), share])
+
+
+def _neighbours(torch: Any, some: Any) -> Any:
+    """Correlation of values beside each other along the last dimension of images: near 1 in a picture, 0 in
+    white noise. None for other tensors."""
+    if type(some) is not torch.Tensor or not some.is_floating_point() or some.element_size() == 1:
+        return None  # they may have an arithmetic of their own, or none
+    if some.dim() < 4 or min(some.shape[-2:]) < LEAST_SIDE:
+        return None
+    square = some[:IMAGES, :1, ..., :SIDE, :SIDE].double()
+    left, right = square[..., :-1].reshape(-1), square[..., 1:].reshape(-1)
+    left, right = left - left.mean(), right - right.mean()
+    return (left * right).mean() / (left.square().mean() * right.square().mean()).sqrt()
 
 
 def _flat(value: Any, kind: type) -> list[Any]:

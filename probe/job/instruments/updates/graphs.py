@@ -1,8 +1,10 @@
-"""Graphs: how large the graph of a loss is, and which parameters it leads to that no optimizer holds.
+"""Graphs: how large the graph of a loss is, which parameters it leads to that no optimizer holds, and on
+some of these steps its shape.
 
 Writes python.graphs. HOT PATH on sampled steps: `note`, on the training thread right after the walk of
 `reached_parameters`; it looks at those leaves that no optimizer holds, of which a correct loop has none or
-always the same. The agent's thread writes the rows. torch is the job's own.
+always the same. A model's shape hardly changes: after `SHAPES` looks at it, only every `SHAPES_EVERY`th walk
+looks again. The agent's thread writes the rows. torch is the job's own.
 """
 
 from __future__ import annotations
@@ -10,18 +12,36 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.base.clock import wall_ns
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import Optimizers
+from probe.job.instruments.updates.graph_shape import Shape, shape_of
 from probe.job.instruments.updates.reached_parameters import Graph
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
-from probe.recording.layout import NULL_INTEGER, NULL_STRING
+from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 MOST_KNOWN = 256
 """Parameters in no optimizer that are remembered; where there are more, none is called new."""
 MOST_SHAPES = 4
+SHAPES, SHAPES_EVERY = 4, 32
+MOST_NAMED = 4
+"""Chains of layers, and layers of one, that a row names."""
+
+Weak = weakref.ref[Any]
+
+
+class Noted(NamedTuple):
+    """What is kept of a graph's shape until the agent's thread writes it down."""
+
+    junctions: int
+    direct: int
+    chains: list[tuple[Weak, list[Weak]]]
+    attentions: int
+    unnormalized: int
+    loss_weights: list[Weak]
+    positive: bool
 
 
 class Graphs:
@@ -32,19 +52,23 @@ class Graphs:
         self._append = recorder.rings["python.graphs"].append
         self._known: dict[int, weakref.ref[Any]] = {}
         self._walked = False
-        self._rows: deque[tuple[int, int, int, int, bool, int, int, int, int, list[Any]]] = deque(maxlen=64)
+        self._walks = 0
+        self._rows: deque[tuple[list[int], list[Any], Noted | None]] = deque(maxlen=64)
 
     # HOT PATH ---------------------------------------------------------------
 
-    def note(self, graph: Graph) -> None:
-        """A graph has been walked."""
+    def note(self, graph: Graph, root: Any, limit_ns: int) -> None:
+        """A graph has been walked; its shape may take so long."""
         owners, recorder = self._watched.owners, self._recorder
         kind = sys.modules["torch"].nn.Parameter
         others = [one for key, one in graph.leaves.items() if key not in owners and isinstance(one, kind)]
         held = sum(key in owners for key in graph.leaves)
-        row = (recorder.step, recorder.micro_step, wall_ns(), graph.nodes, graph.derivatives, held)
+        row = [recorder.step, recorder.micro_step, wall_ns(), graph.nodes, graph.derivatives, held]
+        self._walks += 1
+        looks = self._walks <= SHAPES or self._walks % SHAPES_EVERY == 0
+        shape = _noted(shape_of(root, limit_ns)) if looks else None
         if self._watched.made != self._optimizers.made_count or len(others) > MOST_KNOWN:
-            self._rows.append((*row, NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, []))
+            self._rows.append(([*row, NULL_INTEGER, NULL_INTEGER, NULL_INTEGER], [], shape))
             return
         known = self._known
         gone = [key for key, reference in known.items() if reference() is None]
@@ -55,13 +79,54 @@ class Graphs:
         anew = len(fresh) if self._walked else NULL_INTEGER
         shapes = [tuple(one.shape) for one in fresh[:MOST_SHAPES]] if self._walked else []
         self._walked = True
-        self._rows.append((*row, len(others), anew, len(gone), shapes))
+        self._rows.append(([*row, len(others), anew, len(gone)], shapes, shape))
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
         """Write the rows."""
         while self._rows:
-            *fields, shapes = self._rows.popleft()
-            text = ", ".join(str(list(one)) for one in shapes)
-            self._append(*fields, self._recorder.intern(text) if text else NULL_STRING)
+            fields, shapes, noted = self._rows.popleft()
+            fresh = ", ".join(str(list(one)) for one in shapes)
+            self._append(*fields, self._text(fresh), *self._shape(noted))
+
+    def _shape(self, noted: Noted | None) -> tuple[int, ...]:
+        """Its columns."""
+        if noted is None:
+            unknown = (NULL_INTEGER, NULL_INTEGER)
+            return *unknown, NULL_STRING, *unknown, NULL_STRING, NULL_BOOLEAN
+        chains = [
+            f"{self._layer(one)} > {', '.join(map(self._layer, after[:MOST_NAMED]))}"
+            for one, after in noted.chains[:MOST_NAMED]
+        ]
+        weights = self._text(", ".join(map(self._name, noted.loss_weights[:MOST_NAMED])))
+        positive = noted.positive if noted.loss_weights else NULL_BOOLEAN
+        layers = self._text("; ".join(chains))
+        seen = (noted.attentions, noted.unnormalized)
+        return noted.junctions, noted.direct, layers, *seen, weights, positive
+
+    def _layer(self, reference: Weak) -> str:
+        return self._name(reference).removesuffix(".weight")
+
+    def _name(self, reference: Weak) -> str:
+        parameter = reference()
+        if parameter is None:
+            return "a parameter that is gone"
+        name: str | None = self._watched.text_of(parameter)
+        return name or f"a parameter of shape {list(parameter.shape)}"
+
+    def _text(self, text: str) -> int:
+        return self._recorder.intern(text) if text else NULL_STRING
+
+
+def _noted(shape: Shape | None) -> Noted | None:
+    """The shape, without a reference to anything of the job's."""
+    if shape is None:
+        return None
+    weak = weakref.ref
+    chains = [(weak(one), [weak(after) for after in afters]) for one, afters in reversed(shape.direct)]
+    direct = sum(len(afters) for _, afters in shape.direct)
+    weights = [weak(one) for one in shape.loss_weights]
+    return Noted(
+        shape.junctions, direct, chains, shape.attentions, shape.unnormalized, weights, shape.positive
+    )

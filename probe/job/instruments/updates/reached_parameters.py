@@ -17,6 +17,7 @@ from probe.job.instruments.core.object_access import attributes, entries, unwrap
 MOST_NODES = 20_000
 _CLOCK_EVERY = 256
 _LEAF, _DERIVATIVE = "AccumulateGrad", "BackwardBackward"
+_SAVED, _MOST_NEAR = "_raw_saved_", 8
 _MOST_ITEMS = 256
 """Items looked at in a list or dictionary of a module's."""
 
@@ -57,6 +58,23 @@ def reached(root: Any, limit_ns: int) -> Graph | None:
                 seen.add(following)
                 waiting.append(following)
     return Graph(found, count, any(_DERIVATIVE in kind.__name__ for kind in kinds))
+
+
+def kept_for(gradient: Any) -> int:
+    """Tensors that the graph of a gradient keeps nearby, so that it could be differentiated: 0 when it has no
+    graph, when something went through that already, or when it cannot be told without a hook of the job's."""
+    first = getattr(gradient, "grad_fn", None)
+    waiting, seen, count = [first] if first is not None else [], {first}, 0
+    for node in waiting:  # which grows
+        for name in dir(node):
+            raw = getattr(node, name) if name.startswith(_SAVED) else None
+            if raw is not None and getattr(raw, "unpack_hook", raw) is None:
+                count += getattr(raw, "data", None) is not None  # None: freed, or not needed
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen and len(waiting) < _MOST_NEAR:
+                seen.add(following)
+                waiting.append(following)
+    return count
 
 
 def places_of(wanted: set[int], roots: list[Any]) -> dict[int, str]:

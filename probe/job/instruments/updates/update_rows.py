@@ -70,8 +70,9 @@ class Entry:
     """One parameter of a sample. Values are tensors of `ELEMENTS` elements, None while not taken."""
 
     __slots__ = (
-        *_VALUES, "at_step", "cleared", "clip_ratio", "clip_scale", "decay", "ended_at", "group", "in_graph",
-        "optimizer", "owners", "parameter", "rounds", "scale", "spoiled", "stepped", "watched",
+        *_VALUES, "at_step", "cleared", "clip_ratio", "clip_scale", "decay", "differentiable", "ended_at",
+        "group", "in_graph", "kept", "optimizer", "owners", "parameter", "rounds", "scale", "spoiled",
+        "stepped", "watched",
     )
 
     def __init__(
@@ -102,6 +103,10 @@ class Entry:
         self.rounds = False
         """Whether the optimizer is torch's own, which rounds each update to the parameter's precision."""
         self.in_graph = NULL_BOOLEAN
+        self.differentiable: bool | None = None
+        """Whether the gradient had a graph of its own at the entry of the step; None: not looked at."""
+        self.kept = 0
+        """Tensors that this graph still kept when the step ended; 0 once something went through it."""
 
     def release(self, reached: set[int] | None) -> list[Any]:
         """The values taken, in the order of `_VALUES`; afterwards whether each was taken stands in its
@@ -153,6 +158,8 @@ class UpdateRows:
             int(found["alike"]) if one.rows and (entry.after or entry.later) else NULL_BOOLEAN,
             _number(found["at_bound"] if one.looked_at >= LEAST_BOUNDED and entry.before else math.nan),
             _number(found["inward"] if entry.entered and entry.before else math.nan),
+            NULL_BOOLEAN if entry.differentiable is None else int(entry.differentiable),
+            int(entry.rounds and entry.kept > 0) if entry.differentiable and entry.stepped else NULL_BOOLEAN,
         )
 
     def _cleared(self, entry: Entry, found: dict[str, float]) -> int:

@@ -25,7 +25,7 @@ from probe.job.instruments.loop.optimizers import NEVER, Optimizers
 from probe.job.instruments.tensors.gradient_norm import GradientNorm, usual_wall_ns
 from probe.job.instruments.tensors.pace import Pace
 from probe.job.instruments.updates.graphs import Graphs
-from probe.job.instruments.updates.reached_parameters import reached
+from probe.job.instruments.updates.reached_parameters import kept_for, reached
 from probe.job.instruments.updates.update_rows import Entry, UpdateRows, taken, wall_ns
 from probe.job.instruments.updates.watched_parameters import Plan, WatchedParameters
 from probe.recording.layout import NULL_DOUBLE
@@ -151,6 +151,8 @@ class Updates:
                     gradient = entry.parameter.grad
                     entry.entered = taken(gradient, entry.watched)
                     entry.at_step = _state(gradient, entry.entered)
+                    entry.differentiable = gradient is not None and gradient.requires_grad
+                    entry.kept = kept_for(gradient) if entry.differentiable else 0
                 self._note_settings(entry, optimizer)
         self._account(begun, begun_cpu)
 
@@ -165,6 +167,8 @@ class Updates:
                 if own in entry.owners and not entry.stepped and entry.before is not None:
                     entry.after = taken(entry.parameter, entry.watched)
                     entry.stepped = True
+                    if entry.kept and kept_for(entry.parameter.grad) != entry.kept:
+                        entry.kept = 0  # the step went through it
         self._account(begun, begun_cpu)
 
     def _may_look(self) -> bool:
@@ -214,14 +218,15 @@ class Updates:
     def _walk(self, root: Any) -> None:
         if self._reached is None:
             return
-        found = reached(root, max(WALK_NS, int(WALK_PORTION * usual_wall_ns(self.recorder))))
+        limit_ns = max(WALK_NS, int(WALK_PORTION * usual_wall_ns(self.recorder)))
+        found = reached(root, limit_ns)
         if found is None:
             self._reached = None
             self._too_large += 1
             return
         self._reached.update(found.leaves)
         self._watched.note_leaves(found.leaves)
-        self._graphs.note(found)
+        self._graphs.note(found, root, limit_ns)
 
     def _note_settings(self, entry: Entry, optimizer: Any) -> None:
         """Learning rate and decay of its group, and how the gradient was scaled and clipped."""

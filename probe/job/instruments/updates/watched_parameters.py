@@ -113,7 +113,11 @@ class WatchedParameters:
     def name_of(self, one: Watched) -> str | None:
         """The name of a parameter, as far as known by now."""
         parameter = one.parameter()
-        known = None if parameter is None else self._names.of(parameter)
+        return None if parameter is None else self.text_of(parameter)
+
+    def text_of(self, parameter: Any) -> str | None:
+        """The same of a parameter itself."""
+        known = self._names.of(parameter)
         return None if known is None else known.text
 
     def _look_at_optimizers(self) -> None:

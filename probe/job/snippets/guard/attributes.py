@@ -120,9 +120,15 @@ class Snippet:
         if name == "f_locals":
             self.note(node, "makes a frame keep a copy of its variables")
         if isinstance(value, Known):
+            of_ranks = lookup.of_ranks(lookup.module_name(type(value.thing)))  # a process group
+            if of_ranks and name in rules.COLLECTIVE_METHODS:
+                return self.note(node, "waits for the other ranks", rules.COLLECTIVE)
             return self._of_object(value, name, node)
         if isinstance(value, Absent):
             return frozenset({Absent(f"{value.dotted}.{name}")})
+        named_alike = rules.TENSOR_METHODS_CALLED_ALIKE
+        if name in rules.COLLECTIVE_METHODS - named_alike and not isinstance(value, Code):
+            self.note(node, "waits for the other ranks", rules.COLLECTIVE)
         if value is Some.NOTED:
             return NOTED
         if name == "__call__" and isinstance(value, Code | Method):
@@ -137,8 +143,6 @@ class Snippet:
             return self.of_class(value, name)
         if (name.endswith("_") and not name.endswith("__")) or name in rules.CHANGING_METHODS:
             self.note(node, rules.CHANGING_METHODS.get(name, "changes something in place"))
-        elif name in rules.COLLECTIVE_METHODS - rules.TENSOR_METHODS_CALLED_ALIKE:
-            self.note(node, "waits for the other ranks", rules.COLLECTIVE)
         return self.inside(value) | DATA if isinstance(value, Own) else DATA
 
     def of_class(self, value: Code | Own, name: str) -> Values:
@@ -203,7 +207,8 @@ class Snippet:
 
     def _descriptor(self, entry: tuple[type, Any], name: str, node: ast.AST) -> Values:
         if lookup.library_function(entry[1], entry[0]) and lookup.library_class(type(entry[1])):
-            return DATA
+            of_ranks = lookup.of_ranks(lookup.module_name(entry[0]))  # the module in a sharded one
+            return ANY if of_ranks and lookup.derives(entry[0], self.rules.module) else DATA
         where = f"`{lookup.class_name(entry[0])}.{name}`"
         self.note(node, f"{where} is computed by code that is not known to be pure")
         return ANY

@@ -34,7 +34,6 @@ from probe.job.snippets.guard.kinds import (
 )
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, *lookup.C_CALLABLES)
-_FALSE = known(False)
 _WAITS = "waits for the other ranks"
 _BACKWARD = "backward of a model on several ranks waits for the others"
 
@@ -255,10 +254,9 @@ class Calls(Snippet):
         if isinstance(receiver, Own) and receiver.kind != "wrapper":
             return self._method_of_own(receiver, name, given, node)
         if not isinstance(receiver, Some):
-            found = self.attribute(receiver, name, node)
-            return self.each(found, lambda one: self.call(one, given, node))
+            return self.each(self.attribute(receiver, name, node), lambda one: self.call(one, given, node))
         self.may_call(given.everything(), node)
-        if receiver is Some.DATA and name in rules.PURE_METHODS:
+        if receiver is Some.DATA and name in rules.PURE_METHODS - rules.CONTAINERS_CHANGE:
             self._check(given, node)
             return self._pure(name, receiver, NOTHING, node)
         if name in rules.COLLECTIVE_METHODS - rules.TENSOR_METHODS_CALLED_ALIKE:
@@ -338,6 +336,9 @@ class Calls(Snippet):
             stored = stored.union(*(values for _, values in given.keywords))
         if name in rules.OWN_METHODS:
             self.put(base, stored)
+            harmless = (one in (NUMBER, Some.DATA) or self.is_constant(one) for one in stored)
+            if base.site is None and not all(harmless):  # into what `json.loads` gave, say
+                self.note(node, "puts something where it is not followed")
         return frozenset({base}) if in_place else self._pure(name, base, inside | stored, node)
 
     # -- rules -------------------------------------------------------------------------------
@@ -452,7 +453,7 @@ class Calls(Snippet):
         if group is not None and library == "numpy" and "where" not in group.names:
             free = NOTHING.union(given.others, given.named("copy"), *given.positional[2:])
             targets |= {one for one in free if not self.is_constant(one) or one == Known(False)}
-        harmless = known(None) | (_FALSE & given.named("inplace"))
+        harmless = known(None) | (known(False) & given.named("inplace"))
         if any(not isinstance(one, Own) for one in targets - harmless):
             self.note(node, "writes its result into something of the job")
 

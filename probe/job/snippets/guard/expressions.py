@@ -249,8 +249,8 @@ class Expressions(Special):
         """A sequence, so many times."""
         for value in values if type(times) is int else ():
             thing = value.thing if isinstance(value, Known) else None
-            if isinstance(thing, str | bytes):
-                self.too_large(float(len(thing)) * times, node)  # type: ignore[operator]
+            if type(thing) in (str, bytes):  # `isinstance` would ask it for its class
+                self.too_large(float(len(thing)) * times, node)  # type: ignore[arg-type, operator]
             elif type(thing) in (list, tuple) or (isinstance(value, Own) and value.kind == "container"):
                 self.too_large(float(times), node)  # type: ignore[arg-type]
 
@@ -313,6 +313,9 @@ class Expressions(Special):
         thing, kind = base.thing, type(base.thing)
         if lookup.is_class(thing):
             self.touch(frozenset({base}), node)
+            own = lookup.find(thing, "__class_getitem__")
+            if own is not None and not lookup.library_function(own[1], own[0]):
+                return self.note(node, f"runs `{lookup.class_name(own[0])}.__class_getitem__`")
             return NUMBERS
         rule = self.rules.method(kind, "__getitem__")
         if rule is None or rule.kind != rules.READING:

@@ -99,8 +99,16 @@ def known(*things: Any) -> Values:
     if lookup.plain(things):
         return DATA if any(type(thing) not in lookup.IMMUTABLE for thing in things) else NUMBERS
     first = {type(thing): thing for thing in things}
-    containers = (*lookup.CONTAINERS, *lookup.MAPPINGS)
-    return frozenset(Some.ANY if kind in containers else Known(thing) for kind, thing in first.items())
+    return frozenset(Known(thing) if _stands_for_others(thing) else Some.ANY for thing in first.values())
+
+
+def _stands_for_others(thing: Any) -> bool:
+    """Whether another of its class would be judged alike: not a container, module, class or function."""
+    kind = type(thing)
+    if kind in (*lookup.CONTAINERS, *lookup.MAPPINGS) or lookup.is_module(thing):
+        return False
+    called = lookup.find(kind, "__call__") is not None
+    return not called or "_modules" in (lookup.instance_dict(thing) or {})
 
 
 class Rulebook:

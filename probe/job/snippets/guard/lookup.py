@@ -27,6 +27,7 @@ _STANDARD = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 CONTAINERS = (list, tuple, set, frozenset, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict)
+_MOST_DATA = 20_000
 IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice)
 C_CALLABLES = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -197,88 +198,65 @@ def own_special(thing_type: type, names: frozenset[str] = SPECIAL_METHODS) -> st
     return None
 
 
-def own_text(thing: Any, room: int = 2000) -> str | None:
-    """Somebody's own code that making a text of a thing would run; None when there is none.
+_TEXT = frozenset({"repr", "str", "format", "getattribute"})
 
-    Looks at no more than `room` things."""
-    waiting, seen = [thing], set()
-    while waiting and room > 0:
-        room -= 1
+
+def own_text(thing: Any) -> str | None:
+    """Somebody's own code that making a text of a thing would run; None when there is none."""
+    for one in within(thing, 2000):
+        kind = type(one)
+        found = own_special(kind, _TEXT)
+        extra = find(kind, "extra_repr")  # what a torch module's text asks its class for
+        if found is None and extra is not None and not library_function(extra[1], extra[0]):
+            found = f"{class_name(kind)}.extra_repr"
+        if found is not None:
+            return found
+    return None
+
+
+def plain(thing: Any) -> bool:
+    """Whether a thing and all that it holds is data: of Python's own types, torch's or numpy's, and neither
+    called nor used up."""
+    found = list(within(thing, _MOST_DATA))
+    return len(found) < _MOST_DATA and all(
+        library_class(kind) and find(kind, "__call__") is None and find(kind, "__next__") is None
+        for kind in set(map(type, found))
+    )
+
+
+def modules_within(module: Any) -> list[Any]:
+    """A torch module and all in it."""
+    return list(within(module, 3000)) if children(module) else [module]
+
+
+def within(thing: Any, most: int) -> Iterator[Any]:
+    """A thing and all that its containers, modules and data classes hold, but for numbers and texts."""
+    waiting, seen = [thing], set[int]()
+    while waiting and len(seen) < most:
         one = waiting.pop()
         if type(one) in IMMUTABLE or id(one) in seen:
             continue
         seen.add(id(one))
-        found = own_special(type(one), _TEXT) or _own_extra(type(one))
-        if found is not None:
-            return found
-        waiting.extend(_inside(one, room))
-    return None
+        yield one
+        waiting.extend(_inside(one)[:most])
 
 
-_TEXT = frozenset({"repr", "str", "format", "getattribute"})
-
-
-def _own_extra(kind: type) -> str | None:
-    found = find(kind, "extra_repr")  # what a torch module's text asks its class for
-    return None if found is None or library_function(found[1], found[0]) else f"{class_name(kind)}.extra_repr"
-
-
-def _inside(thing: Any, room: int) -> list[Any]:
+def _inside(thing: Any) -> list[Any]:
     kind = type(thing)
     if kind in CONTAINERS:
-        return list(thing)[:room]
+        return list(thing)
     if kind in MAPPINGS:
-        pairs = list(thing.items())[:room]
-        return [part for pair in pairs for part in pair]
+        return [part for pair in list(thing.items()) for part in pair]
     entries = instance_dict(thing)
-    if entries is None:
-        return []
-    if type(entries.get("_modules")) in MAPPINGS:
-        return children(thing)[:room]
-    if find(kind, "__dataclass_fields__") is not None or kind is types.SimpleNamespace:
-        return list(entries.values())[:room]
-    return []
-
-
-def modules_within(module: Any, most: int = 3000) -> list[Any]:
-    """A module and all in it, from its dictionaries; at most so many."""
-    found: list[Any] = []
-    waiting, seen = [module], set()
-    while waiting and len(found) < most:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        found.append(one)
-        waiting.extend(children(one))
-    return found
+    if entries is not None and (kind is types.SimpleNamespace or find(kind, "__dataclass_fields__")):
+        return list(entries.values())
+    return children(thing)
 
 
 def children(module: Any) -> list[Any]:
     """The direct children of a torch module, from its dictionary."""
-    entries = instance_dict(module) or {}
-    within: Any = entries.get("_modules")
-    return [one for one in within.values() if one is not None] if type(within) in MAPPINGS else []
-
-
-def plain(thing: Any, room: int = 20_000) -> bool:
-    """Whether a thing and all that its containers hold is of Python's own types, torch's or numpy's."""
-    waiting = [thing]
-    while waiting:
-        room -= 1
-        if room < 0:
-            return False
-        one = waiting.pop()
-        kind = type(one)
-        if kind in IMMUTABLE:
-            continue
-        if kind in CONTAINERS:
-            waiting.extend(one)
-        elif kind in MAPPINGS:
-            waiting.extend(part for pair in list(one.items()) for part in pair)
-        elif not library_class(kind):
-            return False
-    return True
+    held: Any = (instance_dict(module) or {}).get("_modules")
+    return [one for one in held.values() if one is not None] if type(held) in MAPPINGS else []
 
 
 def is_collective(thing: Any) -> bool:

@@ -357,6 +357,8 @@ get named_modules modules children named_children astype getName end span match 
 get_last_lr as_posix with_suffix relative_to is_absolute __repr__ __str__
 """)
 """Methods that are reading by their name where the object is not known but comes from a reading call."""
+CONTAINERS_CHANGE = frozenset({"add", "sort", "subtract"})
+"""Those of them that change a container or an array: reading only on what is known to be a tensor."""
 OWN_METHODS = _words("""
 append appendleft extend extendleft insert add update pop popleft popitem remove discard clear sort reverse
 setdefault copy get subtract elements rotate write writelines getvalue seek flush close difference_update

@@ -40,18 +40,20 @@ SYSTEM_PATHS = (
 """Files that Python and DuckDB read; without the cgroup files `connect` aborts."""
 
 
-def enter(readable: Iterable[Path | str], memory_bytes: int, parent: int) -> list[str]:
+def enter(
+    readable: Iterable[Path | str], memory_bytes: int, parent: int, open_files: int = 256
+) -> list[str]:
     """Drop every right that a query does not need; returns the restrictions that are not in force.
 
     `readable` are the files and folders that stay readable, `memory_bytes` is the address space, `parent` the
-    process with which this one ends.
+    process with which this one ends, `open_files` the most that may be open at once.
     """
     missing: list[str] = []
     _write("/proc/self/oom_score_adj", "1000")
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        raise SystemExit("the server ended before its worker started")
+        raise SystemExit("the process that started this worker has ended")
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         missing.append("no_new_privs")
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
@@ -61,7 +63,7 @@ def enter(readable: Iterable[Path | str], memory_bytes: int, parent: int) -> lis
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_NOFILE, open_files),
         (resource.RLIMIT_AS, memory_bytes),
     ):
         _lower(limit, value)

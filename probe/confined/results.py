@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from probe.base.csv_line import csv_line
 from probe.base.errors import PackageMissing, QueryTimeout, SqlInvalid
 
 if TYPE_CHECKING:
@@ -144,24 +145,10 @@ def _rows_text(rows: Sequence[tuple[Any, ...]]) -> bytes:
 def _csv_lines(rows: Sequence[tuple[Any, ...]]) -> bytes:
     """Lines of CSV (RFC 4180, ended by `\\n`)."""
     try:
-        text = "".join(",".join(map(_csv_value, row)) + "\n" for row in rows)
+        text = "".join(csv_line(map(as_json, row)) + "\n" for row in rows)
     except RecursionError:
         raise SqlInvalid("a value in the result is nested too deeply") from None
     return text.encode("utf-8", "backslashreplace")
-
-
-def _csv_value(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    plain = as_json(value)
-    if isinstance(plain, (int, float)):
-        return repr(plain)
-    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    if text and not any(letter in text for letter in ',"\n\r') and text == text.strip():
-        return text
-    return '"' + text.replace('"', '""') + '"'
 
 
 def as_json(value: Any) -> Any:

@@ -1,0 +1,385 @@
+"""`probe fleet`: questions over all runs of an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from probe.base.errors import UsageError
+from probe_cli.core.options import File, OutputFile, RowsFormat
+from probe_cli.core.session import Session
+from probe_cli.core.wait_line import waiting
+
+if TYPE_CHECKING:
+    from probe.diagnose.recipes.library import Library
+    from probe.diagnose.recipes.recipe import Recipe
+    from probe.fleet.fleet_runs import Fleet, Plan, Run
+    from probe.fleet.per_run import Answering
+    from probe.fleet.run_checks import Judged
+    from probe.fleet.unsealed import Source
+    from probe_cli.render.row_output import Format
+
+EXAMPLES = (
+    "probe fleet /shared/probe runs --since 2026-03-01",
+    'probe fleet /shared/probe query "SELECT run, MEDIAN(wall_s) FROM python.steps GROUP BY run" --job gpt',
+    "probe fleet /shared/probe report --since 4w",
+    "probe fleet /shared/probe diagnose",
+    "probe fleet /shared/probe compare gpt-0001 gpt-0002",
+)
+RUNS = """
+SELECT job, run, attempt, count(*) AS ranks, count(DISTINCT host) AS hosts,
+    make_timestamp_ns(min(started_ns)) AS started,
+    round((max(coalesce(ended_ns, last_t_ns)) - min(started_ns)) / 3.6e12, 2) AS hours, max(steps) AS steps,
+    CASE WHEN bool_or(state = 'dead') THEN 'dead' WHEN bool_or(state = 'failed') THEN 'failed'
+        WHEN bool_or(state = 'running') THEN 'running' ELSE 'finished' END AS state,
+    arg_min(how, rank) FILTER (state NOT IN ('finished', 'running')) AS how
+FROM archive.processes GROUP BY job, run, attempt ORDER BY started DESC, job, run, attempt
+"""
+HOSTS = """
+SELECT host, count(DISTINCT (run, attempt)) AS runs, count(*) AS processes,
+    count(*) FILTER (state = 'failed') AS failed, count(*) FILTER (state = 'dead') AS dead,
+    round(sum(coalesce(ended_ns, last_t_ns) - started_ns) / 3.6e12, 2) AS rank_hours,
+    make_timestamp_ns(max(coalesce(ended_ns, last_t_ns))) AS last_seen
+FROM archive.processes GROUP BY host ORDER BY dead + failed DESC, host
+"""
+_ASKS = Literal["query", "runs", "hosts", "report", "diagnose", "compare"]
+_UNITS_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
+_MOST_OF_ONE = 3
+"""Findings shown of one run."""
+
+
+def is_endpoint(_word: str, _words: Sequence[str], _session: Session) -> bool:
+    """No word is an endpoint: the first one is the archive."""
+    return False
+
+
+def command(
+    context: typer.Context,
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The archive: a folder, s3://…, gs://… or az://….")
+    ],
+    ask: Annotated[
+        _ASKS, typer.Argument(metavar="query|runs|hosts|report|diagnose|compare", help="The question."),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SQL|RUN]...", help="SQL of `query` (`-`: stdin), runs of the others."),
+    ] = None,
+    job: Annotated[list[str] | None, typer.Option("--job", metavar="JOB", help="Only this job.")] = None,
+    run: Annotated[list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run.")] = None,
+    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only this host.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only what ran after it: 12h, 7d, 2w or 2026-03-01."),
+    ] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option("--recipe", metavar="NAME", help="With diagnose and report: only this recipe."),
+    ] = None,
+    file: File = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="With diagnose, report, compare: also what is only information.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With query: show the files that it would open.")
+    ] = False,
+    per_run: Annotated[
+        str | None,
+        typer.Option(
+            "--per-run", metavar="SQL", help="With query: run this over each run, whose rows are per_run."
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Ask the runs as tasks of this Ray cluster (`local`: one here)."
+        ),
+    ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="With query: ask servers for rows of live runs that are not shipped."),
+    ] = False,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server", metavar="HOST:PORT",
+            help="As --live, and ask this server beside that of this PROBE_DIR and those in PROBE_PEERS.",
+        ),
+    ] = None,
+    output_format: RowsFormat = None,
+    output: OutputFile = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")
+    ] = 10_000,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", min=0.1, help="Time limit of a statement, in seconds.")
+    ] = 60.0,
+) -> None:
+    """Ask about all runs of an archive.
+
+    `query` runs SQL over every table of every run; `runs` and `hosts` list them; `report` says which hosts,
+    jobs and runs stand out; `diagnose` runs the recipes over each run; `compare` compares two.
+    """
+    from probe.archive.store import open_store
+    from probe.fleet.fleet_runs import Fleet, Limits, Narrowing, memory_for_queries
+    from probe.fleet.per_run import Workers
+    from probe.fleet.ray_tasks import Over
+
+    session: Session = context.obj
+    session.no_endpoint("fleet")
+    named = [*(run or ()), *(words or () if ask in ("runs", "hosts", "report") else ())]
+    narrowing = Narrowing(job or (), named, host or (), None if since is None else _since_ns(since))
+    limits = Limits(timeout, memory_for_queries(), rows=limit)
+    given = words or []
+    if ray is not None and ask not in ("query", "diagnose"):
+        raise UsageError(f"--ray is of `query --per-run` and `diagnose`, not of `{ask}`")
+    if per_run is None and ray is not None and ask == "query":
+        raise UsageError("a query over a Ray cluster has a part for each run", hint="Add --per-run SQL.")
+    if (live or server) and (ask != "query" or per_run is not None or explain):
+        raise UsageError("--live and --server are of `query`, without --per-run and --explain")
+    store = open_store(url, session.environ)
+    with Fleet(store, narrowing, limits) as fleet:
+        answering: Answering = Workers(fleet) if ray is None else Over(ray, store.url, timeout)
+        if ask == "compare":
+            _compare(session, fleet, given, everything, output_format)
+        elif ask == "report":
+            _report(session, fleet, recipe or [], everything, output_format, output)
+        elif ask == "diagnose":
+            _diagnose(session, fleet, answering, given, recipe or [], everything, output_format, output)
+        else:
+            if ask == "query" and len(given) > 1:
+                raise UsageError("expected one SQL statement", hint="Put it in quotes.")
+            listed = {"runs": RUNS, "hosts": HOSTS}
+            sql = listed.get(ask) or session.read_text(given[0] if given else None, file, "SQL")
+            if per_run is None:
+                source = _live_rows(session, server or []) if live or server else None
+                _query(session, fleet, sql, b"", explain, output_format, output, source)
+            else:
+                content = _answers_of_runs(session, fleet, answering, per_run)
+                _query(session, fleet, sql, content, False, output_format, output)
+
+
+def _since_ns(text: str) -> int:
+    """The wall time that `--since` means; raises `UsageError`."""
+    import time
+    from datetime import datetime, timezone
+
+    number, unit = text[:-1], text[-1:]
+    if unit in _UNITS_S and number.replace(".", "", 1).isdigit():
+        return time.time_ns() - int(float(number) * _UNITS_S[unit] * 1e9)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"invalid time {text!r}", hint="For example 12h, 7d, 2w or 2026-03-01.") from None
+    return int((found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
+
+
+def _answers_of_runs(session: Session, fleet: Fleet, answering: Answering, sql: str) -> bytes:
+    """What the runs answer to a statement, as the Arrow stream that the outer one reads; a run that does not
+    answer is left out, and a note says so."""
+    from probe.fleet import per_run
+
+    runs = fleet.runs()
+    with waiting(session.err, "planning the statement"):
+        asks = per_run.asks_about(fleet, runs, sql)
+    answers: dict[int, per_run.Answer] = {}
+    waits = answering.each(asks)
+    while len(answers) < len(asks):
+        with waiting(session.err, f"asking the runs: {len(answers):,} of {len(asks):,} answered"):
+            place, answer = next(waits)
+        answers[place] = answer
+    failed = {place: one.error for place, one in answers.items() if one.error is not None}
+    if failed and len(failed) == len(asks):
+        raise next(iter(failed.values()))
+    for place, error in sorted(failed.items()):
+        session.note(f"{runs[place].name} is left out: {error.message}")
+    for place, answer in sorted(answers.items()):
+        if answer.head.get("truncated"):
+            session.note(f"{runs[place].name}: only its first {per_run.MOST_ROWS:,} rows are used")
+    kept = [place for place in sorted(answers) if place not in failed]
+    return per_run.together([runs[place] for place in kept], [answers[place].body for place in kept])
+
+
+def _live_rows(session: Session, given: Sequence[str]) -> Source:
+    """Asks the servers that the user named."""
+    from probe.client.live_rows import LiveRows, named_servers
+
+    servers, notes = named_servers(given, session.settings)
+    for note in notes:
+        session.note(note)
+    return LiveRows(servers)
+
+
+def _query(
+    session: Session, fleet: Fleet, sql: str, content: bytes, explain: bool, output_format: Format | None,
+    output: str | None, source: Source | None = None,
+) -> None:
+    from probe.client.answer import Answer
+    from probe_cli.commands.query import say_about
+    from probe_cli.render.row_output import answer_of, chosen_format, write_rows
+
+    chosen = chosen_format(output_format, output, session.out)
+    if explain:
+        with waiting(session.err, "planning the statement"):
+            plan = fleet.plan(sql)
+        records = [
+            {"table": table, "file": one.name, "bytes": one.size_bytes}
+            for table, files in plan.files.items() for one in sorted(files)
+        ]
+        answer = answer_of(records or [{"table": None, "file": None, "bytes": None}][:0])
+        write_rows(session, answer, chosen, output)
+        _say_opened(session, fleet, plan)
+        return
+    with waiting(session.err, "reading the archive"):
+        answered = fleet.query(sql, content, source)
+    answer = Answer.parse(answered.body)
+    write_rows(session, answer, chosen, output)
+    say_about(session, answer, count=chosen == "table" and output in (None, "-"))
+
+
+def _say_opened(session: Session, fleet: Fleet, plan: Plan) -> None:
+    from probe_cli.core.figures import size
+
+    for table, files in plan.files.items():
+        every = fleet.catalog.listing(table)
+        if every or files:
+            told = size(sum(one.size_bytes for one in files)), size(sum(one.size_bytes for one in every))
+            session.note(f"{table}: opens {len(files):,} of {len(every):,} files, {told[0]} of {told[1]}")
+
+
+# Recipes ------------------------------------------------------------------------
+
+
+def _report(
+    session: Session, fleet: Fleet, names: Sequence[str], everything: bool, output_format: Format | None,
+    output: str | None,
+) -> None:
+    from probe.diagnose.finding import worst_first
+    from probe.diagnose.recipes.library import of_fleets
+    from probe.fleet.run_checks import judge_fleet
+    from probe_cli.render.row_output import write_records
+    from probe_cli.render.verdict_lines import verdict_lines
+
+    checks = []
+    for recipe in _chosen(of_fleets(session.settings.recipes), names):
+        with waiting(session.err, f"{recipe.name}: reading the archive"):
+            checks.append(judge_fleet(fleet, recipe))
+    found = worst_first(one for check in checks for one in check.findings)
+    if output_format is not None or output is not None:
+        rows = [
+            {**said, "why": "\n".join(said["why"]), "next": "\n".join(said["next"])}
+            for said in (one.as_dict() for one in found)
+        ]
+        write_records(session, rows, output_format, output)
+    else:
+        for one in found:
+            session.out.lines(verdict_lines(one.as_dict(), session.out))
+    clear = [check.recipe.name for check in checks if check.state == "clear"]
+    session.note(f"{len(fleet.runs()):,} runs; nothing found by {', '.join(clear) or 'no recipe'}")
+    for check in checks:
+        if check.state == "unknown":
+            session.note(f"{check.recipe.name} is unknown: {check.reason}")
+
+
+def _chosen(library: Library, names: Sequence[str]) -> list[Recipe]:
+    """The recipes of these names, or all; raises `RecipeUnknown`."""
+    from probe.diagnose.recipes.library import unknown_name
+
+    for name in names:
+        if name not in library:
+            raise unknown_name(name, library)
+    return [one for one in library.values() if not names or one.name in names]
+
+
+def _diagnose(
+    session: Session, fleet: Fleet, answering: Answering, runs: Sequence[str], names: Sequence[str],
+    everything: bool,
+    output_format: Format | None, output: str | None,
+) -> None:
+    from probe.diagnose.recipes.library import installed
+    from probe.fleet.run_checks import judge
+    from probe_cli.render.row_output import write_records
+
+    recipes = _chosen(installed(session.settings.recipes), names)
+    chosen = [fleet.run(name) for name in runs] or fleet.runs()
+    judged: list[Judged] = []
+    waits = judge(fleet, chosen, recipes, answering)
+    while len(judged) < len(chosen):
+        with waiting(session.err, f"running the recipes: {len(judged):,} of {len(chosen):,} runs done"):
+            judged.append(next(waits))
+    judged.sort(key=lambda one: -one.worst)
+    if output_format is not None or output is not None:
+        rows = [row for one in judged for row in _rows(one, everything)]
+        write_records(session, rows, output_format, output)
+        return
+    for one in judged:
+        session.out.lines(_lines(session, one, everything))
+    _say_judged(session, judged)
+
+
+def _rows(judged: Judged, everything: bool) -> Iterator[dict[str, Any]]:
+    run = judged.run
+    for found in judged.findings:
+        if everything or found.severity != "info":
+            said = found.as_dict()
+            yield {
+                "job": run.job, "run": run.run, "attempt": run.attempt, **said,
+                "why": "\n".join(said["why"]), "next": None,
+            }
+
+
+def _lines(session: Session, judged: Judged, everything: bool) -> Iterator[str]:
+    from probe_cli.core.terminal import escape_controls
+    from probe_cli.render.verdict_lines import verdict_lines
+
+    shown = [one for one in judged.findings if everything or one.severity != "info"]
+    if not shown:
+        return
+    run = judged.run
+    hosts = sorted({str(one["host"]) for one in run.processes})
+    where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
+    title = f"{run.name} of {run.job}, {run.date}, {len(run.processes)} ranks on {where}"
+    yield session.out.style(escape_controls(title), "bold")
+    for one in shown if everything else shown[:_MOST_OF_ONE]:
+        yield from verdict_lines(one.as_dict(), session.out)
+    if not everything and len(shown) > _MOST_OF_ONE:
+        yield f"  and {len(shown) - _MOST_OF_ONE} more: `probe fleet URL diagnose {run.name} --all`"
+    yield ""
+
+
+def _say_judged(session: Session, judged: Sequence[Judged]) -> None:
+    clear = sum(not any(found.severity != "info" for found in one.findings) for one in judged)
+    session.note(f"{len(judged):,} runs judged, nothing found in {clear:,}")
+    failed: dict[str, int] = {}
+    for one in judged:
+        for check in one.checks:
+            if check.failed:
+                failed[check.reason] = failed.get(check.reason, 0) + 1
+    for reason, count in sorted(failed.items(), key=lambda pair: -pair[1])[:5]:
+        session.note(f"{count:,} checks did not run: {reason}")
+
+
+# Comparison ---------------------------------------------------------------------
+
+
+def _compare(
+    session: Session, fleet: Fleet, given: Sequence[str], everything: bool, output_format: Format | None
+) -> None:
+    from probe.fleet.run_checks import summary
+    from probe_cli.render.comparison import tell
+
+    if len(given) != 2:
+        raise UsageError("compare takes two runs", hint="`probe fleet URL compare RUN RUN`.")
+    if output_format not in (None, "table", "json"):
+        raise UsageError(f"a comparison has no form {output_format}", hint="Use --format json.")
+    runs = [fleet.run(name) for name in given]
+
+    def read(run: Run, until: int | None) -> dict[str, Any]:
+        with waiting(session.err, "reading the runs"):
+            return summary(fleet, run, until)
+
+    summaries = partial(read, runs[0]), partial(read, runs[1])
+    tell(session, (given[0], given[1]), summaries, everything, output_format == "json")

@@ -1,0 +1,43 @@
+"""`probe mcp`: let an agent ask, over the Model Context Protocol on stdin and stdout."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from probe.base.errors import UsageError
+from probe_cli.core.parameters import Option
+from probe_cli.core.session import Session
+
+EXAMPLES = (
+    "probe mcp",
+    "probe mcp --allow-act",
+)
+
+
+def command(
+    session: Session,
+    allow_act: Annotated[
+        bool,
+        Option(
+            "--allow-act",
+            help="Also offer tools that change a run: lr, pause, resume, checkpoint, undo, changing eval.",
+        ),
+    ] = False,
+) -> None:
+    """Serve agents as an MCP server on stdin and stdout.
+
+    Its tools ask what the commands ask, with the same rights, and only read unless --allow-act is given.
+    """
+    from probe_cli.agent_tools.tools import need_mcp
+
+    session.no_endpoint("mcp")
+    need_mcp()
+    if session.input is not sys.stdin or session.out.terminal:
+        raise UsageError(
+            "`mcp` speaks with a program, not with a person",
+            hint="Name it in the configuration of an MCP client; docs/agents.md has one.",
+        )
+    from probe_cli.agent_tools import tool_server
+
+    tool_server.make(session.settings, allow_act=allow_act).run("stdio")

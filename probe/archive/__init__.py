@@ -1,0 +1,1 @@
+"""Archive: recordings of many runs and hosts as one dataset of Parquet files; see docs/archive.md."""

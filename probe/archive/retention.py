@@ -1,0 +1,90 @@
+"""Retention: which runs of an archive are too old, or too many, and how they are deleted.
+
+A run is deleted whole, all its attempts' tables, indexes and files; its rows of archive.processes last, so
+that a deletion that was interrupted is found again. Runs in `probe archive`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from probe.archive import dataset
+from probe.archive.catalog import Catalog
+from probe.archive.store import Store
+
+LIVE_S = 3 * 24 * 3600.0
+"""A process that had not ended may go on as long after its last shipment: its run is not deleted."""
+
+
+class Run(NamedTuple):
+    """One attempt of a run: what identifies it, its last sign of life (wall time), and its size."""
+
+    date: str
+    job: str
+    run: str
+    attempt: int
+    last_ns: int
+    lives: bool
+    size_bytes: int
+
+
+def runs(store: Store) -> list[Run]:
+    """All runs of an archive, the one that ended first first."""
+    sizes: dict[tuple[str, ...], int] = {}
+    for one in store.list():
+        key = _key_in(one.name)
+        if key is not None:
+            sizes[key] = sizes.get(key, 0) + one.size_bytes
+    found: dict[tuple[str, ...], Run] = {}
+    since_ns = int((time.time() - LIVE_S) * 1e9)
+    for row in Catalog(store).processes():
+        date = dataset.date_of(int(row["started_ns"] or 0))
+        told = Run(
+            date, str(row["job"]), str(row["run"]), int(row["attempt"]),
+            max(filter(None, (row["started_ns"], row["ended_ns"], row["last_t_ns"])), default=0),
+            row["state"] == "running" and (row["updated_ns"] or 0) > since_ns, 0,
+        )
+        key = _key(told)
+        known = found.get(key, told)
+        last_ns, lives = max(told.last_ns, known.last_ns), told.lives or known.lives
+        found[key] = told._replace(last_ns=last_ns, lives=lives, size_bytes=sizes.get(key, 0))
+    return sorted(found.values(), key=lambda run: run.last_ns)
+
+
+def chosen(found: Sequence[Run], older_than_s: float | None, keep_bytes: int | None) -> list[Run]:
+    """The runs to delete: those older, and the oldest until the others fit. Runs that live are kept."""
+    before_ns = None if older_than_s is None else (time.time() - older_than_s) * 1e9
+    total = sum(run.size_bytes for run in found)
+    wanted = []
+    for run in found:
+        old = before_ns is not None and run.last_ns < before_ns
+        if not run.lives and (old or (keep_bytes is not None and total > keep_bytes)):
+            wanted.append(run)
+            total -= run.size_bytes
+    return wanted
+
+
+def delete(store: Store, run: Run) -> None:
+    """Delete one run. Raises `ArchiveUnavailable`."""
+    last = dataset.PROCESSES.full_name
+    folder = dataset.Group("", run.date, run.job, run.run, run.attempt).folder.partition("/")[2]
+    for table in sorted(Catalog(store).tables(), key=lambda table: table == last):
+        group = dataset.Group(table, run.date, run.job, run.run, run.attempt)
+        if table == last:
+            store.delete([one.name for one in store.list(dataset.FILES + folder)])
+        for prefix in (group.folder, group.index_folder):
+            store.delete([one.name for one in store.list(prefix)])
+
+
+def _key(run: Run) -> tuple[str, ...]:
+    return run.date, dataset.encoded(run.job), dataset.encoded(run.run), str(run.attempt)
+
+
+def _key_in(name: str) -> tuple[str, ...] | None:
+    parts = dict(part.split("=", 1) for part in name.split("/") if "=" in part)
+    try:
+        return parts["date"], parts["job"], parts["run"], parts["attempt"]
+    except KeyError:
+        return None

@@ -1,0 +1,79 @@
+"""Shipped: what of a recording is in an archive, `archived.json` in its folder.
+
+Written after each shipment, for those who must know without asking the archive: pruning, retention and
+`probe archive --status`. The archive's own names decide; a file that is lost or damaged is made anew from
+them. Standard library only; any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probe.archive.catalog import Ranges, missing
+from probe.recording import checked, places
+
+FILE = "archived.json"
+
+
+class Shipped(NamedTuple):
+    """What is in the archive at `url`: row numbers by table, and whether that is everything there is."""
+
+    url: str
+    complete: bool = False
+    tables: dict[str, Ranges] = {}  # noqa: RUF012  (never changed)
+    rows: int | None = 0
+    """None when unknown: a shipment was interrupted."""
+    last_step: int | None = None
+    last_t_ns: int | None = None
+    shipped_ns: int = 0
+    """Wall time of the last shipment."""
+
+
+def read(process: Path, url: str) -> Shipped:
+    """What is known to be in the archive at `url`; nothing without the file."""
+    try:
+        told = checked.read_sealed(process / FILE, largest_bytes=16 << 20)
+        one: Any = told["archives"][url]
+        tables = {
+            str(table): [(int(first), int(last)) for first, last in ranges]
+            for table, ranges in one["tables"].items()
+        }
+        numbers = [one[name] for name in ("rows", "last_step", "last_t_ns", "shipped_ns")]
+        if any(type(number) is not int and number is not None for number in numbers):
+            raise ValueError("a field that must be a number is not")
+        rows, last_step, last_t_ns, shipped_ns = numbers
+        return Shipped(url, one["complete"] is True, tables, rows, last_step, last_t_ns, shipped_ns or 0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Shipped(url)
+
+
+def write(process: Path, shipped: Shipped) -> None:
+    """Keep what is in one archive, and what is known of others. Raises `OSError`."""
+    others: Any = {}
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        others = checked.read_sealed(process / FILE, largest_bytes=16 << 20)["archives"]
+    told = {name: value for name, value in shipped._asdict().items() if name != "url"}
+    archives = {**(others if isinstance(others, dict) else {}), shipped.url: told}
+    places.write_whole(process / FILE, checked.sealed(FILE, {"archives": archives}))
+
+
+def waiting_rows(process: Path, rank: int, pid: int, known: Shipped) -> int:
+    """How many sealed rows of a recording are not in the archive; those overwritten before they were sealed
+    count, too."""
+    from probe.recording import segments
+
+    found = 0
+    for folder in process.parent.glob(f"table=*/rank={rank}"):
+        held = known.tables.get(folder.parent.name.removeprefix("table="), [])
+        for one in segments.visible(segments.listing(folder, pid)):
+            found += sum(last - first + 1 for first, last in missing(held, one.first, one.last))
+    return found
+
+
+def holds_segment(known: Shipped, path: Path) -> bool:
+    """Whether all rows of a segment are in the archive, by its name."""
+    _, first, last, *_ = path.name.split("-")
+    held = known.tables.get(path.parent.parent.name.removeprefix("table="), [])
+    return not missing(held, int(first), int(last.partition(".")[0]))

@@ -1,0 +1,29 @@
+"""Throttle: keeps what runs in the background below a bandwidth and a share of one core.
+
+The caller says what it has used; `pause` then sleeps as long as the limits demand, or until it is to stop.
+Standard library only; one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+_LONGEST_S = 30.0
+"""Of one pause: a caller that was suspended may have used any amount."""
+
+
+class Pace:
+    """The limits of one thread. `rate_bytes_s`: bytes sent in a second; `share_ratio`: of one core."""
+
+    def __init__(self, rate_bytes_s: float, share_ratio: float, stopping: threading.Event) -> None:
+        self._rate, self._share, self.stopping = rate_bytes_s, share_ratio, stopping
+        self._cpu_s = time.thread_time()
+
+    def pause(self, sent_bytes: int = 0) -> bool:
+        """Sleep for what was used since the last pause. Whether the caller is to stop."""
+        used_s = time.thread_time() - self._cpu_s
+        wait_s = max(used_s / self._share - used_s, sent_bytes / self._rate if self._rate else 0.0)
+        stop = self.stopping.wait(min(wait_s, _LONGEST_S)) if wait_s > 0 else self.stopping.is_set()
+        self._cpu_s = time.thread_time()
+        return stop

@@ -1,0 +1,255 @@
+"""Rows of runs that live, for a question over an archive that does not have them yet.
+
+    servers, notes = named_servers(["node1:7130"], settings)
+    files, more = LiveRows(servers)(tails)      # a `fleet.unsealed.Source`
+
+Only servers that the user named are asked: in the command line, in PROBE_PEERS, and the one of this
+PROBE_DIR. An archive's rows never name one: whoever can write to the archive would choose who gets the token.
+Each server says which processes it has; a process's id tells whether it is one of the archive's. Texts are
+read for secrets, as they are when they are shipped.
+
+Runs in the process that asks: one daemon thread for each server, so that one that hangs holds up nobody.
+httpx and duckdb in functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from probe.archive import typed_rows
+from probe.archive.dataset import IDENTITY, process_id_of
+from probe.base.errors import ProbeError, ServerUnavailable, SettingInvalid, UsageError
+from probe.base.settings import Settings
+from probe.bundle import cleaning
+from probe.client import endpoints
+from probe.client.answer import Answer
+from probe.client.endpoints import Address, is_loopback
+from probe.client.transport import Transport, UnixTransport, open_transport
+from probe.fleet.unsealed import Tail, named
+from probe.recording import places
+from probe.recording.tables import BY_NAME, Column
+
+LISTED_S = 2.0
+"""A server that has not said within this time which processes it has is left out."""
+ROWS_S = 10.0
+"""Time in which a server sends the rows of all its processes."""
+_MADE_S = 5.0
+"""Further time for making files of them: 15 µs of processor time for a row of 14 columns."""
+MOST_SERVERS = 256
+MOST_ROWS = 500_000
+"""Of all tails together; each may have the same part."""
+_SPARE_S = 0.1
+"""A request that notices itself that it is late says more than whoever waits for it."""
+_LARGEST_PEERS_BYTES = 1 << 20
+_MEMORY_BYTES = 1 << 30
+_TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")
+"""Of columns that are recorded."""
+_V = TypeVar("_V")
+
+Servers = dict[str, Callable[[], Transport]]
+"""How to reach each server, by the name that notes give it."""
+
+
+class _Found(NamedTuple):
+    """A process on a server, and its tails."""
+
+    pid: int
+    tails: list[Tail]
+
+
+class _Sent(NamedTuple):
+    files: list[tuple[Tail, bytes]]
+    notes: list[str]
+
+
+def named_servers(given: Sequence[str], settings: Settings) -> tuple[Servers, list[str]]:
+    """The servers that the user named, and notes on those that are not asked. Raises `UsageError`."""
+    found: Servers = {}
+    notes: list[str] = []
+    beside = places.server_socket(places.home(settings))
+    if beside.exists():
+        found[str(beside)] = functools.partial(UnixTransport, beside)
+    for text in given:
+        address = _address(text, settings)
+        found[address.url] = functools.partial(open_transport, address, settings)
+    for text in _peers(settings):
+        address = _address(text, settings)
+        host = address.url.partition("://")[2].rpartition(":")[0]
+        if address.url.startswith("http:") and not (settings.insecure_no_tls or is_loopback(host)):
+            notes.append(f"{address.url} is not asked: it has no TLS, and PROBE_INSECURE_NO_TLS is not set")
+            continue
+        found[address.url] = functools.partial(open_transport, address, settings)
+    if len(found) > MOST_SERVERS:
+        notes.append(f"only the first {MOST_SERVERS} of {len(found):,} servers are asked")
+    return dict(list(found.items())[:MOST_SERVERS]), notes
+
+
+def _address(text: str, settings: Settings) -> Address:
+    address = endpoints.parse(text, settings) if ":" in text and ".tar." not in text else Address(text)
+    if not address.url or address.endpoint:
+        raise UsageError(f"{text!r} is no server", hint="Write HOST:PORT, or https://HOST:PORT.")
+    return address
+
+
+def _peers(settings: Settings) -> list[str]:
+    """The servers in PROBE_PEERS, as they are written there."""
+    if not settings.peers:
+        return []
+    try:
+        with open(settings.peers, encoding="utf-8", errors="replace") as file:
+            lines = file.read(_LARGEST_PEERS_BYTES).splitlines()
+    except OSError as error:
+        raise SettingInvalid(f"the file in PROBE_PEERS cannot be read: {error.strerror}") from None
+    return list(filter(None, (line.partition("#")[0].strip() for line in lines)))
+
+
+class LiveRows:
+    """Asks these servers for tails. Which processes they have is asked once."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._transports: dict[str, Transport] = {}
+        self._listed: dict[str, dict[str, int] | ProbeError] | None = None
+
+    def __call__(self, wanted: Sequence[Tail]) -> tuple[list[tuple[Tail, bytes]], list[str]]:
+        """The rows of those that were found, and notes on what is missing."""
+        if self._listed is None:
+            self._listed = _at_once(self._servers, self._list, LISTED_S)
+        files: list[tuple[Tail, bytes]] = []
+        notes = [_about(name, one) for name, one in self._listed.items() if isinstance(one, ProbeError)]
+        where: dict[str, dict[str, _Found]] = {}
+        lost: dict[str, Mapping[str, Any]] = {}
+        for tail in wanted:
+            process = str(tail.process["process"])
+            known = [
+                (name, one[process]) for name, one in self._listed.items()
+                if not isinstance(one, ProbeError) and process in one
+            ]
+            if not known:
+                lost[process] = tail.process
+                continue
+            name, pid = known[0]
+            where.setdefault(name, {}).setdefault(process, _Found(pid, [])).tails.append(tail)
+        limit = max(1, MOST_ROWS // max(1, len(wanted)))
+        answers = _at_once(
+            where, lambda name: self._rows(name, list(where[name].values()), limit), ROWS_S + _MADE_S
+        )
+        for name, sent in answers.items():
+            if isinstance(sent, ProbeError):
+                rows = [tail.process for one in where[name].values() for tail in one.tails]
+                notes.append(f"{_about(name, sent)}; the newest rows are missing: {named(rows)}")
+            else:
+                files += sent.files
+                notes += sent.notes
+        if lost:
+            why = "no server that was asked has them" if self._servers else (
+                "no server was named: --server HOST:PORT, or PROBE_PEERS"
+            )
+            notes.append(f"the newest rows are missing, {why}: {named(lost.values())}")
+        return files, list(dict.fromkeys(notes))
+
+    def _list(self, name: str) -> dict[str, int]:
+        """The processes of a server: pids by id. Of several with one pid it means the newest."""
+        transport = self._transports[name] = self._servers[name]()
+        answer = transport.request("GET", "/v1/processes", None, LISTED_S)
+        try:
+            rows = [
+                (int(one["started_ns"]), int(one["pid"]), str(one["host"])) for one in answer["processes"]
+            ]
+        except (KeyError, TypeError, ValueError):
+            raise ServerUnavailable(f"{name} answers no list of processes") from None
+        newest = {pid: process_id_of(cleaning.text(host), pid, t_ns) for t_ns, pid, host in sorted(rows)}
+        return {process: pid for pid, process in newest.items()}
+
+    def _rows(self, name: str, found: Sequence[_Found], limit: int) -> _Sent:
+        """The rows of a server's processes; what it refuses is a note."""
+        files: list[tuple[Tail, bytes]] = []
+        notes: list[str] = []
+        until = time.monotonic() + ROWS_S
+        for pid, tail in ((one.pid, tail) for one in found for tail in one.tails):
+            who = f"{named([tail.process])}, {tail.table}"
+            left_s = until - time.monotonic()
+            try:
+                if left_s <= 0:
+                    raise ServerUnavailable(f"{name} has not sent all rows within {ROWS_S:g} s")
+                body = {
+                    "endpoint": str(pid), "sql": tail.sql(pid), "limit": limit, "scope": "host",
+                    "timeout_s": left_s,
+                }
+                answer = Answer.parse(self._transports[name].request("POST", "/v1/query", body, left_s))
+            except ProbeError as error:
+                notes.append(f"{who}: its newest rows are missing: {error.message}")
+                continue
+            notes += [f"{who}: {note}" for note in answer.notes]
+            if answer.truncated:
+                notes.append(f"{who}: of its newest rows only the first {len(answer):,} are used")
+            if answer.rows:
+                files.append((tail, _file(answer, tail)))
+        return _Sent(files, notes)
+
+
+def _about(name: str, error: ProbeError) -> str:
+    """What an error says, with the server that it is about."""
+    return error.message if name in error.message else f"{name}: {error.message}"
+
+
+def _file(answer: Answer, tail: Tail) -> bytes:
+    """The rows as a Parquet file with the columns that all files of an archive have, without secrets."""
+    from probe.archive.rows import copy
+    from probe.confined.reading_sql import database
+
+    rows = answer.rows
+    known = BY_NAME.get(tail.table)
+    if known is not None and known.source == "journal":  # few, and judged by the names in them
+        rows = [list(cleaning.plain(dict(zip(answer.names, row, strict=True))).values()) for row in rows]
+    columns = [Column(name, kind if kind in _TYPES else "VARCHAR", "", "") for name, kind in answer.columns]
+    own = {name.lower() for name in answer.names}
+    added = [column for column in IDENTITY if column.name not in own]
+    values = [tail.process[column.name] for column in added]
+    told = [Column(one.name, one.type, "", "") for one in added]
+    with tempfile.TemporaryDirectory(prefix="probe-") as folder, database(_MEMORY_BYTES) as connection:
+        made, clean = Path(folder, "made.parquet"), Path(folder, "clean.parquet")
+        connection.execute(f"CREATE TABLE added AS {typed_rows.query(told)}", [json.dumps([values])])
+        connection.execute(f"CREATE TABLE live AS {typed_rows.query(columns)}", [json.dumps(rows)])
+        copy(connection, "SELECT added.*, live.* FROM added, live", made)
+        secrets = cleaning.changed_texts(connection, made)
+        if secrets:
+            copy(connection, cleaning.without(connection, made, secrets, None), clean)
+        return (clean if secrets else made).read_bytes()
+
+
+def _at_once(
+    names: Collection[str], ask: Callable[[str], _V], patience_s: float
+) -> dict[str, _V | ProbeError]:
+    """What each server answers, asked on a thread of its own, which is left behind when it takes longer."""
+    results: queue.SimpleQueue[tuple[str, _V | ProbeError]] = queue.SimpleQueue()
+
+    def run(name: str) -> None:
+        found: _V | ProbeError
+        try:
+            found = ask(name)
+        except ProbeError as error:
+            found = error
+        results.put((name, found))
+
+    for name in names:
+        threading.Thread(target=run, args=(name,), name="probe-live", daemon=True).start()
+    found: dict[str, _V | ProbeError] = {
+        name: ServerUnavailable(f"no answer from {name} within {patience_s:g} s") for name in names
+    }
+    until = time.monotonic() + patience_s + _SPARE_S
+    for _ in names:
+        try:
+            name, one = results.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            break
+        found[name] = one
+    return found

@@ -1,0 +1,465 @@
+"""Questions about all runs of an archive, or those that were asked for.
+
+    with Fleet(open_store(url), narrowing, limits) as fleet:
+        answered = fleet.query("SELECT run, max(loss) FROM python.steps GROUP BY run")
+        fleet.run("r1"), fleet.files_of(run, tables)
+
+What a statement reads is planned first (`pruning`); only those files are listed, fetched where the archive is
+no folder, and opened by the worker. The command's threads; duckdb only in workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probe.archive import dataset
+from probe.archive.catalog import ArchivedFile, Catalog, in_parallel
+from probe.archive.dataset import PROCESSES, DataFile, Group, date_of, encoded
+from probe.archive.store import Store
+from probe.base.errors import ArchiveInvalid, EndpointUnknown, ObjectMissing, ProbeError
+from probe.fleet import unsealed
+from probe.fleet.archived_tables import LIVE, mentioned
+from probe.fleet.worker_process import WorkerProcess
+from probe.recording import declared
+from probe.recording.tables import BY_NAME
+
+MOST_FILES = 100_000
+"""Files that one statement may open; more are slow to open, and are to be compacted first."""
+MOST_FETCHED_BYTES = 16 << 30
+"""Of an object store, the bytes that one command fetches."""
+_NARROW = 64
+"""Up to so many runs are listed one by one, more with the whole table."""
+_MOST_DAMAGED = 8
+"""Damaged files that are left out of one answer."""
+_MANY_BYTES = 4 << 20
+_LEAST_MEMORY_BYTES = 512 << 20
+
+
+class Narrowing(NamedTuple):
+    """Which processes count; empty: all. `since_ns`: those that ended, or were last seen, after that."""
+
+    jobs: Collection[str] = ()
+    runs: Collection[str] = ()
+    hosts: Collection[str] = ()
+    since_ns: int | None = None
+
+    def includes(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of archive.processes counts."""
+        if self.since_ns is not None:
+            last = max((int(row[name]) for name in _LAST if row.get(name) is not None), default=None)
+            if last is not None and last < self.since_ns:
+                return False
+        return (
+            (not self.jobs or row["job"] in self.jobs) and (not self.runs or row["run"] in self.runs)
+            and (not self.hosts or row["host"] in self.hosts)
+        )
+
+    def includes_group(self, group: Group) -> bool:
+        """Whether files of a group may count, by their names."""
+        return (
+            (not self.jobs or encoded(group.job) in map(encoded, self.jobs))
+            and (not self.runs or encoded(group.run) in map(encoded, self.runs))
+        )
+
+    @property
+    def parts(self) -> bool:
+        """Whether processes may be left out whose rows lie in one file with those of others."""
+        return bool(self.hosts) or self.since_ns is not None
+
+
+_LAST = ("ended_ns", "last_t_ns", "started_ns")
+
+
+class Limits(NamedTuple):
+    """Of one statement, and of the rows that it returns."""
+
+    timeout_s: float = 60.0
+    memory_bytes: int = 2 << 30
+    threads: int = os.cpu_count() or 1
+    rows: int = 10_000
+
+
+def memory_for_queries() -> int:
+    """Bytes that statements may use here: half of what is available, because the host has other users."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return max(_LEAST_MEMORY_BYTES, int(line.split()[1]) * 1024 // 2)
+    return _LEAST_MEMORY_BYTES
+
+
+class Run(NamedTuple):
+    """One attempt of a run, with its processes."""
+
+    job: str
+    run: str
+    attempt: int
+    date: str
+    processes: tuple[Mapping[str, Any], ...]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Job, run, attempt and date."""
+        return self.job, self.run, str(self.attempt), self.date
+
+    @property
+    def name(self) -> str:
+        """How it is named: the run, with its attempt if that is not the first."""
+        return f"{self.run}@{self.attempt}" if self.attempt else self.run
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest rank."""
+        return min((int(one["rank"]) for one in self.processes if one["rank"] is not None), default=None)
+
+
+@dataclass
+class Plan:
+    """What a statement reads: the files of each table, and the columns that it uses."""
+
+    files: dict[str, list[ArchivedFile]]
+    columns: dict[str, list[str] | None]
+    notes: list[str] = field(default_factory=list)
+    living: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    """By table, the processes whose rows are read and that had not ended when they were last shipped; none
+    where nothing needed the list of processes, which takes a file of each run."""
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables to make."""
+        return list(self.files)
+
+
+class Answered(NamedTuple):
+    """The JSON of an answer, as `Answer.parse` reads it, and what it read."""
+
+    body: dict[str, Any]
+    plan: Plan
+
+
+class Fleet:
+    """One archive, and a worker that answers questions about it."""
+
+    def __init__(
+        self, store: Store, narrowing: Narrowing | None = None, limits: Limits | None = None
+    ) -> None:
+        narrowing, limits = narrowing or Narrowing(), limits or Limits()
+        self.catalog = Catalog(store)
+        self.narrowing = narrowing
+        self.limits = limits
+        self._store = store
+        self._fetched = tempfile.TemporaryDirectory(prefix="probe-fleet-")
+        self._fetched_bytes = 0
+        self._worker = self.new_worker()
+        self._processes: list[dict[str, Any]] | None = None
+        self._listings: dict[str, list[ArchivedFile]] = {}
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+        self._fetched.cleanup()
+
+    def new_worker(self, threads: int | None = None) -> WorkerProcess:
+        """A worker that can read this archive's files."""
+        root = self._store.path("table=x")
+        folders = [Path(self._fetched.name), *([root.parent] if root is not None else [])]
+        worker = WorkerProcess(folders, self.limits.memory_bytes, threads or self.limits.threads)
+        if self.__dict__.get("_processes") is not None:
+            worker.knows(self._processes_json())
+        return worker
+
+    # Processes and runs ---------------------------------------------------------
+
+    def processes(self) -> list[dict[str, Any]]:
+        """The rows of archive.processes that count, each with its date."""
+        if self._processes is None:
+            found = [row for row in self.catalog.processes() if self.narrowing.includes(row)]
+            self._processes = [{**row, "date": date_of(int(row["started_ns"] or 0))} for row in found]
+            self._worker.knows(self._processes_json())
+        return self._processes
+
+    def _processes_json(self) -> bytes:
+        return json.dumps(self._processes, default=str).encode()
+
+    def runs(self) -> list[Run]:
+        """The runs, each attempt for itself, oldest first."""
+        found: dict[tuple[str, str, int, str], list[Mapping[str, Any]]] = {}
+        for row in self.processes():
+            found.setdefault((row["job"], row["run"], row["attempt"], row["date"]), []).append(row)
+        return [Run(*key, tuple(rows)) for key, rows in found.items()]
+
+    def run(self, name: str) -> Run:
+        """The run of that name, `RUN` (its last attempt) or `RUN@ATTEMPT`; raises `EndpointUnknown`."""
+        runs = self.runs()
+        fitting = [one for one in runs if one.run == name] or [one for one in runs if one.name == name]
+        fitting = fitting or [one for one in runs if f"{one.run}@{one.attempt}" == name]
+        if not fitting:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, [one.run for one in runs], n=3)
+            raise EndpointUnknown(
+                f"no run {name!r} is in the archive",
+                hint=f"Did you mean {' or '.join(near)}?" if near else "`probe fleet URL runs` lists them.",
+            )
+        return max(fitting, key=lambda one: (one.attempt, one.date))
+
+    # Files ------------------------------------------------------------------------
+
+    def listing(self, table: str) -> list[ArchivedFile]:
+        """The visible files of a table, newest first, as they were when they were first listed here."""
+        found = self._listings.get(table)
+        if found is None:
+            found = self._listings[table] = self.catalog.listing(table)[::-1]
+        return found
+
+    def plan(self, sql: str, content: bytes = b"", parameters: Mapping[str, Any] | None = None) -> Plan:
+        """What a statement reads; raises `SqlInvalid` for one that does not only read."""
+        self._worker.start()
+        if self.narrowing.parts:
+            self.processes()
+        else:  # while the worker starts
+            for table in mentioned(sql):
+                if table.full_name not in LIVE and table is not PROCESSES:
+                    self.listing(table.full_name)
+        own = self._own_tables(sql)
+        request = {"ask": "plan", "sql": sql, "own": own, "parameters": dict(parameters or {})}
+        head, _ = self._worker.ask(request, self.limits.timeout_s, content)
+        plan = Plan({}, {})
+        for name, told in head["tables"].items():
+            plan.files[name] = self._matching(name, told["scans"])
+            plan.columns[name] = told["columns"]
+            if unsealed.is_shipped(name) and self._processes is not None:
+                plan.living[name] = self._living(told["scans"])
+            if name in LIVE and told["columns"] is not None:
+                plan.notes.append(f"{name} is read from living processes: an archive has no rows of it")
+        if PROCESSES.full_name in plan.files:
+            self.processes()
+        count = sum(map(len, plan.files.values()))
+        if count > MOST_FILES:
+            raise ArchiveInvalid(
+                f"the statement would open {count:,} files, at most {MOST_FILES:,} are opened",
+                hint="Merge them (`probe archive --compact URL`), or narrow it: --since, --job, --run.",
+            )
+        return plan
+
+    def _matching(self, table: str, scans: list[list[list[str]]] | None) -> list[ArchivedFile]:
+        """The files that a statement with these scans (their filters by what they are about; None: unknown)
+        can read rows of."""
+        if table == PROCESSES.full_name or table in LIVE:
+            return []
+        usable = _usable(scans)
+        if self.narrowing.parts or any(others for *_, others in usable):
+            processes = self.processes()
+            places = self._places(usable, b"")
+            return self.files(table, None if places is None else [processes[place] for place in places])
+        files = self.files(table, None)
+        if not usable:
+            return files
+        names = [_said(one.file) for one in files]
+        distinct = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        places = self._places(usable, json.dumps(list(distinct)).encode())
+        if places is None:
+            return files
+        kept = set(places)
+        return [
+            one for one, name in zip(files, names, strict=True)
+            if distinct[name] in kept or not dataset.is_exact(one.file.group)
+        ]
+
+    def _living(self, scans: list[list[list[str]]] | None) -> list[Mapping[str, Any]]:
+        """The processes that these scans can read and that had not ended when they were last shipped."""
+        living = [place for place, row in enumerate(self.processes()) if unsealed.lives(row)]
+        places = self._places(_usable(scans), b"") if living else []
+        return [self.processes()[place] for place in living if places is None or place in places]
+
+    def _places(self, scans: list[list[list[str]]], names: bytes) -> list[int] | None:
+        """Which of the names, or processes, scans can read; None for all."""
+        if not scans:
+            return None
+        head, _ = self._worker.ask({"ask": "match", "scans": scans}, self.limits.timeout_s, names)
+        found: list[int] | None = head["places"]
+        return found
+
+    def _own_tables(self, sql: str) -> dict[str, str]:
+        """A file of each table that jobs declared and that the statement may name."""
+        if f"{declared.SCHEMA}." not in sql.lower().replace('"', ""):
+            return {}
+        found = {}
+        for name in self.catalog.tables():
+            if name not in BY_NAME and name != PROCESSES.full_name:
+                files = self.files(name, None)
+                if files:
+                    found[name] = self.local(files[-1:])[0]
+        return found
+
+    def files(self, table: str, processes: Sequence[Mapping[str, Any]] | None) -> list[ArchivedFile]:
+        """The visible files of a table, of these processes (None: of all that count), newest first."""
+        if table == PROCESSES.full_name:
+            return []
+        if processes is None and not self.narrowing.parts:
+            if not self.narrowing.jobs and not self.narrowing.runs:
+                return self.listing(table)
+            return [one for one in self.listing(table) if self.narrowing.includes_group(one.file.group)]
+        if processes is None:
+            processes = self.processes()
+        ids = {str(row["process"]) for row in processes}
+        groups = {_group(row, table) for row in processes}
+        if table not in self._listings and len(groups) <= _NARROW:
+            found = [one for group in groups for one in self.catalog.listing(table, group=group)]
+        else:
+            found = self.listing(table)
+        folders = {group.folder for group in groups}
+        kept = [
+            one for one in found
+            if one.file.group.folder in folders and (one.file.merged or one.file.process in ids)
+        ]
+        return sorted(kept)[::-1]
+
+    def files_of(self, runs: Sequence[Run], tables: Iterable[str]) -> list[dict[str, list[ArchivedFile]]]:
+        """The files of some tables, of each of these runs."""
+        existing = set(self.catalog.tables())
+        wanted = [table for table in tables if table in existing]
+        processes = [row for run in runs for row in run.processes]
+        listed = in_parallel(lambda table: self.files(table, processes), wanted)
+        found: dict[tuple[str, ...], dict[str, list[ArchivedFile]]] = {run.key: {} for run in runs}
+        for table, files in zip(wanted, listed, strict=True):
+            for one in files:
+                group = one.file.group
+                key = group.job, group.run, str(group.attempt), group.date
+                if key in found:
+                    found[key].setdefault(table, []).append(one)
+        return [found[run.key] for run in runs]
+
+    def local(self, files: Sequence[ArchivedFile]) -> list[str]:
+        """The paths of files, which are fetched first where the archive is no folder."""
+        missing = [one for one in files if one.path is None and not self._copy(one).exists()]
+        self._fetched_bytes += sum(one.size_bytes for one in missing)
+        if self._fetched_bytes > MOST_FETCHED_BYTES:
+            raise ArchiveInvalid(
+                f"the statement reads {self._fetched_bytes:,} bytes of {self._store.url}, "
+                f"at most {MOST_FETCHED_BYTES:,} are fetched",
+                hint="Narrow it by --since, --job, --host or --run, or ask on the hosts of --ray.",
+            )
+        in_parallel(self._fetch, missing)
+        return [str(one.path or self._copy(one)) for one in files]
+
+    def _copy(self, one: ArchivedFile) -> Path:
+        return Path(self._fetched.name, one.name)
+
+    def _fetch(self, one: ArchivedFile) -> None:
+        place = self._copy(one)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_name(f".{place.name}")
+        with open(part, "wb") as file:
+            for first in range(0, one.size_bytes, _MANY_BYTES):
+                file.write(self._store.get(one.name, first, min(_MANY_BYTES, one.size_bytes - first)))
+        part.rename(place)  # a part of a file is never taken for it
+
+    # Statements ---------------------------------------------------------------------
+
+    def query(
+        self, sql: str, content: bytes = b"", source: unsealed.Source | None = None
+    ) -> Answered:
+        """The rows of a statement. `content`: what runs answered, for the outer statement of `--per-run`;
+        `source`: whom to ask for what is not in the archive yet of runs that live.
+
+        A file that is gone by the time it is opened was merged: what there is now is read then. A damaged one
+        is left out, and a note says so."""
+        damaged: set[str] = set()
+        again = True
+        if source is not None:
+            self.processes()
+        while True:
+            plan = self.plan(sql, content)
+            files = {
+                table: [one for one in found if one.name not in damaged]
+                for table, found in plan.files.items()
+            }
+            paths = {table: self.local(found) for table, found in files.items()}
+            try:
+                rows, missing = self._unsealed(plan, source)
+            except ObjectMissing:
+                if not again:
+                    raise
+                again = False
+                continue
+            for table, path in rows:
+                paths[table].append(path)
+            request = {
+                "ask": "query", "sql": sql, "files": paths, "tables": plan.tables, "columns": plan.columns,
+                "limit": self.limits.rows, "some": self.narrowing.parts,
+            }
+            try:
+                _, body = self._worker.ask(request, self.limits.timeout_s, content)
+            except ProbeError as error:
+                about = getattr(error, "about", "")
+                named = self._named(about, files)
+                if named is None:
+                    raise
+                if not Path(self.local([named])[0]).exists() and again:
+                    again = False
+                    self._listings.clear()
+                    continue
+                damaged.add(named.name)
+                if len(damaged) > _MOST_DAMAGED:
+                    raise
+                continue
+            answer = json.loads(body)
+            notes = [*plan.notes, *missing, *(f"damaged and left out: {name}" for name in sorted(damaged))]
+            return Answered({**answer, "notes": notes}, plan)
+
+    def _unsealed(
+        self, plan: Plan, source: unsealed.Source | None
+    ) -> tuple[list[tuple[str, str]], list[str]]:
+        """What the archive lacks of processes that live: tables and files; and notes on what is missing."""
+        living = {str(row["process"]): row for rows in plan.living.values() for row in rows}
+        if source is None or not living:
+            return [], [unsealed.left_out(living.values())] if living else []
+        told, notes = source(unsealed.tails(self.catalog, plan.files, plan.living, plan.columns))
+        found = []
+        for tail, content in told:
+            path = Path(self._fetched.name, tail.name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            found.append((tail.table, str(path)))
+        return found, notes
+
+    def rows(self, sql: str, parameters: Mapping[str, Any], limit: int) -> dict[str, Any]:
+        """Columns and rows of a statement with named parameters, such as a recipe's."""
+        plan = self.plan(sql, parameters=parameters)
+        request = {
+            "ask": "batch", "files": {table: self.local(found) for table, found in plan.files.items()},
+            "tables": plan.tables, "columns": plan.columns, "some": self.narrowing.parts,
+            "statements": [{"sql": sql, "parameters": dict(parameters), "limit": limit}],
+        }
+        head, _ = self._worker.ask(request, self.limits.timeout_s)
+        found: dict[str, Any] = head["results"][0]
+        return found
+
+    def _named(self, about: str, files: Mapping[str, Sequence[ArchivedFile]]) -> ArchivedFile | None:
+        """The file that an error of the engine is about."""
+        if ".parquet" not in about:
+            return None
+        return next((one for found in files.values() for one in found if one.name in about), None)
+
+
+def _usable(scans: list[list[list[str]]] | None) -> list[list[list[str]]]:
+    """The scans, if each of them has a filter that says something; none otherwise."""
+    return [] if scans is None or not all(map(any, scans)) else scans
+
+
+def _said(file: DataFile) -> tuple[str, str, int, str, int | None, bool]:
+    """What a file's name says, as `pruning.NAMED`."""
+    group = file.group
+    return group.job, group.run, group.attempt, group.date, file.rank, file.rank is None
+
+
+def _group(row: Mapping[str, Any], table: str) -> Group:
+    return Group(table, row["date"], row["job"], row["run"], row["attempt"])

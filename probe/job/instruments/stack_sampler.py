@@ -1,0 +1,160 @@
+"""Stack sampler: at a low rate, where the threads of this process are, so that a slow hour of yesterday has a
+flame graph.
+
+Runs on the agent's thread, in a round that it makes in any case: what costs the training thread most is to
+hand over the GIL and to be scheduled again, not a sample. `sys._current_frames()` needs the GIL, so a thread
+is seen where it lets go of it: time in C code that keeps the GIL counts for the line after it, and while
+nothing lets go of it there is no sample. The sample after such a gap stands for all of it (`wall_ns`). Frames
+are read for their code alone, never for their variables. Writes python.stack_samples, and python.stack_nodes
+for each new frame of the tree of stacks. Standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import CodeType, FrameType
+
+from probe.base.clock import wall_ns
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.introspection import python_frames
+from probe.job.introspection.thread_stacks import native_id
+from probe.recording.layout import NULL_INTEGER, NULL_STRING
+
+DEEPEST = 128
+"""Frames of a stack that are kept, from the outermost."""
+BUSY_RATIO = 0.1
+"""Other threads are recorded when they used this part of a core since the look before."""
+MOST_THREADS = 64
+"""With more threads than this only the training thread is looked at: each costs a system call."""
+ANEW_S = 3600.0
+"""So often the tree begins anew: its nodes are then as old as the samples that refer to them, and are deleted
+with them when disk space runs out."""
+MOST_TEXT = 192 << 10
+"""Characters of names, of a string table of a megabyte that all instruments share. A program that makes
+functions as it runs has any number of names; those after these are NULL."""
+_GOLDEN_RATIO = 0.6180339887498949
+_CPU_TIME_OF_A_THREAD = 6
+"""CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED of the kernel."""
+
+
+class StackSampler:
+    """Takes samples; `collect` is called by the agent's thread in every round."""
+
+    def __init__(self, recorder: Recorder, rate_hz: float) -> None:
+        self._recorder = recorder
+        self._interval_ns = round(1e9 / rate_hz)
+        self.due_ns = 0
+        self._append_sample = recorder.rings["python.stack_samples"].append
+        nodes = recorder.rings["python.stack_nodes"]
+        self._append_node, self._most_nodes = nodes.append, nodes.rows // 2
+        self._place = 0.0
+        self._looked_ns = time.monotonic_ns()
+        self._cpu_ns: dict[int, int] = {}
+        self._texts: set[str] = set()
+        self._text = 0
+        self._nodes = 0
+        """Number of the newest node; numbers are never used again."""
+        self._begin_anew()
+
+    def round_s(self, usual_s: float) -> float:
+        """The pause before the agent's next round: from half to one and a half of the usual one, evenly
+        spread, so that no loop keeps pace with it. Without the random generator, which is the job's."""
+        self._place = (self._place + _GOLDEN_RATIO) % 1.0
+        return min(usual_s, self._interval_ns / 1e9) * (0.5 + self._place)
+
+    def collect(self) -> None:
+        """A sample, if one is due."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= self.due_ns:
+            late_ns = now_ns - self.due_ns
+            self.due_ns = now_ns + self._interval_ns - (late_ns if late_ns < self._interval_ns else 0)
+            self._sample(now_ns, wall_ns())
+
+    def _sample(self, now_ns: int, t_ns: int) -> None:
+        """A row for the training thread, and one for every other thread that is busy."""
+        passed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
+        full = self._nodes - self._first_node >= self._most_nodes
+        if full or now_ns - self._began_ns > ANEW_S * 1e9:
+            self._begin_anew()
+        recorder = self._recorder
+        step, phase = recorder.step, recorder.intern(recorder.phase)
+        threads = {thread.ident: thread for thread in threading.enumerate()}
+        used_ns: dict[int, int] = {}
+        for ident, frame in self._stacks(len(threads)):
+            thread = threads.get(ident)
+            number = None if thread is None else native_id(thread)
+            spent_ns = None if number is None else self._spent_ns(number, used_ns)
+            training = ident == recorder.thread
+            if training or (spent_ns or 0) >= BUSY_RATIO * passed_ns:
+                node, innermost = self._node(frame)
+                name = self._number(thread.name) if thread is not None else NULL_STRING
+                self._append_sample(
+                    step, t_ns, phase, name, training, passed_ns,
+                    NULL_INTEGER if spent_ns is None else spent_ns, node, innermost,
+                )
+        self._cpu_ns = used_ns
+
+    def _stacks(self, threads: int) -> list[tuple[int, FrameType]]:
+        """Ident and innermost frame of the threads to look at."""
+        training, own = self._recorder.thread, threading.get_ident()
+        return [
+            (ident, frame) for ident, frame in sys._current_frames().items()
+            if ident == training or (threads <= MOST_THREADS and ident != own)
+        ]
+
+    def _spent_ns(self, number: int, used_ns: dict[int, int]) -> int | None:
+        """CPU time of a thread since the look before, by the kernel's number of it; None at first, and where
+        the kernel does not tell. Unlike pthread_getcpuclockid, this does not touch a thread that ended."""
+        try:
+            now_ns = used_ns[number] = time.clock_gettime_ns(~number << 3 | _CPU_TIME_OF_A_THREAD)
+        except OSError:
+            return None
+        before_ns = self._cpu_ns.get(number)
+        return None if before_ns is None or now_ns < before_ns else now_ns - before_ns
+
+    def _node(self, frame: FrameType) -> tuple[int, int]:
+        """The node of a stack, and the name of its innermost frame."""
+        codes = [one.f_code for one in python_frames.walk(frame)]
+        node, tree = 0, self._tree
+        for depth, code in enumerate(reversed(codes[-DEEPEST:])):
+            found = tree.get((node, id(code)))
+            if found is None:
+                self._nodes = found = self._nodes + 1
+                tree[node, id(code)] = found
+                self._append_node(found, node or NULL_INTEGER, depth, self._name(code))
+            node = found
+        return node, self._name(codes[0])
+
+    def _name(self, code: CodeType) -> int:
+        """`function (file:line)` with the line at which the function begins, in the string table."""
+        known = self._names.get(id(code))
+        if known is None:
+            text = f"{python_frames.code_name(code)} ({_short(code.co_filename)}:{code.co_firstlineno})"
+            known = self._names[id(code)] = code, self._number(text)
+        return known[1]
+
+    def _number(self, text: str) -> int:
+        if text not in self._texts:
+            if self._text + len(text) > MOST_TEXT:
+                return NULL_STRING
+            self._texts.add(text)
+            self._text += len(text)
+        return self._recorder.intern(text)
+
+    def _begin_anew(self) -> None:
+        self._tree: dict[tuple[int, int], int] = {}
+        """Node by that of the caller and the code's id."""
+        self._names: dict[int, tuple[CodeType, int]] = {}
+        """By the code's id, which is not used again while the code is kept here."""
+        self._first_node = self._nodes
+        self._began_ns = time.monotonic_ns()
+
+
+def _short(file: str) -> str:
+    """A file within its package, or its own name."""
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in file:
+            return file.rpartition(folder)[2]
+    return file.rpartition("/")[2]

@@ -1,0 +1,66 @@
+"""The newest rows of a recording's rings: its last finished step, its last sign of life.
+
+What has not changed since the last question is not read again (`recording.reader.Tail`). Used by several
+threads at once; a lock is held for the microseconds of one read. May import numpy (through the ring reader).
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from probe.base.errors import RecordingError
+from probe.recording.layout import NULL_INTEGER
+from probe.recording.reader import WRITERS, Tail
+from probe.recording.recording import Meta
+
+
+class NewestRows:
+    """The newest rows of recorded processes; `forget` those that have ended."""
+
+    def __init__(self) -> None:
+        self._tails: dict[str, dict[str, Tail]] = {}
+        """By the folder of the rings, and by table."""
+        self._lock = threading.Lock()
+
+    def forget(self, meta: Meta) -> None:
+        """Drop what is known of a recording."""
+        with self._lock:
+            self._tails.pop(meta.rings, None)
+
+    def progress(self, meta: Meta) -> tuple[int | None, int | None, int | None]:
+        """(last finished step, its time, time of the last row of any kind)."""
+        step, last_step_ns = self._step_and_time(meta, "python.steps")
+        times = [last_step_ns]
+        times += [self._step_and_time(meta, name)[1] for name in ("python.pulse", "process.memory")]
+        return step, last_step_ns, max((time for time in times if time is not None), default=None)
+
+    def backwards(self, meta: Meta) -> int:
+        """How many backwards the first step has seen so far."""
+        row = self._newest(meta, "python.losses")
+        micro_step = NULL_INTEGER if row is None else int(row["micro_step"])
+        return 0 if micro_step == NULL_INTEGER else micro_step + 1
+
+    def _step_and_time(self, meta: Meta, table: str) -> tuple[int | None, int | None]:
+        """step and t_ns of the newest row of a ring."""
+        row = self._newest(meta, table)
+        if row is None:
+            return None, None
+        found = [int(row[name]) for name in ("step", "t_ns")]
+        step, t_ns = (None if value == NULL_INTEGER else value for value in found)
+        return step, t_ns
+
+    def _newest(self, meta: Meta, table: str) -> Any:
+        """The newest row of a ring; None without one."""
+        with self._lock:
+            tails = self._tails.setdefault(meta.rings, {})
+            tail = tails.get(table)
+            if tail is None or tail.owner != meta.owner:
+                tail = tails[table] = Tail(Path(meta.rings) / f"{table}.ring", meta.owner, WRITERS)
+            try:
+                tail.read()
+            except (OSError, RecordingError):
+                del tails[table]
+                return None
+            return tail.rows[-1] if tail.rows is not None and len(tail.rows) else None
