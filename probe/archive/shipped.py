@@ -15,6 +15,7 @@ from probe.archive.catalog import Ranges, missing
 from probe.recording import checked, places
 
 FILE = "archived.json"
+_NUMBERS = ("rows", "last_step", "last_t_ns", "shipped_ns", "journal_bytes")
 
 
 class Shipped(NamedTuple):
@@ -22,6 +23,7 @@ class Shipped(NamedTuple):
 
     url: str
     complete: bool = False
+    """An ended process; false again once its journals have grown: the server notes facts and verdicts late."""
     tables: dict[str, Ranges] = {}  # noqa: RUF012  (never changed)
     rows: int | None = 0
     """None when unknown: a shipment was interrupted."""
@@ -29,6 +31,17 @@ class Shipped(NamedTuple):
     last_t_ns: int | None = None
     shipped_ns: int = 0
     """Wall time of the last shipment."""
+    journal_bytes: int = 0
+    """Size of both journals when they were read for it."""
+
+
+def journal_bytes(process: Path) -> int:
+    """Size of both journals of a recording now."""
+    found = 0
+    for path in places.journals(process):
+        with contextlib.suppress(OSError):
+            found += path.stat().st_size
+    return found
 
 
 def read(process: Path, url: str) -> Shipped:
@@ -40,11 +53,12 @@ def read(process: Path, url: str) -> Shipped:
             str(table): [(int(first), int(last)) for first, last in ranges]
             for table, ranges in one["tables"].items()
         }
-        numbers = [one[name] for name in ("rows", "last_step", "last_t_ns", "shipped_ns")]
+        numbers = [one[name] for name in _NUMBERS]
         if any(type(number) is not int and number is not None for number in numbers):
             raise ValueError("a field that must be a number is not")
-        rows, last_step, last_t_ns, shipped_ns = numbers
-        return Shipped(url, one["complete"] is True, tables, rows, last_step, last_t_ns, shipped_ns or 0)
+        rows, last_step, last_t_ns, shipped_ns, read_bytes = numbers
+        complete = one["complete"] is True and read_bytes == journal_bytes(process)
+        return Shipped(url, complete, tables, rows, last_step, last_t_ns, shipped_ns or 0, read_bytes or 0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Shipped(url)
 

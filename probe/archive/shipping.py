@@ -233,9 +233,10 @@ class _Shipment:
         row_name = self.before.row_name if self.before else ""
         if self.before is None or row != self.before.row:
             row_name = self._ship_process(row, row_name)
+        marks = (seen[path.name] for path in places.journals(self.process))
         now = Shipped(
             self.shipper.store.url, complete, self.tables, self.rows, self.last_step, self.last_t_ns,
-            clock.wall_ns(),
+            clock.wall_ns(), sum(mark[0] for mark in marks if mark is not None),
         )
         shipped.write(self.process, now)
         return Progress(seen, now, places_reached, facts, verdict, row, row_name)

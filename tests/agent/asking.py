@@ -17,6 +17,7 @@ from typing import Any
 from harness import PATIENCE_S, PROGRAMS, Job, Place, run_probe
 from probe.base import wire
 from probe.recording import places
+from probe.recording.process import life
 from probe.recording.recording import Meta
 from probe.server.answers import queries
 from probe.server.recordings.registry import Registry
@@ -31,15 +32,28 @@ BY_SERVER = frozenset({
 })
 """Tables with rows that a server writes or asks for."""
 QUERY_BYTES = 512 << 20
+_LISTENED: set[Path] = set()
+"""Sockets of agents that were there once."""
 TIMES = frozenset({"wall_s", "step_wall_s", "step_phases_s"})
 """Keys of a program's result that differ from run to run."""
+
+
+def _lives(pid: int) -> bool:
+    found = life(pid)
+    return found is not None and found.state != "Z"
 
 
 def ask(
     place: Place, pid: int, method: str, target: str, body: object = None, timeout_s: float = 60.0
 ) -> Any:
-    """One request to the agent in `pid`; raises the `ProbeError` it answers with."""
-    return wire.call(places.agent_socket(place.directory, pid), method, target, body, timeout_s=timeout_s)
+    """One request to the agent in `pid`; raises the `ProbeError` it answers with. The first waits for its
+    socket, which the agent's thread binds: a job may have trained before it."""
+    path = places.agent_socket(place.directory, pid)
+    deadline = time.monotonic() + PATIENCE_S
+    while path not in _LISTENED and not path.exists() and _lives(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    _LISTENED.add(path)
+    return wire.call(path, method, target, body, timeout_s=timeout_s)
 
 
 def evaluate(

@@ -224,7 +224,7 @@ def test_a_snippet_that_a_job_did_not_survive_is_on_record(
     job.wait_for("READY")
     # Nobody can keep a snippet from that.
     code = "import ctypes\nkill = ctypes.CDLL(None)['kil' + 'l']\nkill(ctypes.CDLL(None).getpid(), 9)"
-    with pytest.raises(OSError):
+    with pytest.raises(ConnectionError):
         evaluate(place, job.pid, code, when="now")
     assert job.wait() == -signal.SIGKILL
     found = query(place, job.pid, "SELECT code, class, outcome, duration_s, step FROM probe.evals")

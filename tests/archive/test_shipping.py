@@ -22,6 +22,8 @@ from probe.archive.store import FolderStore, Listed, Store
 from probe.archive.throttle import Pace
 from probe.recording.recording import Meta
 from probe.recording.tables import TABLES, columns_of
+from probe.server.recordings.gathered_facts import fact
+from probe.server.recordings.server_journal import note_rows
 from server.beside import Beside, Writer, until
 
 FAST = {
@@ -75,6 +77,7 @@ def test_every_sealed_row_is_there_once_while_the_server_is_killed_again_and_aga
     writer.tell("halt")
     beside.start()
     writer.tell("strange")
+    until(lambda: beside.rows(writer.pid, "SELECT * FROM probe.facts"), "the server's facts")
     writer.exit()
     until(lambda: complete(writer, store.url), "everything is shipped")
     assert check_rows(beside, writer, store) > 1000
@@ -98,6 +101,32 @@ def test_every_sealed_row_is_there_once_while_the_server_is_killed_again_and_aga
     assert beside.call("POST", "/v1/prune", {"keep": 0, "dry_run": True})["left"] == []
     (writer.folder / shipped.FILE).unlink()
     assert "archive" in beside.call("POST", "/v1/prune", {"keep": 0, "dry_run": True})["left"][0]["why"]
+
+
+def test_what_is_noted_of_a_process_after_its_end_is_shipped_too(
+    beside: Beside, record: Callable[..., Writer], tmp_path: Path
+) -> None:
+    store = FolderStore(tmp_path / "archive")
+    beside.start(PROBE_ARCHIVE=store.url, **FAST)
+    writer = record()
+    writer.tell("write 10")
+    until(lambda: beside.rows(writer.pid, "SELECT * FROM probe.facts"), "the server's facts")
+    writer.exit()
+
+    def names() -> set[str]:
+        return {name for (name,) in read(store, "probe.facts", "name")}
+
+    for late, restart in (("in time", False), ("after a restart", True)):
+        until(lambda: complete(writer, store.url), "everything is shipped")
+        if restart:
+            beside.kill()
+        assert note_rows(writer.folder, "probe.facts", [fact("package", late, "1")])
+        assert not complete(writer, store.url)
+        if restart:
+            beside.start()
+        until(lambda late=late: late in names(), "the late fact is shipped")
+    until(lambda: complete(writer, store.url), "everything is shipped")
+    check_rows(beside, writer, store)
 
 
 class Watched(FolderStore):

@@ -53,6 +53,8 @@ class Archiver:
         self._archives: dict[str, _Archive] = {}
         self._due_s: dict[tuple[Path, int], float] = {}
         """When each recording is to be shipped next; infinite once everything is."""
+        self._whole_bytes: dict[tuple[Path, int], int] = {}
+        """Size of the journals of those: they are shipped again when facts or verdicts were noted since."""
         self._ended: set[tuple[Path, int]] = set()
         """Recordings that were to be shipped at once because they were sealed."""
         self._stopping = threading.Event()
@@ -87,13 +89,20 @@ class Archiver:
         self.waiting = waiting
         here = {recorded.identity for recorded in listed}
         self._due_s = {one: due_s for one, due_s in self._due_s.items() if one in here}
+        self._whole_bytes = {one: size for one, size in self._whole_bytes.items() if one in here}
         self._ended &= here
 
     def _is_due(self, recorded: Recorded, url: str, ended: bool) -> bool:
         identity, now_s = recorded.identity, time.monotonic()
         if identity not in self._due_s:
-            done = ended and shipped.read(recorded.folder, url).complete
+            known = shipped.read(recorded.folder, url)
+            self._whole_bytes[identity] = known.journal_bytes
+            done = ended and known.complete
             self._due_s[identity] = float("inf") if done else 0.0 if ended else now_s + self._first_s()
+        elif self._due_s[identity] == float("inf"):
+            if shipped.journal_bytes(recorded.folder) == self._whole_bytes[identity]:
+                return False
+            self._due_s[identity] = now_s
         if ended and identity not in self._ended:
             self._ended.add(identity)
             if self._due_s[identity] != float("inf"):
@@ -124,6 +133,7 @@ class Archiver:
         else:
             interval_s = float("inf") if done.complete else self._settings.archive_interval_s
             self._due_s[recorded.identity] = time.monotonic() + interval_s
+            self._whole_bytes[recorded.identity] = done.journal_bytes
             if archive.failing_since_s is not None:
                 _log.info("%s can be used again", url)
             archive.wait_s, archive.due_s, archive.failing_since_s = 0.0, 0.0, None
