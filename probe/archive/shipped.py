@@ -23,7 +23,7 @@ class Shipped(NamedTuple):
 
     url: str
     complete: bool = False
-    """An ended process; false again once its journals have grown: the server notes facts and verdicts late."""
+    """Of an ended process; no longer once its journals have grown: facts and verdicts are noted late, too."""
     tables: dict[str, Ranges] = {}  # noqa: RUF012  (never changed)
     rows: int | None = 0
     """None when unknown: a shipment was interrupted."""
