@@ -168,11 +168,11 @@ class Stream:
     def query(self) -> bool:
         return self.done == self.submitted
 
-    def synchronize(self) -> None:
+    def synchronize(self, for_what: str = "a stream") -> None:
         self.put(lambda: None)
         until = self.submitted
         self.go_on(to_the_end=True)
-        DEVICE.wait("a stream", lambda: self.done >= until, held=self in _default)
+        DEVICE.wait(for_what, lambda: self.done >= until, held=self in _default)
 
     def wait_event(self, event: Event) -> None:
         self.put(event.finished.wait)
@@ -340,8 +340,7 @@ def _kernel(op: Any, *args: Any, **kwargs: Any) -> Any:
             _fill(tensor, given[name])
         current_stream().kernel()
         if schema.name in READS:
-            current_stream().synchronize()
-            DEVICE.waits[-1] = DEVICE.waits[-1]._replace(what=schema.name)
+            current_stream().synchronize(schema.name)
         if not written:
             return _results(found)
         return written[0] if len(schema.returns) == 1 else tuple(written) if schema.returns else None
@@ -385,8 +384,7 @@ def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
             return target
         values = _moved(source, _HOST).clone()
         if not (non_blocking and hasattr(target, "is_pinned_here")):
-            stream.synchronize()
-            DEVICE.waits[-1] = DEVICE.waits[-1]._replace(what="a copy to the host")
+            stream.synchronize("a copy to the host")
             return target.copy_(values)
         target.fill_(POISON if target.dtype.is_floating_point else -1)
 
@@ -399,8 +397,7 @@ def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 
 
 def _scalar(tensor: torch.Tensor) -> Any:
-    current_stream().synchronize()
-    DEVICE.waits[-1] = DEVICE.waits[-1]._replace(what="item()")
+    current_stream().synchronize("item()")
     return _moved(tensor, _HOST).item()
 
 
