@@ -1,9 +1,9 @@
 """The figures of a live view: each rank's loss, step time, phases and memory.
 
-The server says those of a living rank beside its state, from its ring (`diagnose/recent_steps`). Those of what
-has ended are a query's, once; and of ranks whose host has an older server, again and again. A query costs as
-much as twenty lists of processes, so these are spaced by the time that they take (`SHARE_RATIO`). Runs on the
-thread that asks; standard-library layers only.
+The server says those of a living rank beside its state, from its ring (`diagnose/recent_steps`). Those of
+what has ended are a query's, once; and of ranks whose host has an older server, again and again. A query
+costs as much as twenty lists of processes, so these are spaced by the time that they take (`SHARE_RATIO`).
+Runs on the thread that asks; standard-library layers only.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def add(app: FastAPI, service: Service) -> None:
     ) -> dict[str, Any]:
         """All ranks of a job on all hosts, the hosts, and what is missing. For live views, of what lives:
         with `figures=1` loss, step time, phases and memory of the last steps; with `rank`, if it is on this
-        host, what its steps after `since` say together, with the rate of `amount`."""
+        host, what its steps after `since` say together, with the rate of `amount`, and `noted`, which grows
+        when something happens beside its steps."""
         caller = access.caller(request)
         found = await fanout.find(service, endpoint, caller, scope)
         job = await fanout.job_of(service, found, caller, scope)

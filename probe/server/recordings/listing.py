@@ -34,7 +34,8 @@ _MOST_NEW_STEPS = 8192
 
 class Live(NamedTuple):
     """What a live view asks for beside the states, each of processes that live: their `figures`; and what the
-    steps of one `rank` say together that came `since` a step (`recent_steps`), with the rate of `amount`."""
+    steps of one `rank` say together that came `since` a step (`recent_steps`), with the rate of `amount`, and
+    a number that grows with what is `noted` of it beside its steps."""
 
     figures: bool = False
     rank: int | None = None
@@ -95,6 +96,7 @@ def _newest(registry: Registry, recorded: Recorded, status: Status, live: Live) 
     if live.rank == recorded.meta.rank:
         rows = registry.last_steps(recorded, _MOST_NEW_STEPS, live.since)
         found["since"] = None if rows is None else recent_steps.together(rows, live.amount)
+        found["noted"] = registry.noted(recorded)
     return found
 
 

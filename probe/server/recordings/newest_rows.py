@@ -48,17 +48,23 @@ class NewestRows:
         with self._lock:
             if (tail := self._read(meta, "python.steps")) is None:
                 return None
-            known, facts = tail.highest, tail.facts
-        if tail.rows is not None and len(tail.rows) and after is not None:
-            count = min(count, int(tail.rows[-1]["step"]) - after)
+            known, facts, last = tail.highest, tail.facts, tail.rows
+        if after is not None and last is not None and len(last):
+            count = min(count, int(last[-1]["step"]) - after)
         try:
             with RingFile(Path(meta.rings) / "python.steps.ring", meta.owner, facts) as ring:
                 places = range(max(0, known - max(count, 0)), known, _AT_ONCE_ROWS)
-                parts = [ring.read(place, min(place + _AT_ONCE_ROWS, known)) for place in places]
+                parts = [ring.read(place, min(place + _AT_ONCE_ROWS, known), known) for place in places]
                 rows = np.concatenate(parts) if parts else np.empty(0, ring.dtype)
         except (OSError, RecordingError):
             return None
         return rows if after is None else rows[rows["step"] > after]
+
+    def count(self, meta: Meta, table: str) -> int:
+        """How many rows were written to a ring; 0 without one."""
+        with self._lock:
+            tail = self._read(meta, table)
+            return 0 if tail is None else tail.highest
 
     def backwards(self, meta: Meta) -> int:
         """How many backwards the first step has seen so far."""
@@ -86,7 +92,8 @@ class NewestRows:
         tails = self._tails.setdefault(meta.rings, {})
         tail = tails.get(table)
         if tail is None or tail.owner != meta.owner:
-            tail = tails[table] = Tail(Path(meta.rings) / f"{table}.ring", meta.owner, WRITERS)
+            path = Path(meta.rings) / f"{table}.ring"
+            tail = tails[table] = Tail(path, meta.owner, WRITERS, kept_only=True)
         try:
             tail.read()
         except (OSError, RecordingError):

@@ -308,6 +308,11 @@ class Registry:
         """See `NewestRows.steps`."""
         return self._newest_rows.steps(recorded.meta, count, after)
 
+    def noted(self, recorded: Recorded) -> int:
+        """A number that grows when its journals do, or with another interval between steps."""
+        sizes = [os.stat(path).st_size for path in places.journals(recorded.folder) if os.path.exists(path)]
+        return sum(sizes) + self._newest_rows.count(recorded.meta, "python.intervals")
+
     # Endpoints --------------------------------------------------------------
 
     def resolve(self, endpoint: str) -> list[Recorded]:
