@@ -93,7 +93,7 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
         those of `/v1/ranks`."""
         current, live = service.watch.current, listing.Live(bool(figures))
         rows, notes = await service.call(listing.process_rows, service.registry, current, bool(all), live)
-        return {"processes": rows, "notes": notes}
+        return {"processes": summaries.plain(rows), "notes": notes}
 
     @app.get("/v1/tables", responses={200: {"model": json_answers.Tables}})
     async def tables(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fastapi import FastAPI, Request, Response
 
 from probe.base.errors import BadRequest
+from probe.server.answers.summaries import plain
 from probe.server.hosts import fanout
 from probe.server.hosts.rank_list import all_ranks
 from probe.server.http import json_answers
@@ -50,7 +51,8 @@ def add(app: FastAPI, service: Service) -> None:
         caller = access.caller(request)
         found = await fanout.find(service, endpoint, caller, scope)
         job = await fanout.job_of(service, found, caller, scope)
-        return await all_ranks(service, job, caller, Live(bool(figures), rank, since, amount))
+        answer = await all_ranks(service, job, caller, Live(bool(figures), rank, since, amount))
+        return {**answer, "ranks": plain(answer["ranks"])}  # NaN is text, as in a query's answer
 
     @app.post("/v1/relay", responses=json_answers.PACKED, response_class=Response)
     async def relay(body: RelayBody, request: Request) -> Response:
