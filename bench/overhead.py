@@ -92,6 +92,7 @@ THEIRS = (
     Variant("traceml-ai 0.5.0, trace_step", {"BENCH_TRACE_STEP": "1"}, "traceml", "traceml"),
 )
 
+WATCHERS = ("top", "page")
 WATCHED_BLOCK_S, WATCHED_SETTLE_S = 12.0, 4.0
 """How long a watcher looks or does not look, and how much of that does not count: when it begins to look it
 asks and draws at once, from then on every two seconds."""
@@ -131,7 +132,8 @@ def main() -> None:
         if job.name in arguments.jobs.split(","):
             job = job._replace(steps=max(60, job.steps // 10), block=20, settle=2) if arguments.quick else job
             if arguments.switch:
-                report_switched(job, arguments.switch, arguments.rounds)
+                watched = arguments.switch in WATCHERS and not arguments.quick
+                report_switched(in_seconds(job) if watched else job, arguments.switch, arguments.rounds)
             else:
                 report(job, [] if arguments.paired else variants, arguments.rounds)
 
@@ -167,9 +169,8 @@ def report(job: Job, variants: Sequence[Variant], rounds: int) -> None:
 
 def report_switched(job: Job, what: str, rounds: int) -> None:
     """The pairs with and without a watcher, or with and without samples of stacks."""
-    job = job._replace(settle=min(job.settle, job.block // 5))  # no instrument starts anew
-    if what in ("top", "page"):
-        job = in_seconds(job)
+    if what not in WATCHERS:
+        job = job._replace(settle=min(job.settle, job.block // 5))  # no instrument starts anew
     environment = {**DEFAULT.environment, **SWITCHED[what], "BENCH_TOGGLE_WHAT": what}
     pairs = paired(job, environment, rounds)
     added = [on - off for on, off in pairs]
