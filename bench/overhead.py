@@ -8,7 +8,8 @@ the rounds with a 95 % bootstrap interval. Two more figures come from one proces
 in which probe's instruments are removed and reinstalled every few steps (`paired`):
 they resolve costs that are hidden by the differences between two process starts.
 `--switch samples|top|page` does the same with the stack sampler, or with a watcher
-beside the job, and leaves the instruments alone.
+beside the job, and leaves the instruments alone. A watcher is open all the time and
+looks for some seconds, then not: what is measured is watching, not its start.
 
 Peers run in separate environments, made under bench/out on first use:
 `probing` with PROBING=1 and with PROBING_TORCH_PROFILING=on, `traceml-ai` with
@@ -91,6 +92,11 @@ THEIRS = (
     Variant("traceml-ai 0.5.0, trace_step", {"BENCH_TRACE_STEP": "1"}, "traceml", "traceml"),
 )
 
+WATCHERS = ("top", "page")
+WATCHED_BLOCK_S, WATCHED_SETTLE_S = 12.0, 4.0
+"""How long a watcher looks or does not look, and how much of that does not count: when it begins to look it
+asks and draws at once, from then on every two seconds."""
+
 SWITCHED: dict[str, dict[str, str]] = {
     "samples": {"PROBE_SAMPLE_HZ": "100"}, "top": {}, "page": {},
 }
@@ -126,7 +132,8 @@ def main() -> None:
         if job.name in arguments.jobs.split(","):
             job = job._replace(steps=max(60, job.steps // 10), block=20, settle=2) if arguments.quick else job
             if arguments.switch:
-                report_switched(job, arguments.switch, arguments.rounds)
+                watched = arguments.switch in WATCHERS and not arguments.quick
+                report_switched(in_seconds(job) if watched else job, arguments.switch, arguments.rounds)
             else:
                 report(job, [] if arguments.paired else variants, arguments.rounds)
 
@@ -162,7 +169,8 @@ def report(job: Job, variants: Sequence[Variant], rounds: int) -> None:
 
 def report_switched(job: Job, what: str, rounds: int) -> None:
     """The pairs with and without a watcher, or with and without samples of stacks."""
-    job = job._replace(settle=min(job.settle, job.block // 5))  # no instrument starts anew
+    if what not in WATCHERS:
+        job = job._replace(settle=min(job.settle, job.block // 5))  # no instrument starts anew
     environment = {**DEFAULT.environment, **SWITCHED[what], "BENCH_TOGGLE_WHAT": what}
     pairs = paired(job, environment, rounds)
     added = [on - off for on, off in pairs]
@@ -171,6 +179,14 @@ def report_switched(job: Job, what: str, rounds: int) -> None:
           f"{median(added) * 1e6:+.1f} [{low * 1e6:+.1f}, {high * 1e6:+.1f}] µs, {len(pairs)} pairs; "
           f"a step takes {median(off for _, off in pairs) * 1e3:.2f} ms")
     sys.stdout.flush()
+
+
+def in_seconds(job: Job) -> Job:
+    """The job with blocks of `WATCHED_BLOCK_S`, and as many steps as four of them need."""
+    figures = launch(job._replace(steps=max(60, job.steps // 10)), DEFAULT, {})
+    step_s = median(figures["step_wall_s"][WARM_UP_STEPS:])
+    block = max(20, round(WATCHED_BLOCK_S / step_s))
+    return job._replace(steps=5 * block // 2, block=block, settle=round(WATCHED_SETTLE_S / step_s))
 
 
 def compare(job: Job, variants: Sequence[Variant], rounds: int) -> None:

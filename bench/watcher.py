@@ -3,7 +3,9 @@
     python bench/watcher.py top|page PID
 
 Reads 1 and 0 from stdin, looks or does not look from then on, and answers `done`. Ends
-with stdin. For `bench/overhead.py --switch`; the page needs playwright and a Chromium.
+with stdin. It is open all the time: while it does not look, top is stopped and the page
+believes that its tab is hidden. For `bench/overhead.py --switch`; the page needs
+playwright and a Chromium.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def page_of(pid: str) -> Iterator[str]:
 
 
 def page(pid: str) -> None:
-    """The page in a browser; an empty one while nobody is to look."""
+    """The page in a browser; hidden while nobody is to look."""
     from playwright.sync_api import sync_playwright
 
     with page_of(pid) as url, sync_playwright() as engine:
@@ -104,11 +106,11 @@ def page(pid: str) -> None:
         tab = browser.new_page()
         tab.goto(url)
         tab.wait_for_selector("canvas")
-        at = tab.url
+        tab.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.unseen === true })")
         for on in wishes():
-            tab.goto(at if on else "about:blank")
-            if on:
-                tab.wait_for_selector("canvas")
+            tab.evaluate(
+                "on => { window.unseen = !on; document.dispatchEvent(new Event('visibilitychange')); }", on
+            )
             answered(on)
         browser.close()
 

@@ -37,7 +37,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PASSED = frozenset({
     "GET /v1/health", "GET /v1/ranks", "GET /v1/processes", "GET /v1/tables", "GET /v1/recipes",
-    "GET /v1/backtrace", "GET /v1/diagnose", "GET /v1/summary", "GET /v1/monitor", "GET /metrics",
+    "GET /v1/backtrace", "GET /v1/diagnose", "GET /v1/summary", "GET /v1/monitor",
     "GET /v1/query", "POST /v1/query", "POST /v1/act", "POST /v1/undo",
 })
 """Routes that the page asks. No snippets, no detaching, no deleting: not for who stole a session, either."""

@@ -48,6 +48,7 @@ def serve(gateway: Gateway, listening: socket.socket, ready: Callable[[], None])
 async def _serve(gateway: Gateway, listening: socket.socket, ready: Callable[[], None]) -> None:
     import uvicorn
 
+    stopped = asyncio.Event()
     config = uvicorn.Config(
         gateway, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, date_header=False, proxy_headers=False, limit_concurrency=_CONNECTIONS,
@@ -56,7 +57,12 @@ async def _serve(gateway: Gateway, listening: socket.socket, ready: Callable[[],
     )
 
     class Quiet(uvicorn.Server):
-        """Leaves signals to us: uvicorn would raise them again after its end."""
+        """Leaves signals to us: uvicorn would raise them again after its end. And sleeps until there is
+        something to do: uvicorn looks ten times a second whether it is to end."""
+
+        async def main_loop(self) -> None:
+            await self.on_tick(0)  # its headers
+            await stopped.wait()
 
         @contextlib.contextmanager
         def capture_signals(self) -> Any:
@@ -64,12 +70,8 @@ async def _serve(gateway: Gateway, listening: socket.socket, ready: Callable[[],
 
     server = Quiet(config)
     loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        server.should_exit = True
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stopped.set)
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)

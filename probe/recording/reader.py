@@ -159,9 +159,10 @@ class RingFile:
                 break
         return np.asarray(whole & confirmed)
 
-    def read(self, after: int, highest: int | None = None) -> Rows:
-        """Complete rows with numbers above `after`, in order. `highest` saves the search for it. Rows being
-        written are left out.
+    def read(self, after: int, highest: int | None = None, known: int = 0) -> Rows:
+        """Complete rows with numbers above `after`, in order. `highest` saves the search for it; for a reader
+        in pieces it is the last of the piece, and `known` the highest of all. Rows being written are left
+        out.
         """
         if highest is None:
             highest = self.highest(after)
@@ -175,7 +176,7 @@ class RingFile:
         numbers = np.arange(first, first + count)
         whole = (rows[NUMBER] == numbers) & self._intact(rows)
         whole &= _bytes_of(rows, self.dtype.itemsize) == _bytes_of(again, self.dtype.itemsize)
-        current = numbers > self.highest(highest) - self.rows + WRITERS
+        current = numbers > self.highest(max(highest, known)) - self.rows + WRITERS
         torn = self._torn_after(highest)
         if (whole & current).all() and not len(torn):
             return rows
@@ -253,12 +254,14 @@ class Tail:
 
     `read` compares the bytes of the last `kept` rows and of the places after them with those of the last
     time, so it also notices a row that is completed later, as long as that is one of the last. `highest`: the
-    highest number written; `rows`: the last `kept` rows; `new`: those that came since the last time; both
-    without incomplete ones. Not to be used by two threads at once.
+    highest number written; `rows`: the last `kept` rows; `new`: those that came since the last time, with
+    `kept_only` at most as many; both without incomplete ones. Not to be used by two threads at once.
     """
 
-    def __init__(self, path: Path, owner: layout.Owner, kept: int = 1) -> None:
-        self._path, self.owner, self._kept = path, owner, kept
+    def __init__(
+        self, path: Path, owner: layout.Owner, kept: int = 1, *, kept_only: bool = False
+    ) -> None:
+        self._path, self.owner, self._kept, self._kept_only = path, owner, kept, kept_only
         self.highest = 0
         self.version = layout.VERSION
         self.rows: Rows | None = None
@@ -280,7 +283,8 @@ class Tail:
                 self.highest = ring.highest(known)
                 # Before the rows: what changes meanwhile is noticed the next time.
                 self._seen = ring.raw(*self._looked_at(ring))
-                found = ring.read(min(known, max(0, self.highest - self._kept)), self.highest)
+                kept = max(0, self.highest - self._kept)
+                found = ring.read(kept if self._kept_only else min(known, kept), self.highest)
         self.rows = found[found[NUMBER] > self.highest - self._kept]
         self.new = found[found[NUMBER] > known]
         return True

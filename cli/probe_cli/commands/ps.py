@@ -59,10 +59,13 @@ def command(
     _say_where_else(session)
 
 
-def known_processes(session: Session, everything: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
+def known_processes(
+    session: Session, everything: bool = False, figures: bool = False
+) -> tuple[list[dict[str, Any]], list[str]]:
     """The processes of the session's endpoint (all, if none is named) as `/v1/processes` has them, and notes;
-    `everything`: also what ended long ago. Starts no server where nothing was recorded."""
-    listed, notes = _ask(session, everything)
+    `everything`: also what ended long ago; `figures`: with those of what lives. Starts no server where
+    nothing was recorded."""
+    listed, notes = _ask(session, everything, figures)
     listed += _waiting(session, {process.get("pid") for process in listed if process.get("ended_ns") is None})
     endpoint = session.address.endpoint
     found = [process for process in listed if _matches(process, endpoint)]
@@ -92,11 +95,12 @@ def _say_where_else(session: Session) -> None:
             session.note(f"there are also recordings in {other}: PROBE_DIR={other} probe ps")
 
 
-def _ask(session: Session, everything: bool) -> tuple[list[dict[str, Any]], list[str]]:
+def _ask(session: Session, everything: bool, figures: bool) -> tuple[list[dict[str, Any]], list[str]]:
     directory = session.address.directory
     if directory is not None and not session.has_own_transport and not _anything_recorded(directory):
         return [], []
-    answer = session.request("GET", "/v1/processes", {"all": "1" if everything else "0"})
+    asked = {"all": "1" if everything else "0", "figures": "1" if figures else ""}
+    answer = session.request("GET", "/v1/processes", asked)
     processes = answer.get("processes")
     if not isinstance(processes, list):
         raise ServerUnavailable("invalid list of processes")

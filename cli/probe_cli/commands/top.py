@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated
 
 from probe.base.errors import ProbeError
@@ -67,15 +68,15 @@ def command(
     session: Session,
     once: Annotated[bool, Option("--once", help="Show it once and exit, as in a pipe.")] = False,
     interval: Annotated[
-        float, Option("--interval", metavar="S", min=0.2, help="Seconds between two refreshes (default: 1).")
-    ] = 1.0,
+        float, Option("--interval", metavar="S", min=0.2, help="Seconds between two refreshes (default: 2).")
+    ] = 2.0,
 ) -> int:
     """Watch all jobs, or the ranks of one, live. Key h lists the keys, q quits.
 
     Step, rate, loss, phases, memory, state and newest verdict. In a pipe it is shown once.
     """
     drawn = session.out.moves and session.input.isatty() and not once
-    jobs = LiveJobs(session, interval, known_processes)
+    jobs = LiveJobs(session, interval, partial(known_processes, figures=True))
     with waiting(session.err, "reading what runs"):
         jobs.refresh(everything=not drawn)
     if drawn:

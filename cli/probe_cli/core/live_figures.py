@@ -1,8 +1,9 @@
-"""The figures of a live view: each rank's loss, step time, phases and memory, by one SQL statement.
+"""The figures of a live view: each rank's loss, step time, phases and memory.
 
-A query costs the server many times what a list of processes costs, so queries are spaced by the time that
-they take (`SHARE_RATIO`): a busy host, or a job of many ranks, is asked less often, not at any price. Runs on
-the thread that asks; standard-library layers only.
+The server says those of a living rank beside its state, from its ring (`diagnose/recent_steps`). Those of
+what has ended are a query's, once; and of ranks whose host has an older server, again and again. A query
+costs as much as twenty lists of processes, so these are spaced by the time that they take (`SHARE_RATIO`).
+Runs on the thread that asks; standard-library layers only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from probe.client.answer import Answer
+from probe.diagnose.recent_steps import NOT_WORKED, PART_STEPS, PARTS, PHASES
 from probe_cli.core import figures
 from probe_cli.core.session import Session
 
@@ -20,13 +22,8 @@ SHARE_RATIO = 0.012
 waits on a quiet machine, and a fifth more while the worker makes room for the next."""
 _LONGEST_S, _LONGEST_RATIO = 10.0, 10.0
 """But no more than this, and this many times what it took: on a busy machine most of that was waiting."""
-PARTS = 8
-PART_STEPS = 32
-"""The last steps are read in so many parts of so many steps: one column of the curve each. The newest part
-gives the rate."""
 _LATE = 3.0
-PHASES = ("data", "forward", "backward", "optimizer", "comm", "other")
-_NOT_WORKED = " - ".join(f"coalesce({name}, 0)" for name in ("held_s", "eval_s", "checkpoint_s"))
+_NOT_WORKED = " - ".join(f"coalesce({name}, 0)" for name in NOT_WORKED)
 _PHASE_COLUMNS = ", ".join(f"{name}_s" for name in PHASES)
 _PHASE_SUMS = ", ".join(f"sum({name}_s) FILTER (NOT shadow AND NOT sampled) AS {name}" for name in PHASES)
 _SQL = f"""\
@@ -61,6 +58,24 @@ class Figures(NamedTuple):
 
 
 UNREAD = Figures()
+
+
+def said(process: Mapping[str, Any]) -> Figures | None:
+    """What the server says of a living rank beside its state; None of an older server, which does not."""
+    if "figures" not in process:
+        return None
+    found = process["figures"]
+    if not isinstance(found, dict):
+        return UNREAD
+    held, curve, shares = (found.get(name) for name in ("memory_bytes", "curve", "shares"))
+    parts = {name: figures.value(shares.get(name)) for name in PHASES} if isinstance(shares, dict) else {}
+    return Figures(
+        loss=figures.value(found.get("loss")),
+        curve=tuple(map(figures.value, curve)) if isinstance(curve, list) else (),
+        step_s=figures.value(found.get("step_s")),
+        shares={name: one for name, one in parts.items() if one is not None and 0 <= one <= 1},
+        memory_bytes=held if isinstance(held, int) else None,
+    )
 
 
 def read_figures(session: Session, endpoint: str, least_step: int) -> dict[Key, Figures]:

@@ -1,8 +1,9 @@
 """What a live view shows: the jobs of a host, or the ranks of one job, asked again and again.
 
-The processes come with every refresh, figures and verdicts less often (`live_figures`). Only routes are asked
-whose answers the server has in its files: none looks at a process from outside, none asks an agent. `refresh`
-runs on the command's main thread at first, then on one of its own; standard-library layers only.
+One request brings the processes with their figures (`live_figures`), another one, less often, the verdicts.
+Only routes are asked whose answers the server has in its files: none looks at a process from outside, none
+asks an agent. `refresh` runs on the command's main thread at first, then on one of its own; standard-library
+layers only.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from typing import Any, NamedTuple
 from probe.base.errors import ProbeError, ServerUnavailable
 from probe.base.isolation import capture
 from probe_cli.core.figures import known
-from probe_cli.core.live_figures import UNREAD, Figures, Key, Spacing, read_figures, steps_per_s
+from probe_cli.core.live_figures import UNREAD, Figures, Key, Spacing, read_figures, said, steps_per_s
 from probe_cli.core.session import Session
 from probe_cli.render.live_table import Row, Verdict
 from probe_cli.render.process_state import state_text
 
 _SERVER_WAIT_S = 5.0
 """Time for a server to start again, before the view tells that none answers and tries once more."""
-_LIST_RATIO = 0.1
-"""Share of the time that may pass in waiting for the list of processes."""
+_LIST_RATIO, _LONGEST_S = 0.02, 5.0
+"""Share of the time that may pass in waiting for the list of processes: that of many ranks is asked for less
+often. But at least so often: on a busy machine most of that was waiting."""
+_VERDICTS_S = 5.0
+"""Verdicts are asked for so often: the monitor looks at a job no more often."""
 _WORST_FIRST = ("stalled", "dead", "failed", "stopped", "paused", "starting")
 """Of ranks in several states a job has the first of these that one of them is in."""
 Processes = Callable[[Session], tuple[list[dict[str, Any]], list[str]]]
@@ -61,6 +65,7 @@ class LiveJobs:
         self._living: set[str] = set()
         """The runs of which a rank lives."""
         self._listing_s = 0.0
+        self._verdicts_due_s = 0.0
         self._wanted = threading.Event()
         self._over = False
 
@@ -69,7 +74,7 @@ class LiveJobs:
 
         def ask() -> None:
             while self.failure is None:
-                self._wanted.wait(max(self.interval_s, self._listing_s / _LIST_RATIO))
+                self._wanted.wait(max(self.interval_s, min(self._listing_s / _LIST_RATIO, _LONGEST_S)))
                 self._wanted.clear()
                 if self._over:
                     return
@@ -92,7 +97,8 @@ class LiveJobs:
         self._wanted.set()
 
     def refresh(self, everything: bool = False) -> None:
-        """Ask once; `everything`: for the figures of all jobs. Raises the server's `ProbeError`."""
+        """Ask once; `everything`: also for the figures of all that has ended. Raises the server's
+        `ProbeError`."""
         if self.seen.problem:
             self._session.connect(_SERVER_WAIT_S)
         began = time.monotonic()
@@ -103,28 +109,40 @@ class LiveJobs:
             jobs.setdefault(str(one.get("run") or one.get("pid")), []).append(one)
         self._living = {run for run in jobs if any(one.get("ended_ns") is None for one in jobs[run])}
         due = sorted((run for run in jobs if self._due(run, jobs[run])), key=self._asked)
-        problem = ""
         fresh = [run for run in due if run not in self._asked_s]
         chosen = due if everything else fresh[:1] or (due[:1] if self._spacing.due else [])
-        if chosen:
-            began = time.monotonic()
-            try:
-                self._ask_more({run: jobs[run] for run in chosen})
-            except ServerUnavailable:
-                raise
-            except ProbeError as error:  # a query that takes too long, say: steps and states are known
-                problem = error.message
-            self._spacing.took(time.monotonic() - began)
+        problem = ""
+        try:
+            if chosen:
+                began = time.monotonic()
+                try:
+                    self._ask_more({run: jobs[run] for run in chosen})
+                finally:
+                    self._spacing.took(time.monotonic() - began)
+            self._ask_verdicts()
+        except ServerUnavailable:
+            raise
+        except ProbeError as error:  # a query that takes too long, say: steps and states are known
+            problem = error.message
+        for one in found:
+            newest = said(one)
+            if newest is not None and one.get("ended_ns") is None:
+                self._figures.setdefault(str(one["run"]), {})[one["rank"], one["pid"]] = newest
         rows = [self._rank(one) for one in found] if self.endpoint else self._jobs(jobs)
         self.seen = Seen(rows, self._newest(self._living), notes, time.monotonic(), problem)
 
     def _ask_more(self, jobs: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-        """Figures of these jobs, and the verdicts on all."""
+        """Figures of these jobs by a query."""
         for run, ranks in jobs.items():
             self._asked_s[run] = time.time()
             steps = [int(one["step"]) for one in ranks if one.get("step") is not None]
             endpoint = self.endpoint if self.endpoint.startswith("/") else run
             self._figures[run] = read_figures(self._session, endpoint, min(steps, default=0))
+
+    def _ask_verdicts(self) -> None:
+        if time.monotonic() < self._verdicts_due_s:
+            return
+        self._verdicts_due_s = time.monotonic() + _VERDICTS_S
         answer = self._session.request("GET", "/v1/monitor")
         self._incidents = list(answer.get("incidents") or ())
         self.may_act = answer.get("destinations") is not None
@@ -137,7 +155,7 @@ class LiveJobs:
     def _processes(self) -> tuple[list[dict[str, Any]], list[str]]:
         if not self.endpoint:
             return self._list(self._session)
-        answer = self._session.request("GET", "/v1/ranks", {"endpoint": self.endpoint})
+        answer = self._session.request("GET", "/v1/ranks", {"endpoint": self.endpoint, "figures": "1"})
         found = [one for one in answer.get("ranks") or () if isinstance(one, dict)]
         return found, [f"missing: {one}" for one in answer.get("missing") or ()]
 
@@ -145,13 +163,14 @@ class LiveJobs:
         return self._asked_s.get(run, 0.0)
 
     def _due(self, run: str, ranks: Sequence[Mapping[str, Any]]) -> bool:
-        """The figures of what has ended do not change: they are asked for once after the end."""
+        """Whether a query is needed: once after an end, as the figures of what has ended do not change; and
+        where an older server does not say those of what lives."""
         if ranks[0].get("run") is None:  # it waits for torch, and is not recorded yet
             return False
-        ends_ns = [one.get("ended_ns") for one in ranks]
-        if None in ends_ns:
+        if any(one.get("ended_ns") is None and "figures" not in one for one in ranks):
             return True
-        return self._asked(run) * 1e9 < max(one or 0 for one in ends_ns) + 1e9
+        ended_ns = max(one.get("ended_ns") or 0 for one in ranks)
+        return ended_ns > 0 and self._asked(run) * 1e9 < ended_ns + 1e9
 
     # Rows ---------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from probe.diagnose.recent_steps import PHASES
 from probe_cli.core import figures
-from probe_cli.core.live_figures import PHASES, UNREAD, Figures
+from probe_cli.core.live_figures import UNREAD, Figures
 from probe_cli.core.terminal import Output, cut, display_width, escape_controls
 from probe_cli.render.process_state import COLOURS
 

@@ -5,7 +5,7 @@ import { clock, day, duration, figure, fill, grid, h } from "./dom.js";
 
 export const title = "Actions";
 
-const ROWS_MS = 10_000;
+const ROWS_MS = [10_000, 60_000]; // if something was noted of the rank since, and at most
 const WAIT_S = 60;
 const SQL = `SELECT action_id, max(t_ns) // 1000000 AS ms, arg_max(step, t_ns) AS step, any_value(action) AS action, any_value(arguments) AS arguments,
   arg_max(state, t_ns) AS state, arg_max(coalesce(what, ''), t_ns) AS what, bool_or(undo IS NOT NULL) AND NOT bool_or(state IN ('undone', 'undoing', 'ended')) AS undoable,
@@ -13,7 +13,7 @@ const SQL = `SELECT action_id, max(t_ns) // 1000000 AS ms, arg_max(step, t_ns) A
 FROM probe.actions GROUP BY action_id ORDER BY ms DESC LIMIT 200`;
 
 export async function open(page) {
-  let loaded = 0;
+  let loaded = 0, noted_before;
   const list = h("div", {}), answer = h("div", { role: "status" });
   const several = new Set(page.ranks.map((one) => one.rank)).size;
   const whom = several > 1 ? `all ${several} ranks of ${page.job}` : `${page.job || "the job"} (pid ${page.ranks[0]?.pid})`;
@@ -66,8 +66,11 @@ export async function open(page) {
     await page.attempt(load);
   }
 
+  const noted = () => page.ranks.find((one) => one.rank === page.rank)?.noted;
+
   async function load() {
     loaded = Date.now();
+    noted_before = noted();
     const found = await query(page.job, SQL);
     if (page.closed) return;
     fill(list, found.records.length ? grid([["when"], ["step", true], ["action"], ["by"], ["state"], ["result"], ["held", true], ...(several > 1 ? [["ranks"]] : []), [""]],
@@ -78,5 +81,5 @@ export async function open(page) {
   }
 
   await load();
-  return { tick: async () => { if (Date.now() - loaded > ROWS_MS && !document.querySelector("dialog[open]")) await load(); } };
+  return { asks: () => ({ rank: page.rank, since: Number.MAX_SAFE_INTEGER }), tick: async () => { if (Date.now() - loaded > ROWS_MS[noted() !== undefined && noted() === noted_before ? 1 : 0] && !document.querySelector("dialog[open]")) await load(); } };
 }

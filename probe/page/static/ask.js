@@ -87,21 +87,3 @@ export async function flame_samples(endpoint, seconds) {
   if (!reply.ok) await decoded(reply);
   return reply.text();
 }
-
-/** The newest values of each process that lives here, by `run rank`: what /metrics has, without a query. */
-export async function newest() {
-  const reply = await send("/metrics", { accept: "text/plain" });
-  if (!reply.ok) await decoded(reply);
-  const found = new Map();
-  for (const line of (await reply.text()).split("\n")) {
-    const parts = /^(\w+)\{(.*)\} (\S+)$/.exec(line);
-    if (!parts) continue;
-    const labels = Object.fromEntries([...parts[2].matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(
-      ([, name, value]) => [name, value.replace(/\\(.)/g, (_, one) => (one === "n" ? "\n" : one))]));
-    if (labels.rank === undefined || labels.quantile !== undefined || labels.phase !== undefined) continue;
-    const key = `${labels.run} ${labels.rank}`;
-    if (!found.has(key)) found.set(key, {});
-    found.get(key)[parts[1]] = Number(parts[3].replace("+Inf", "Infinity").replace("-Inf", "-Infinity"));
-  }
-  return found;
-}

@@ -9,7 +9,7 @@ export const title = "Learning";
 
 const COLUMNS = 120;
 const PARAMETERS = 120;
-const ROWS_MS = 30_000;
+const ROWS_MS = 60_000;
 const SHOWN = { norm: "norm of the gradient", update_ratio: "update / weight", zero_ratio: "share of zeros" };
 
 function sql(rank) {

@@ -1,7 +1,8 @@
 // The frame of the page: the session, the views and their addresses, the state of the job every two seconds.
 //
 // An address is `#/view?job=…&…`. A view is a module with `title` and `open(page)`, which fills `page.root` and
-// may return {tick(ranks), changed(ranks), close()}. Nothing is asked while the tab is hidden.
+// may return {tick(ranks), changed(ranks), close()}, and asks(): what else it wants of /v1/ranks each time. Nothing
+// is asked while the tab is hidden.
 
 import * as actions from "./actions.js";
 import { get, has_session, leave, open_session } from "./ask.js";
@@ -126,7 +127,7 @@ function show_state(found) {
   const name = found.length === 1 ? `${names}, pid ${found[0].pid}` : names;
   fill(document.getElementById("job"), name);
   document.title = `${states} · ${name}`;
-  return states;
+  return states.replace(/: \w+ for [\d.]+ s/, ""); // an evaluation is no change, nor how long it has taken
 }
 
 async function round() {
@@ -136,7 +137,7 @@ async function round() {
   let next = ROUND_MS;
   own.under_way = true;
   try {
-    const asked = [get("/v1/ranks", { endpoint: own.job }), role ? null : get("/v1/health")];
+    const asked = [get("/v1/ranks", { endpoint: own.job, ...own.shown?.asks?.() }), role ? null : get("/v1/health")];
     const [answer, health] = await Promise.all(asked);
     role = role || health.role;
     if (own.closed) return;

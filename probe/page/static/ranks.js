@@ -9,7 +9,7 @@ export const title = "Ranks";
 
 const STEPS = 400;
 const COLUMNS = 100;
-const ROWS_MS = 30_000;
+const ROWS_MS = 60_000;
 const SHOWN = { wall_s: "time of a step", comm_s: "waiting in collectives", data_s: "waiting for data" };
 
 function grid_sql(column) {

@@ -1,6 +1,6 @@
 // One run at a glance: what is wrong, and its curves over one axis of time.
 
-import { get, newest, query } from "./ask.js";
+import { get, query } from "./ask.js";
 import { Charts } from "./chart.js";
 import { clock, duration, figure, fill, grid, h, number, size, span } from "./dom.js";
 import { verdicts } from "./verdicts.js";
@@ -9,12 +9,13 @@ import { zones } from "./zones.js";
 export const title = "Run";
 
 const BUCKETS = 480;
-const ROWS_MS = [8000, 30_000]; // between two queries, a twentieth of the run: each costs the server many rounds; what is newest comes from /metrics
-const EVENTS_MS = 60_000; // or when an incident begins or ends
+const ROWS_MS = [60_000, 300_000]; // between two queries, a twentieth of the run: each costs the server as much as thirty rounds, which bring what is new
+const ELSEWHERE_MS = [8000, 30_000]; // of a rank on another host, whose rounds bring only its state
+const EVENTS_MS = 60_000; // if something was noted since, or when an incident begins or ends
 const INCIDENTS_MS = 8000;
 const DIAGNOSE_MS = 15_000; // at most so often, and only when something changed
 const KINDS = { action: 4, evaluation: 5, checkpoint: 2, verdict: 1, exception: 1 };
-const LIVE = { loss: "probe_loss", lr: "probe_learning_rate", grad_norm: "probe_gradient_norm", rss: "probe_resident_memory_bytes", allocated: "probe_device_memory_allocated_bytes" };
+const LIVE = { loss: "loss", lr: "lr", grad_norm: "grad_norm", rate: "rate", rss: "rss_bytes", allocated: "allocated_bytes" };
 
 function extent_sql(rank) {
   return `SELECT min(t_ns) // 1000000 AS first_ms, max(t_ns) // 1000000 AS last_ms, count(*) AS steps, count(tokens) AS tokens,
@@ -66,7 +67,7 @@ export async function open(page) {
   } });
   fill(page.root, found, ends, h("div", { class: "row" }, page.rank_choice(), again), charts.element, note, h("h2", {}, "Events"), events);
 
-  let rows = new Map(), first_ms = 0, width_ms = 1, loaded = 0, looked = 0, judged = 0, watched = 0, judging = false, blank = 0, bad_before = 0, incidents = "", pending = false, live = null, tail = [];
+  let rows = new Map(), first_ms = 0, width_ms = 1, loaded = 0, looked = 0, judged = 0, watched = 0, judging = false, blank = 0, bad_before = 0, incidents = "", pending = false, tail = [], noted = null, noted_before = null;
 
   /** All buckets of the range, or since a bucket. */
   async function load(since = null) {
@@ -102,11 +103,11 @@ export async function open(page) {
         parts.max.push(number(one[`${key}_max`]));
       }
     }
-    for (const { ms, step, values } of zoomed ? [] : tail) { // newer than the last query: one step of each round
-      data.x.push(ms);
-      data.step.push(step);
-      data.bad.push(values.loss !== undefined && !Number.isFinite(values.loss) ? 1 : 0);
-      for (const [key, parts] of Object.entries(data.series)) for (const part of ["min", "mid", "max"]) parts[part].push(Number.isFinite(values[key]) ? values[key] : null);
+    for (const one of zoomed ? [] : tail) { // newer than the last query: all steps of each round
+      data.x.push(one.t_ns / 1e6);
+      data.step.push(one.step);
+      data.bad.push(one.bad);
+      for (const [key, parts] of Object.entries(data.series)) ["min", "mid", "max"].forEach((part, place) => parts[part].push(number(one[LIVE[key]]?.[place])));
     }
     const a = zoomed ? zoomed[0] : data.x[0], b = zoomed ? zoomed[1] : data.x.at(-1);
     charts.set(data, [a, b > a ? b : a + 1]);
@@ -137,6 +138,7 @@ export async function open(page) {
 
   async function look() {
     looked = Date.now();
+    noted_before = noted;
     const answer = await query(page.job, events_sql(rank), 200);
     charts.marks = answer.records.map((one) => ({ x: Number(one.ms), colour: KINDS[one.kind] ?? 7, dash: one.kind === "action" ? [6, 3] : one.kind === "verdict" ? [2, 2] : [] }));
     charts.redraw();
@@ -159,6 +161,23 @@ export async function open(page) {
       known || one.ended_ns !== null ? "" : h("span", { class: "dim" }, "; when it ends is not known: no loop, trainer or schedule says so (PROBE_TOTAL_STEPS can)"));
   }
 
+  /** The last step that is drawn. */
+  const last_step = () => tail.at(-1)?.step ?? Math.max(-1, ...[...rows.values()].map((one) => Number(one.step)));
+
+  /** Draw what came since; from time to time all by a query, in even buckets. */
+  async function follow(one) {
+    const now = Date.now(), next = one.since, drawn = last_step();
+    const [least, most] = next === undefined ? ELSEWHERE_MS : ROWS_MS;
+    const missed = next && next.first_step > drawn + 1; // more than the ring has, or a round of a slept machine
+    if (now - loaded > (missed ? least / 8 : Math.min(most, Math.max(least, (now - first_ms) / 20))) && one.step !== drawn) {
+      extent.last_ms = now;
+      if ((now - first_ms) / width_ms > 2 * BUCKETS) await load(); else await load(Math.max(0, ...rows.keys()));
+    } else if (next && !missed && next.first_step > drawn) {
+      tail.push(next);
+      draw();
+    }
+  }
+
   async function tick() {
     const one = own();
     if (!one || page.closed) return;
@@ -176,26 +195,10 @@ export async function open(page) {
       }
       incidents = open;
     }
-    const values = one.ended_ns === null ? (await newest()).get(`${one.run} ${one.rank}`) : undefined;
-    const step = values?.probe_training_steps_total ?? one.step;
-    if (extent.steps && step !== null && step !== live?.step && !zoomed) {
-      const now = Date.now();
-      const since = Math.max(0, ...rows.keys());
-      if (now - loaded > Math.min(ROWS_MS[1], Math.max(ROWS_MS[0], (now - first_ms) / 20))) {
-        extent.last_ms = now;
-        if ((now - first_ms) / width_ms > 2 * BUCKETS) await load(); else await load(since);
-      } else if (values && live) {
-        const named = Object.fromEntries(Object.entries(LIVE).map(([key, name]) => [key, values[name]]));
-        const total = (found) => (amount === "1" ? found?.probe_training_steps_total : found?.[`probe_${amount}_total`]);
-        const seconds = (values.probe_last_step_timestamp_seconds ?? 0) - (live.values?.probe_last_step_timestamp_seconds ?? 0);
-        if (seconds > 0 && total(values) !== undefined && live.values) named.rate = (total(values) - total(live.values)) / seconds;
-        tail.push({ ms: (values.probe_last_step_timestamp_seconds ?? now / 1000) * 1000, step: step - 1, values: named });
-        draw();
-      }
-    }
-    live = { step, values };
+    if (extent.steps && running() && !zoomed) await follow(one);
+    noted = one.noted ?? null;
     if (pending) diagnose();
-    if (Date.now() - looked > EVENTS_MS && running()) await look();
+    if (Date.now() - looked > EVENTS_MS && running() && (looked === 0 || noted === null || noted !== noted_before)) await look();
   }
 
   say_end();
@@ -204,5 +207,6 @@ export async function open(page) {
   page.attempt(async () => charts.shade(await zones()));
   await drawn;
   await look();
-  return { tick, changed: async () => { pending = true; judged = blank = 0; diagnose(); await look(); if (!zoomed) await load(Math.max(0, ...rows.keys())); } };
+  const asks = () => ({ rank, since: zoomed ? Number.MAX_SAFE_INTEGER : last_step(), amount }); // zoomed: only whether something was noted
+  return { tick, asks, changed: async () => { pending = true; judged = blank = 0; diagnose(); await look(); if (!zoomed) await load(Math.max(0, ...rows.keys())); } };
 }

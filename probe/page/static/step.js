@@ -11,7 +11,7 @@ const PHASES = ["data", "forward", "backward", "optimizer", "comm", "eval", "che
 const COLOURS = ["--c4", "--c0", "--c1", "--c2", "--c3", "--c5", "--c6", "--alarm", "--c7"];
 const NAMES = { eval: "evaluation", held: "held by probe" };
 const LAST = 120;
-const ROWS_MS = 30_000;
+const ROWS_MS = 60_000;
 const MOST_MODULES = 10_000;
 const LEFT = 66;
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from probe.diagnose.recent_steps import PARTS, PHASES
 from probe.server.hosts import fanout
-from probe.server.recordings.listing import rank_rows
+from probe.server.recordings.listing import STATES, Live, rank_rows
 from probe.server.runtime import access
 from probe.server.service import Service
 
@@ -25,13 +26,18 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "elapsed_s": (int, float), "total_steps": (int,), "total_source": (str,), "left_s": (int, float),
     "midway": (bool,),
 }
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _NEEDED = ("run", "attempt", "rank", "pid", "started_ns")
 
 
-async def all_ranks(service: Service, found: fanout.Found, caller: access.Caller) -> dict[str, Any]:
-    """Answer of `GET /v1/ranks`."""
-    rows = await service.call(rank_rows, service.registry, service.watch.current, found.here)
-    others = await fanout.call_others(service, found, caller, "GET", "/v1/ranks", {}, RANKS_S)
+async def all_ranks(
+    service: Service, found: fanout.Found, caller: access.Caller, live: Live = STATES
+) -> dict[str, Any]:
+    """Answer of `GET /v1/ranks`. Of other hosts `live` has the figures; what came since a step is this
+    host's."""
+    rows = await service.call(rank_rows, service.registry, service.watch.current, found.here, live)
+    asked = {"figures": 1} if live.figures else {}
+    others = await fanout.call_others(service, found, caller, "GET", "/v1/ranks", asked, RANKS_S)
     for part in others.parts:
         rows += _of_another(part.answer)
     return {
@@ -49,7 +55,28 @@ def _of_another(answer: dict[str, Any] | None) -> list[dict[str, Any]]:
             checked = {name: _checked(row.get(name), kinds) for name, kinds in _KINDS.items()}
             if all(checked[name] is not None for name in _NEEDED) and checked["rank"] >= 0:
                 found.append({**checked, "endpoint": f"{checked['job']}/{checked['rank']}"})
+                if "figures" in row:
+                    found[-1]["figures"] = _figures(row["figures"])
     return found
+
+
+def _figures(said: Any) -> dict[str, Any] | None:
+    """What `recent_steps.figures` says on another host, value by value."""
+    if not isinstance(said, dict):
+        return None
+    curve, shares = said.get("curve"), said.get("shares")
+    return {
+        **{name: _number(said.get(name)) for name in ("loss", "step_s", "memory_bytes")},
+        "curve": [_number(one) for one in curve[:PARTS]] if isinstance(curve, list) else [],
+        "shares": {
+            name: found for name in PHASES if (found := _number(shares.get(name))) is not None
+        } if isinstance(shares, dict) else {},
+    }
+
+
+def _number(value: Any) -> Any:
+    """A number; JSON has NaN and infinities as text."""
+    return value if type(value) is float or value in _NOT_FINITE else _checked(value, (int,))
 
 
 def _checked(value: Any, kinds: tuple[type, ...]) -> Any:

@@ -88,11 +88,12 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
         }
 
     @app.get("/v1/processes", responses={200: {"model": json_answers.Processes}})
-    async def processes(all: int = 0) -> dict[str, Any]:
-        """The recorded processes: living and recently ended ones, or all with `all=1`."""
-        current = service.watch.current
-        rows, notes = await service.call(listing.process_rows, service.registry, current, bool(all))
-        return {"processes": rows, "notes": notes}
+    async def processes(all: int = 0, figures: int = 0) -> dict[str, Any]:
+        """The recorded processes: living and recently ended ones, or all with `all=1`; with `figures=1` and
+        those of `/v1/ranks`."""
+        current, live = service.watch.current, listing.Live(bool(figures))
+        rows, notes = await service.call(listing.process_rows, service.registry, current, bool(all), live)
+        return {"processes": summaries.plain(rows), "notes": notes}
 
     @app.get("/v1/tables", responses={200: {"model": json_answers.Tables}})
     async def tables(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:

@@ -6,17 +6,19 @@ Runs on the server's event loop. May import fastapi.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 
 from probe.base.errors import BadRequest
+from probe.server.answers.summaries import plain
 from probe.server.hosts import fanout
 from probe.server.hosts.rank_list import all_ranks
 from probe.server.http import json_answers
 from probe.server.peers import peer_discovery
 from probe.server.peers.peer_client import only_reads
 from probe.server.peers.peer_discovery import Host
+from probe.server.recordings.listing import Live
 from probe.server.runtime import access, packed_answers
 from probe.server.runtime.access import Scope
 from probe.server.runtime.request_bodies import RelayBody
@@ -38,11 +40,19 @@ def add(app: FastAPI, service: Service) -> None:
         }
 
     @app.get("/v1/ranks", responses={**json_answers.AGENT_ERRORS, 200: {"model": json_answers.Ranks}})
-    async def ranks(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:
-        """All ranks of a job on all hosts, the hosts, and what is missing."""
+    async def ranks(
+        request: Request, endpoint: str = "", scope: Scope = "job", figures: int = 0,
+        rank: int | None = None, since: int = -1, amount: Literal["tokens", "samples", "1"] = "1",
+    ) -> dict[str, Any]:
+        """All ranks of a job on all hosts, the hosts, and what is missing. For live views, of what lives:
+        with `figures=1` loss, step time, phases and memory of the last steps; with `rank`, if it is on this
+        host, what its steps after `since` say together, with the rate of `amount`, and `noted`, which grows
+        when something happens beside its steps."""
         caller = access.caller(request)
         found = await fanout.find(service, endpoint, caller, scope)
-        return await all_ranks(service, await fanout.job_of(service, found, caller, scope), caller)
+        job = await fanout.job_of(service, found, caller, scope)
+        answer = await all_ranks(service, job, caller, Live(bool(figures), rank, since, amount))
+        return {**answer, "ranks": plain(answer["ranks"])}  # NaN is text, as in a query's answer
 
     @app.post("/v1/relay", responses=json_answers.PACKED, response_class=Response)
     async def relay(body: RelayBody, request: Request) -> Response:

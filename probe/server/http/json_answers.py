@@ -58,9 +58,9 @@ class Health(Answer):
     role: str
 
 
-class Process(Answer):
+class Process(OpenAnswer):
     """A recorded process. `total_steps`: when it ends, according to `total_source`; `left_s`: until then, at
-    the usual time of a step; null when it is not known."""
+    the usual time of a step; null when it is not known. `figures` is there if it was asked for."""
 
     job: str
     name: str

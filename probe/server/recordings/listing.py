@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.base import clock
+from probe.diagnose import recent_steps
 from probe.diagnose.finding import Finding
 from probe.diagnose.process.progress import interval_under_way
 from probe.diagnose.process.time_left import UNKNOWN, time_left
@@ -18,7 +19,7 @@ from probe.diagnose.states import ALARM, OK, PAUSED
 from probe.recording.process import is_stopped
 from probe.server.recordings import exit_report
 from probe.server.recordings.job_names import shown_names
-from probe.server.recordings.registry import LIVE, Recorded, Registry
+from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
 
 Current = Callable[[Path], Finding | None]
 """The watch's present verdict on the process recorded in a folder; None while all is well."""
@@ -27,10 +28,26 @@ MOST_NOTES = 32
 DAMAGE_S = 1.0
 """Time for checking journals for damage in one request; results are cached for the next."""
 _NOT_ALL = "not all recordings were checked for damage yet: try again"
+_MOST_NEW_STEPS = 8192
+"""As many as the ring of python.steps has: older ones are a query's."""
+
+
+class Live(NamedTuple):
+    """What a live view asks for beside the states, each of processes that live: their `figures`; and what the
+    steps of one `rank` say together that came `since` a step (`recent_steps`), with the rate of `amount`, and
+    a number that grows with what is `noted` of it beside its steps."""
+
+    figures: bool = False
+    rank: int | None = None
+    since: int = -1
+    amount: str = "1"
+
+
+STATES = Live()
 
 
 def process_rows(
-    registry: Registry, current: Current, everything: bool
+    registry: Registry, current: Current, everything: bool, live: Live = STATES
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of `GET /v1/processes`, with stalls from `current`; and notes about recordings that are damaged or
     cannot be read."""
@@ -40,7 +57,7 @@ def process_rows(
     listed = registry.listed(everything)
     names = shown_names(recorded.meta for recorded in listed)
     for recorded in listed:
-        rows.append({**_process(registry, current, recorded), "name": names[recorded.meta.run]})
+        rows.append({**_process(registry, current, recorded, live), "name": names[recorded.meta.run]})
         if time.monotonic() > until_s:
             notes = [_NOT_ALL, *notes[1 if notes[:1] == [_NOT_ALL] else 0:]]
             continue
@@ -50,7 +67,7 @@ def process_rows(
     return rows, exit_report.at_most(notes, MOST_NOTES)
 
 
-def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[str, Any]:
+def _process(registry: Registry, current: Current, recorded: Recorded, live: Live) -> dict[str, Any]:
     meta, status = recorded.meta, registry.status(recorded)
     state, how = status.state, status.how
     if state in LIVE:
@@ -64,7 +81,23 @@ def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[s
         "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
         "elapsed_s": max(0, (status.ended_ns or clock.wall_ns()) - meta.started_ns) * 1e-9,
         **left._asdict(), "folder": str(recorded.folder), "argv": meta.argv,
+        **_newest(registry, recorded, status, live),
     }
+
+
+def _newest(registry: Registry, recorded: Recorded, status: Status, live: Live) -> dict[str, Any]:
+    """What `live` asks for; nothing of a process that has ended, whose rows are a query's."""
+    found: dict[str, Any] = {}
+    if status.state not in LIVE:
+        return found
+    if live.figures:
+        rows = registry.last_steps(recorded, recent_steps.PARTS * recent_steps.PART_STEPS)
+        found["figures"] = None if rows is None else recent_steps.figures(rows)
+    if live.rank == recorded.meta.rank:
+        rows = registry.last_steps(recorded, _MOST_NEW_STEPS, live.since)
+        found["since"] = None if rows is None else recent_steps.together(rows, live.amount)
+        found["noted"] = registry.noted(recorded)
+    return found
 
 
 def _living(recorded: Recorded, state: str, how: str, verdict: Finding | None) -> tuple[str, str]:
@@ -93,12 +126,14 @@ def _ago(t_ns: int | None) -> float | None:
     return None if t_ns is None else max(0.0, (clock.wall_ns() - t_ns) * 1e-9)
 
 
-def rank_rows(registry: Registry, current: Current, sources: list[Recorded]) -> list[dict[str, Any]]:
+def rank_rows(
+    registry: Registry, current: Current, sources: list[Recorded], live: Live = STATES
+) -> list[dict[str, Any]]:
     """Rows of cluster.ranks: the processes of the same runs and attempts, each rank's newest."""
     found: list[dict[str, Any]] = []
     for attempt in dict.fromkeys(recorded.attempt for recorded in sources):
         for recorded in registry.same_attempt([one for one in sources if one.attempt == attempt]):
-            row = _process(registry, current, recorded)
+            row = _process(registry, current, recorded, live)
             row["endpoint"] = str(recorded.folder) if row["ended_ns"] else recorded.name
             row["midway"] = exit_report.began_midway(recorded.folder)
             found.append(row)

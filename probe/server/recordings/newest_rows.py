@@ -10,10 +10,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from probe.base.errors import RecordingError
 from probe.recording.layout import NULL_INTEGER
-from probe.recording.reader import WRITERS, Tail
+from probe.recording.reader import WRITERS, RingFile, Rows, Tail
 from probe.recording.recording import Meta
+
+_AT_ONCE_ROWS = 1024
+"""Rows that are read at once: for more the kernel gives new memory each time, which takes longer than the
+reading."""
 
 
 class NewestRows:
@@ -36,6 +42,30 @@ class NewestRows:
         times += [self._step_and_time(meta, name)[1] for name in ("python.pulse", "process.memory")]
         return step, last_step_ns, max((time for time in times if time is not None), default=None)
 
+    def steps(self, meta: Meta, count: int, after: int | None = None) -> Rows | None:
+        """The last `count` rows of python.steps; `after`: those of later steps only. None when there is no
+        such ring any more, or not yet."""
+        with self._lock:
+            if (tail := self._read(meta, "python.steps")) is None:
+                return None
+            known, facts, last = tail.highest, tail.facts, tail.rows
+        if after is not None and last is not None and len(last):
+            count = min(count, int(last[-1]["step"]) - after)
+        try:
+            with RingFile(Path(meta.rings) / "python.steps.ring", meta.owner, facts) as ring:
+                places = range(max(0, known - max(count, 0)), known, _AT_ONCE_ROWS)
+                parts = [ring.read(place, min(place + _AT_ONCE_ROWS, known), known) for place in places]
+                rows = np.concatenate(parts) if parts else np.empty(0, ring.dtype)
+        except (OSError, RecordingError):
+            return None
+        return rows if after is None else rows[rows["step"] > after]
+
+    def count(self, meta: Meta, table: str) -> int:
+        """How many rows were written to a ring; 0 without one."""
+        with self._lock:
+            tail = self._read(meta, table)
+            return 0 if tail is None else tail.highest
+
     def backwards(self, meta: Meta) -> int:
         """How many backwards the first step has seen so far."""
         row = self._newest(meta, "python.losses")
@@ -54,13 +84,19 @@ class NewestRows:
     def _newest(self, meta: Meta, table: str) -> Any:
         """The newest row of a ring; None without one."""
         with self._lock:
-            tails = self._tails.setdefault(meta.rings, {})
-            tail = tails.get(table)
-            if tail is None or tail.owner != meta.owner:
-                tail = tails[table] = Tail(Path(meta.rings) / f"{table}.ring", meta.owner, WRITERS)
-            try:
-                tail.read()
-            except (OSError, RecordingError):
-                del tails[table]
-                return None
-            return tail.rows[-1] if tail.rows is not None and len(tail.rows) else None
+            tail = self._read(meta, table)
+            return None if tail is None or tail.rows is None or not len(tail.rows) else tail.rows[-1]
+
+    def _read(self, meta: Meta, table: str) -> Tail | None:
+        """The end of a ring, read now; None without one. The caller has the lock."""
+        tails = self._tails.setdefault(meta.rings, {})
+        tail = tails.get(table)
+        if tail is None or tail.owner != meta.owner:
+            path = Path(meta.rings) / f"{table}.ring"
+            tail = tails[table] = Tail(path, meta.owner, WRITERS, kept_only=True)
+        try:
+            tail.read()
+        except (OSError, RecordingError):
+            del tails[table]
+            return None
+        return tail

@@ -21,6 +21,7 @@ from probe.diagnose.stall_parameters import StallThresholds
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.recording.process import alive, life
+from probe.recording.reader import Rows
 from probe.recording.recording import Meta
 from probe.recording.waiting import waiting
 from probe.server.recordings import end_record, exit_report, job_names
@@ -302,6 +303,15 @@ class Registry:
             with self._lock:
                 self._own_reports[folder] = known
         return known[1]
+
+    def last_steps(self, recorded: Recorded, count: int, after: int | None = None) -> Rows | None:
+        """See `NewestRows.steps`."""
+        return self._newest_rows.steps(recorded.meta, count, after)
+
+    def noted(self, recorded: Recorded) -> int:
+        """A number that grows when its journals do, or with another interval between steps."""
+        sizes = [os.stat(path).st_size for path in places.journals(recorded.folder) if os.path.exists(path)]
+        return sum(sizes) + self._newest_rows.count(recorded.meta, "python.intervals")
 
     # Endpoints --------------------------------------------------------------
 
