@@ -41,8 +41,8 @@ class Strange(Base, metaclass=Odd):
 
 @pytest.fixture
 def broken() -> Iterator[Callable[[Callable[[], object]], int]]:
-    """How many tuples two busy threads could not finish while something was called for a third of a second, or
-    until the first such."""
+    """How many tuples two busy threads could not finish while something was called for a third of a second;
+    at most one."""
     over, errors = threading.Event(), []
 
     def make() -> None:

@@ -8,8 +8,8 @@ after an import of torch. On the status go the pid and, at the end, the status t
 imported for the first job. Never used for what depends on how an interpreter starts.
 
 A fork whose program returns ends after its threads, its exit functions and a flush: Python's taking down of
-torch, and torch's own destructors after it, cost a third of a second of processor time. Only the destructors are
-left out after an exception or `sys.exit`. With WHOLE_END in the environment it ends as any process does.
+torch, and torch's own destructors after it, cost a third of a second of processor time. After an exception or
+`sys.exit` only the destructors are left out. With WHOLE_END in the environment it ends as any process does.
 """
 
 from __future__ import annotations
