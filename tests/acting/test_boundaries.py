@@ -28,6 +28,8 @@ WHERE = {
     "accumulates": "('data', 'between', False)",
     "two_loaders": "('data', 'between', False)",
 }
+RARELY = ("prefetches", "evaluates", "accumulates")
+"""In the campaign: each has its place in common with another shape."""
 STEPS = "120"
 
 
@@ -42,7 +44,9 @@ def visits(place: Place, job: Forked) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("shape", WHERE)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(one, marks=pytest.mark.campaign) if one in RARELY else one for one in WHERE]
+)
 def test_a_snippet_that_changes_something_runs_between_two_steps(
     fork: Callable[..., Forked], place: Place, shape: str
 ) -> None:

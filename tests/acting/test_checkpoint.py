@@ -73,7 +73,7 @@ def test_a_run_that_was_killed_and_continued_is_the_run_that_was_never_touched(
     assert continued["parameters_sha256"] == whole["parameters_sha256"]
 
 
-@pytest.mark.parametrize("loop", ["workers", "drawn", "scaler"])
+@pytest.mark.parametrize("loop", ["workers", pytest.param("drawn", marks=pytest.mark.campaign), "scaler"])
 def test_every_loop_goes_on_bit_for_bit_and_is_not_changed_by_being_saved(
     fork: Fork, place: Place, loop: str
 ) -> None:

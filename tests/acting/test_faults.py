@@ -118,7 +118,7 @@ def refusal(place: Place, pid: int, code: str, **wanted: Any) -> ProbeError:
     return caught.value
 
 
-@pytest.mark.parametrize("when", ["auto", "step"])
+@pytest.mark.parametrize("when", [pytest.param("auto", marks=pytest.mark.campaign), "step"])
 def test_what_a_snippet_raises_stays_with_it(nursery: Nursery, place: Place, when: str) -> None:
     with undisturbed(nursery, place) as job:
         for code, error in RAISING.items():
@@ -245,7 +245,9 @@ def test_a_snippet_that_no_boundary_came_for_never_runs(nursery: Nursery, place:
     assert disturbed["parameters_sha256"] == plain["parameters_sha256"]
 
 
-@pytest.mark.parametrize("phase", ["data", "forward", "backward"])
+@pytest.mark.parametrize(
+    "phase", ["data", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("forward", "backward"))]
+)
 def test_where_a_hung_training_is_stands_in_the_answer(nursery: Nursery, place: Place, phase: str) -> None:
     with forked(nursery, place, ("halts_inside_a_step", "--phase", phase, "--steps", "5")) as [job]:
         job.wait_for("READY")

@@ -122,11 +122,16 @@ def test_a_pause_ends_by_itself_and_by_undoing_and_when_probe_leaves(place: Plac
     assert job.let_go() == 0 and job.errors() == ""
 
 
-@pytest.mark.parametrize("during", ["pause", "snippet"])
-@pytest.mark.parametrize(("number", "options", "says", "code"), [
-    (signal.SIGINT, (), "CAUGHT KeyboardInterrupt", -signal.SIGINT),
-    (signal.SIGTERM, ("--handler",), "CAUGHT Asked", 0),
-    (signal.SIGTERM, ("--handler", "--own-steps"), "CAUGHT Asked", 0),
+INTERRUPTED = (signal.SIGINT, (), "CAUGHT KeyboardInterrupt", -signal.SIGINT)
+ASKED = (signal.SIGTERM, ("--handler",), "CAUGHT Asked", 0)
+ASKED_WITHIN = (signal.SIGTERM, ("--handler", "--own-steps"), "CAUGHT Asked", 0)
+
+
+@pytest.mark.parametrize(("number", "options", "says", "code", "during"), [
+    (*INTERRUPTED, "pause"), (*ASKED, "snippet"), (*ASKED_WITHIN, "pause"),
+    pytest.param(*INTERRUPTED, "snippet", marks=pytest.mark.campaign),
+    pytest.param(*ASKED, "pause", marks=pytest.mark.campaign),
+    pytest.param(*ASKED_WITHIN, "snippet", marks=pytest.mark.campaign),
 ])
 def test_a_signal_reaches_the_training_that_is_held(
     place: Place, fork: Fork, during: str, number: signal.Signals, options: tuple[str, ...], says: str,

@@ -241,7 +241,9 @@ def test_a_watch_has_the_values_of_each_step_and_ends_by_itself(place: Place, fo
         assert by_name["1 / 0"][step] == "ZeroDivisionError: division by zero"
 
 
-@pytest.mark.parametrize("shape", ["functional", "prefetches", "drawn"])
+@pytest.mark.parametrize(
+    "shape", ["functional", "drawn", pytest.param("prefetches", marks=pytest.mark.campaign)]
+)
 def test_every_step_is_looked_at_also_where_a_step_begins_with_nothing_that_is_seen(
     place: Place, fork: Fork, tmp_path: Path, shape: str
 ) -> None:

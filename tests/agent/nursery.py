@@ -29,17 +29,16 @@ _BACKLOG = 64
 
 
 class Nursery:
-    """The process that forks jobs: the one that listens at `address`, else one of our own, with `environ` in
-    its environment, such as PROBE_COMPILED, which its forks cannot choose again."""
+    """The process that forks jobs: the one that listens at `address`, else one of our own."""
 
-    def __init__(self, address: str = "", **environ: str) -> None:
+    def __init__(self, address: str = "") -> None:
         self._own: tuple[subprocess.Popen[bytes], int] | None = None
-        self.address = address or self._start(environ)
+        self.address = address or self._start()
 
-    def _start(self, environ: Mapping[str, str]) -> str:
+    def _start(self) -> str:
         address = f"probe-jobs-{os.getpid()}-{uuid.uuid4().hex}"
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
-        quiet.update(form_of_hooks(), PYTHONPATH=str(ROOT), **environ)
+        quiet.update(form_of_hooks(), PYTHONPATH=str(ROOT))
         quiet.pop("PYTHONUNBUFFERED", None)
         theirs, life = os.pipe()  # ours is closed by our end, and by nothing before
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

@@ -20,10 +20,17 @@ SHAPES = (
     "two loaders and a teacher", "stays in eval mode", "without eval mode",
     "without a loader in train mode", "a sample in train mode",
 )
+RARELY = (
+    "after the epoch", "one batch", "the loader of the training", "with gradients in training mode",
+    "two loaders and a teacher", "without a loader in train mode",
+)
+"""In the campaign: each is told as a shape beside it is."""
 STEPS = 18
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(one, marks=pytest.mark.campaign) if one in RARELY else one for one in SHAPES]
+)
 def test_only_batches_trained_on_are_the_steps_and_the_rest_are_intervals(
     place: Place, fork: Callable[..., Forked], shape: str
 ) -> None:

@@ -17,9 +17,9 @@ from probe.base.errors import ProbeError
 
 STEPS = "6"
 WHOLE_END = {"WHOLE_END": "1"}
-"""Forks end with torch's destructors, as no others do."""
+"""Forks end as any process does, as no others do."""
 AFTER_PYTHON = ("return", "sys.exit", "exception")
-"""Ways that lead to those destructors; what comes before is the same in the others."""
+"""Ways that lead to all of that; what comes before is the same in the others."""
 SAME_STDERR = (
     "return", "sys.exit", "sys.exit with a text", "os._exit", "exception", "exception in a thread",
     "sys.exit in a thread", "KeyboardInterrupt", "SIGTERM", "SIGTERM with a handler", "abort", "SIGKILL",
@@ -101,7 +101,9 @@ BUSY = {
 def test_jobs_end_as_ever_while_a_snippet_runs(nursery: Nursery, place: Place) -> None:
     states(place)
     with contextlib.ExitStack() as stack:
-        started = stack.enter_context(forked(nursery, place, *[("ways_to_end", "--wait")] * len(BUSY)))
+        started = stack.enter_context(
+            forked(nursery, place, *[("ways_to_end", "--wait")] * len(BUSY), **WHOLE_END)
+        )
         for job in started:
             job.wait_for("WAITING")
         for job, (what, snippet) in zip(started, BUSY.items(), strict=True):

@@ -39,11 +39,10 @@ def test_starting_the_server_interrupts_no_system_call_of_the_job(place: Place) 
     assert (whole > 0, cut) == (True, 0)
 
 
-@pytest.mark.parametrize("compiled", ["0", "1"])
 def test_what_a_signals_handler_raises_inside_a_hook_reaches_the_training(
-    fork: Callable[..., Forked], place: Place, compiled: str
+    fork: Callable[..., Forked], place: Place
 ) -> None:
-    job = fork("raises_from_signals", "--hold", PROBE_COMPILED=compiled)
+    job = fork("raises_from_signals", "--hold")
     result = job.result()
     assert result["caught"] == result["raised"] >= 1000
     [[steps, losses, norms]] = query(

@@ -22,7 +22,7 @@ def test_many_rounds_leave_nothing_behind_and_change_nothing(
     warm = str(min(10, rounds // 2))
     command = ("starts_and_stops", "--rounds", str(rounds), "--warm", warm, "--callers", str(CALLERS))
     plain = fork(*command, watched=False)
-    job = fork(*command, "--probe", "--hold", watched=False)
+    job = fork(*command, "--probe", "--hold", watched=False, WHOLE_END="1")
     result, expected = without_times(job.result()), without_times(plain.result())
     [early, late], _ = result.pop("alive"), expected.pop("alive")
     assert late == early and early["maps"] == 0

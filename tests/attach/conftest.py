@@ -96,7 +96,8 @@ class ForkedTarget(Target, Forked):
     """The same in a fork."""
 
     def __init__(self, nursery: Nursery, state: str, folder: Path, loops: str) -> None:
-        Forked.__init__(self, nursery, "attach_states", state, loops, environ=quiet(), folder=folder)
+        Forked.__init__(self, nursery, "attach_states", state, loops,
+                        environ={**quiet(), "WHOLE_END": "1"}, folder=folder)
         self._copied = None
 
 

@@ -11,11 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness import PATIENCE_S, PROGRAMS, Job
 from probe.outside.processes import tasks
 from probe.outside.stacks import outside_view
 
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.1[023].*/bin/python"))
+OLDEST_AND_NEWEST = [
+    python if python in (PYTHONS[0], PYTHONS[-1]) else pytest.param(python, marks=pytest.mark.campaign)
+    for python in PYTHONS
+]
 Start = Callable[..., Job]
 
 

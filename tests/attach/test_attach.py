@@ -27,8 +27,16 @@ from probe.outside.attach.parked import parked_threads
 from probe.recording import places
 
 Start = Callable[..., Target]
-WITHOUT_TORCH = ("sleep", "lock", "recv", "join", "busy", "many", "numpy", "allocate", "multiply")
+WITHOUT_TORCH = (
+    "lock", "recv", "busy", "many", "allocate", "multiply",
+    *(pytest.param(state, marks=pytest.mark.campaign) for state in ("sleep", "join", "numpy")),
+)
+"""Who sleeps is attached to in other tests; who joins a thread waits for a lock."""
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.1[0-9].*/bin/python"))
+OLDEST_AND_NEWEST = [
+    python if python in (PYTHONS[0], PYTHONS[-1]) else pytest.param(python, marks=pytest.mark.campaign)
+    for python in PYTHONS
+]
 ASLEEP_OR_BUSY = (pytest.param("sleep", marks=pytest.mark.campaign), "multiply")
 """Attaching to one that sleeps may be over before anything happens to the attach."""
 ATTACH = (
@@ -95,7 +103,7 @@ def test_an_attach_leaves_the_computation_and_the_process_as_they_were(
     job.finish()
 
 
-@pytest.mark.parametrize("state", ["lock", "busy"])
+@pytest.mark.parametrize("state", [pytest.param("lock", marks=pytest.mark.campaign), "busy"])
 def test_threads_descriptors_and_maps_do_not_grow_with_attaches(
     target: Start, folder: Path, state: str
 ) -> None:
@@ -260,7 +268,7 @@ def test_a_deleted_working_folder_and_an_empty_environment_are_no_obstacle(
     job.finish()
 
 
-@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parts[-3])
+@pytest.mark.parametrize("python", OLDEST_AND_NEWEST, ids=lambda path: path.parts[-3])
 @pytest.mark.parametrize("state", [pytest.param("sleep", marks=pytest.mark.campaign), "busy"])
 def test_every_python_from_3_10_on_can_be_attached_to(
     target: Start, folder: Path, python: Path, state: str
@@ -326,7 +334,7 @@ def test_a_gdb_without_python_borrows_a_parked_thread(target: Start, folder: Pat
     job.finish()
 
 
-@pytest.mark.parametrize("state", ["busy", "sleep"])
+@pytest.mark.parametrize("state", ["busy", pytest.param("sleep", marks=pytest.mark.campaign)])
 def test_without_a_compiler_the_main_thread_is_asked_when_it_comes_by(
     target: Start, place: Place, tmp_path: Path, state: str
 ) -> None:
@@ -370,8 +378,11 @@ def test_a_job_with_a_probe_of_its_own_is_refused_with_its_name(
     job.finish()
 
 
-@pytest.mark.parametrize("state", ["sleep", "allocate"])
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(("number", "state"), [
+    (signal.SIGUSR1, "allocate"), (signal.SIGINT, "sleep"),
+    pytest.param(signal.SIGUSR1, "sleep", marks=pytest.mark.campaign),
+    pytest.param(signal.SIGINT, "allocate", marks=pytest.mark.campaign),
+])
 def test_a_signal_of_the_jobs_own_reaches_it_while_it_is_attached_to(
     target: Start, folder: Path, state: str, number: signal.Signals
 ) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import PATIENCE_S, ROOT, SERVER, Job, Place
+from harness import PATIENCE_S, ROOT, SERVER, Job, Place, run_probe
 from probe.base import wire
 from probe.recording import places
 from ranks import free_port
@@ -103,9 +103,13 @@ class Host:
         self.launchers.append(started)
         return started
 
-    def probe(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """The command `probe` on this host."""
-        environment = self.place.environ(**{**self.shared, **environ})
+    def probe(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The command `probe`, which asks this host's server over its unix socket: in this process."""
+        return run_probe(self.place, *words, server=False, **self.shared)
+
+    def probe_inside(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The same on this host, from where it reaches the others."""
+        environment = self.place.environ(**self.shared)
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
         return subprocess.run(
             [*self.inside, sys.executable, "-m", "probe_cli", *words], env=environment, capture_output=True,

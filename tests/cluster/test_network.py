@@ -93,7 +93,7 @@ def test_the_command_on_one_host_shows_all_and_goes_straight_to_another(pair: Ru
     assert [line.split()[:2] for line in shown.stdout.splitlines()[1:]] == [["0", "node1"], ["1", "node2"]]
     answer = json.loads(here.probe(pair.name, "ranks", "--format", "json").stdout)
     assert [row["rank"] for row in answer["ranks"]] == [0, 1]
-    straight = here.probe("-t", f"{there.address}:{network.PORT}", "query", "SELECT 1 AS one")
+    straight = here.probe_inside("-t", f"{there.address}:{network.PORT}", "query", "SELECT 1 AS one")
     assert straight.returncode == 0, straight.stderr
 
 

@@ -39,8 +39,9 @@ CLEAN = {
     "svd": (states.SLOW_STEP,),
     "lengths": (states.SLOW_STEP,),
 }
-RARELY = ("evaluation", "generation", "lengths")
-"""Slow steps in plain Python, as one in C or in a child is: in the campaign."""
+RARELY = ("evaluation", "generation", "lengths", "child")
+"""Slow steps in plain Python or in a child, as one in C is: in the campaign. The child is in
+`test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient`, too."""
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_a_starved_job_is_starved_and_not_hung(
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("way", ["regex", "python"])
+@pytest.mark.parametrize("way", ["regex", pytest.param("python", marks=pytest.mark.campaign)])
 def test_what_runs_for_ever_is_told_from_what_hangs(
     place: Place, fork: Callable[..., Forked], way: str
 ) -> None:

@@ -58,7 +58,7 @@ PROGRAMS = {
         ("lightning_gan",), ("lightning",), scheduler=False, scalars="d_loss", resumes=False
     ),
     "torchvision's loop": Program(("torchvision_loop",)),
-    "LBFGS": Program(("lbfgs_loop",), scheduler=False, loader=False),
+    "LBFGS": Program(("lbfgs_loop",), scheduler=False, loader=False, heavy=True),
     "REINFORCE, no loader": Program(("reinforce",), scheduler=False, loader=False, heavy=True),
     "nanoGPT": Program(("nano_gpt", "--no-compile"), scheduler=False, loader=False, heavy=True),
     "nanoGPT, compiled": Program(("nano_gpt",), scheduler=False, loader=False, heavy=True),

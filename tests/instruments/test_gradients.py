@@ -15,8 +15,8 @@ from harness import Place, run_probe
 from ranks import running_ranks
 
 Fork = Callable[..., Forked]
-KINDS = ("clip", "accumulate", "scaled_clip", "gan", "closure", "sparse")
-LATER = ("plain", "scaled")
+KINDS = ("scaled_clip", "gan", "closure", "sparse")
+LATER = ("plain", "scaled", "clip", "accumulate")
 STEPS = "12"
 COLUMNS = "norm, mean, std, abs_max, zero_ratio, weight_norm, update_norm"
 NAMES = {"0.weight", "0.bias", "2.weight", "2.bias"}

@@ -26,7 +26,8 @@ JOBS = {
     "workers_spawn": ("dataloader_workers", "--workers", "2", "--start", "spawn", "--steps", "10"),
     "checkpointing": ("activation_checkpointing", "--steps", "60"),
     "checkpointing_reentrant": ("activation_checkpointing", "--reentrant", "--steps", "60"),
-    "compiled": ("compiled_model", "--steps", "15"),
+    "compiled": ("compiled_model", "--backend", "eager", "--steps", "15"),
+    "compiled_whole": ("compiled_model", "--steps", "15"),
     "compiled_in_place": ("compiled_model", "--form", "in-place", "--steps", "15"),
     "compiled_function": ("compiled_model", "--form", "function", "--steps", "15"),
     "compiled_optimizer": ("compiled_model", "--form", "optimizer", "--steps", "15"),
@@ -38,7 +39,7 @@ JOBS = {
 
 
 RARELY = {
-    "compiled_in_place", "compiled_function", "compiled_optimizer", "compiled_step",
+    "compiled_whole", "compiled_in_place", "compiled_function", "compiled_optimizer", "compiled_step",
     "checkpointing_reentrant", "two_thousand_modules", "odd_outputs",
     "gpt_at_module_level", "gpt_in_main", "lbfgs", "checkpointing",
     "workers_none", "workers_fork_persistent", "workers_spawn",
@@ -187,7 +188,7 @@ def test_skipped_updates_are_marked(watched: tuple[str, Watched]) -> None:
 def test_sampled_steps_show_modules_in_their_stages(watched: tuple[str, Watched]) -> None:
     name, found = watched
     expected = {
-        "inference": {"forward"}, "compiled": {"forward", "step"},
+        "inference": {"forward"}, "compiled": {"forward", "step"}, "compiled_whole": {"forward", "step"},
         "compiled_in_place": {"step"}, "compiled_function": {"step"}, "compiled_optimizer": {"step"},
         "compiled_step": set(),
     }.get(name, {"forward", "backward", "step"})

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import probe
 from ledger import Ledger, options
+from probe.base import compiled
 from probe.job.agent.lifecycle import agent_here
 
 NAMED_AT_STEP = 10
@@ -68,6 +69,7 @@ def main() -> None:
             found.append((sum(names.values()), names.copy()))
     usual = median(number for number, _ in found)
     typical = next(one for number, one in found if number == usual)
+    ledger.extra["form"] = "0" if compiled.library() is None else "1"
     ledger.extra.update(counted_steps=len(found), calls=usual, names=dict(typical.most_common()))
     ledger.finish(model)
     probe.stop()
