@@ -23,7 +23,7 @@ from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.core.tensor_summaries import tensors_in
-from probe.job.instruments.loop.batch_history import Batches
+from probe.job.instruments.loop.batch_history import Batches, as_list
 from probe.job.instruments.loop.forward import keywords
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.tensors.activations import transformed
@@ -81,6 +81,11 @@ class ModelInputs:
 
     # HOT PATH ---------------------------------------------------------------
 
+    def _indices(self, step: int) -> list[int | str] | None:
+        """Indices of the loader's batch in its data set."""
+        batch = None if self._batches is None else self._batches.last
+        return None if batch is None or batch.step != step else as_list(batch.indices)
+
     def _look(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
@@ -95,7 +100,8 @@ class ModelInputs:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             self._look_at_batch()
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
-                known = None if place else self._known.trained(tensor, self.label_in(recorder.step))
+                label = self.label_in(recorder.step)
+                known = None if place else self._known.trained(tensor, label, self._indices(recorder.step))
                 self._write(number, name, tensor, 0, known)
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
@@ -156,6 +162,8 @@ class ModelInputs:
         moments, near = statistics.moments(values.flat), _neighbours(torch, some)
         more = _repetition(torch, some, values.flat)
         more = torch.cat([more, more.new_full((1,), float("nan")) if near is None else near.reshape(1)])
+        ends = (values.flat == values.flat.min()) | (values.flat == values.flat.max())
+        more = torch.cat([more, ends.double().mean().reshape(1)])
         if values.flat.is_cpu:
             self._put(fields, [*moments, *more.tolist()])
         elif not capturing():
@@ -170,10 +178,11 @@ class ModelInputs:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], row: list[float]) -> None:
-        *moments, alike, middle, share, neighbours = row
+        *moments, alike, middle, share, neighbours, ends = row
         found = statistics.figures(moments, fields[_LOOKED_AT])
         known = (
             found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share, neighbours,
+            ends,
         )
         figures = [NULL_DOUBLE if one != one else one for one in known]
         self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
@@ -185,8 +194,8 @@ def _sizes(model: Any) -> list[tuple[int, ...]]:
 
 
 def _counts(known: Recognised | None) -> list[int]:
-    """`compared`, `again` and `relabelled`."""
-    found = (None, None, None) if known is None else known
+    """`compared`, `again`, `relabelled` and `elsewhere`."""
+    found = (None, None, None, None) if known is None else known
     return [NULL_INTEGER if one is None else one for one in found]
 
 
