@@ -296,6 +296,7 @@ TRAINING: tuple[Table, ...] = (
             Column("cpu_ns", "BIGINT", "ns", "CPU time that the thread used since the look before; NULL at the first one, and when the kernel does not tell"),
             Column("node", "BIGINT", "", "its stack: the innermost frame's node in python.stack_nodes. A thread is seen where it lets go of the GIL: time in C code that keeps it counts for the line after it"),
             Column("frame", "VARCHAR", "", "its innermost frame, as `function (file:line)` with the function's first line"),
+            Column("asleep", "BOOLEAN", "", "whether it slept for a set time (nanosleep), by a call in the program's own code such as time.sleep; NULL for other threads, and where the kernel does not tell"),
         ),
         "SELECT frame, sum(wall_ns) / 1e9 AS seconds FROM python.stack_samples WHERE training GROUP BY frame ORDER BY seconds DESC LIMIT 10",
         rows=2048,
