@@ -118,6 +118,7 @@ LEARNING: tuple[Table, ...] = (
             Column("again", "BIGINT", "", "of those, samples that the model was trained on in a step before"),
             Column("relabelled", "BIGINT", "", "of those, samples whose label (the one tensor of the loader's batch with one value per sample) was another one the first time; NULL without such a tensor"),
             Column("elsewhere", "BIGINT", "", "of those, samples with another label and another index in the data set than the first time: other samples, which reach the model as the same input. They are not counted in relabelled"),
+            Column("copy_moved", "BOOLEAN", "", "of a call without gradients of another model than the trained one, of its class and size: whether some of its weights have changed since the first such call that was looked at; NULL for the trained model itself, for training, and on a device"),
         ),
         "SELECT step, name, shape, mean, std, min, max FROM python.model_inputs ORDER BY step DESC LIMIT 5",
         rows=2048,
@@ -381,8 +382,8 @@ LEARNING: tuple[Table, ...] = (
         "python", "growth", "thing that the program keeps and that had grown at a look: a variable, an attribute, a cache", "journal",
         (
             STEP, T_NS,
-            Column("name", "VARCHAR", "", "name of the variable, `self.` and its attribute, or the data set's class and its attribute; `kept['images']` for an entry of a dictionary"),
-            Column("kind", "VARCHAR", "", "`tensor`, `graph` (that a tensor still has), `container` (list, deque, dict, set) or `cache` (functools.cache without a limit)"),
+            Column("name", "VARCHAR", "", "name of the variable, `self.` and its attribute, the data set's class and its attribute, or `argument of function`; `kept['images']` for an entry of a dictionary"),
+            Column("kind", "VARCHAR", "", "`tensor`, `graph` (that a tensor still has), `container` (list, deque, dict, set), `cache` (functools.cache without a limit) or `default` (a list that is the default value of a function's argument)"),
             Column("count", "BIGINT", "", "elements of the tensor, nodes along the graph, entries"),
             Column("bytes", "BIGINT", "bytes", "of a tensor; of a container of tensors about, from its newest entry; NULL: not known"),
             Column("holds", "VARCHAR", "", "of a container: `tensor with its graph`, `tensor`, or the class of the newest entry; NULL when it was not seen"),

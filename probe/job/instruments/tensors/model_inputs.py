@@ -39,6 +39,8 @@ SAMPLES = 8
 """Samples of the batch that are looked at, evenly spaced."""
 MOST_ELEMENTS = 4096
 MOST_SHAPES = 512
+COPY_PARAMETERS, MOST_COPIES = 8, 8
+"""Parameters of a copy of which two elements are compared; copies that are remembered."""
 IMAGES, SIDE, LEAST_SIDE = 4, 32, 8
 """Of so many images (of four dimensions or more) neighbours are compared, in a square of this side of each;
 not in smaller ones."""
@@ -64,6 +66,8 @@ class ModelInputs:
         self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
         self._known = KnownSamples()
+        self._copies: dict[int, tuple[weakref.ref[Any], list[float]]] = {}
+        """Copies of the model that were called without gradients: a few weights, when first seen."""
         self.look = isolation.guard("model inputs", self._look)
         """Called, when it is due, with the first module that is called, and its arguments. It waits for the
         module's name, which may change when the training begins."""
@@ -117,9 +121,10 @@ class ModelInputs:
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
         with torch.no_grad(), torch._C.DisableTorchFunction():
+            moved = self._copy_moved(module)
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
                 known = None if place else self._known.evaluated(tensor)
-                self._write(number, name, tensor, 1, known)
+                self._write(number, name, tensor, 1, known, moved)
         self.aside.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
@@ -130,6 +135,24 @@ class ModelInputs:
             return self._names.of(module)
         alike = (root for root in self._names.roots() if type(root) is type(module))
         return next((self._names.of(root) for root in alike if _sizes(root) == _sizes(module)), None)
+
+    def _copy_moved(self, module: Any) -> int:
+        """Whether some weights of a copy of the trained model have changed since it was first looked at; NULL
+        for the trained model itself, and on a device."""
+        if self._names.path(module) is not None:
+            return NULL_BOOLEAN
+        torch: Any = sys.modules["torch"]
+        all_of = [one for one in torch.nn.Module.parameters(module) if one.numel()]
+        if not all_of or not all(one.is_cpu and one.layout is torch.strided for one in all_of):
+            return NULL_BOOLEAN
+        some = all_of[:: -(-len(all_of) // COPY_PARAMETERS)]
+        weights = [float(one.detach().flatten()[place]) for one in some for place in (0, one.numel() // 2)]
+        before = self._copies.get(id(module))
+        if before is None or before[0]() is not module:
+            if len(self._copies) < MOST_COPIES:
+                self._copies[id(module)] = weakref.ref(module), weights
+            return int(False)
+        return int(before[1] != weights)
 
     def _look_at_batch(self) -> None:
         """The tensors of the loader's batch with one value per sample: labels, most often."""
@@ -144,7 +167,8 @@ class ModelInputs:
                 self._write(self._batch, name or BATCH, tensor.reshape(-1, 1)[:MOST_ELEMENTS], NULL_BOOLEAN)
 
     def _write(
-        self, module: int, name: str, tensor: Any, gradless: int, known: Recognised | None = None
+        self, module: int, name: str, tensor: Any, gradless: int, known: Recognised | None = None,
+        moved: int = NULL_BOOLEAN,
     ) -> None:
         if not tensor.dim() or not tensor.numel():
             return
@@ -157,7 +181,7 @@ class ModelInputs:
         fields = [
             recorder.step, recorder.micro_step, _now() + ANCHOR_NS, module, intern(name),
             self._shape(tuple(tensor.shape)), intern(str(tensor.dtype).removeprefix("torch.")),
-            values.numel, gradless, *_counts(known),
+            values.numel, gradless, *_counts(known), moved,
         ]
         moments, near = statistics.moments(values.flat), _neighbours(torch, some)
         more = _repetition(torch, some, values.flat)
