@@ -74,15 +74,16 @@ def test_no_more_samples_are_remembered_than_there_is_room_for() -> None:
     assert len(known._labels) == MOST_KNOWN
 
 
-@pytest.mark.parametrize(("batch", "alike", "middle", "share"), [
-    (IMAGES[:1].expand(8, -1, -1, -1), 1.0, None, None),
-    (IMAGES[:8], 0.0, None, None),
-    (torch.tensor([[1, 1, 1, 2], [1, 1, 1, 1]]), 0.0, 1.0, 0.875),
-    (torch.ones(4, 1), None, None, None),
-    (torch.ones(4, 3, dtype=torch.bool), 1.0, None, None),
+@pytest.mark.parametrize(("batch", "alike", "middle", "share", "ends"), [
+    (IMAGES[:1].expand(8, -1, -1, -1), 1.0, None, None, 2 / 192),
+    (IMAGES[:8], 0.0, None, None, 2 / 1536),
+    ((IMAGES[:8] > 1).half(), 0.0, None, None, 1.0),
+    (torch.tensor([[1, 1, 1, 2], [1, 1, 1, 3]]), 0.0, 1.0, 0.75, 0.875),
+    (torch.ones(4, 1), None, None, None, 1.0),
+    (torch.ones(4, 3, dtype=torch.bool), 1.0, None, None, 1.0),
 ])
 def test_repetition_is_told_from_difference(
-    batch: Any, alike: float | None, middle: float | None, share: float | None
+    batch: Any, alike: float | None, middle: float | None, share: float | None, ends: float
 ) -> None:
     found = [None if one != one else one for one in _repetition(torch, batch, batch.reshape(-1)).tolist()]
-    assert found == [alike, middle, share]
+    assert found == [alike, middle, share, pytest.approx(ends)]

@@ -39,12 +39,10 @@ class KnownSamples:
     """The samples that the model was trained on, as far as they were looked at, with their labels."""
 
     def __init__(self) -> None:
-        self._labels: dict[int, tuple[float | None, int | str | None]] = {}
+        self._labels: dict[int, tuple[float | None, int | None]] = {}
         """By the number of a sample: its label and its index in the data set, as far as known."""
 
-    def trained(
-        self, tensor: Any, labels: Any, indices: list[int | str] | None = None
-    ) -> Recognised | None:
+    def trained(self, tensor: Any, labels: Any, indices: list[int] | None = None) -> Recognised | None:
         """Compare a batch of the training, and remember it. `labels`: a tensor with one value per sample, or
         None; `indices` of the samples in the data set. None when the tensor cannot be compared."""
         numbers = sample_numbers(tensor)

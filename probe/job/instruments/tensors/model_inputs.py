@@ -23,7 +23,7 @@ from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.core.tensor_summaries import tensors_in
-from probe.job.instruments.loop.batch_history import Batches, as_list
+from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.forward import keywords
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.tensors.activations import transformed
@@ -85,10 +85,16 @@ class ModelInputs:
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _indices(self, step: int) -> list[int | str] | None:
-        """Indices of the loader's batch in its data set."""
+    def _indices(self, step: int) -> list[int] | None:
+        """Indices of the loader's batch in its data set, where they are plain numbers."""
         batch = None if self._batches is None else self._batches.last
-        return None if batch is None or batch.step != step else as_list(batch.indices)
+        found = None if batch is None or batch.step != step else batch.indices
+        return found if type(found) is list and all(type(one) is int for one in found) else None
+
+    def _compared(self, tensor: Any) -> Recognised | None:
+        """The samples of a batch, compared with those before."""
+        step = self._recorder.step
+        return self._known.trained(tensor, self.label_in(step), self._indices(step))
 
     def _look(self, module: Any, args: Any) -> None:
         recorder = self._recorder
@@ -104,8 +110,7 @@ class ModelInputs:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             self._look_at_batch()
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
-                label = self.label_in(recorder.step)
-                known = None if place else self._known.trained(tensor, label, self._indices(recorder.step))
+                known = None if place else self._compared(tensor)
                 self._write(number, name, tensor, 0, known)
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
@@ -143,7 +148,7 @@ class ModelInputs:
             return NULL_BOOLEAN
         torch: Any = sys.modules["torch"]
         all_of = [one for one in torch.nn.Module.parameters(module) if one.numel()]
-        if not all_of or not all(one.is_cpu and one.layout is torch.strided for one in all_of):
+        if not all_of or not all(map(_is_readable, all_of)):
             return NULL_BOOLEAN
         some = all_of[:: -(-len(all_of) // COPY_PARAMETERS)]
         weights = [float(one.detach().flatten()[place]) for one in some for place in (0, one.numel() // 2)]
@@ -186,8 +191,6 @@ class ModelInputs:
         moments, near = statistics.moments(values.flat), _neighbours(torch, some)
         more = _repetition(torch, some, values.flat)
         more = torch.cat([more, more.new_full((1,), float("nan")) if near is None else near.reshape(1)])
-        ends = (values.flat == values.flat.min()) | (values.flat == values.flat.max())
-        more = torch.cat([more, ends.double().mean().reshape(1)])
         if values.flat.is_cpu:
             self._put(fields, [*moments, *more.tolist()])
         elif not capturing():
@@ -202,7 +205,7 @@ class ModelInputs:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], row: list[float]) -> None:
-        *moments, alike, middle, share, neighbours, ends = row
+        *moments, alike, middle, share, ends, neighbours = row
         found = statistics.figures(moments, fields[_LOOKED_AT])
         known = (
             found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share, neighbours,
@@ -210,6 +213,12 @@ class ModelInputs:
         )
         figures = [NULL_DOUBLE if one != one else one for one in known]
         self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
+
+
+def _is_readable(parameter: Any) -> bool:
+    """Whether its numbers are plain ones on the host, and there: FSDP frees those of other ranks."""
+    plain = statistics.is_common(parameter, statistics.common_kinds()) and parameter.is_cpu
+    return plain and bool(parameter.untyped_storage().size())
 
 
 def _sizes(model: Any) -> list[tuple[int, ...]]:
@@ -239,10 +248,10 @@ def thinned(some: Any) -> Any:
 
 def _repetition(torch: Any, some: Any, flat: Any) -> Any:
     """Share of the samples after the first that equal it; median of whole numbers, and the share of them that
-    equal it, which is the commonest value's if that is above a half: float64 on their device, NaN for what is
-    missing."""
+    equal it, which is the commonest value's if that is above a half; share of the elements that equal the
+    smallest or the largest one: float64 on their device, NaN for what is missing."""
     none = torch.full((), float("nan"), dtype=torch.float64, device=flat.device)
-    alike = middle = share = none
+    alike = middle = share = ends = none
     narrow = some.is_floating_point() and some.element_size() == 1  # not to be compared
     plain = type(some) is torch.Tensor and not narrow  # others have an arithmetic of their own
     if plain and len(some) > 1 and some[0].numel() > 1:
@@ -251,7 +260,9 @@ def _repetition(torch: Any, some: Any, flat: Any) -> Any:
     if flat.dtype in (torch.int64, torch.int32):
         middle = flat.median()
         share = (flat == middle).double().mean()
-    return torch.stack([alike, middle.double(), share])
+    if plain and not flat.is_complex():
+        ends = ((flat == flat.amin()) | (flat == flat.amax())).double().mean()
+    return torch.stack([alike, middle.double(), share, ends])
 
 
 def _neighbours(torch: Any, some: Any) -> Any:
