@@ -19,6 +19,10 @@
 -- value = 3
 -- unit = "evaluations"
 -- source = "ours"
+-- [parameters.share]
+-- value = 0.7
+-- unit = "ratio of the looks"
+-- source = "ours: the newest one may be of an evaluation that goes on"
 -- [parameters.steps]
 -- value = 50
 -- unit = "steps"
@@ -32,11 +36,11 @@ WITH looks AS (
 ), evaluations AS (
     SELECT DISTINCT step FROM python.intervals WHERE kind = 'evaluation' AND state = 'done'
 ), counted AS (
-    SELECT module AS model, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, BOOL_OR(COALESCE(moved, false)) AS moved, BOOL_OR(own) AS own, BOOL_AND(step IN (SELECT step FROM evaluations)) AS evaluated FROM looks GROUP BY module
+    SELECT module AS model, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, BOOL_OR(COALESCE(moved, false)) AS moved, BOOL_OR(own) AS own, COUNT(*) FILTER (step IN (SELECT step FROM evaluations)) AS evaluated FROM looks GROUP BY module
 ), trained AS (
     SELECT MAX(moved_ratio) AS trained FROM python.weights WHERE optimizer IS NOT NULL
 )
 SELECT NULL AS unknown, model AS subject, counted.*, trained FROM counted, trained
-WHERE n >= $least AND NOT moved AND NOT own AND evaluated AND last - step >= $steps AND trained > $moved
+WHERE evaluated >= $least AND evaluated >= $share * n AND NOT moved AND NOT own AND last - step >= $steps AND trained > $moved
 UNION ALL BY NAME
 SELECT format('{} evaluations were looked at, {} are needed', COALESCE(MAX(n), 0), $least) AS unknown FROM counted HAVING COALESCE(MAX(n), 0) < $least

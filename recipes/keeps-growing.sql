@@ -40,7 +40,7 @@
 WITH seen AS (
     SELECT name, kind, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, ARG_MIN(count, step) AS first, ARG_MAX(count, step) AS now, CORR(count, step) AS r, REGR_SLOPE(count, step) AS slope,
         ARG_MAX(bytes, step) AS bytes, ARG_MAX(holds, step) AS holds, ARG_MAX(hits, step) AS hits
-    FROM python.growth GROUP BY name, kind HAVING COUNT(*) >= $least
+    FROM python.growth GROUP BY name, kind HAVING COUNT(*) >= CASE WHEN kind = 'default' THEN $least - 1 ELSE $least END
 ), newest AS (
     SELECT MAX(step) AS step FROM python.steps
 ), passes AS (
