@@ -44,6 +44,10 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
+-- [parameters.starved]
+-- value = 0.5
+-- unit = "ratio of the time"
+-- source = "ours: a thread that waits for a CPU for half of the time runs when others let it; only more CPU time in each step is the job's own doing then"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
 ), seen AS (
@@ -86,7 +90,8 @@ WITH ends AS (
         COALESCE(tokens_now > 1.1 * tokens_before AND tokens_now / tokens_before > times / 1.2, false) AS larger, busy_before, busy,
         COALESCE(busy > 1.3 * busy_before + 1 AND busy > 0.5 * busy_before * sides.times, false)
             OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - 1 / sides.times), false)
-            OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(sides.times) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false) AS machine, waited_before, waited, own_before, own, others_before, others
+            OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(sides.times) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
+            OR COALESCE(waited >= $starved AND COALESCE(sides.times * own / own_before < SQRT(sides.times), true), false) AS machine, waited_before, waited, own_before, own, others_before, others
     FROM sides LEFT JOIN worst ON true, change, now, old, steady, (
         SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy, AVG(runnable) FILTER (m.step >= change.step) >= AVG(runnable) FILTER (m.step < change.step) AS wanted,
             MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited,

@@ -31,6 +31,10 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
+-- [parameters.starved]
+-- value = 0.5
+-- unit = "ratio of the time"
+-- source = "ours: a thread that waits for a CPU for half of the time runs when others let it; only more CPU time in each step is the job's own doing then"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
 ), seen AS (
@@ -63,7 +67,8 @@ WITH ends AS (
 ), judged AS (
     SELECT COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 1 + 0.3 * (old.rate / now.rate - 1), false) OR busier AS alike,
         busier AND busy > 0.5 * busy_before * old.rate / now.rate OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - now.rate / old.rate), false)
-            OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(old.rate / now.rate) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
+            OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(old.rate / now.rate) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
+            OR COALESCE(waited >= $starved AND COALESCE(old.rate / now.rate * own / own_before < SQRT(old.rate / now.rate), true), false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
 )
 SELECT NULL AS unknown, change.step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
