@@ -13,8 +13,8 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; made-up inputs to measure speed; measurements without an order in space, passed as images; `info` where the loss has fallen by half all the same"
--- explains = ["gradients-exploding", "gradients-vanishing", "gradient-shifted", "layer-not-learning", "dead-units", "plateau", "slow-decrease", "output-constant", "evaluation-inputs", "train-validation-gap"]
+-- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; made-up inputs to measure speed; measurements without an order in space, passed as images; `info` where the loss has fallen by half all the same; a threshold at the very brightest pixels on purpose"
+-- explains = ["labels-contradict", "samples-alike", "evaluation-seen", "gradients-exploding", "gradients-vanishing", "gradient-shifted", "layer-not-learning", "dead-units", "plateau", "slow-decrease", "output-constant", "evaluation-inputs", "train-validation-gap"]
 -- [parameters.least]
 -- value = 5
 -- unit = "steps looked at"
@@ -35,6 +35,10 @@
 -- value = 0.15
 -- unit = "correlation of neighbouring pixels"
 -- source = "practice: above 0.9 in photographs; 0.4 in small digits that were measured, 0.03 with noise as large as they are"
+-- [parameters.bright]
+-- value = 1.5
+-- unit = "times"
+-- source = "ours: fewer bytes between 128 and 254, and a threshold in the middle leaves as many as whole numbers do"
 WITH first AS (
     SELECT COALESCE(BOOL_OR(m.class LIKE '%Norm%' OR m.class LIKE '%Embedding%'), false) AS scales FROM python.parameters p JOIN python.modules m USING (module) WHERE p.place = 0
 ), seen AS (
@@ -48,6 +52,12 @@ WITH first AS (
     SELECT module, COUNT(DISTINCT step) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(name, looked_at) AS name, ARG_MAX(shape, looked_at) AS shape, ARG_MAX(dtype, looked_at) AS dtype, MIN(mean) AS mean, 0.0 AS std
     FROM (SELECT * FROM python.model_inputs WHERE module <> 'batch' AND NOT COALESCE(gradless, false) QUALIFY DENSE_RANK() OVER (PARTITION BY module ORDER BY step DESC) <= 6) GROUP BY module
     HAVING COUNT(DISTINCT step) >= $least AND MIN(min) = MAX(max) AND COUNT(*) = COUNT(min) AND MAX(looked_at) >= 32
+), bytes AS (
+    SELECT ARG_MAX(number, t_ns) FILTER (name LIKE '%.bytes_at_255') AS brightest, ARG_MAX(number, t_ns) FILTER (name LIKE '%.bytes_from_128') AS bright FROM probe.facts WHERE kind = 'hyperparameter' AND number IS NOT NULL
+), rounded AS (
+    -- Of two values: how often the upper one comes. Dividing bytes as whole numbers leaves those of 255, a threshold many more.
+    SELECT module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ANY_VALUE(dtype) AS dtype, MEDIAN(mean) AS mean, MEDIAN(std) AS std, MIN(min) AS low, MAX(max) AS high, AVG((mean - min) / (max - min)) AS upper
+    FROM seen WHERE len(CAST(shape AS BIGINT[])) >= 3 GROUP BY module, name HAVING COUNT(*) >= $least AND MIN(ends_ratio) = 1 AND MIN(min) = MAX(min) AND MIN(max) = MAX(max)
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now
     FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
@@ -69,5 +79,9 @@ UNION ALL BY NAME
 SELECT NULL AS unknown, module AS subject, constant.*, losses.*, format('the input is constant: every value of every sample is {:.4g}', mean) AS fact,
     'nothing tells the samples apart, so the model can only learn what they have in common: look at what makes the input' AS evidence, 'notice' AS severity
 FROM constant, losses
+UNION ALL BY NAME
+SELECT NULL AS unknown, module || ' ' || name AS subject, rounded.*, losses.*, format('the inputs are rounded to two values, {:.3g} and {:.3g}: bytes are divided as whole numbers, so that all below 255 become 0', low, high) AS fact,
+    format('{:.1f} % of the values are the upper one; in the data set {:.1f} % of the bytes are 255, and {:.1f} % are 128 or more: the others have become {:.3g}. Make them floats before they are divided by 255 (/ instead of //)', 100 * upper, 100 * brightest, 100 * bright, low) AS evidence, 'notice' AS severity
+FROM rounded, bytes, losses WHERE bright >= $bright * brightest AND brightest > 0 AND upper < SQRT(brightest * bright) AND upper > 0.25 * brightest
 UNION ALL BY NAME
 SELECT format('the inputs were sampled on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM python.model_inputs HAVING COUNT(DISTINCT step) < $least

@@ -15,7 +15,7 @@
 --   "probe {endpoint} backtrace --locals",
 --   "probe {endpoint} checkpoint before-restart.pt",
 -- ]
--- false_positives = "a replay buffer or a data set that fills once, logs and metrics of a long epoch (`info`); a cache in its first epoch (`info`); results that are collected on purpose, and copied as a whole with each step"
+-- false_positives = "a replay buffer or a data set that fills once, logs and metrics of a long epoch (`info`); a cache in its first epoch (`info`); results that are collected on purpose, and copied as a whole with each step; a default argument that is meant as a log of all calls"
 -- explains = ["host-memory-growth", "device-memory-growth", "host-memory-near-limit", "device-memory-near-limit", "out-of-memory", "throughput-drop", "slow-step", "slow-module", "low-mfu"]
 -- [parameters.least]
 -- value = 3
@@ -25,6 +25,10 @@
 -- value = 0.98
 -- unit = "correlation"
 -- source = "ours: what is kept grows by the same in each step"
+-- [parameters.steps_r]
+-- value = 0.9
+-- unit = "correlation"
+-- source = "ours: what grows with each evaluation grows in steps"
 -- [parameters.bytes]
 -- value = 16777216
 -- unit = "bytes"
@@ -36,13 +40,16 @@
 WITH seen AS (
     SELECT name, kind, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, ARG_MIN(count, step) AS first, ARG_MAX(count, step) AS now, CORR(count, step) AS r, REGR_SLOPE(count, step) AS slope,
         ARG_MAX(bytes, step) AS bytes, ARG_MAX(holds, step) AS holds, ARG_MAX(hits, step) AS hits
-    FROM python.growth GROUP BY name, kind HAVING COUNT(*) >= $least
+    FROM python.growth GROUP BY name, kind HAVING COUNT(*) >= CASE WHEN kind = 'default' THEN $least - 1 ELSE $least END
 ), newest AS (
     SELECT MAX(step) AS step FROM python.steps
 ), passes AS (
     SELECT MAX(epoch) AS ended FROM python.batches WHERE state = 'done'
 ), grown AS (
     SELECT seen.*, ended FROM seen, newest, passes WHERE r >= $r AND (now >= 2 * first OR looks > $least AND now >= 1.1 * first AND (kind = 'graph' OR holds = 'tensor with its graph')) AND newest.step <= 2 * last + 500
+), piled AS (
+    -- It grows by the calls, in steps: with each evaluation, say.
+    SELECT seen.*, ended FROM seen, newest, passes WHERE kind = 'default' AND r >= $steps_r AND now >= 1.5 * first AND newest.step <= 2 * last + 500
 ), facts AS (
     SELECT *, 'notice' AS severity, format('{} keeps the graph of every step: {:,} nodes along it at step {}, {:,} at step {}; no graph is freed', name, first, step, now, last) AS fact,
         'it is computed from itself and from tensors that need a gradient: detach() what is added, or take its item()' AS evidence FROM grown WHERE kind = 'graph'
@@ -55,6 +62,9 @@ WITH seen AS (
     UNION ALL BY NAME
     SELECT *, CASE WHEN ended >= 1 THEN 'notice' ELSE 'info' END AS severity, format('the cache of {} grows without a limit and is of no use: {:,} entries, {:,} hits', name, now, hits) AS fact,
         CASE WHEN ended >= 1 THEN format('{} passes over the data have ended: what is asked for again has another key each time (a random number, a float, an object)', ended) ELSE 'the first pass over the data has not ended' END AS evidence FROM grown WHERE kind = 'cache' AND hits < $hits * now
+    UNION ALL BY NAME
+    SELECT *, 'notice' AS severity, format('a default argument keeps what earlier calls put into it: {} has {:,} entries, {:,} at step {}; it is never reset', name, now, first, step) AS fact,
+        'a list in the line of def is made once, with the function, and shared by all its calls: what is counted or averaged over it is over all calls since the start. Make it inside the function' AS evidence FROM piled
     UNION ALL BY NAME
     SELECT *, 'info' AS severity, format('{} holds {:,} entries with tensors, {:.3g} more each step', name, now, slope) AS fact, 'they have no graph' AS evidence FROM grown WHERE kind = 'container' AND holds = 'tensor' AND bytes >= $bytes
 )

@@ -11,13 +11,14 @@
 --   "tokens in a batch: {tokens_before:.0f} before, {tokens_now:.0f} now",
 --   "on this machine {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
 --   "the training thread waited for a CPU {waited_before:.0%} of the time before, {waited:.0%} since",
+--   "CPUs in use: by this job {own_before:.1f} before, {own:.1f} since; by all others {others_before:.1f} before, {others:.1f} since",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step // 20 * 20 AS step, MEDIAN(wall_s), MEDIAN(data_s), MEDIAN(forward_s), MEDIAN(backward_s), MEDIAN(optimizer_s), MEDIAN(other_s) FROM python.steps GROUP BY 1 ORDER BY 1 DESC LIMIT 20\"",
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "larger batches (`info`); another job on the same machine, which slows all phases alike (`info` below four times), or lets so many more threads want a CPU, or the training wait so long for one, that this explains half of it (`info`)"
+-- false_positives = "larger batches (`info`); another job on the same machine, which slows all phases alike (`info` below four times), or lets so many more threads want a CPU, the training wait so long for one, or takes so many CPUs from it, that this explains half of it (`info`)"
 -- explains = ["throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.3
@@ -43,6 +44,10 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
+-- [parameters.starved]
+-- value = 0.5
+-- unit = "ratio of the time"
+-- source = "ours: a thread that waits for a CPU for half of the time runs when others let it; only more CPU time in each step is the job's own doing then"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
 ), seen AS (
@@ -84,15 +89,19 @@ WITH ends AS (
         (worst.now - worst.before) / (sides.now - sides.before) AS phase_share, COALESCE((sides.now - worst.now) / NULLIF(sides.before - worst.before, 0) <= 1 + $apart * (sides.times - 1), false) AS alone,
         COALESCE(tokens_now > 1.1 * tokens_before AND tokens_now / tokens_before > times / 1.2, false) AS larger, busy_before, busy,
         COALESCE(busy > 1.3 * busy_before + 1 AND busy > 0.5 * busy_before * sides.times, false)
-            OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - 1 / sides.times), false) AS machine, waited_before, waited
+            OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - 1 / sides.times), false)
+            OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(sides.times) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
+            OR COALESCE(waited >= $starved AND COALESCE(sides.times * own / own_before < SQRT(sides.times), true), false) AS machine, waited_before, waited, own_before, own, others_before, others
     FROM sides LEFT JOIN worst ON true, change, now, old, steady, (
-        SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy,
-            MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited
-        FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)
+        SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy, AVG(runnable) FILTER (m.step >= change.step) >= AVG(runnable) FILTER (m.step < change.step) AS wanted,
+            MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited,
+            AVG(own) FILTER (m.step < change.step) AS own_before, AVG(own) FILTER (m.step >= change.step) AS own, AVG(others) FILTER (m.step < change.step) AS others_before, AVG(others) FILTER (m.step >= change.step) AS others
+        FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited, (cpu_ns - LAG(cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS own,
+            (machine_cpu_ns - cpu_ns - LAG(machine_cpu_ns - cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS others FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)
     WHERE now.n >= $recent // $block AND old.n >= 5 AND now.wall > $times * old.wall AND now.wall - steady.wall > 3 * steady.spread AND now.wall > $times * steady.wall AND steady.n >= 3 AND sides.times >= 1.2
 )
 SELECT NULL AS unknown, step, times, 1e3 * now AS now_ms, 1e3 * before AS before_ms, phase, 1e3 * phase_now AS phase_now, 1e3 * phase_before AS phase_before, phase_share,
-    data, forward, backward, optimizer, comm, other, CASE WHEN larger THEN tokens_before END AS tokens_before, tokens_now, busy_before, busy, waited_before, waited,
+    data, forward, backward, optimizer, comm, other, CASE WHEN larger THEN tokens_before END AS tokens_before, tokens_now, busy_before, busy, waited_before, waited, own_before, own, others_before, others,
     CASE WHEN larger THEN 'the batches became larger' WHEN phase IS NULL THEN 'phases are not known'
         WHEN machine THEN 'the machine has more to do'
         WHEN alone THEN format('{} does', phase)

@@ -10,9 +10,10 @@
 --   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
 --   "on this machine {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
 --   "the training thread waited for a CPU {waited_before:.0%} of the time before, {waited:.0%} since",
+--   "CPUs in use: by this job {own_before:.1f} before, {own:.1f} since; by all others {others_before:.1f} before, {others:.1f} since",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
--- false_positives = "changed data; another job on the same machine, which slows all phases alike, lets more threads want a CPU, or lets the training wait for one: the finding is then one level less severe, and `info` where that explains half of it"
+-- false_positives = "changed data; another job on the same machine, which slows all phases alike, lets more threads want a CPU, lets the training wait for one, or takes CPUs from it: the finding is then one level less severe, and `info` where that explains half of it"
 -- explains = ["low-mfu"]
 -- [parameters.drop]
 -- value = 0.5
@@ -30,6 +31,10 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
+-- [parameters.starved]
+-- value = 0.5
+-- unit = "ratio of the time"
+-- source = "ours: a thread that waits for a CPU for half of the time runs when others let it; only more CPU time in each step is the job's own doing then"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
 ), seen AS (
@@ -54,17 +59,21 @@ WITH ends AS (
     SELECT MIN(b.step) AS step FROM blocks b, since WHERE b.ago < since.ago
 ), machine AS (
     SELECT *, COALESCE(busy > 1.3 * busy_before + 1, false) AS busier FROM (
-        SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy,
-            MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited
-        FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)
+        SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy, AVG(runnable) FILTER (m.step >= change.step) >= AVG(runnable) FILTER (m.step < change.step) AS wanted,
+            MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited,
+            AVG(own) FILTER (m.step < change.step) AS own_before, AVG(own) FILTER (m.step >= change.step) AS own, AVG(others) FILTER (m.step < change.step) AS others_before, AVG(others) FILTER (m.step >= change.step) AS others
+        FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited, (cpu_ns - LAG(cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS own,
+            (machine_cpu_ns - cpu_ns - LAG(machine_cpu_ns - cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS others FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)
 ), judged AS (
     SELECT COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 1 + 0.3 * (old.rate / now.rate - 1), false) OR busier AS alike,
-        busier AND busy > 0.5 * busy_before * old.rate / now.rate OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - now.rate / old.rate), false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
+        busier AND busy > 0.5 * busy_before * old.rate / now.rate OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - now.rate / old.rate), false)
+            OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(old.rate / now.rate) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
+            OR COALESCE(waited >= $starved AND COALESCE(old.rate / now.rate * own / own_before < SQRT(old.rate / now.rate), true), false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
 )
 SELECT NULL AS unknown, change.step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
     CASE WHEN more > 0.5 * (now.wall - old.wall) AND now.wall > old.wall THEN format('; most of it in {}, by {:.1f} ms a step', phase, 1e3 * more) ELSE '' END AS "where",
-    (SELECT COUNT(*) FROM seen) AS seen, busy_before, busy, waited_before, waited, CASE WHEN explained OR alike AND NOT severe THEN 'info' WHEN alike OR NOT severe THEN 'notice' ELSE 'alarm' END AS severity
+    (SELECT COUNT(*) FROM seen) AS seen, busy_before, busy, waited_before, waited, own_before, own, others_before, others, CASE WHEN explained OR alike AND NOT severe THEN 'info' WHEN alike OR NOT severe THEN 'notice' ELSE 'alarm' END AS severity
 FROM now, old, ends, change, machine, judged, phases WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
 UNION ALL BY NAME
 SELECT 'samples and tokens of too few steps are known' AS unknown FROM old WHERE n < 5

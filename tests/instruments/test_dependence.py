@@ -215,8 +215,71 @@ def test_the_audit_changes_nothing_of_the_training(fork: Callable[..., Forked], 
         "WHERE question NOT IN ('input', 'order') ORDER BY question"
     )
     assert query(place, job.pid, sql) == [
-        ["padding", True, False, 8, 12], ["recomputed", False, True, None, None],
-        ["samples", False, True, 8, 12],
+        ["gradient", None, True, None, None], ["padding", True, False, 8, 12],
+        ["recomputed", False, True, None, None], ["samples", False, True, 8, 12],
     ]
     sql = "SELECT DISTINCT step, refused, held_ms > 0 FROM python.dependence"
     assert query(place, job.pid, sql) == [[8, None, True]]
+
+
+class _TurnedRound(torch.autograd.Function):
+    """The same forwards, the opposite backwards."""
+
+    @staticmethod
+    def forward(_ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return -gradient
+
+
+class _Sign(torch.autograd.Function):
+    """A step forwards, a straight line backwards."""
+
+    @staticmethod
+    def forward(_ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.sign()
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def _hooked(value: torch.Tensor) -> torch.Tensor:
+    if value.requires_grad:
+        value.register_hook(torch.neg)
+    return value
+
+
+class Headed(nn.Module):
+    """A network with something between its layers and its head, and an adversary if `both`."""
+
+    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor], both: bool = False) -> None:
+        super().__init__()
+        self.between, self.both = between, both
+        self.body = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU())
+        self.head, self.task = nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, given: torch.Tensor) -> Any:
+        value = self.body(given)
+        head = self.head(self.between(value))
+        return (self.task(value), head) if self.both else head
+
+
+@pytest.mark.parametrize("between", [_TurnedRound.apply, _hooked, lambda value: 2 * value.detach() - value])
+def test_a_gradient_that_is_turned_round_is_told_from_the_right_ones_behind(between: Any) -> None:
+    row = asked(Headed(between), torch.randn(BATCH, WIDTH))["gradient body.0.weight"]
+    assert row["module"] == "body.2.weight" and row["leak_ratio"] == pytest.approx(2 / 3)
+    assert row["leak"] == pytest.approx(-1, abs=0.2) and row["effect"] == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize(("model", "right"), [
+    (Headed(lambda value: value), 1.0), (Headed(_TurnedRound.apply, both=True), 0.5),
+    (Headed(_Sign.apply), 1 / 3),
+])
+def test_no_gradient_is_called_turned_round_that_is_right_or_is_so_for_one_output_or_is_no_derivative(
+    model: Any, right: float
+) -> None:
+    row = asked(model, torch.randn(BATCH, WIDTH))["gradient"]
+    assert row["leak_ratio"] == 0 and row["effect_ratio"] == pytest.approx(right)

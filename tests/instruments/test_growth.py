@@ -71,6 +71,20 @@ def test_what_grows_in_the_frames_of_a_loop_is_found_and_what_stays_is_not() -> 
     assert looker.grown("loss") == []
 
 
+def test_a_default_argument_that_every_call_adds_to_is_found_by_its_function() -> None:
+    looker = Looker()
+
+    def validate(values: int, losses: list[float] = [], *, names: list[str] = []) -> float:  # noqa: B006
+        losses += [float(values)] * 20
+        return sum(losses) / len(losses) + len(names)
+
+    for _ in range(4):
+        validate(1)
+        looker.look()
+    assert looker.grown("losses of validate") == [("default", 40), ("default", 60), ("default", 80)]
+    assert looker.grown("names of validate") == []
+
+
 def test_what_is_emptied_between_two_looks_begins_again() -> None:
     looker = Looker()
     outputs = [0.0] * 20

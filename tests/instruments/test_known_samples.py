@@ -36,27 +36,35 @@ def test_what_would_be_equal_by_chance_or_cannot_be_read_is_not_compared(batch: 
 
 def test_another_label_for_the_same_sample_is_counted() -> None:
     known, labels = KnownSamples(), torch.arange(48) % 10
-    assert known.trained(IMAGES, labels) == Recognised(48, 0, 0)
-    assert known.trained(IMAGES.flip(0)[:20], labels.flip(0)[:20]) == Recognised(20, 20, 0)
-    assert known.trained(IMAGES[:20], labels[:20] + 1) == Recognised(20, 20, 20)
-    assert known.trained(IMAGES[:20], labels[:20]) == Recognised(20, 20, 0), "the first label stays"
-    assert known.trained(IMAGES[:20], None) == Recognised(20, 20, None)
+    assert known.trained(IMAGES, labels) == Recognised(48, 0, 0, 0)
+    assert known.trained(IMAGES.flip(0)[:20], labels.flip(0)[:20]) == Recognised(20, 20, 0, 0)
+    assert known.trained(IMAGES[:20], labels[:20] + 1) == Recognised(20, 20, 20, 0)
+    assert known.trained(IMAGES[:20], labels[:20]) == Recognised(20, 20, 0, 0), "the first label stays"
+    assert known.trained(IMAGES[:20], None) == Recognised(20, 20, None, None)
+
+
+def test_another_sample_with_the_same_bits_is_not_taken_for_the_first_one_relabelled() -> None:
+    known, labels, places = KnownSamples(), torch.arange(48) % 10, [*range(48)]
+    black = torch.zeros_like(IMAGES[:20])
+    assert known.trained(black, labels[:20], places[:20]) == Recognised(20, 0, 0, 0)
+    assert known.trained(black, labels[:20] + 1, places[:20]) == Recognised(20, 20, 1, 19)
+    assert known.trained(black, labels[:20] + 1, None) == Recognised(20, 20, 20, 0), "no index: not known"
 
 
 def test_a_label_that_is_missing_contradicts_none() -> None:
     known, labels = KnownSamples(), torch.arange(48.0)
     missing = torch.where(labels < 10, torch.nan, labels)
-    assert known.trained(IMAGES, missing) == Recognised(48, 0, 0)
-    assert known.trained(IMAGES, missing.unsqueeze(1)) == Recognised(48, 48, 0)
-    assert known.trained(IMAGES, labels) == Recognised(48, 48, 0), "what was missing is known later"
-    assert known.trained(IMAGES, missing + 1) == Recognised(48, 48, 38)
+    assert known.trained(IMAGES, missing) == Recognised(48, 0, 0, 0)
+    assert known.trained(IMAGES, missing.unsqueeze(1)) == Recognised(48, 48, 0, 0)
+    assert known.trained(IMAGES, labels) == Recognised(48, 48, 0, 0), "what was missing is known later"
+    assert known.trained(IMAGES, missing + 1) == Recognised(48, 48, 38, 0)
 
 
 def test_an_evaluation_is_compared_with_the_training_and_not_remembered() -> None:
     known = KnownSamples()
     known.trained(IMAGES[:10], None)
-    assert known.evaluated(IMAGES[:30]) == Recognised(30, 10, None)
-    assert known.evaluated(IMAGES[:30]) == Recognised(30, 10, None)
+    assert known.evaluated(IMAGES[:30]) == Recognised(30, 10, None, None)
+    assert known.evaluated(IMAGES[:30]) == Recognised(30, 10, None, None)
 
 
 def test_no_more_samples_are_remembered_than_there_is_room_for() -> None:
@@ -66,15 +74,16 @@ def test_no_more_samples_are_remembered_than_there_is_room_for() -> None:
     assert len(known._labels) == MOST_KNOWN
 
 
-@pytest.mark.parametrize(("batch", "alike", "middle", "share"), [
-    (IMAGES[:1].expand(8, -1, -1, -1), 1.0, None, None),
-    (IMAGES[:8], 0.0, None, None),
-    (torch.tensor([[1, 1, 1, 2], [1, 1, 1, 1]]), 0.0, 1.0, 0.875),
-    (torch.ones(4, 1), None, None, None),
-    (torch.ones(4, 3, dtype=torch.bool), 1.0, None, None),
+@pytest.mark.parametrize(("batch", "alike", "middle", "share", "ends"), [
+    (IMAGES[:1].expand(8, -1, -1, -1), 1.0, None, None, 2 / 192),
+    (IMAGES[:8], 0.0, None, None, 2 / 1536),
+    ((IMAGES[:8] > 1).half(), 0.0, None, None, 1.0),
+    (torch.tensor([[1, 1, 1, 2], [1, 1, 1, 3]]), 0.0, 1.0, 0.75, 0.875),
+    (torch.ones(4, 1), None, None, None, 1.0),
+    (torch.ones(4, 3, dtype=torch.bool), 1.0, None, None, 1.0),
 ])
 def test_repetition_is_told_from_difference(
-    batch: Any, alike: float | None, middle: float | None, share: float | None
+    batch: Any, alike: float | None, middle: float | None, share: float | None, ends: float
 ) -> None:
     found = [None if one != one else one for one in _repetition(torch, batch, batch.reshape(-1)).tolist()]
-    assert found == [alike, middle, share]
+    assert found == [alike, middle, share, pytest.approx(ends)]

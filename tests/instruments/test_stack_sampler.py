@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,6 +130,26 @@ def test_the_training_thread_and_busy_threads_are_recorded_and_their_stacks_put_
     known = len(found.nodes.found)
     outer(found)
     assert len(found.nodes.found) - known < len(stack), "a stack is stored once"
+
+
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="the kernel tells no thread's call")
+def test_a_call_of_sleep_is_told_from_a_wait_for_another_thread() -> None:
+    found, over = Sampled(), threading.Event()
+
+    def looks() -> None:
+        deadline = time.monotonic() + 60.0
+        while not any(one["asleep"] == 1 for one in found.samples.found) and time.monotonic() < deadline:
+            found.look()
+        over.set()
+
+    agent = threading.Thread(target=looks)
+    agent.start()
+    while not over.is_set():
+        time.sleep(0.05)
+    agent.join()
+    assert any(one["asleep"] == 1 for one in found.samples.found)
+    outer(found)
+    assert found.samples.found[-1]["asleep"] == 0, "it waits for the agent"
 
 
 def test_a_full_tree_begins_anew_and_its_numbers_are_not_used_again() -> None:

@@ -11,16 +11,18 @@ for each new frame of the tree of stacks. Standard library only.
 
 from __future__ import annotations
 
+import platform
 import sys
 import threading
 import time
 from types import CodeType, FrameType
 
+from probe.base import descriptors
 from probe.base.clock import wall_ns
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.introspection import python_frames
 from probe.job.introspection.thread_stacks import native_id
-from probe.recording.layout import NULL_INTEGER, NULL_STRING
+from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 DEEPEST = 128
 """Frames of a stack that are kept, from the outermost."""
@@ -35,6 +37,11 @@ MOST_TEXT = 192 << 10
 """Characters of names, of a string table of a megabyte that all instruments share. A program that makes
 functions as it runs has any number of names; those after these are NULL."""
 _GOLDEN_RATIO = 0.6180339887498949
+_SLEEPS, _SELECTS = {
+    "x86_64": ({"35", "230"}, {"23", "270"}), "aarch64": ({"101", "115"}, {"72"}),
+}.get(platform.machine(), (set(), set()))
+"""Numbers of nanosleep and clock_nanosleep; of select and pselect6, which Python before 3.11 sleeps in,
+without descriptors."""
 _CPU_TIME_OF_A_THREAD = 6
 """CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED of the kernel."""
 
@@ -93,6 +100,7 @@ class StackSampler:
                 self._append_sample(
                     step, t_ns, phase, name, training, passed_ns,
                     NULL_INTEGER if spent_ns is None else spent_ns, node, innermost,
+                    self._asleep(number, frame) if training else NULL_BOOLEAN,
                 )
         self._cpu_ns = used_ns
 
@@ -113,6 +121,18 @@ class StackSampler:
             return None
         before_ns = self._cpu_ns.get(number)
         return None if before_ns is None or now_ns < before_ns else now_ns - before_ns
+
+    def _asleep(self, number: int | None, frame: FrameType) -> int:
+        """Whether a thread sleeps for a set time, by a call of the program's own code; NULL where the kernel
+        does not tell."""
+        if not _SLEEPS or number is None:
+            return NULL_BOOLEAN
+        try:
+            call = descriptors.read_text(f"/proc/self/task/{number}/syscall").split()
+        except OSError:
+            return NULL_BOOLEAN
+        sleeps = call[:1] and (call[0] in _SLEEPS or (call[0] in _SELECTS and call[1:2] == ["0x0"]))
+        return int(bool(sleeps) and python_frames.is_user_code(frame.f_code.co_filename))
 
     def _node(self, frame: FrameType) -> tuple[int, int]:
         """The node of a stack, and the name of its innermost frame."""

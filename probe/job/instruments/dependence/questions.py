@@ -16,6 +16,7 @@ from probe.base.isolation import capture, describe
 from probe.job.instruments.core.object_access import unwrapped
 from probe.job.instruments.core.tensor_summaries import torch_module
 from probe.job.instruments.dependence.call_arguments import Arguments, Layout, layout_of, padding_mask
+from probe.job.instruments.dependence.gradient_direction import gradient_row
 from probe.job.instruments.dependence.repeated_forwards import Place, RepeatedForwards
 from probe.job.instruments.nan.nan_trace import no_collectives
 from probe.job.instruments.tensors.loss_functions import target_of
@@ -82,6 +83,7 @@ def _rows(torch: Any, scene: Scene, begun_s: float) -> Iterator[Row]:
     parts = [asked.inputs, asked.later, asked.samples, asked.padding, asked.order]
     if scene.alone:
         parts.append(asked.recomputed)
+    parts.append(asked.gradients)
     for part in parts:
         if time.monotonic() - begun_s > ENOUGH_S:
             yield {"question": "all", "refused": f"not all questions were asked within {ENOUGH_S:.0f} s"}
@@ -309,6 +311,12 @@ class Questions:
             "question": "order", "subject": layout.tokens, "effect": effect, "leak": leak,
             "effect_ratio": mix, **self._known(),
         }
+
+    def gradients(self) -> Iterator[Row]:
+        """Do the gradients point where the outputs grow?"""
+        row = gradient_row(self._torch, self._model, self._forwards)
+        if row is not None:
+            yield row
 
     def recomputed(self) -> Iterator[Row]:
         """Does the gradient depend on random numbers drawn in backward, as when a part that is computed again

@@ -73,6 +73,24 @@ class RepeatedForwards:
                 total.backward()
         return [None if one.grad is None else one.grad.clone() for one in self._model.parameters()]
 
+    def gradients_of(self, number: int, parameters: list[Any]) -> list[Any]:
+        """Gradients of the `weighted` sum of an output, None for parameters that it does not depend on; no
+        hook of a parameter runs, as that which averages over the ranks."""
+        torch = self._torch
+        with torch.enable_grad():
+            output = self._outputs(self._call({}, training=False, seed=SEED))[number]
+            if not output.requires_grad:
+                return [None] * len(parameters)
+            total = (output.double() * _weights(torch, output)).sum()
+            return list(torch.autograd.grad(total, parameters, allow_unused=True))
+
+    def weighted(self, number: int) -> tuple[float, float]:
+        """The sum of an output's elements, each with its weight; and about how much rounding adds up in it:
+        the root of the sum of their squares."""
+        output = self.run({})[number].double()
+        parts = output * _weights(self._torch, output)
+        return float(parts.sum()), float(output.norm())
+
     def first_difference(
         self, changes: dict[str, Any], differs: Callable[[Any, Any], bool]
     ) -> Place | None:

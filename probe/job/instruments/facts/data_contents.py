@@ -1,4 +1,5 @@
-"""Contents of data sets, in a checksum: whether two ranks hold the same samples.
+"""Contents of data sets: a checksum, by which two ranks hold the same samples or not, and how the bytes of
+pictures are spread.
 
 Runs on the agent's thread, and reads some elements of tensors and lists on the host; no code of the job's is
 called, so that a data set that makes its samples has no checksum. torch and numpy are the job's own.
@@ -15,6 +16,8 @@ from probe.job.instruments.core.object_access import attributes
 
 PLACES = 16
 """Samples looked at, evenly spaced, and elements of each."""
+_PICTURES, _MOST_BYTES = 32, 4096
+"""Of an array of pictures."""
 _DEEPEST, _LONGEST = 4, 64
 _MOST_ATTRIBUTES, _MOST_ARRAYS = 64, 4
 """Of a data set of the job's own: attributes looked at, and arrays read. One array takes about 0.1 ms."""
@@ -27,6 +30,43 @@ def checksum(dataset: Any) -> int | None:
     for piece in _pieces(dataset, 0):
         found, seen = zlib.crc32(piece, found), True
     return found if seen else None
+
+
+def byte_shares(dataset: Any, depth: int = 0) -> tuple[float, float] | None:
+    """Of the first array of bytes with three dimensions or more, such as pictures: the share of bytes that
+    are 255, and of those that are 128 or more; None without one."""
+    kind, held = type(dataset), attributes(dataset)
+    if depth > _DEEPEST:
+        return None
+    wraps = kind.__module__.startswith("torch.utils.data")
+    if wraps:
+        inner = [held.get("dataset"), *(held.get("datasets") or ()), *(held.get("tensors") or ())]
+    elif _has_samples(kind):
+        inner = list(held.values())[:_MOST_ATTRIBUTES]
+    else:
+        return None
+    for one in inner:
+        found = _byte_shares(one)
+        if found is None and wraps:
+            found = byte_shares(one, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _byte_shares(thing: Any) -> tuple[float, float] | None:
+    torch: Any = sys.modules["torch"]
+    numpy = sys.modules.get("numpy")
+    if type(thing) is torch.Tensor:
+        if thing.dtype != torch.uint8 or not thing.is_cpu or thing.layout is not torch.strided:
+            return None
+    elif numpy is None or type(thing) is not numpy.ndarray or thing.dtype != numpy.uint8:
+        return None
+    if len(thing.shape) < 3 or not all(thing.shape):
+        return None
+    some = thing[:: max(1, len(thing) // _PICTURES)][:_PICTURES].reshape(-1)
+    values = some[:: max(1, len(some) // _MOST_BYTES)][:_MOST_BYTES].tolist()
+    return sum(one == 255 for one in values) / len(values), sum(one >= 128 for one in values) / len(values)
 
 
 def _pieces(thing: Any, depth: int) -> Iterator[bytes]:

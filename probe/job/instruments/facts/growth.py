@@ -3,8 +3,9 @@
 Writes python.growth. Runs on the agent's thread, a fraction of a millisecond at a time, and holds nothing in
 between. Looks at the variables of the user's frames, the globals of their modules, the attributes of their
 `self` and of the data sets, and at the entries of the dictionaries among them. Of each it reads a size:
-elements of a tensor, entries of a container or of a function's cache, nodes of the graph that a tensor still
-has. A row is written when a size has grown; a size that is the same at every look has none.
+elements of a tensor, entries of a container, of a function's cache or of a default argument, nodes of the
+graph that a tensor still has. A row is written when a size has grown; a size that is the same at every look
+has none.
 
 No code of the job's is called (`object_access`); nothing is kept but names and numbers. A graph is followed
 along its first and its last inputs only, from node to node: what is added to itself in every step is at one
@@ -18,7 +19,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from probe.base import clock
@@ -46,7 +47,7 @@ LEAST_ENTRIES, LEAST_ELEMENTS, LEAST_NODES = 16, 1024, 64
 """Smaller things are not looked at: they cost nothing yet."""
 
 _CACHED = type(functools.lru_cache(maxsize=None)(len))
-TENSOR, GRAPH, CONTAINER, CACHE = "tensor", "graph", "container", "cache"
+TENSOR, GRAPH, CONTAINER, CACHE, DEFAULT = "tensor", "graph", "container", "cache", "default"
 
 
 class Size(NamedTuple):
@@ -202,6 +203,18 @@ def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Ite
         info = thing.cache_info()  # of C: it takes the cache's own lock for no longer than a lookup
         if info.maxsize is None and info.currsize >= LEAST_ENTRIES:
             yield name, Size(CACHE, info.currsize, hits=info.hits)
+    elif kind is FunctionType:
+        seen.add(id(thing))
+        for argument, value in _defaults(thing):
+            if type(value) in (list, deque) and len(value) >= LEAST_ENTRIES:
+                yield f"{argument} of {name}", _container(torch, value)._replace(kind=DEFAULT)
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The default values of a function's arguments, which are made once, with the function."""
+    code, given = function.__code__, function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True)
+    yield from entries(function.__kwdefaults__)
 
 
 def _user_frames(thread: int | None) -> list[FrameType]:

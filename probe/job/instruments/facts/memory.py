@@ -7,7 +7,9 @@ small reads from /proc and, with a device in use, one read of the allocator's co
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import threading
 from pathlib import Path
 
@@ -21,6 +23,10 @@ from probe.recording.layout import NULL_INTEGER
 
 _STATUS = Path("/proc/self/status")
 _LOAD = Path("/proc/loadavg")
+_OWN = Path("/proc/self/stat")
+_MACHINE = Path("/proc/stat")
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_MOST_CHILDREN = 64
 _FIELDS = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "Threads": "threads"}
 
 
@@ -51,12 +57,50 @@ def runnable() -> int | None:
 def cpu_wait_ns(ident: int | None) -> int | None:
     """Time that a thread has been ready to run and waited for a CPU so far; None when the kernel does not
     tell."""
-    thread = next((one for one in threading.enumerate() if one.ident == ident), None)
-    number = None if thread is None else native_id(thread)
+    number = _number_of(ident)
     try:
         return int(descriptors.read_lines(Path(f"/proc/self/task/{number}/schedstat"))[0].split()[1])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _number_of(ident: int | None) -> int | None:
+    """The kernel's number of a thread."""
+    thread = next((one for one in threading.enumerate() if one.ident == ident), None)
+    return None if thread is None else native_id(thread)
+
+
+def cpu_ns(ident: int | None) -> int | None:
+    """CPU time so far of this process, of its children that have ended, and of those that the training thread
+    started, such as the workers of a loader; None when /proc cannot be read."""
+    number = _number_of(ident)
+    try:
+        own = _ticks(_OWN, 4)
+        children = [] if number is None else descriptors.read_text(
+            f"/proc/self/task/{number}/children").split()[:_MOST_CHILDREN]
+    except (OSError, ValueError, IndexError):
+        return None
+    for child in children:
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            own += _ticks(Path(f"/proc/{child}/stat"), 2)
+    return own * _TICK_NS
+
+
+def _ticks(stat: Path, fields: int) -> int:
+    """User and system time of a process, with four `fields` that of its children that have ended, too."""
+    after = descriptors.read_lines(stat)[0].rpartition(")")[2].split()
+    return sum(map(int, after[11 : 11 + fields]))
+
+
+def machine_cpu_ns() -> tuple[int | None, int | None]:
+    """CPU time so far that all processes of this machine used, with what other machines on the same hardware
+    took from it (steal), and that no process wanted; None when /proc cannot be read."""
+    try:
+        user, nice, system, idle, iowait, irq, softirq, steal = map(
+            int, descriptors.read(_MACHINE, 256).split()[1:9])
+    except (OSError, ValueError):
+        return None, None
+    return (user + nice + system + irq + softirq + steal) * _TICK_NS, (idle + iowait) * _TICK_NS
 
 
 def full_collections() -> int | None:
@@ -108,6 +152,7 @@ class Memory:
             *device,
             found.get("threads", NULL_INTEGER),
             *(NULL_INTEGER if value is None else value for value in (
-                *host, total, runnable(), cpu_wait_ns(recorder.thread), full_collections()
+                *host, total, runnable(), cpu_wait_ns(recorder.thread), full_collections(),
+                cpu_ns(recorder.thread), *machine_cpu_ns(),
             )),
         )

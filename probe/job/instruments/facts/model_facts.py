@@ -90,6 +90,8 @@ class ModelFacts:
         self._facts: dict[str, Any] = {}
         self._bytes = 0
         self._torch: Any = None
+        self._memory: dict[tuple[int, ...], str] = {}
+        """In one walk: the first parameter at each place of the memory."""
         self.totals: dict[str, Any] = {}
         """Facts of the largest model by name; empty before the first walk."""
 
@@ -143,6 +145,7 @@ class ModelFacts:
         rows: dict[str, list[Row]] = {"python.parameters": [], "python.modules": []}
         largest: dict[str, Any] = {}
         inside: set[int] = set()
+        self._memory = {}
         for root in self._names.roots():
             if id(root) in inside:
                 continue
@@ -254,7 +257,20 @@ class ModelFacts:
             "optimizer": holder and holder.optimizer, "param_group": holder and holder.group,
             "optimizers": holder and len(holder.owners),
             "misspelt": next((one for one in _MISSPELT if one in attributes(parameter)), None),
+            "same_memory": self._same_memory(name, parameter),
         }
+
+    def _same_memory(self, name: str, parameter: Any) -> str | None:
+        """The parameter before it, another object, whose numbers are at the same place of the memory."""
+        torch = self._torch
+        if type(parameter) is not torch.nn.Parameter or parameter.layout is not torch.strided:
+            return None
+        if not parameter.numel() or parameter.is_meta:
+            return None
+        storage = parameter.untyped_storage()._cdata  # its address; that of the numbers may copy them first
+        place = (storage, parameter.storage_offset(), parameter.numel())
+        first = self._memory.setdefault(place, name)
+        return None if first == name else first
 
     def _estimated(self, buffers: Any) -> bool | None:
         """Whether running statistics were ever updated, by the count that torch keeps beside them."""

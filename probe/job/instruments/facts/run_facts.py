@@ -190,6 +190,9 @@ def _optimizer(prefix: str, optimizer: Any) -> Iterator[tuple[str, Value]]:
     groups = attributes(optimizer).get("param_groups")
     groups = groups if isinstance(groups, list) else []
     yield f"{prefix}.groups", len(groups)
+    default = plain(dict(entries(attributes(optimizer).get("defaults"))).get("lr"))
+    if default is not None and len(groups) > 1:
+        yield f"{prefix}.default_lr", default
     for number, group in enumerate(groups[:_MOST_GROUPS]):
         found = dict(entries(group))
         if "initial_lr" in found:
@@ -240,6 +243,10 @@ def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
     length = dataset_length(dataset)
     if length is not None:
         yield f"{prefix}.dataset_length", length
+    shares = data_contents.byte_shares(dataset)
+    if shares is not None:
+        yield f"{prefix}.bytes_at_255", round(shares[0], 3)
+        yield f"{prefix}.bytes_from_128", round(shares[1], 3)
     if type(sampler).__name__ == "DistributedSampler":
         content = data_contents.checksum(dataset)
         if content is not None:

@@ -25,23 +25,26 @@ _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 class Recognised(NamedTuple):
-    """Samples `compared`; how many of them the model was `again` given, and `relabelled` of those with
-    another label than the first time; None without labels."""
+    """Samples `compared`; how many of them the model was `again` given; of those, `relabelled` with another
+    label than the first time, and `elsewhere` with another label and another index in the data set, so that
+    they are other samples; None without labels."""
 
     compared: int
     again: int
     relabelled: int | None
+    elsewhere: int | None
 
 
 class KnownSamples:
     """The samples that the model was trained on, as far as they were looked at, with their labels."""
 
     def __init__(self) -> None:
-        self._labels: dict[int, float | None] = {}
+        self._labels: dict[int, tuple[float | None, int | None]] = {}
+        """By the number of a sample: its label and its index in the data set, as far as known."""
 
-    def trained(self, tensor: Any, labels: Any) -> Recognised | None:
+    def trained(self, tensor: Any, labels: Any, indices: list[int] | None = None) -> Recognised | None:
         """Compare a batch of the training, and remember it. `labels`: a tensor with one value per sample, or
-        None. None when the tensor cannot be compared."""
+        None; `indices` of the samples in the data set. None when the tensor cannot be compared."""
         numbers = sample_numbers(tensor)
         if numbers is None:
             return None
@@ -49,19 +52,28 @@ class KnownSamples:
         given = labels is not None and labels.is_cpu and len(labels) == len(tensor)
         names: list[Any] = _some(labels).reshape(-1).tolist() if given else [None] * len(numbers)
         names = [None if name != name else name for name in names]  # NaN: this sample has no label
-        before = [(number, name) for number, name in zip(numbers, names, strict=True) if number in known]
-        for number, name in zip(numbers, names, strict=True):
+        whole = indices is not None and len(indices) == len(tensor)
+        places: list[Any] = _some(indices) if whole else [None] * len(numbers)
+        came = list(zip(numbers, names, places, strict=True))
+        before = [one for one in came if one[0] in known]
+        for number, name, place in came:
             if len(known) < MOST_KNOWN:
-                known.setdefault(number, name)
-        changed = sum(None not in (known[number], name) and known[number] != name for number, name in before)
-        return Recognised(len(numbers), len(before), changed if given else None)
+                known.setdefault(number, (name, place))
+        changed = elsewhere = 0
+        for number, name, place in before:
+            first, at = known[number]
+            if None not in (first, name) and first != name:
+                other = None not in (at, place) and at != place
+                changed, elsewhere = changed + (not other), elsewhere + other
+        counts = (changed, elsewhere) if given else (None, None)
+        return Recognised(len(numbers), len(before), *counts)
 
     def evaluated(self, tensor: Any) -> Recognised | None:
         """Compare a batch of an evaluation with those of the training."""
         numbers = sample_numbers(tensor)
         if numbers is None:
             return None
-        return Recognised(len(numbers), sum(number in self._labels for number in numbers), None)
+        return Recognised(len(numbers), sum(number in self._labels for number in numbers), None, None)
 
 
 def sample_numbers(tensor: Any) -> list[int] | None:

@@ -39,6 +39,8 @@ SAMPLES = 8
 """Samples of the batch that are looked at, evenly spaced."""
 MOST_ELEMENTS = 4096
 MOST_SHAPES = 512
+COPY_PARAMETERS, MOST_COPIES = 8, 8
+"""Parameters of a copy of which two elements are compared; copies that are remembered."""
 IMAGES, SIDE, LEAST_SIDE = 4, 32, 8
 """Of so many images (of four dimensions or more) neighbours are compared, in a square of this side of each;
 not in smaller ones."""
@@ -64,6 +66,8 @@ class ModelInputs:
         self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
         self._known = KnownSamples()
+        self._copies: dict[int, tuple[weakref.ref[Any], list[float]]] = {}
+        """Copies of the model that were called without gradients: a few weights, when first seen."""
         self.look = isolation.guard("model inputs", self._look)
         """Called, when it is due, with the first module that is called, and its arguments. It waits for the
         module's name, which may change when the training begins."""
@@ -81,6 +85,17 @@ class ModelInputs:
 
     # HOT PATH ---------------------------------------------------------------
 
+    def _indices(self, step: int) -> list[int] | None:
+        """Indices of the loader's batch in its data set, where they are plain numbers."""
+        batch = None if self._batches is None else self._batches.last
+        found = None if batch is None or batch.step != step else batch.indices
+        return found if type(found) is list and all(type(one) is int for one in found) else None
+
+    def _compared(self, tensor: Any) -> Recognised | None:
+        """The samples of a batch, compared with those before."""
+        step = self._recorder.step
+        return self._known.trained(tensor, self.label_in(step), self._indices(step))
+
     def _look(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
@@ -95,7 +110,7 @@ class ModelInputs:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             self._look_at_batch()
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
-                known = None if place else self._known.trained(tensor, self.label_in(recorder.step))
+                known = None if place else self._compared(tensor)
                 self._write(number, name, tensor, 0, known)
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
@@ -111,9 +126,10 @@ class ModelInputs:
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
         with torch.no_grad(), torch._C.DisableTorchFunction():
+            moved = self._copy_moved(module)
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
                 known = None if place else self._known.evaluated(tensor)
-                self._write(number, name, tensor, 1, known)
+                self._write(number, name, tensor, 1, known, moved)
         self.aside.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
@@ -124,6 +140,24 @@ class ModelInputs:
             return self._names.of(module)
         alike = (root for root in self._names.roots() if type(root) is type(module))
         return next((self._names.of(root) for root in alike if _sizes(root) == _sizes(module)), None)
+
+    def _copy_moved(self, module: Any) -> int:
+        """Whether some weights of a copy of the trained model have changed since it was first looked at; NULL
+        for the trained model itself, and on a device."""
+        if self._names.path(module) is not None:
+            return NULL_BOOLEAN
+        torch: Any = sys.modules["torch"]
+        all_of = [one for one in torch.nn.Module.parameters(module) if one.numel()]
+        if not all_of or not all(map(_is_readable, all_of)):
+            return NULL_BOOLEAN
+        some = all_of[:: -(-len(all_of) // COPY_PARAMETERS)]
+        weights = [float(one.detach().flatten()[place]) for one in some for place in (0, one.numel() // 2)]
+        before = self._copies.get(id(module))
+        if before is None or before[0]() is not module:
+            if len(self._copies) < MOST_COPIES:
+                self._copies[id(module)] = weakref.ref(module), weights
+            return int(False)
+        return int(before[1] != weights)
 
     def _look_at_batch(self) -> None:
         """The tensors of the loader's batch with one value per sample: labels, most often."""
@@ -138,7 +172,8 @@ class ModelInputs:
                 self._write(self._batch, name or BATCH, tensor.reshape(-1, 1)[:MOST_ELEMENTS], NULL_BOOLEAN)
 
     def _write(
-        self, module: int, name: str, tensor: Any, gradless: int, known: Recognised | None = None
+        self, module: int, name: str, tensor: Any, gradless: int, known: Recognised | None = None,
+        moved: int = NULL_BOOLEAN,
     ) -> None:
         if not tensor.dim() or not tensor.numel():
             return
@@ -151,7 +186,7 @@ class ModelInputs:
         fields = [
             recorder.step, recorder.micro_step, _now() + ANCHOR_NS, module, intern(name),
             self._shape(tuple(tensor.shape)), intern(str(tensor.dtype).removeprefix("torch.")),
-            values.numel, gradless, *_counts(known),
+            values.numel, gradless, *_counts(known), moved,
         ]
         moments, near = statistics.moments(values.flat), _neighbours(torch, some)
         more = _repetition(torch, some, values.flat)
@@ -170,13 +205,20 @@ class ModelInputs:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], row: list[float]) -> None:
-        *moments, alike, middle, share, neighbours = row
+        *moments, alike, middle, share, ends, neighbours = row
         found = statistics.figures(moments, fields[_LOOKED_AT])
         known = (
             found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share, neighbours,
+            ends,
         )
         figures = [NULL_DOUBLE if one != one else one for one in known]
         self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
+
+
+def _is_readable(parameter: Any) -> bool:
+    """Whether its numbers are plain ones on the host, and there: FSDP frees those of other ranks."""
+    plain = statistics.is_common(parameter, statistics.common_kinds()) and parameter.is_cpu
+    return plain and bool(parameter.untyped_storage().size())
 
 
 def _sizes(model: Any) -> list[tuple[int, ...]]:
@@ -185,8 +227,8 @@ def _sizes(model: Any) -> list[tuple[int, ...]]:
 
 
 def _counts(known: Recognised | None) -> list[int]:
-    """`compared`, `again` and `relabelled`."""
-    found = (None, None, None) if known is None else known
+    """`compared`, `again`, `relabelled` and `elsewhere`."""
+    found = (None, None, None, None) if known is None else known
     return [NULL_INTEGER if one is None else one for one in found]
 
 
@@ -206,10 +248,10 @@ def thinned(some: Any) -> Any:
 
 def _repetition(torch: Any, some: Any, flat: Any) -> Any:
     """Share of the samples after the first that equal it; median of whole numbers, and the share of them that
-    equal it, which is the commonest value's if that is above a half: float64 on their device, NaN for what is
-    missing."""
+    equal it, which is the commonest value's if that is above a half; share of the elements that equal the
+    smallest or the largest one: float64 on their device, NaN for what is missing."""
     none = torch.full((), float("nan"), dtype=torch.float64, device=flat.device)
-    alike = middle = share = none
+    alike = middle = share = ends = none
     narrow = some.is_floating_point() and some.element_size() == 1  # not to be compared
     plain = type(some) is torch.Tensor and not narrow  # others have an arithmetic of their own
     if plain and len(some) > 1 and some[0].numel() > 1:
@@ -218,7 +260,9 @@ def _repetition(torch: Any, some: Any, flat: Any) -> Any:
     if flat.dtype in (torch.int64, torch.int32):
         middle = flat.median()
         share = (flat == middle).double().mean()
-    return torch.stack([alike, middle.double(), share])
+    if plain and not flat.is_complex():
+        ends = ((flat == flat.amin()) | (flat == flat.amax())).double().mean()
+    return torch.stack([alike, middle.double(), share, ends])
 
 
 def _neighbours(torch: Any, some: Any) -> Any:

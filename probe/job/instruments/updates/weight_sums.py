@@ -56,6 +56,7 @@ class Model(NamedTuple):
     """Relative precision of its dtype."""
     parameters: list[tuple[weakref.ref[Any], Any]]
     """Each with the places of the elements to copy."""
+    shapes: tuple[tuple[int, ...], ...]
 
 
 class WeightSums:
@@ -78,6 +79,8 @@ class WeightSums:
         self._models: list[Model] = []
         self._leader = 0
         self._gradients: dict[int, Any] = {}
+        self._before: dict[int, Any] = {}
+        """Weights at the entry of the step, of models beside trained ones of their shapes, and of these."""
         self._made: dict[int, Any] = {}
         """Gradients as the last backward left them, and as the step found them."""
         self._finished: deque[tuple[int, int, Model, int, list[int], Any]] = deque(maxlen=64)
@@ -103,6 +106,7 @@ class WeightSums:
         self._losses.sums = self._optimizers.sums = None
         self._models = []
         self._gradients.clear()
+        self._before.clear()
         self._made.clear()
         self._finished.clear()
         self._delivery.clear()
@@ -122,7 +126,7 @@ class WeightSums:
 
     def _step_begins(self, optimizer: Any) -> None:
         recorder = self._recorder
-        self._gradients = {}
+        self._gradients, self._before = {}, {}
         if id(optimizer) != self._leader or not recorder.owns_gradients():
             return
         if recorder.step != self.pace.due:
@@ -132,6 +136,10 @@ class WeightSums:
         for model in self._models:
             if model.optimizer and model.replicated:
                 self._gradients[model.number] = self._take(model, gradients=True)
+        beside = {model.shapes for model in self._models if not model.optimizer}
+        for model in self._models:
+            if model.shapes in beside:
+                self._before[model.number] = self._take(model, gradients=False)
         recorder.cost_ns += _now() - begun
 
     def _step_ends(self, optimizer: Any) -> None:
@@ -140,12 +148,13 @@ class WeightSums:
         if id(optimizer) != self._leader or step != self.pace.due:
             return
         begun = _now()
+        taken = {model.number: self._take(model, gradients=False) for model in self._models}
         for model in self._models:
-            weights = self._take(model, gradients=False)
+            weights = taken[model.number]
             if weights is not None:
                 made, gradients = self._made.get(model.number), self._gradients.get(model.number)
-                self._send(step, model, [weights, made, gradients])
-        self._gradients, self._made = {}, {}
+                self._send(step, model, [weights, made, gradients, self._lag(model, taken)])
+        self._gradients, self._made, self._before = {}, {}, {}
         cost = _now() - begun
         recorder.cost_ns += cost
         self._spend(cost)
@@ -179,6 +188,22 @@ class WeightSums:
                     return None
                 pieces.append(torch.take(tensor.detach(), places))
             return torch.cat(pieces) if pieces else None
+
+    def _lag(self, model: Model, after: dict[int, Any]) -> Any:
+        """How far a model beside was from the trained one before the step, in parts of what the step changed;
+        of several trained ones of its shapes the nearest one. None for others."""
+        own = self._before.get(model.number)
+        if model.optimizer or own is None:
+            return None
+        found = []
+        for other in self._models:
+            before, now = self._before.get(other.number), after[other.number]
+            if not other.optimizer or other.shapes != model.shapes or before is None or now is None:
+                continue
+            if before.device == own.device and before.dtype == own.dtype:
+                found.append((own - before).norm() / (now - before).norm())
+        torch: Any = sys.modules["torch"]
+        return torch.stack(found).amin().reshape(1) if found else None
 
     def _send(self, step: int, model: Model, taken: list[Any]) -> None:
         """Hand over the weights, their gradients after backward, and at the step."""
@@ -284,14 +309,16 @@ class WeightSums:
             known[1], self._recorder.intern(type(model).__name__), owner, id(model) in self._replicas,
             float(torch.finfo(plain[0].dtype).eps),
             [(weakref.ref(one), along * one.numel() // SAMPLED) for one in chosen],
+            tuple(tuple(one.shape) for one in plain),
         )
 
     def _put(
         self, step: int, t_ns: int, model: Model, writes: int, sizes: list[int], values: Any
     ) -> None:
         known = values if isinstance(values, list) else values.tolist()
-        weights, gradients = known[: sizes[0]], known[sizes[0] :]
-        backward, gradients = gradients[: sizes[1]], gradients[sizes[1] :]
+        weights, rest = known[: sizes[0]], known[sizes[0] :]
+        backward, gradients = rest[: sizes[1]], rest[sizes[1] : sizes[1] + sizes[2]]
+        lag = known[-1] if sizes[3] else float("nan")
         first = self._first.get(model.number)
         if first is None or len(first[0]) != len(weights):
             first = self._first[model.number] = (weights, writes)
@@ -303,7 +330,7 @@ class WeightSums:
             self._from_start(), len(weights),
             _hash(weights), *(_hash(one) if one else NULL_INTEGER for one in (gradients, backward)),
             _finite(_norm(weights) / len(weights) ** 0.5), _finite(apart / size if size else float("nan")),
-            made, model.precision * made,
+            made, model.precision * made, _finite(lag),
         )
 
 

@@ -1,0 +1,97 @@
+"""Direction of the gradients: whether what backward computes points where the outputs grow.
+
+Runs only in a forked child (`dependence_audit`), which moves a parameter a little along its gradient and
+back, and measures how much the outputs change: their slope. Where the gradient is the derivative of the
+outputs, the slope is as large as it says. A layer, a function or a hook that turns the gradient round makes
+it -1 times that for all parameters before it. torch is the job's own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from probe.job.instruments.dependence.repeated_forwards import RepeatedForwards
+
+MOST_PARAMETERS = 8
+"""Looked at, evenly spaced: each takes two forwards for each output, and four where it looks turned."""
+MOST_OUTPUTS = 3
+LEAST_ELEMENTS = 16
+SHIFTS = (1e-2, 2e-3)
+"""How far a parameter is moved, in parts of its size: the second one tells a bend from a turned gradient."""
+EXACT = (0.67, 1.5)
+"""A slope of so many times the gradient's own is that of a derivative, but for bends and rounding."""
+LONGEST_S = 6.0
+
+
+def gradient_row(torch: Any, model: Any, forwards: RepeatedForwards) -> dict[str, Any] | None:
+    """The row of python.dependence; None when no parameter could be measured."""
+    named = [(name, one) for name, one in model.named_parameters() if _is_measured(one)]
+    if not named:
+        return None
+    every = -(-len(named) // MOST_PARAMETERS)
+    chosen = [*named[:-1:every], named[-1]]
+    ends_s = time.monotonic() + LONGEST_S
+    slopes: dict[str, list[float]] = {}
+    outputs = [number for number, one in enumerate(forwards.run({})) if one.numel()]
+    for number in outputs[:MOST_OUTPUTS]:
+        gradients = forwards.gradients_of(number, [one for _, one in chosen])
+        for (name, parameter), gradient in zip(chosen, gradients, strict=True):
+            if gradient is None or not bool(gradient.any()) or time.monotonic() > ends_s:
+                continue
+            found = [_slope(torch, forwards, number, parameter, gradient, SHIFTS[0])]
+            if found[0] < 0:
+                found.append(_slope(torch, forwards, number, parameter, gradient, SHIFTS[1]))
+            slopes.setdefault(name, []).append(max(found, key=lambda one: abs(abs(one) - 1)))
+    if not slopes:
+        return None
+    turned = {name: each for name, each in slopes.items() if all(_turned(one) for one in each)}
+    right = {name: each for name, each in slopes.items() if all(_is_exact(one) for one in each)}
+    row: dict[str, Any] = {
+        "question": "gradient", "effect": _median(right), "leak": _median(turned),
+        "effect_ratio": len(right) / len(slopes), "leak_ratio": len(turned) / len(slopes),
+    }
+    if turned:
+        row |= {"subject": next(iter(turned)), "module": list(turned)[-1]}
+    return row
+
+
+def _is_measured(parameter: Any) -> bool:
+    return bool(
+        parameter.requires_grad and parameter.is_floating_point() and parameter.numel() >= LEAST_ELEMENTS
+        and parameter.dim() > 1 and parameter.any()
+    )
+
+
+def _slope(
+    torch: Any, forwards: RepeatedForwards, number: int, parameter: Any, gradient: Any, shift: float
+) -> float:
+    """What the output changes by along a gradient, in parts of what the gradient says; NaN where that cannot
+    be told from rounding."""
+    way = gradient.double() / gradient.double().norm()
+    length = shift * float(parameter.detach().double().norm())
+    kept = parameter.detach().clone()
+    sums, moved = [], []
+    with torch.no_grad():
+        for sign in (1.0, -1.0):
+            parameter.copy_((kept.double() + sign * length * way).to(kept.dtype))
+            moved.append(float(((parameter.double() - kept.double()) * way).sum()))
+            sums.append(forwards.weighted(number))
+        parameter.copy_(kept)
+    change, scale = sums[0][0] - sums[1][0], max(sums[0][1], sums[1][1])
+    said = (moved[0] - moved[1]) * float(gradient.double().norm())
+    rounding = float(torch.finfo(kept.dtype).eps) * scale
+    return change / said if abs(said) > 8 * rounding else float("nan")
+
+
+def _turned(slope: float) -> bool:
+    return _is_exact(-slope)
+
+
+def _is_exact(slope: float) -> bool:
+    return EXACT[0] <= slope <= EXACT[1]
+
+
+def _median(slopes: dict[str, list[float]]) -> float | None:
+    return statistics.median(one for each in slopes.values() for one in each) if slopes else None
