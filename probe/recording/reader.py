@@ -32,6 +32,8 @@ CHECK = "_check"
 WRITERS = 8
 """Threads that may be writing a row at once: so many of the oldest places are not read."""
 _FIRST_LOOK_ROWS = 64
+_FEW_ROWS = 256
+"""Up to so many new rows are found one by one, if there were as many the last time."""
 _ADLER = 65521
 _AT_ONCE = 4096
 """Rows whose checksums are computed at once: they fit into the cache."""
@@ -253,8 +255,9 @@ class Tail:
 
     `read` compares the bytes of the last `kept` rows and of the places after them with those of the last
     time, so it also notices a row that is completed later, as long as that is one of the last. `highest`: the
-    highest number written; `rows`: the last `kept` rows; `new`: those that came since the last time; both
-    without incomplete ones. Not to be used by two threads at once.
+    highest number written; `rows`: the last `kept` rows; `new`: those that came since the last time;
+    `read_again`: those and all that may have been completed since. All are without incomplete ones. Not to be
+    used by two threads at once.
     """
 
     def __init__(self, path: Path, owner: layout.Owner, kept: int = 1) -> None:
@@ -263,7 +266,9 @@ class Tail:
         self.version = layout.VERSION
         self.rows: Rows | None = None
         self.new: Rows | None = None
+        self.read_again: Rows | None = None
         self._seen = b""
+        self._expected = _FIRST_LOOK_ROWS
         self.facts: Facts | None = None
 
     def read(self) -> bool:
@@ -272,7 +277,7 @@ class Tail:
             self.version, self.facts = ring.version, ring.facts
             first, count = self._looked_at(ring)
             if self._seen and ring.raw(first, count) == self._seen:
-                self.new = None
+                self.new = self.read_again = None
                 return False
             known = self.highest
             found = self._near(ring, first, known) if known else None
@@ -280,9 +285,11 @@ class Tail:
                 self.highest = ring.highest(known)
                 # Before the rows: what changes meanwhile is noticed the next time.
                 self._seen = ring.raw(*self._looked_at(ring))
-                found = ring.read(min(known, max(0, self.highest - self._kept)), self.highest)
+                found = ring.read(max(0, known - self._kept), self.highest)
         self.rows = found[found[NUMBER] > self.highest - self._kept]
         self.new = found[found[NUMBER] > known]
+        self._expected = min(_FEW_ROWS, max(_FIRST_LOOK_ROWS, 2 * len(self.new)))
+        self.read_again = found
         return True
 
     def _looked_at(self, ring: RingFile) -> tuple[int, int]:
@@ -292,8 +299,9 @@ class Tail:
     def _near(self, ring: RingFile, first: int, known: int) -> Rows | None:
         """The rows from `first` on, if only a few are new: for few, `RingFile.read` takes ten times as long.
         None if there may be more, or for rows without checksums."""
-        size, count = ring.dtype.itemsize, self._kept + WRITERS + _FIRST_LOOK_ROWS
-        if count > ring.rows or ring.version == layout.UNCHECKED:
+        size = ring.dtype.itemsize
+        count = min(self._kept + WRITERS + self._expected, ring.rows)
+        if ring.version == layout.UNCHECKED:
             return None
         data = ring.raw(first, count)
         numbers = [number for (number,) in _numbers_of(size).iter_unpack(data)]
