@@ -298,13 +298,13 @@ class Watch:
         history = tracked.history
         if (quiet_s := history.new_step_s()) is None:
             return False
-        tracked.steps = history.steps
-        tracked.rest.forget()
-        tracked.stopped_since_s, tracked.next_s = None, 0.0
-        limit_s = stall_thresholds.limit_after_s(
-            tracked.stall_s, history.steps, history.usual_step_s, self._registry.stall_thresholds()
-        )
+        seen = tracked.stall_s, history.steps, history.usual_step_s, self._registry.stall_thresholds()
+        limit_s = stall_thresholds.limit_after_s(*seen)
         tracked.due_s = _begin_s(limit_s) - min(quiet_s, now_s - tracked.looked_s)
+        if tracked.due_s <= 0:  # the first look at a process that hangs
+            return False
+        tracked.steps, tracked.next_s, tracked.stopped_since_s = history.steps, 0.0, None
+        tracked.rest.forget()
         tracked.look_s, tracked.looked_s = now_s + _pause_s(tracked.due_s), now_s
         return True
 
