@@ -8,8 +8,8 @@ PROBE_DIR and PROBE_RINGS_DIR give the locations. Each rank has an idle process 
 process writes all their rows: `steps` rows of python.steps, batches and losses, and two collectives per step,
 as in data-parallel training with one rank that computes slowly. All but the last tenth is sealed into
 Parquet segments by the server's own sealer, in `portions` files per table; the rest stays in the rings (of
-2 MB, so that a thousand ranks fit into memory). It answers on every rank's control socket as an agent would:
-stacks of 24 frames, all ranks in an all_reduce but every 64th.
+2 MB, so that a thousand ranks fit into memory, or of PROBE_RINGS_BYTES). It answers on every rank's control
+socket as an agent would: stacks of 24 frames, all ranks in an all_reduce but every 64th.
 
 Prints `READY` and its folder. Each rank then writes a sample of its memory each second, as an agent does. `go
 N` on stdin writes N steps a second for each rank until `halt`; end of file on stdin ends the process.
@@ -226,7 +226,7 @@ def made(wanted: dict[str, Any], settings: Settings) -> list[Rank]:
 
 def main() -> None:
     wanted = json.loads(sys.argv[1])
-    settings = Settings({**os.environ, "PROBE_RINGS_BYTES": str(RINGS_BYTES)})
+    settings = Settings({"PROBE_RINGS_BYTES": str(RINGS_BYTES), **os.environ})
     places.make_private(places.home(settings))
     places.make_private(places.home(settings) / "agents")
     jobs = wanted if isinstance(wanted, list) else [wanted]

@@ -30,13 +30,14 @@ from typing import NamedTuple
 from latency import machine
 from overhead import HERE, stop_server
 
-from probe.base.settings import Settings
+from probe.base.settings import BY_NAME, Settings
 from probe.boot import launch
 from probe.recording import places
 
 SETTLE_S, SEAL_WAIT_S = 12.0, 900.0
 STEPS, ENDED_STEPS = 100, 20
 TRAINS_PER_S = 10
+USUAL = BY_NAME["rings_bytes"].default
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -49,6 +50,8 @@ class Case(NamedTuple):
     """Of each job."""
     ended: int = 0
     trains: bool = False
+    rings_bytes: str = ""
+    """Of each rank; as small as in `bench/fleet.py` without it."""
 
 
 CASES = (
@@ -59,7 +62,9 @@ CASES = (
     Case("64 ranks of one job wait", 1, 64),
     Case("64 jobs wait", 64, 1),
     Case("8 ranks of one job train", 1, 8, trains=True),
-    Case("64 ranks of one job train", 1, 64, trains=True),
+    Case("1 trains", 1, 1, trains=True, rings_bytes=USUAL),
+    Case("64 ranks of one job train", 1, 64, trains=True, rings_bytes=USUAL),
+    Case("64 ranks of one job with rings of 2 MB train", 1, 64, trains=True),
     Case("64 ranks of one job wait, 960 ended", 1, 64, ended=960),
     Case("64 ranks of one job train, 960 ended", 1, 64, ended=960, trains=True),
 )
@@ -71,7 +76,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each case is measured")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose name contains one of these")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these cases alone")
     parser.add_argument("--quick", action="store_true", help="two ranks for a second, as a smoke test")
     arguments = parser.parse_args()
     cases = QUICK if arguments.quick else CASES
@@ -80,7 +85,7 @@ def main() -> None:
     print("\n| recordings | of a core | by thread | resident | private dirty | peak | worker |")
     print("|---|---|---|---|---|---|---|")
     for case in cases:
-        if arguments.only is None or any(word in case.name for word in arguments.only):
+        if arguments.only is None or case.name in arguments.only:
             with host(case) as (directory, going):
                 print(measured(case, directory, going, seconds), flush=True)
     print(f"\nLoad average at the end: {os.getloadavg()[0]:.2f}.")
@@ -97,6 +102,8 @@ def host(case: Case) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     (work / "rings").mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
     environment = {**kept, "PROBE_DIR": str(directory), "PROBE_RINGS_DIR": str(work / "rings")}
+    if case.rings_bytes:
+        environment["PROBE_RINGS_BYTES"] = case.rings_bytes
     jobs = [
         {"job": f"job{number}", "run": f"run{number}", "ranks": list(range(case.ranks)),
          "world_size": case.ranks, "steps": STEPS}

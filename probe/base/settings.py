@@ -141,7 +141,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("server_python", "PROBE_SERVER_PYTHON", "", "", "Python that runs the server, if the job's own lacks duckdb and fastapi.", _text),
     Setting("server_linger_s", "PROBE_SERVER_LINGER_S", "300", "s", "How long the server stays after its last agent and request.", _positive),
     Setting("drain_interval_s", "PROBE_DRAIN_INTERVAL_S", "1", "s", "Time between the server's reads of the rings.", _positive),
-    Setting("seal_interval_s", "PROBE_SEAL_INTERVAL_S", "60", "s", "Rows older than this are sealed into Parquet segments.", _positive),
+    Setting("seal_interval_s", "PROBE_SEAL_INTERVAL_S", "60", "s", "Rows older than this are sealed into Parquet segments; with many ranks some wait up to five times as long. A host that loses power loses the others.", _positive),
     Setting("retention_bytes", "PROBE_RETENTION_BYTES", "2G", "bytes", "Limit for the segments on disk; the oldest are deleted first.", _bytes),
     Setting("archive", "PROBE_ARCHIVE", "", "", "Folder or URL (s3://, gs://, az://) of an archive that the server ships recordings to; set for a job, it holds for that job.", _text),
     Setting("archive_interval_s", "PROBE_ARCHIVE_INTERVAL_S", "600", "s", "Time between two shipments of a running process; one that has ended is shipped at once.", _positive),

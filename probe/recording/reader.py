@@ -32,6 +32,8 @@ CHECK = "_check"
 WRITERS = 8
 """Threads that may be writing a row at once: so many of the oldest places are not read."""
 _FIRST_LOOK_ROWS = 64
+_FEW_ROWS = 256
+"""Up to so many new rows are found one by one, if there were as many the last time."""
 _ADLER = 65521
 _AT_ONCE = 4096
 """Rows whose checksums are computed at once: they fit into the cache."""
@@ -255,7 +257,8 @@ class Tail:
     `read` compares the bytes of the last `kept` rows and of the places after them with those of the last
     time, so it also notices a row that is completed later, as long as that is one of the last. `highest`: the
     highest number written; `rows`: the last `kept` rows; `new`: those that came since the last time, with
-    `kept_only` at most as many; both without incomplete ones. Not to be used by two threads at once.
+    `kept_only` at most as many; `read_again`: those and all that may have been completed since. All are without
+    incomplete ones. Not to be used by two threads at once.
     """
 
     def __init__(
@@ -266,7 +269,9 @@ class Tail:
         self.version = layout.VERSION
         self.rows: Rows | None = None
         self.new: Rows | None = None
+        self.read_again: Rows | None = None
         self._seen = b""
+        self._expected = _FIRST_LOOK_ROWS
         self.facts: Facts | None = None
 
     def read(self) -> bool:
@@ -275,7 +280,7 @@ class Tail:
             self.version, self.facts = ring.version, ring.facts
             first, count = self._looked_at(ring)
             if self._seen and ring.raw(first, count) == self._seen:
-                self.new = None
+                self.new = self.read_again = None
                 return False
             known = self.highest
             found = self._near(ring, first, known) if known else None
@@ -283,10 +288,12 @@ class Tail:
                 self.highest = ring.highest(known)
                 # Before the rows: what changes meanwhile is noticed the next time.
                 self._seen = ring.raw(*self._looked_at(ring))
-                kept = max(0, self.highest - self._kept)
-                found = ring.read(kept if self._kept_only else min(known, kept), self.highest)
+                after = (self.highest if self._kept_only else known) - self._kept
+                found = ring.read(max(0, after), self.highest)
         self.rows = found[found[NUMBER] > self.highest - self._kept]
         self.new = found[found[NUMBER] > known]
+        self._expected = min(_FEW_ROWS, max(_FIRST_LOOK_ROWS, 2 * len(self.new)))
+        self.read_again = found
         return True
 
     def _looked_at(self, ring: RingFile) -> tuple[int, int]:
@@ -296,8 +303,9 @@ class Tail:
     def _near(self, ring: RingFile, first: int, known: int) -> Rows | None:
         """The rows from `first` on, if only a few are new: for few, `RingFile.read` takes ten times as long.
         None if there may be more, or for rows without checksums."""
-        size, count = ring.dtype.itemsize, self._kept + WRITERS + _FIRST_LOOK_ROWS
-        if count > ring.rows or ring.version == layout.UNCHECKED:
+        size = ring.dtype.itemsize
+        count = min(self._kept + WRITERS + self._expected, ring.rows)
+        if ring.version == layout.UNCHECKED:
             return None
         data = ring.raw(first, count)
         numbers = [number for (number,) in _numbers_of(size).iter_unpack(data)]

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import resource
 import sys
 import threading
 import time
@@ -42,6 +43,7 @@ class _CappedLog(logging.StreamHandler):  # type: ignore[type-arg]
 def main() -> int:
     """Run the server until it is no longer needed; returns the exit status."""
     _close_inherited()
+    _allow_descriptors()
     _set_up_log()
     try:
         settings = Settings()
@@ -72,6 +74,13 @@ def _close_inherited() -> None:
         if int(name) > 2:
             with contextlib.suppress(OSError):
                 os.close(int(name))
+
+
+def _allow_descriptors() -> None:
+    """As many open files as the user may have: the sealer keeps the rings of living jobs open."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _set_up_log() -> None:

@@ -20,9 +20,9 @@ import pytest
 from harness import Place
 from probe.base.settings import Settings
 from probe.recording import checked, places, segments
-from probe.recording.reader import RingFile
+from probe.recording.reader import RingFile, Tail
 from probe.server.recordings.registry import Registry
-from probe.server.recordings.sealer import Sealer
+from probe.server.recordings.sealer import LATEST, Sealer
 from probe.server.watch.stall_watch import Watch
 from server.beside import Beside, Writer, until
 
@@ -134,6 +134,85 @@ def test_a_ring_a_third_full_is_sealed_before_it_is_old(place: Place, record: Ca
     _finish(sealer, writer)
 
 
+def test_old_rows_wait_for_processor_time_but_only_so_long(
+    place: Place, record: Callable[..., Writer]
+) -> None:
+    writer = record()
+    _, sealer = in_process(place, PROBE_SEAL_INTERVAL_S="3600")
+    writer.tell("write 5")
+    sealer.round()
+
+    def aged(by_s: float, credit_s: float) -> list[int]:
+        [rings] = sealer._rings.values()
+        for backlog in rings.backlogs.values():
+            backlog.waiting_since = None if backlog.waiting_since is None else backlog.waiting_since - by_s
+        sealer._credit_s = credit_s
+        sealer.round()
+        return sealed_steps(writer)
+
+    assert aged(3601, -1.0) == []
+    assert aged(0, 1.0) == list(range(5))
+    writer.tell("write 5")
+    sealer.round()
+    assert aged(LATEST * 3600 - 60, -1.0) == list(range(5))
+    assert aged(61, -1.0) == list(range(10)), "whatever it costs"
+    _finish(sealer, writer)
+
+
+def test_rings_that_are_kept_open_hold_no_memory_once_they_are_removed(
+    place: Place, record: Callable[..., Writer]
+) -> None:
+    writer = record()
+    _, sealer = in_process(place, PROBE_SEAL_INTERVAL_S="3600")
+    writer.tell("write 5")
+    rings = writer.rings()
+
+    def kept() -> list[str]:
+        numbers = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+        found = [os.readlink(number) for number in numbers if os.path.islink(number)]
+        return [path for path in found if path.startswith(str(rings))]
+
+    sealer.round()
+    sealer.round()
+    assert len(kept()) > 10
+    may_keep = sealer._may_keep
+    shutil.rmtree(rings)
+    sealer.round()
+    assert kept() == [] and sealer._may_keep > may_keep
+    assert writer.folder in sealer.failures
+    writer.kill()
+
+
+def test_a_job_that_makes_steps_is_watched_through_one_ring(
+    place: Place, record: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = record()
+    registry, sealer = in_process(place)
+    watch = Watch(registry)
+    writer.tell("write 40")
+    watch.round()
+    read: list[str] = []
+    method = Tail.read
+
+    def noted(tail: Tail) -> bool:
+        read.append(tail._path.name)
+        return method(tail)
+
+    monkeypatch.setattr(Tail, "read", noted)
+    [tracked] = watch._tracked.values()
+    watch.round()
+    assert read == [], "it cannot be late yet"
+    tracked.look_s = 0.0
+    writer.tell("write 1")
+    watch.round()
+    assert read == ["python.steps.ring"] and tracked.steps == 41
+    tracked.look_s = 0.0
+    watch.round()
+    assert "python.losses.ring" in read, "no step: any row may be a sign of training"
+    monkeypatch.undo()
+    _finish(sealer, writer)
+
+
 def test_an_idle_recording_costs_no_read_of_its_rows(
     place: Place, record: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +225,8 @@ def test_an_idle_recording_costs_no_read_of_its_rows(
     def rounds() -> int:
         for _ in range(3):
             sealer.round()
+            for tracked in watch._tracked.values():
+                tracked.look_s = 0.0
             watch.round()
             assert registry.status(recorded).state == "running"
         return watch._tracked[recorded.folder].steps

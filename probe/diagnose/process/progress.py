@@ -114,10 +114,32 @@ class History:
         except (OSError, RecordingError):
             return None
 
+    def new_step_s(self) -> float | None:
+        """Seconds since the last step ended, if that was after the last reading of any kind; else None. Reads
+        one ring: a fifth of the work of `read`."""
+        began_ns = clock.wall_ns()
+        tail = self._tails["python.steps"]
+        before = tail.highest
+        try:
+            if tail.read():
+                self._take("python.steps", tail)
+        except (OSError, RecordingError):
+            return None
+        last = self._last.get("python.steps")
+        ended_ns = None if last is None or tail.highest == before else _time(last)
+        if ended_ns is None:
+            return None
+        return max(0.0, (began_ns - self._clock_ahead(ended_ns, began_ns, clock.wall_ns()) - ended_ns) / 1e9)
+
     @property
     def steps(self) -> int:
         """Steps on record, as of the last reading."""
         return self._tails["python.steps"].highest
+
+    @property
+    def usual_step_s(self) -> float | None:
+        """Median of the last plain steps, as of the last reading; None before the first three."""
+        return self._usual_s if self.steps >= WARM_UP_STEPS else None
 
     @property
     def last_step(self) -> int | None:
@@ -198,7 +220,7 @@ class History:
             steps=self.steps,
             step=self.last_step,
             last_step_s=ago(times.get("python.steps")),
-            usual_step_s=self._usual_s if self.steps >= WARM_UP_STEPS else None,
+            usual_step_s=self.usual_step_s,
             longest_pause_s=self._longest_s,
             quiet_s=ago(max(signs, default=None)),  # type: ignore[type-var]
             phase=phase, phase_s=ago(phase_ns),

@@ -122,9 +122,17 @@ class Case:
 
 def limit_s(stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS) -> float:
     """When a step is late, in seconds without a sign of training."""
-    if progress is None or progress.steps < WARM_UP_STEPS:
+    steps, usual_step_s = (0, None) if progress is None else (progress.steps, progress.usual_step_s)
+    return limit_after_s(stall_s, steps, usual_step_s, thresholds)
+
+
+def limit_after_s(
+    stall_s: float, steps: int, usual_step_s: float | None, thresholds: StallThresholds = DEFAULTS
+) -> float:
+    """`limit_s` of a run that has made so many steps, usually of this length."""
+    if steps < WARM_UP_STEPS:
         return max(thresholds.warm_up_s, stall_s)
-    return max(stall_s, thresholds.stall_steps * (progress.usual_step_s or 0.0))
+    return max(stall_s, thresholds.stall_steps * (usual_step_s or 0.0))
 
 
 def patience_s(stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS) -> float:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from probe.archive.shipped import FILE as SHIPPED
@@ -44,6 +45,12 @@ _NICE = 10
 _RETENTION_INTERVAL_S = 30.0
 _PAUSE_RATIO, _LONGEST_PAUSE_S = 20.0, 5.0
 """With hundreds of recordings the pauses get longer, so that the thread uses about a twentieth of a core."""
+SEAL_RATIO, _SEAL_CREDIT_S = 0.015, 0.5
+"""Share of a core for sealing rows because they are old, and how much of it can be saved up: 64 ranks that
+train would take four times as much."""
+LATEST = 5
+"""…but rows that are so many times PROBE_SEAL_INTERVAL_S old are sealed whatever that costs: so much is lost
+with the host's power."""
 _LEFTOVER_S = 30.0
 """Merged segments stay this long: a query may have listed but not read them yet."""
 
@@ -58,10 +65,31 @@ class _Backlog:
     watermark: int
     facts: Facts | None = None
     """Of the ring, when it was open last."""
+    kept: RingFile | None = None
+    """Open since the last round, if there are descriptors for it: a look is then a read of a few bytes."""
     highest: int = 0
     """Highest number written, as of the last time that rows were sealed."""
     waiting_since: float | None = None
     merged: bool = False
+
+
+@dataclass(slots=True)
+class _Rings:
+    """The rings of one recording."""
+
+    backlogs: dict[str, _Backlog] = field(default_factory=dict)
+    """By table."""
+    state: tuple[int, int, int] | None = None
+    """Device, inode and change time of their folder: while it is the same, so are the files in it."""
+
+    def close(self) -> int:
+        """Close those that are kept open; returns how many."""
+        kept = [backlog for backlog in self.backlogs.values() if backlog.kept is not None]
+        for backlog in kept:
+            assert backlog.kept is not None
+            backlog.kept.close()
+            backlog.kept = None
+        return len(kept)
 
 
 class Sealer:
@@ -83,7 +111,13 @@ class Sealer:
         self._engine = segments.engine()
         self.busy = threading.Lock()
         """Held while one recording is sealed or deleted."""
-        self._rings: dict[tuple[Path, int, str], _Backlog] = {}
+        self._rings: dict[tuple[Path, int], _Rings] = {}
+        """By the identity of the recording."""
+        self._may_keep = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        """Rings that may still be kept open."""
+        self._credit_s, self._credited_s = _SEAL_CREDIT_S, time.monotonic()
+        self._first: tuple[Path, int] | None = None
+        """The recording with which a round begins: the first one that had to wait in the round before."""
         self._declared: dict[Path, tuple[tuple[int, int], list[Table]]] = {}
         """By recording: the tables that its job declared, and which file said so."""
         self._done: set[tuple[Path, int]] = set()
@@ -105,7 +139,13 @@ class Sealer:
         if self._lost():
             return
         recorded_now = self.registry.processes()
-        for recorded in recorded_now:
+        self._forget(recorded_now)
+        now_s = time.monotonic()
+        earned_s = (now_s - self._credited_s) * SEAL_RATIO
+        self._credit_s, self._credited_s = min(_SEAL_CREDIT_S, self._credit_s + earned_s), now_s
+        first = next((at for at, one in enumerate(recorded_now) if one.identity == self._first), 0)
+        self._first = None
+        for recorded in recorded_now[first:] + recorded_now[:first]:
             if self._stopping.is_set() or self._lost():
                 return
             if recorded.identity not in self._done and not self._was_finished(recorded):
@@ -118,6 +158,11 @@ class Sealer:
                     self._keep_retention(recorded_now)
             except FAILURES as error:
                 _log.warning("retention: %s", error)
+
+    def _forget(self, recorded_now: list[Recorded]) -> None:
+        """Close the rings of recordings that are gone."""
+        for identity in self._rings.keys() - {recorded.identity for recorded in recorded_now}:
+            self._may_keep += self._rings.pop(identity).close()
 
     def _lost(self) -> bool:
         """Whether this server must end, because its folder was deleted or replaced."""
@@ -161,10 +206,13 @@ class Sealer:
         except ProbeError as error:
             own = []
             problems.append(error.message)
+        rings = self._rings.setdefault(recorded.identity, _Rings())
+        if final or self._has_changed(rings, recorded.meta.rings):
+            self._may_keep += rings.close()
         for table in (*RINGS, *own):
             if table.sealed and not self._stopping.is_set():
                 try:
-                    self._drain_ring(recorded, table, final)
+                    self._drain_ring(rings, recorded, table, final)
                 except ProbeError as error:  # one damaged ring: seal the others first
                     problems.append(error.message)
         if final and not self._stopping.is_set():
@@ -189,46 +237,83 @@ class Sealer:
             known = self._declared[recorded.folder] = state, declared.read(recorded.folder)
         return known[1]
 
-    def _drain_ring(self, recorded: Recorded, table: Table, final: bool) -> None:
-        pid = recorded.meta.pid
-        key = (*recorded.identity, table.full_name)
-        backlog = self._rings.get(key)
+    def _has_changed(self, rings: _Rings, folder: str) -> bool:
+        """Whether files in this folder may be others than in the last round, or gone."""
+        try:
+            found = os.stat(folder)
+        except OSError:
+            return True
+        before, rings.state = rings.state, (found.st_dev, found.st_ino, found.st_mtime_ns)
+        return rings.state != before
+
+    def _drain_ring(self, rings: _Rings, recorded: Recorded, table: Table, final: bool) -> None:
+        pid, name = recorded.meta.pid, table.full_name
+        backlog = rings.backlogs.get(name)
         if backlog is None:
-            folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
+            folder = places.segments_folder(recorded.folder, name, recorded.meta.rank)
             segments.remove_temporaries(folder)
-            path = Path(recorded.meta.rings) / f"{table.full_name}.ring"
+            path = Path(recorded.meta.rings) / f"{name}.ring"
             backlog = _Backlog(folder, path, segments.watermark(segments.listing(folder, pid)))
-            self._rings[key] = backlog
-        elif not final and not backlog.merged and not self._is_due(backlog, recorded.meta.owner):
+            rings.backlogs[name] = backlog
+        elif not final and not backlog.merged and not self._is_due(backlog, recorded):
             return
         try:
-            ring = open_ring(recorded.meta, table.full_name)
+            ring = open_ring(recorded.meta, name)
         except FileNotFoundError:
             if not final:
                 raise
             return  # sealed and removed before, or lost in a reboot
+        began_s = time.thread_time()
         with ring:
             if table.on_demand and ring.columns != layout.stored_columns(table):
                 raise RecordingError(f"{ring.path} has other columns than {declared.FILE} says")
             self._seal(recorded, table, ring, backlog, final)
         if backlog.merged:
             self._compact(pid, backlog)
+        if not final:
+            spent_s = time.thread_time() - began_s
+            self._credit_s = max(-_SEAL_CREDIT_S, self._credit_s - spent_s)
 
-    def _is_due(self, backlog: _Backlog, owner: layout.Owner) -> bool:
+    def _is_due(self, backlog: _Backlog, recorded: Recorded) -> bool:
         """Whether there may be rows to seal now: unsealed ones that are old, or a third of the ring. Looks at
         a few places of the ring and reads no rows. Raises like `RingFile`."""
-        if backlog.waiting_since is not None and self._is_old(backlog.waiting_since):
+        if self._is_old(backlog, recorded):
             return True
-        with RingFile(backlog.ring, owner, backlog.facts) as ring:
+        ring = backlog.kept or RingFile(backlog.ring, recorded.meta.owner, backlog.facts)
+        keep = backlog.kept is not None
+        try:
             backlog.facts = ring.facts
-            if backlog.waiting_since is None:
-                if not ring.written_after(backlog.watermark):
-                    return False
+            waits = backlog.waiting_since is not None or ring.written_after(backlog.watermark)
+            if waits and backlog.waiting_since is None:
                 backlog.waiting_since = time.monotonic()
-            return ring.written_after(backlog.watermark + ring.rows // 3)
+            due = waits and ring.written_after(backlog.watermark + ring.rows // 3)
+            if not keep and self._may_keep > 0:
+                self._may_keep -= 1
+                backlog.kept, keep = ring, True
+            return due
+        except RecordingError:  # truncated: open it anew
+            if backlog.kept is not None:
+                self._may_keep += 1
+                backlog.kept = None
+            keep = False
+            raise
+        finally:
+            if not keep:
+                ring.close()
 
-    def _is_old(self, since_s: float) -> bool:
-        return time.monotonic() - since_s >= self.settings.seal_interval_s
+    def _is_old(self, backlog: _Backlog, recorded: Recorded) -> bool:
+        """Whether rows have waited for long, and there is processor time to seal them or they have waited for
+        too long."""
+        if backlog.waiting_since is None:
+            return False
+        age_s, interval_s = time.monotonic() - backlog.waiting_since, self.settings.seal_interval_s
+        if age_s < interval_s:
+            return False
+        if self._credit_s > 0 or age_s >= LATEST * interval_s:
+            return True
+        if self._first is None:
+            self._first = recorded.identity
+        return False
 
     def _seal(
         self, recorded: Recorded, table: Table, ring: RingFile, backlog: _Backlog, final: bool
@@ -241,7 +326,7 @@ class Sealer:
         now = time.monotonic()
         if backlog.waiting_since is None:
             backlog.waiting_since = now
-        if not (final or self._is_old(backlog.waiting_since) or waiting > ring.rows // 3):
+        if not (final or self._is_old(backlog, recorded) or waiting > ring.rows // 3):
             return
         rows = ring.read(backlog.watermark, backlog.highest)
         texts: list[str | None] = [None]
@@ -260,7 +345,8 @@ class Sealer:
                 server_journal.note(recorded.folder, {"event": exit_report.DAMAGE, "what": what})
             backlog.watermark = sealed.last
             backlog.merged = True
-            backlog.waiting_since = now if backlog.highest > sealed.last else None
+        # Those that are pending are not read again in each round: a job may hang for hours.
+        backlog.waiting_since = now if backlog.highest > backlog.watermark else None
 
     def _compact(self, pid: int, backlog: _Backlog) -> None:
         found = segments.listing(backlog.folder, pid)
@@ -290,8 +376,7 @@ class Sealer:
             if crash.stat().st_size == 0:
                 crash.unlink()
         self._done.add(recorded.identity)
-        for key in [key for key in self._rings if key[:2] == recorded.identity]:
-            del self._rings[key]
+        self._may_keep += self._rings.pop(recorded.identity, _Rings()).close()
         self._declared.pop(recorded.folder, None)
 
     def _remove_socket(self, recorded: Recorded) -> None:
@@ -306,11 +391,12 @@ class Sealer:
     def _rows_written(self, recorded: Recorded) -> dict[str, int]:
         found: dict[str, int] = {}
         own: list[Table] = []
+        rings = self._rings.get(recorded.identity, _Rings())
         with contextlib.suppress(ProbeError):
             own = declared.read(recorded.folder)
         for table in (*RINGS, *own):
             name = table.full_name
-            backlog = self._rings.get((*recorded.identity, name))
+            backlog = rings.backlogs.get(name)
             if backlog is not None:
                 found[name] = max(backlog.highest, backlog.watermark)
             else:

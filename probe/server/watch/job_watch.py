@@ -18,7 +18,7 @@ from probe.base import clock
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process.evidence import Evidence
-from probe.diagnose.process.progress import Progress
+from probe.diagnose.process.progress import History
 from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
 from probe.diagnose.states import ALARM, NOTICE, OK
@@ -32,8 +32,8 @@ from probe.server.watch.latest_rows import RankRows
 COMPARE_S = 1.0
 """Time between comparisons: a straggler is to be noticed within five seconds, two of which are the steps that
 it must be slow for."""
-COMPARE_COST = 50.0
-"""…but at least this many times the CPU time of a comparison: a fiftieth of a core."""
+COMPARE_COST = 100.0
+"""…but at least this many times the CPU time of a comparison: a hundredth of a core."""
 CAUGHT_UP_LOOKS = 3
 """A straggler has caught up when this many comparisons in a row found none."""
 
@@ -120,7 +120,7 @@ class JobWatch:
 
     # Jobs that make progress ---------------------------------------------------
 
-    def compare(self, wanted: Key, ranks: Sequence[tuple[Recorded, Progress | None]]) -> None:
+    def compare(self, wanted: Key, ranks: Sequence[tuple[Recorded, History]]) -> None:
         """Compare the ranks of a job that all live, none of them late, if that is due and rows are new."""
         pace = self._paces.setdefault(wanted, _Pace())
         now_s, began_s = time.monotonic(), time.thread_time()
@@ -128,8 +128,8 @@ class JobWatch:
             return
         if self._read_rows(pace, [recorded for recorded, _ in ranks]):
             facts = [
-                rank_facts.rough(self._registry, recorded, progress, rows=pace.rows[recorded.identity])
-                for recorded, progress in ranks
+                rank_facts.rough(self._registry, recorded, history.read(), rows=pace.rows[recorded.identity])
+                for recorded, history in ranks
             ]
             self._note(pace, [recorded for recorded, _ in ranks], diagnose_job(facts))
         pace.due_s = now_s + max(COMPARE_S, COMPARE_COST * (time.thread_time() - began_s))

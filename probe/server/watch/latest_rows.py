@@ -59,7 +59,8 @@ class _LastRows(Generic[_Row]):
         self, meta: Meta, table: str, count: int, kind: type[_Row], text: Callable[[int], str | None]
     ) -> None:
         self._path = Path(meta.rings) / f"{table}.ring"
-        self._tail = Tail(self._path, meta.owner, min(_AGAIN, count))
+        self._again = min(_AGAIN, count)
+        self._tail = Tail(self._path, meta.owner, self._again)
         self._count, self._text = count, text
         self._kind: Callable[..., _Row] = kind
         self._names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
@@ -71,13 +72,17 @@ class _LastRows(Generic[_Row]):
         before = self._tail.highest
         pending = next((number for number, row in zip(self._numbers, self.rows, strict=True)
                         if getattr(row, "state", None) == PENDING), before)
-        if not self._tail.read() and pending > before - _AGAIN:
+        if not self._tail.read() and pending > before - self._again:
             return False
         highest = self._tail.highest
-        after = max(0, highest - self._count, min(pending - 1, before - _AGAIN))
-        with RingFile(self._path, self._tail.owner, self._tail.facts) as ring:
-            rows = ring.read(after, highest)
-            kinds = dict(ring.columns)
+        after = max(0, highest - self._count, min(pending - 1, before - self._again))
+        rows = self._tail.read_again
+        assert self._tail.facts is not None
+        kinds = dict(self._tail.facts[1].columns)
+        if rows is None or after < before - self._again:  # an older call is pending
+            with RingFile(self._path, self._tail.owner, self._tail.facts) as ring:
+                rows = ring.read(after, highest)
+        rows = rows[rows[NUMBER] > after]
         known = zip(self._numbers, self.rows, strict=True)
         kept = [one for one in known if highest - self._count < one[0] <= after]
         found = [*kept, *zip(rows[NUMBER].tolist(), self._decoded(rows, kinds), strict=True)]

@@ -30,11 +30,22 @@ class Group:
         self._path = path
         self._root = root
         self._version = version
+        self._said = b""
+        """What /proc said when the process was in it last."""
 
     def left_by(self, pid: int) -> bool:
         """Whether a process was moved to another group; one that is exiting shows the root group."""
+        try:
+            with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:
+                said = file.read()
+        except OSError:
+            return False
+        if said == self._said:  # of 64 ranks every second
+            return False
         now = _paths(pid).get("memory" if self._version == 1 else "", self._path)
-        return now not in ("/", self._path) and not now.endswith(" (deleted)")
+        left = now not in ("/", self._path) and not now.endswith(" (deleted)")
+        self._said = b"" if left else said
+        return left
 
     def kills(self) -> int | None:
         """The number of OOM kills in it; None when that cannot be read."""

@@ -1,11 +1,12 @@
 """Stall watch: notices that a training job makes no progress, and records why.
 
-Thread `probe-watch`. Once a second it reads the last rows of each living recording; nothing more while steps
-come. When no step comes for longer than the run's patience, it gathers evidence from outside (one second; the
-process is neither stopped nor called) and diagnoses it. An alarm is written: the stacks to python.stacks
-(reason `stall`) and the verdict to probe.verdicts, again when the picture changes and at long intervals, and
-one more row when training continues. A notice is kept in memory, not written. A recording that disappears or
-cannot be read is skipped for a round. May import numpy (through the ring reader).
+Thread `probe-watch`. It looks at each living recording before that can be late, at least every three seconds:
+whether steps have ended since, and reads its other last rows only if not. When no step comes for longer than
+the run's patience, it gathers evidence from outside (one second; the process is neither stopped nor called)
+and diagnoses it. An alarm is written: the stacks to python.stacks (reason `stall`) and the verdict to
+probe.verdicts, again when the picture changes and at long intervals, and one more row when training goes on.
+A notice is kept in memory. A recording that disappears or cannot be read is skipped for a round.
+May import numpy (through the ring reader).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import NamedTuple, TypeVar
 from probe.base import clock
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
-from probe.diagnose.process import kernel_waits, stall_thresholds, wording
+from probe.diagnose.process import stall_thresholds, wording
 from probe.diagnose.process.evidence import Evidence, gather, stall_setting
 from probe.diagnose.process.kernel_waits import Rested
 from probe.diagnose.process.pause_owner import PAUSED, who_holds
@@ -38,12 +39,15 @@ from probe.server.recordings.registry import Recorded, Registry
 from probe.server.runtime.supervision import FAILURES, Supervised
 from probe.server.watch import job_watch
 from probe.server.watch.job_watch import JobWatch
+from probe.server.watch.thread_rest import ThreadRest
 
 _log = logging.getLogger("probe.watch")
 _T = TypeVar("_T")
 ROUND_S = 1.0
 SHORTEST_ROUND_S = 0.1
 """Between rounds; shorter than `ROUND_S` only when a process is due earlier."""
+LOOK_S = 3.0
+"""A process whose training is quiet, and not late for long, is looked at so often."""
 LEAD_S = 0.9
 """The time that gathering evidence takes: started this much earlier, the verdict is there in time."""
 AT_ONCE = 8
@@ -63,49 +67,13 @@ _FROM_OUTSIDE = frozenset({states.STOPPED, states.TRACED, states.STARVED, states
 
 
 @dataclass
-class _Rest:
-    """How long a thread has slept without a break, from its count of context switches, and its CPU time."""
-
-    watched_since_s: float | None = None
-    still_since_s: float = 0.0
-    switches: int | None = None
-    run_s: float | None = None
-    """Its CPU time when watching began."""
-    used_s: float = 0.0
-
-    def update(self, pid: int, tid: int, now_s: float) -> None:
-        """Read the count again."""
-        switches = kernel_waits.switches(pid, tid)
-        if self.watched_since_s is None:
-            self.watched_since_s = self.still_since_s = now_s
-            self.run_s = kernel_waits.run_s(pid, tid)
-        elif self.run_s is not None:
-            self.used_s = max(0.0, (kernel_waits.run_s(pid, tid) or self.run_s) - self.run_s)
-        if switches is None or switches != self.switches:
-            self.still_since_s = now_s
-        self.switches = switches
-
-    def forget(self) -> None:
-        """It does not rest: start anew."""
-        self.watched_since_s = self.switches = self.run_s = None
-        self.used_s = 0.0
-
-    def until(self, now_s: float) -> Rested | None:
-        """How it was until now; None while it is not watched. Any thread."""
-        since_s = self.watched_since_s
-        if since_s is None:
-            return None
-        return Rested(now_s - self.still_since_s, now_s - since_s, self.used_s, self.switches)
-
-
-@dataclass
 class _Tracked:
     """The watch's state of one recording; all but the alarm can be read again."""
 
     recorded: Recorded
     history: History
     stall_s: float
-    rest: _Rest = field(default_factory=_Rest)
+    rest: ThreadRest = field(default_factory=ThreadRest)
     thread: int | None = None
     """Native id of the thread whose rest is watched; None for the main one."""
     noted_thread: int | None = None
@@ -113,8 +81,9 @@ class _Tracked:
     """The training thread that the process recorded, and the size of its journal then."""
     stopped_since_s: float | None = None
     steps: int = 0
-    progress: Progress | None = None
-    """As of the last round."""
+    look_s: float = 0.0
+    looked_s: float = 0.0
+    """When it is to be looked at again, and when it was looked at last."""
     verdict: Finding | None = None
     next_s: float = 0.0
     """Not inspected again before it has been quiet for this long."""
@@ -277,7 +246,7 @@ class Watch:
                 jobs.setdefault(wanted, []).append(tracked)
         for wanted, ranks in jobs.items():
             if wanted not in late and all(one.verdict is None for one in ranks):
-                known = [(one.recorded, one.progress) for one in ranks]
+                known = [(one.recorded, one.history) for one in ranks]
                 self._attempt(ranks[0], self._jobs.compare, wanted, known)
         self._jobs.forget(jobs.keys())
 
@@ -297,13 +266,17 @@ class Watch:
     def _check_progress(self, tracked: _Tracked) -> float | None:
         """Seconds without a sign of training when it must be inspected, else None."""
         tracked.due_s = ROUND_S
-        progress = tracked.progress = tracked.history.read()
+        now_s = time.monotonic()
+        calm = tracked.verdict is None and tracked.alarm is None
+        if calm and (now_s < tracked.look_s or self._went_on(tracked, now_s)):
+            return None
+        progress = tracked.history.read()
         if progress is None:  # its rings were removed just now, or are damaged
             return None
         now_s = time.monotonic()
         quiet_s = stall_thresholds.quiet_s(progress) or 0.0
         limit_s = stall_thresholds.limit_s(tracked.stall_s, progress, self._registry.stall_thresholds())
-        begin_s = limit_s - min(LEAD_S, limit_s / 2)
+        begin_s = _begin_s(limit_s)
         went_on = progress.steps > tracked.steps
         tracked.steps = progress.steps
         stopped = self._stopped_s(tracked, now_s) >= tracked.stall_s
@@ -316,8 +289,24 @@ class Watch:
         if stopped and quiet_s < begin_s:  # stopped within a step that usually takes long
             quiet_s = begin_s
         wanted_s = max(begin_s, tracked.next_s)
-        tracked.due_s = wanted_s - quiet_s
+        tracked.due_s, tracked.looked_s = wanted_s - quiet_s, now_s
+        tracked.look_s = now_s + (_pause_s(tracked.due_s) if tracked.stopped_since_s is None else 0.0)
         return quiet_s if quiet_s >= wanted_s else None
+
+    def _went_on(self, tracked: _Tracked, now_s: float) -> bool:
+        """Whether a step has ended since the last look: then nothing else needs to be read."""
+        history = tracked.history
+        if (quiet_s := history.new_step_s()) is None:
+            return False
+        seen = tracked.stall_s, history.steps, history.usual_step_s, self._registry.stall_thresholds()
+        limit_s = stall_thresholds.limit_after_s(*seen)
+        tracked.due_s = _begin_s(limit_s) - min(quiet_s, now_s - tracked.looked_s)
+        if tracked.due_s <= 0:  # the first look at a process that hangs
+            return False
+        tracked.steps, tracked.next_s, tracked.stopped_since_s = history.steps, 0.0, None
+        tracked.rest.forget()
+        tracked.look_s, tracked.looked_s = now_s + _pause_s(tracked.due_s), now_s
+        return True
 
     def _watch_rest(self, tracked: _Tracked, quiet_s: float, limit_s: float, now_s: float) -> None:
         """Count the training thread's context switches while it is quiet."""
@@ -489,6 +478,17 @@ class Watch:
         row = verdict.row(clock.wall_ns(), step, capture_id)
         server_journal.note_rows(recorded.folder, "probe.verdicts", [row])
         _log.info("%s (pid %d): %s: %s", recorded.name, recorded.meta.pid, verdict.state, verdict.what)
+
+
+def _begin_s(limit_s: float) -> float:
+    """Quiet time after which evidence is gathered, so that the verdict is there when the limit is reached."""
+    return limit_s - min(LEAD_S, limit_s / 2)
+
+
+def _pause_s(due_s: float) -> float:
+    """How long not to look at a process that is due then at the earliest: half of the time, so that it is
+    watched through the other half."""
+    return min(LOOK_S, due_s / 2) - ROUND_S / 2  # rounds are a second apart: the nearest one
 
 
 def _picture(verdict: Finding, evidence: Evidence | None) -> tuple[object, ...]:
