@@ -46,6 +46,14 @@ SETTLE = """async (folders) => {
             texts.currentNode.data = texts.currentNode.data.replaceAll(here, anywhere);
     for (let frames = 0; frames < 3; frames += 1) await new Promise(requestAnimationFrame);
 }"""
+ZONES = (
+    "the 128 losses before, or as far as those rise anyway (loss-spike)",
+    "up to 10 times the median and 3 times the highest of the 128 norms before (gradients-exploding)",
+    "not below 1e-06 of the highest rate (learning-rate-zero)",
+    "not more than 50% below what is usual of what is shown (throughput-drop)",
+    "until 5% of the host's memory is left (host-memory-near-limit)",
+)
+"""What is said of the shaded part of each curve."""
 WATCH = """
 window.broken = [];
 addEventListener("securitypolicyviolation",
@@ -150,6 +158,33 @@ def has_loss(tab: Tab) -> None:
     tab.page.locator("canvas[aria-label^='loss over time: last loss ']").wait_for()
 
 
+def zoom_is_shared_and_can_be_sent(tab: Tab) -> None:
+    """A part chosen in one curve is that of all, of the other views, and of whoever opens the address."""
+    page = tab.page
+    curve = page.locator("canvas[aria-label^='resident memory']")
+    curve.hover(position={"x": 500, "y": 20})
+    readout = page.locator("output").inner_text()
+    assert all(name in readout for name in ("step ", "loss ", "lr ", "resident ")), readout
+    page.mouse.down()
+    curve.hover(position={"x": 900, "y": 30})
+    page.mouse.up()
+    tab.see(re.compile("^a part of the run, in buckets of"))
+    address = page.url
+    from_ms, to_ms = (int(re.search(rf"[?&]{name}=(\d+)", address)[1]) for name in ("from", "to"))
+    assert from_ms < to_ms
+    page.keyboard.press("2")
+    tab.see(re.compile(" only Show all$"))
+    other = tab.context.new_page()
+    other.goto(address)
+    other.get_by_text(re.compile("^a part of the run, in buckets of")).wait_for()
+    assert other.url == address
+    other.close()
+    page.get_by_role("button", name="Show all").click()
+    page.wait_for_function("() => !location.hash.includes('from=')")
+    tab.view("Run")
+    has_loss(tab)
+
+
 def test_a_training_is_seen_steered_and_asked(
     browser: Any, place: Place, fork: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -163,8 +198,8 @@ def test_a_training_is_seen_steered_and_asked(
         has_loss(tab)
         tab.see(re.compile(r"of 90,000 \(PROBE_TOTAL_STEPS\), .+ left at the usual rate, .+ so far"), "#ends")
         tab.see(re.compile(r"of 90,000, .+ left"), "#status")
-        tab.see("shaded: up to 10 × the median of what is shown (gradients-exploding)")
-        tab.see("shaded: down to 50 % of the median of what is shown (throughput-drop)")
+        for zone in ZONES:
+            tab.see(re.compile(f"shaded: .*{re.escape(zone)}"), "figcaption")
         assert "key=" not in page.url and page.evaluate("document.cookie") == ""
         before = page.locator("#status").inner_text()
         page.wait_for_function("before => document.getElementById('status').innerText !== before", arg=before)
@@ -174,6 +209,7 @@ def test_a_training_is_seen_steered_and_asked(
         page.keyboard.press("End")
         tab.see(re.compile(r"step [\d,]+ .*loss [\d.]+"), "output")
         page.locator("details.verdict[open]").first.locator("summary").click()
+        zoom_is_shared_and_can_be_sent(tab)
 
         page.keyboard.press("2")  # views by their number
         tab.see("Slowest steps")
