@@ -104,8 +104,8 @@ class Zone(BaseModel):
 
 
 SHOWN = ("rank", "from_ms", "to_ms", "width_ms")
-"""Parameters that the page gives the SQL of a zone: the rank, the range of time that it shows, and how wide its
-buckets are; one bound a bucket is enough."""
+"""Parameters that the page gives the SQL of a zone: the rank, the range of time that it shows, and how wide
+its buckets are; one bound a bucket is enough."""
 
 
 class FrontMatter(BaseModel):
