@@ -1,4 +1,4 @@
-"""Terminals as pictures for the documents, as SVG: what a full-screen view drew, or commands and their answers."""
+"""Terminals as pictures for the documents, as SVG: what a full-screen view drew, or commands and answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _DRAWN = re.compile(r"\x1b\[(\d+);1H\x1b\[(2K|J)([^\r\n]*?)(?=\x1b\[\d+;1H|\x1b\
 _OTHER_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Zac-ln-z]")
 _STYLED = re.compile(r"\x1b\[([0-9;]+)m(.*?)\x1b\[0m")
 _COLOURS = {
-    "1": "#ffffff", "2": "#8a909c", "31": "#ff8a80", "32": "#9cdcaa", "33": "#e6c57a", "34": "#7fb2f0", "35": "#d6a6ee",
-    "36": "#7fd4e0",
+    "1": "#ffffff", "2": "#8a909c", "31": "#ff8a80", "32": "#9cdcaa", "33": "#e6c57a", "34": "#7fb2f0",
+    "35": "#d6a6ee", "36": "#7fd4e0",
 }
 _WIDE_PX, _HIGH_PX, _EDGE_PX = 7.8, 18, 14
 
@@ -32,7 +32,7 @@ def session(asked: list[tuple[str, str]], sign: str = "$") -> list[str]:
     in it."""
     lines: list[str] = []
     for command, shown in asked:
-        written = shown.replace("\r\n", "\n").rstrip().splitlines()
+        written = shown.replace("\r\n", "\n").rstrip().split("\n")
         lines += [*([""] if lines else []), f"\x1b[1m{sign} {command}\x1b[0m", *map(_left, written)]
     return lines
 

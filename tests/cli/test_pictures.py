@@ -1,5 +1,5 @@
-"""The pictures of docs/traces.md, plots.md, bundle.md and agents.md: what the commands of these pages show of one
-job of three ranks, of which one is slow. `PAGE_PICTURES=1` writes them (docs/pictures)."""
+"""The pictures of docs/traces.md, plots.md, bundle.md and agents.md: what the commands of these pages show of
+one job of three ranks, of which one is slow. `PAGE_PICTURES=1` writes them (docs/pictures)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from ranks import running_ranks
 pytestmark = pytest.mark.campaign
 COLUMNS, MOST_LINES = 100, 44
 SLOW = ("--fault", "compute", "--rank", "2", "--at", "5", "--length", "0.2", "--pace-ms", "20", "--forever")
+FORWARD = "SELECT rank, median(forward_s) AS forward_s FROM python.steps GROUP BY rank ORDER BY rank"
 TIMES = """\
-SELECT step, max(wall_s - comm_s) FILTER (rank = 0) AS "rank 0", max(wall_s - comm_s) FILTER (rank = 2) AS "rank 2"
+SELECT step, max(wall_s - comm_s) FILTER (rank = 0) AS "rank 0",
+    max(wall_s - comm_s) FILTER (rank = 2) AS "rank 2"
 FROM python.steps WHERE step BETWEEN 1 AND 60 GROUP BY step ORDER BY step"""
 
 
@@ -49,7 +51,7 @@ def of_the_trace(place: Place, folder: Path) -> None:
     trace = Trace(folder / "x.json")
     assert {one.rank for one in trace.slices} == {0, 1, 2}
     assert 2 in {last.rank for last, _ in trace.arrows}, "the others wait for the slow one"
-    kept(trace_picture.svg(trace.slices, trace.arrows, "two steps of three ranks, of which one is slow"), "trace.svg")
+    kept(trace_picture.svg(trace.slices, trace.arrows, "two steps of three ranks"), "trace.svg")
     running = run_probe(place, "ddp", "trace", "--last", "3", "-o", str(folder / "y.json"))
     assert running.returncode == 0, running.stderr
     Trace(folder / "y.json")  # of a job that goes on meanwhile: no arrow that leads nowhere
@@ -88,25 +90,21 @@ def of_the_agent(place: Place) -> None:
     async def talk(agent: Agent) -> None:
         for tool, arguments in (
             ("list_jobs", {}), ("diagnose", {"endpoint": "ddp"}),
-            ("query", {"endpoint": "ddp", "limit": 3,
-                       "sql": "SELECT rank, median(forward_s) AS forward_s FROM python.steps GROUP BY rank ORDER BY rank"}),
+            ("query", {"endpoint": "ddp", "limit": 3, "sql": FORWARD}),
             ("eval", {"endpoint": "ddp/2", "code": "model.train()"}),
         ):
             failed, text = await agent.call(tool, **arguments)
             assert failed == (tool == "eval"), text
-            asked.append((f"{tool} {json.dumps(arguments)}", as_lines(text)))
+            asked.append((f"{tool} {json.dumps(arguments)}", as_lines(text, 12 if tool == "diagnose" else 4)))
 
     with_agent(place, talk)
     assert "rank 2 is slower" in asked[1][1], asked
     kept_session(asked, "agent.svg", sign=">")
 
 
-def as_lines(text: str, most: int = 14) -> str:
-    try:
-        text = json.dumps(json.loads(text), indent=1, ensure_ascii=False)
-    except ValueError:
-        pass
-    lines = text.splitlines()
+def as_lines(text: str, most: int = 4) -> str:
+    """What an agent gets, and how much of it is left out here."""
+    lines = folded(text)
     return "\n".join([*lines[:most], *([f"… {len(lines) - most} more lines"] if len(lines) > most else [])])
 
 

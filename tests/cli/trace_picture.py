@@ -1,5 +1,5 @@
-"""A trace as a picture for the documents: the slices and arrows of its file over time, one lane for each level of
-each track, as Perfetto draws them."""
+"""A trace as a picture for the documents: the slices and arrows of its file over time, a lane for each level
+of each track, as Perfetto draws them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LETTER_PX = 6.2
 
 
 def svg(slices: Sequence[Any], arrows: Sequence[tuple[Any, Any]], title: str) -> str:
-    """The slices of a trace that all begin in the part that is shown, which begins at 0."""
+    """All slices of a trace, the first of which begins at 0; one without an end goes on to the right."""
     first = min(one.start_ns for one in slices)
     last = max(one.start_ns if one.end_ns == float("inf") else one.end_ns for one in slices)
     names = sorted({one.name for one in slices if one.category != "step"})
@@ -40,9 +40,11 @@ def svg(slices: Sequence[Any], arrows: Sequence[tuple[Any, Any]], title: str) ->
         x = at(first + tick * (last - first) / 5)
         label = f"{tick * (last - first) / 5e6:.0f} ms"
         parts.append(f'<path d="M{x:.1f} 22V{top}" stroke="#d1d9e0"/>')
-        parts.append(f'<text x="{x:.1f}" y="15" text-anchor="middle" fill="#59636e">{label}</text>')
+        anchor = "middle" if tick < 5 else "end"
+        parts.append(f'<text x="{x:.1f}" y="15" text-anchor="{anchor}" fill="#59636e">{label}</text>')
     for (rank, name), y in tops.items():
-        parts.append(f'<text x="{_EDGE_PX}" y="{y + 13}" fill="#1b1f24">rank {rank}  {html.escape(name)}</text>')
+        track = f"rank {rank}  {html.escape(name)}"
+        parts.append(f'<text x="{_EDGE_PX}" y="{y + 13}" fill="#1b1f24">{track}</text>')
     middles = {}
     for one, level in zip(slices, levels, strict=True):
         x, y = at(one.start_ns), tops[one.rank, one.thread] + level * _LANE_PX

@@ -33,7 +33,7 @@ DEADLINE = {"PROBE_QUERY_TIMEOUT_S": "20"}
 that says so is one more line in the browser's console."""
 VIEWS = ("Run", "Step", "Ranks", "Stacks", "Learning", "SQL", "Actions", "Compare")
 PICTURES = ROOT / "docs" / "pictures" if os.environ.get("PAGE_PICTURES") else None
-LARGEST_PICTURE_BYTES = 200_000
+LARGEST_PICTURE_BYTES = 250_000
 WIDE_PX, HIGH_PX = 1100, 720
 WITHOUT_REST = {"REST_S": "0"} if PICTURES else {}
 """In the environment of jobs: in a picture, a step is what a step takes."""
@@ -59,6 +59,15 @@ window.broken = [];
 addEventListener("securitypolicyviolation",
     (event) => broken.push(`${event.violatedDirective} ${event.blockedURI}`));
 """
+NAMELESS = """() => {
+    const all = document.querySelectorAll("button, a, input, select, textarea, canvas, summary, [tabindex]");
+    const named = (one) => one.getAttribute("aria-label") || one.labels?.[0]?.textContent.trim()
+        || one.textContent.trim() || one.title;
+    const reached = (one) => one.matches(":not(canvas), [role=img][tabindex='0']");
+    return [...all].filter((one) => one.checkVisibility() && !(named(one) && reached(one)))
+        .map((one) => one.outerHTML);
+}"""
+"""What a screen reader has no name for, and pictures that the keyboard does not reach."""
 TRIES_TO_ACT = """async () => {
     const own = localStorage.getItem("probe-session");
     const headers = { "Content-Type": "application/json", Authorization: `Bearer ${own}` };
@@ -112,6 +121,7 @@ class Tab:
         self.page.locator("#views").get_by_role("link", name=name, exact=True).click()
         self.page.locator("#views [aria-current]").get_by_text(name, exact=True).wait_for()
         self.page.wait_for_function("() => !document.getElementById('view').textContent.startsWith('asking')")
+        assert self.page.evaluate(NAMELESS) == [], name
 
     def text(self) -> str:
         """All text of the view."""
@@ -290,7 +300,7 @@ def test_a_training_is_seen_steered_and_asked(
         tab.see(re.compile("lr .*0.5"), "table")
         if PICTURES is not None:
             page.locator(".verdict").first.wait_for()
-            tab.picture("run", high=1240)
+            tab.picture("run", high=1480)
 
         tab.view("Compare")
         page.get_by_label("the other run").select_option(str(job.pid))
@@ -371,6 +381,8 @@ def test_somebody_who_may_only_look_sees_who_waits_for_whom_and_can_change_nothi
     ):
         tab.see("4 running", "#status")
         tab.see("you can look", "#status")
+        ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == "rgb(17, 21, 26)", "dark"
         has_loss(tab)
         tab.view("Ranks")
         tab.page.locator("canvas[aria-label*='4 rows']").wait_for()

@@ -26,7 +26,6 @@ NO_LEVEL = {
     "they grow from step to step": "judged against a time long ago",
     "it became NaN on the way": "not a number on any side",
     "the norm grew 20,000 steps ago, and the loss has fallen since": "it did no harm",
-    "probe itself was asked to raise it": "it was asked for",
     "0 on the last step alone": "it lasted a step",
     "pauses for evaluation": "they lasted a step each",
 }
