@@ -129,7 +129,7 @@ def kept(picture: str, name: str) -> None:
 
 
 def answer(place: Place, folder: Path, *words: str) -> str:
-    """What a command writes on a terminal."""
+    """What a command writes on a terminal; folders of this machine are shown as those of anybody."""
     with Typist(words, place.environ(), folder, columns=COLUMNS, lines=MOST_LINES) as typist:
         assert typist.ends() in (0, 1), typist.shown
-        return typist.shown
+        return typist.shown.replace(str(folder), "~").replace(str(place.directory), "~/.probe")
