@@ -132,4 +132,4 @@ def answer(place: Place, folder: Path, *words: str) -> str:
     """What a command writes on a terminal; folders of this machine are shown as those of anybody."""
     with Typist(words, place.environ(), folder, columns=COLUMNS, lines=MOST_LINES) as typist:
         assert typist.ends() in (0, 1), typist.shown
-        return typist.shown.replace(str(folder), "~").replace(str(place.directory), "~/.probe")
+        return typist.shown.replace(str(folder), "~").replace(str(place.directory), "/tmp/probe-1000")

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from probe.base.errors import RecipeInvalid
 from probe.diagnose.recipes.library import built_in_folder, load
+from probe.diagnose.recipes.recipe_files import parse
 from recipes.recipe_cases import Case, Cases, cases_beside
 
 ZONES = {name: recipe for name, recipe in load([built_in_folder()]).items() if recipe.zone is not None}
@@ -66,3 +68,11 @@ def outside(database: Cases, case: Case) -> list[int]:
         return [step for (step,) in found.fetchall()]
     finally:
         connection.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("GREATEST($times", "GREATEST($time"), ("{times:", "{time:")])
+def test_a_zone_names_parameters_of_its_recipe_alone(right: str, wrong: str) -> None:
+    file = built_in_folder() / "gradients-exploding.sql"
+    before, begins, zone = file.read_text(encoding="utf-8").partition("-- [zone]")
+    with pytest.raises(RecipeInvalid, match=r"the zone uses time, but there is no \[parameters\.time\]"):
+        parse(before + begins + zone.replace(right, wrong), file)

@@ -11,7 +11,7 @@ export const title = "Run";
 const BUCKETS = 480;
 const ROWS_MS = [8000, 30_000]; // between two queries, a twentieth of the run: each costs the server many rounds; what is newest comes from /metrics
 const EVENTS_MS = 60_000; // or when an incident begins or ends
-const SHADE_MS = 60_000;
+const SHADE_MS = 60_000; // or a sixtieth of a longer run: eight buckets
 const FOREVER_MS = 9_000_000_000_000;
 const INCIDENTS_MS = 8000;
 const DIAGNOSE_MS = 15_000; // at most so often, and only when something changed
@@ -92,8 +92,8 @@ export async function open(page) {
   /** What the recipes leave alone of the part that is shown. */
   async function shade() {
     shaded = Date.now();
-    const found = await zones(page.job, { rank, from_ms: first_ms, to_ms: zoomed ? zoomed[1] : FOREVER_MS, width_ms });
-    if (page.closed) return;
+    const asked = zoomed, found = await zones(page.job, { rank, from_ms: first_ms, to_ms: zoomed ? zoomed[1] : FOREVER_MS, width_ms });
+    if (page.closed || asked !== zoomed) return;
     charts.shade(Object.fromEntries(CURVES.map((key) => [key, { rows: narrowest(found[key]), words: said(found[key]) }])));
   }
 
@@ -206,7 +206,7 @@ export async function open(page) {
     live = { step, values };
     if (pending) diagnose();
     if (Date.now() - looked > EVENTS_MS && running()) await look();
-    if (Date.now() - shaded > SHADE_MS && running() && !zoomed) await shade();
+    if (Date.now() - shaded > Math.max(SHADE_MS, (Date.now() - first_ms) / 60) && running() && !zoomed) await shade();
   }
 
   say_end();
