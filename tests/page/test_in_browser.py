@@ -305,6 +305,11 @@ def test_a_training_is_seen_steered_and_asked(
         tab.view("Compare")
         page.get_by_label("the other run").select_option(str(job.pid))
         tab.see("median step", "table")
+        page.locator("canvas").first.focus()
+        page.keyboard.press("+")
+        page.wait_for_function("() => /from_step=[0-9]+&to_step=[0-9]+/.test(location.hash)")
+        page.keyboard.press("Escape")
+        page.wait_for_function("() => !location.hash.includes('from_step')")
 
         page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })")
         page.wait_for_timeout(2500)
