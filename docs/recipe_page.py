@@ -117,6 +117,7 @@ Lines that begin with `-- ` at the top of the file are TOML:
 | `explains` | recipes whose findings this one's mechanism produces: `diagnose` shows them beneath it, and none of them is a cause |
 | `dated` | `true` if `step` is when it began: it then explains nothing that began before |
 | `parameters` | a table for each `$name` of the SQL: `value`, `unit` and `source`, all three |
+| `zone` | what the page shades of a curve: `of` (`loss`, `grad_norm`, `lr`, `rate`, `rss` or `allocated`), `words`, and `sql` with rows of `ms`, `low` and `high`: from then on values between the two are left alone, NULL is no bound; it may use `$rank`, `$from_ms`, `$to_ms` and `$width_ms`, one row for each bucket of that width is enough |
 
 The rest is one SELECT over [the tables](tables.md). Each row is a finding; no rows means clear. These columns have a
 meaning: `severity` overrides the recipe's; `subject` distinguishes findings (for example the name of a parameter);

@@ -28,6 +28,13 @@
 -- value = 0.6
 -- unit = "ratio of the activations"
 -- source = "practice: checkpointing reduces memory by 30 % to 40 % in all, 60 % and more of the activations"
+-- [zone]
+-- of = "allocated"
+-- words = "up to {used:.0%} of the device's memory, peaks within a step included"
+-- sql = '''
+-- SELECT MIN(t_ns // 1000000) AS ms, NULL AS low, $used * MAX(device_total_bytes) AS high
+-- FROM process.memory WHERE rank = $rank AND t_ns // 1000000 >= $from_ms AND t_ns // 1000000 < $to_ms AND device_total_bytes > 0 GROUP BY (t_ns // 1000000 - $from_ms) // $width_ms
+-- '''
 WITH samples AS (
     SELECT *, ROW_NUMBER() OVER (ORDER BY t_ns DESC) AS ago FROM process.memory WHERE device_total_bytes > 0
 ), recent AS (

@@ -40,6 +40,20 @@
 -- value = 2000
 -- unit = "steps"
 -- source = "ours: one that went back to normal is over after this; one that stays high stays while the loss suffers"
+-- [zone]
+-- of = "grad_norm"
+-- words = "up to {times:.3g} times the median and {beyond:.3g} times the highest of the {window} norms before"
+-- sql = '''
+-- WITH norms AS (
+--     SELECT t_ns // 1000000 AS ms, grad_norm, ROW_NUMBER() OVER (ORDER BY step) AS i FROM python.steps WHERE rank = $rank AND isfinite(grad_norm) AND grad_norm > 0
+-- ), firsts AS (
+--     SELECT MIN(ms) AS ms, MIN(i) AS i FROM norms WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
+-- ), before AS (
+--     SELECT now.ms, COUNT(*) AS known, MEDIAN(grad_norm) AS usual, MAX(grad_norm) AS highest
+--     FROM (SELECT ms, i, UNNEST(RANGE(1, $window + 1)) AS back FROM firsts) now JOIN norms ON norms.i = now.i - back GROUP BY now.ms
+-- )
+-- SELECT ms, NULL AS low, GREATEST($times * usual, $beyond * highest) AS high FROM before WHERE known >= $least
+-- '''
 WITH adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')

@@ -21,6 +21,13 @@
 -- value = 0.02
 -- unit = "ratio of the limit"
 -- source = "ours: the kernel begins to kill soon after"
+-- [zone]
+-- of = "rss"
+-- words = "until {left:.0%} of the host's memory is left"
+-- sql = '''
+-- SELECT MIN(t_ns // 1000000) AS ms, NULL AS low, MIN(GREATEST(rss_bytes + available_bytes - $left * limit_bytes, 0.1 * limit_bytes)) AS high
+-- FROM process.memory WHERE rank = $rank AND t_ns // 1000000 >= $from_ms AND t_ns // 1000000 < $to_ms AND available_bytes IS NOT NULL AND limit_bytes > 0 GROUP BY (t_ns // 1000000 - $from_ms) // $width_ms
+-- '''
 WITH samples AS (
     SELECT step, t_ns, rss_bytes, available_bytes, limit_bytes, ROW_NUMBER() OVER (ORDER BY t_ns DESC) AS ago FROM process.memory WHERE available_bytes IS NOT NULL AND limit_bytes > 0
 ), recent AS (

@@ -25,6 +25,22 @@
 -- value = 20
 -- unit = "steps without a rise"
 -- source = "ours"
+-- [zone]
+-- of = "lr"
+-- words = "up to {times:.3g} times the rate before, where it has not risen for {quiet} steps"
+-- sql = '''
+-- WITH rates AS (
+--     SELECT t_ns // 1000000 AS ms, step, lr, ROW_NUMBER() OVER (ORDER BY step) AS i FROM python.steps WHERE rank = $rank AND lr IS NOT NULL
+-- ), firsts AS (
+--     SELECT MIN(ms) AS ms, MIN(i) AS i, MIN(step) AS step, MAX(step) AS last FROM rates WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
+-- ), before AS (
+--     SELECT now.ms, now.step, now.last, COUNT(*) AS known, ARG_MAX(lr, rates.i) AS before, LIST(lr ORDER BY rates.i) = LIST_REVERSE_SORT(LIST(lr)) AS quiet
+--     FROM (SELECT *, UNNEST(RANGE(1, $quiet + 2)) AS back FROM firsts) now JOIN rates ON rates.i = now.i - back GROUP BY now.ms, now.step, now.last
+-- )
+-- SELECT ms, NULL AS low, CASE WHEN known > $quiet AND quiet AND before > 0 AND ms >= COALESCE(fell, 0)
+--     AND NOT EXISTS (SELECT 1 FROM probe.actions a WHERE a.action = 'lr' AND a.step BETWEEN before.step - 2 AND before.last) THEN $times * before END AS high
+-- FROM before, (SELECT MIN(ms) AS fell FROM (SELECT ms, lr < LAG(lr) OVER (ORDER BY i) AS less FROM rates) WHERE less)
+-- '''
 WITH seen AS (
     SELECT step, lr, loss, LAG(lr) OVER w AS before, MAX(lr) OVER (ORDER BY step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest
     FROM python.steps WHERE lr IS NOT NULL WINDOW w AS (ORDER BY step)

@@ -25,6 +25,12 @@
 -- value = 1e-6
 -- unit = "ratio of the highest rate"
 -- source = "ours; practice calls a rate below 1e-8 too low in any case"
+-- [zone]
+-- of = "lr"
+-- words = "not below {ratio:.3g} of the highest rate"
+-- sql = '''
+-- SELECT $from_ms AS ms, $ratio * MAX(lr) AS low, NULL AS high FROM python.steps WHERE rank = $rank AND isfinite(lr) HAVING COUNT(*) >= $steps
+-- '''
 WITH seen AS (
     SELECT step, lr, MAX(lr) FILTER (isfinite(lr)) OVER () AS highest FROM python.steps WHERE lr IS NOT NULL
 ), alive AS (

@@ -52,6 +52,21 @@
 -- value = 2000
 -- unit = "steps"
 -- source = "ours: a spike that has recovered is over after this; one that has not stays"
+-- [zone]
+-- of = "loss"
+-- words = "up to {sigmas:.3g} times the spread above the median of the {window} losses before, or as far as those rise anyway"
+-- sql = '''
+-- WITH losses AS (
+--     SELECT t_ns // 1000000 AS ms, loss, ROW_NUMBER() OVER (ORDER BY step) AS i FROM python.steps WHERE rank = $rank AND isfinite(loss)
+-- ), firsts AS (
+--     SELECT MIN(ms) AS ms, MIN(i) AS i FROM losses WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
+-- ), before AS (
+--     SELECT now.ms, COUNT(*) AS known, MEDIAN(loss) AS usual, 1.4826 * MAD(loss) AS spread, QUANTILE_CONT(loss, 0.98) AS highest
+--     FROM (SELECT ms, i, UNNEST(RANGE(1, $window + 1)) AS back FROM firsts) now JOIN losses ON losses.i = now.i - back GROUP BY now.ms
+-- )
+-- SELECT ms, NULL AS low, usual + GREATEST($sigmas * GREATEST(spread, 0.002 * ABS(usual)), $beyond * (highest - usual), $fallen * (first - usual)) AS high
+-- FROM before, (SELECT MEDIAN(loss) AS first FROM losses WHERE i <= 10) WHERE known >= $enough
+-- '''
 WITH moving AS (
     -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
     SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions

@@ -35,6 +35,20 @@
 -- value = 0.5
 -- unit = "ratio of the time"
 -- source = "ours: a thread that waits for a CPU for half of the time runs when others let it; only more CPU time in each step is the job's own doing then"
+-- [zone]
+-- of = "rate"
+-- words = "not more than {drop:.0%} below what is usual of what is shown"
+-- sql = '''
+-- WITH seen AS (
+--     SELECT wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, (MAX(step) OVER () - step) // $block AS ago
+--     FROM python.steps, (SELECT COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps WHERE rank = $rank)
+--     WHERE rank = $rank AND t_ns // 1000000 >= $from_ms AND t_ns // 1000000 < $to_ms AND NOT COALESCE(sampled, false)
+-- ), blocks AS (
+--     SELECT ago, QUANTILE_CONT(size / wall_s, 0.8) AS rate FROM seen WHERE size IS NOT NULL AND wall_s > 0 GROUP BY ago HAVING COUNT(*) >= $block / 2
+-- )
+-- SELECT $from_ms AS ms, (1 - $drop) * GREATEST(QUANTILE_CONT(rate, 0.75), MEDIAN(rate) FILTER (ago > oldest - 5)) AS low, NULL AS high
+-- FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) HAVING COUNT(*) >= 8
+-- '''
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
 ), seen AS (

@@ -257,7 +257,7 @@ class Tail:
     `read` compares the bytes of the last `kept` rows and of the places after them with those of the last
     time, so it also notices a row that is completed later, as long as that is one of the last. `highest`: the
     highest number written; `rows`: the last `kept` rows; `new`: those that came since the last time, with
-    `kept_only` at most as many; `read_again`: those and all that may have been completed since. All are without
+    `kept_only` at most as many; `read_again`: those and all that may have been completed since. None has
     incomplete ones. Not to be used by two threads at once.
     """
 

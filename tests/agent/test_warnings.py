@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from agent.nursery import Forked
+from probe.job.instruments.core.patch import unseen
+from probe.job.introspection import python_frames
+from probe.job.introspection.thread_stacks import describe
 
 ONLY_FOR_FSDP = "FullyShardedDataParallel.clip_grad_norm_"
 OUR_FRAME = re.compile(
@@ -28,3 +32,10 @@ def said(job: Forked) -> tuple[dict[str, Any], str]:
     result = job.result()
     assert job.let_go() == 0
     return result, job.errors()
+
+
+def test_a_wrapper_is_shown_under_the_path_of_its_own_file() -> None:
+    code = unseen(python_frames.walk.__code__)
+    assert "importlib_bootstrap" in code.co_filename
+    frame = FunctionType(code, vars(python_frames))(None).gi_frame
+    assert describe(0, frame, 1, lambda _: None)["file"] == python_frames.__file__

@@ -1,4 +1,4 @@
-"""A full-screen view as a picture for the documents: what it drew on the terminal, as an SVG."""
+"""Terminals as pictures for the documents, as SVG: what a full-screen view drew, or commands and answers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 
 _DRAWN = re.compile(r"\x1b\[(\d+);1H\x1b\[(2K|J)([^\r\n]*?)(?=\x1b\[\d+;1H|\x1b\[\?|\x1b\[2J|$)")
 """A line, or the end of what is drawn, and where."""
+_OTHER_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Zac-ln-z]")
 _STYLED = re.compile(r"\x1b\[([0-9;]+)m(.*?)\x1b\[0m")
 _COLOURS = {
-    "1": "#ffffff", "2": "#8a909c", "31": "#ff8a80", "32": "#9cdcaa", "33": "#e6c57a", "35": "#d6a6ee",
-    "36": "#7fd4e0",
+    "1": "#ffffff", "2": "#8a909c", "31": "#ff8a80", "32": "#9cdcaa", "33": "#e6c57a", "34": "#7fb2f0",
+    "35": "#d6a6ee", "36": "#7fd4e0",
 }
 _WIDE_PX, _HIGH_PX, _EDGE_PX = 7.8, 18, 14
 
@@ -26,9 +27,23 @@ def screen(shown: str) -> list[str]:
     return [lines.get(row, "") for row in range(1, max(lines, default=0) + 1)]
 
 
-def svg(shown: str, columns: int, title: str) -> str:
-    """The screen, as wide as so many columns."""
-    lines = screen(shown)
+def session(asked: list[tuple[str, str]], sign: str = "$") -> list[str]:
+    """The lines of commands and of what a terminal shows after each: progress that was removed again is not
+    in it."""
+    lines: list[str] = []
+    for command, shown in asked:
+        written = shown.replace("\r\n", "\n").rstrip().split("\n")
+        lines += [*([""] if lines else []), f"\x1b[1m{sign} {command}\x1b[0m", *map(_left, written)]
+    return lines
+
+
+def _left(line: str) -> str:
+    """What is left of a line, after returns to its beginning: its text and colours."""
+    return _OTHER_ESCAPES.sub("", line.rpartition("\r")[2])
+
+
+def svg(lines: list[str], columns: int, title: str) -> str:
+    """Lines of a terminal, as wide as so many columns."""
     width, height = round(columns * _WIDE_PX + 2 * _EDGE_PX), len(lines) * _HIGH_PX + 2 * _EDGE_PX
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-size="13"',

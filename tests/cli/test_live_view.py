@@ -98,7 +98,8 @@ def its_picture_is_what_the_terminal_shows(place: Place, folder: Path) -> None:
         typist.wait_for("█")
         typist.type("\x1b[B")
         typist.wait_for("> 1 ")
-        picture, lines = svg(typist.shown, 88, "probe top: the ranks of a job"), screen(typist.shown)
+        lines = screen(typist.shown)
+        picture = svg(lines, 88, "probe top: the ranks of a job")
         typist.type("q")
         assert typist.ends() == 0
     assert len(lines) == 8 and plain(lines[3]).startswith("> 1 ") and "q quit" in lines[7], lines

@@ -33,7 +33,7 @@ DEADLINE = {"PROBE_QUERY_TIMEOUT_S": "20"}
 that says so is one more line in the browser's console."""
 VIEWS = ("Run", "Step", "Ranks", "Stacks", "Learning", "SQL", "Actions", "Compare")
 PICTURES = ROOT / "docs" / "pictures" if os.environ.get("PAGE_PICTURES") else None
-LARGEST_PICTURE_BYTES = 200_000
+LARGEST_PICTURE_BYTES = 250_000
 WIDE_PX, HIGH_PX = 1100, 720
 WITHOUT_REST = {"REST_S": "0"} if PICTURES else {}
 """In the environment of jobs: in a picture, a step is what a step takes."""
@@ -46,11 +46,28 @@ SETTLE = """async (folders) => {
             texts.currentNode.data = texts.currentNode.data.replaceAll(here, anywhere);
     for (let frames = 0; frames < 3; frames += 1) await new Promise(requestAnimationFrame);
 }"""
+ZONES = (
+    "the 128 losses before, or as far as those rise anyway (loss-spike)",
+    "up to 10 times the median and 3 times the highest of the 128 norms before (gradients-exploding)",
+    "not below 1e-06 of the highest rate (learning-rate-zero)",
+    "not more than 50% below what is usual of what is shown (throughput-drop)",
+    "until 5% of the host's memory is left (host-memory-near-limit)",
+)
+"""What is said of the shaded part of each curve."""
 WATCH = """
 window.broken = [];
 addEventListener("securitypolicyviolation",
     (event) => broken.push(`${event.violatedDirective} ${event.blockedURI}`));
 """
+NAMELESS = """() => {
+    const all = document.querySelectorAll("button, a, input, select, textarea, canvas, summary, [tabindex]");
+    const named = (one) => one.getAttribute("aria-label") || one.labels?.[0]?.textContent.trim()
+        || one.textContent.trim() || one.title;
+    const reached = (one) => one.matches(":not(canvas), [role=img][tabindex='0']");
+    return [...all].filter((one) => one.checkVisibility() && !(named(one) && reached(one)))
+        .map((one) => one.outerHTML);
+}"""
+"""What a screen reader has no name for, and pictures that the keyboard does not reach."""
 TRIES_TO_ACT = """async () => {
     const own = localStorage.getItem("probe-session");
     const headers = { "Content-Type": "application/json", Authorization: `Bearer ${own}` };
@@ -104,6 +121,7 @@ class Tab:
         self.page.locator("#views").get_by_role("link", name=name, exact=True).click()
         self.page.locator("#views [aria-current]").get_by_text(name, exact=True).wait_for()
         self.page.wait_for_function("() => !document.getElementById('view').textContent.startsWith('asking')")
+        assert self.page.evaluate(NAMELESS) == [], name
 
     def text(self) -> str:
         """All text of the view."""
@@ -150,6 +168,33 @@ def has_loss(tab: Tab) -> None:
     tab.page.locator("canvas[aria-label^='loss over time: last loss ']").wait_for()
 
 
+def zoom_is_shared_and_can_be_sent(tab: Tab) -> None:
+    """A part chosen in one curve is that of all, of the other views, and of whoever opens the address."""
+    page = tab.page
+    curve = page.locator("canvas[aria-label^='resident memory']")
+    curve.hover(position={"x": 500, "y": 20})
+    readout = page.locator("output").inner_text()
+    assert all(name in readout for name in ("step ", "loss ", "lr ", "resident ")), readout
+    page.mouse.down()
+    curve.hover(position={"x": 900, "y": 30})
+    page.mouse.up()
+    tab.see(re.compile("^a part of the run, in buckets of"))
+    address = page.url
+    from_ms, to_ms = (int(re.search(rf"[?&]{name}=(\d+)", address)[1]) for name in ("from", "to"))
+    assert from_ms < to_ms
+    page.keyboard.press("2")
+    tab.see(re.compile(" only Show all$"))
+    other = tab.context.new_page()
+    other.goto(address)
+    other.get_by_text(re.compile("^a part of the run, in buckets of")).wait_for()
+    assert other.url == address
+    other.close()
+    page.get_by_role("button", name="Show all").click()
+    page.wait_for_function("() => !location.hash.includes('from=')")
+    tab.view("Run")
+    has_loss(tab)
+
+
 def test_a_training_is_seen_steered_and_asked(
     browser: Any, place: Place, fork: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -163,8 +208,8 @@ def test_a_training_is_seen_steered_and_asked(
         has_loss(tab)
         tab.see(re.compile(r"of 90,000 \(PROBE_TOTAL_STEPS\), .+ left at the usual rate, .+ so far"), "#ends")
         tab.see(re.compile(r"of 90,000, .+ left"), "#status")
-        tab.see("shaded: up to 10 × the median of what is shown (gradients-exploding)")
-        tab.see("shaded: down to 50 % of the median of what is shown (throughput-drop)")
+        for zone in ZONES:
+            tab.see(re.compile(f"shaded: .*{re.escape(zone)}"), "figcaption")
         assert "key=" not in page.url and page.evaluate("document.cookie") == ""
         before = page.locator("#status").inner_text()
         page.wait_for_function("before => document.getElementById('status').innerText !== before", arg=before)
@@ -174,6 +219,7 @@ def test_a_training_is_seen_steered_and_asked(
         page.keyboard.press("End")
         tab.see(re.compile(r"step [\d,]+ .*loss [\d.]+"), "output")
         page.locator("details.verdict[open]").first.locator("summary").click()
+        zoom_is_shared_and_can_be_sent(tab)
 
         page.keyboard.press("2")  # views by their number
         tab.see("Slowest steps")
@@ -254,11 +300,16 @@ def test_a_training_is_seen_steered_and_asked(
         tab.see(re.compile("lr .*0.5"), "table")
         if PICTURES is not None:
             page.locator(".verdict").first.wait_for()
-            tab.picture("run", high=1240)
+            tab.picture("run", high=1480)
 
         tab.view("Compare")
         page.get_by_label("the other run").select_option(str(job.pid))
         tab.see("median step", "table")
+        page.locator("canvas").first.focus()
+        page.keyboard.press("+")
+        page.wait_for_function("() => /from_step=[0-9]+&to_step=[0-9]+/.test(location.hash)")
+        page.keyboard.press("Escape")
+        page.wait_for_function("() => !location.hash.includes('from_step')")
 
         page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })")
         page.wait_for_timeout(2500)
@@ -335,6 +386,8 @@ def test_somebody_who_may_only_look_sees_who_waits_for_whom_and_can_change_nothi
     ):
         tab.see("4 running", "#status")
         tab.see("you can look", "#status")
+        ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == "rgb(17, 21, 26)", "dark"
         has_loss(tab)
         tab.view("Ranks")
         tab.page.locator("canvas[aria-label*='4 rows']").wait_for()

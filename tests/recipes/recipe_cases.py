@@ -90,13 +90,17 @@ class Cases:
         recipe = recipe.model_copy(update={"parameters": {**known, **changed}})
         self.connection.execute("BEGIN")
         try:
-            for table, statements in case.tables.items():
-                for sql in statements:
-                    self._insert(table, sql)
+            self.fill(case)
             (check,) = run_on(self.connection, [recipe], "JOB")
             return check
         finally:
             self.connection.execute("ROLLBACK")
+
+    def fill(self, case: Case) -> None:
+        """Insert a case's rows."""
+        for table, statements in case.tables.items():
+            for sql in statements:
+                self._insert(table, sql)
 
     def _insert(self, table: str, sql: str) -> None:
         given = set(self.connection.sql(sql).columns)

@@ -206,16 +206,18 @@ def _write(trace: TraceFile, rows: TraceRows) -> int:
         for _ in trace.slices(track, found):
             pass
     collectives = trace.slices("collectives", rows.collectives())
-    lanes = {(one.rank, one.start_ns): lane for one, lane in collectives if lane}
+    lanes = {(one.rank, one.start_ns): lane for one, lane in collectives}
     for moment in rows.moments():
         trace.instant(*moment)
     for counter in rows.counters():
         trace.counter(*counter)
     arrows = 0
     for met in rows.meetings():
+        if any((rank, start_ns) not in lanes for rank, start_ns, _ in met):
+            continue  # read after the slices, of a job that runs on
         shown = [
             (trace.shown_ns(rank, start_ns), None if end_ns is None else trace.shown_ns(rank, end_ns), rank,
-             lanes.get((rank, start_ns), 0))
+             lanes[rank, start_ns])
             for rank, start_ns, end_ns in met
         ]
         entered_ns, _, last, lane = max(shown, key=lambda one: one[0])

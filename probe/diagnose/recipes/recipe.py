@@ -90,6 +90,24 @@ class Parameter(BaseModel):
     source: Text
 
 
+class Zone(BaseModel):
+    """What the recipe leaves alone of a curve of the page: bounds by the recipe's own thresholds."""
+
+    model_config = _STRICT
+
+    of: Literal["loss", "grad_norm", "lr", "rate", "rss", "allocated"]
+    """The curve that is shaded, in the view Run."""
+    words: Template
+    sql: Text
+    """Rows of `ms`, `low` and `high`: from then on values between the two are left alone, NULL is no bound.
+    Beside the recipe's parameters it has those of `SHOWN`."""
+
+
+SHOWN = ("rank", "from_ms", "to_ms", "width_ms")
+"""Parameters that the page gives the SQL of a zone: the rank, the range of time that it shows, and how wide
+its buckets are; one bound a bucket is enough."""
+
+
 class FrontMatter(BaseModel):
     """The keys at the top of a recipe's file; docs/recipes.md describes each."""
 
@@ -112,6 +130,7 @@ class FrontMatter(BaseModel):
     dated: bool = False
     """Whether its step is when it began: it explains nothing that began before."""
     parameters: dict[Name, Parameter] = {}
+    zone: Zone | None = None
 
 
 @dataclass(frozen=True)
@@ -193,8 +212,7 @@ class Recipe(FrontMatter):
         return frozenset(name for text in (self.what, *self.why, *self.next) for name in names_in(text))
 
     def _finding(self, values: dict[str, Any], endpoint: str) -> Finding:
-        shown = {name: parameter.value for name, parameter in self.parameters.items()}
-        shown.update(values)
+        shown = {**self._thresholds(), **values}
         shown[_ENDPOINT] = shlex.quote(endpoint) if endpoint else ""
         severity = values.get("severity")
         subject = values.get("subject")
@@ -213,10 +231,16 @@ class Recipe(FrontMatter):
 
     def as_dict(self) -> dict[str, Any]:
         """The recipe on the wire."""
-        return {
+        found = {
             **self.model_dump(mode="json", exclude={"placeholders"}),
             "parameters": listed(self.parameters),
         }
+        if self.zone is not None:
+            found["zone"]["words"] = rendered(self.zone.words, self._thresholds())
+        return found
+
+    def _thresholds(self) -> dict[str, Any]:
+        return {name: parameter.value for name, parameter in self.parameters.items()}
 
 
 def listed(parameters: Mapping[str, Parameter]) -> list[dict[str, Any]]:

@@ -20,7 +20,14 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from probe.base.errors import RecipeInvalid
-from probe.diagnose.recipes.recipe import KNOWN_RECIPES, FrontMatter, Parameter, Recipe
+from probe.diagnose.recipes.recipe import (
+    KNOWN_RECIPES,
+    SHOWN,
+    FrontMatter,
+    Parameter,
+    Recipe,
+    names_in,
+)
 from probe.diagnose.stall_parameters import STALL_THRESHOLDS
 from probe.recording import checked
 
@@ -107,8 +114,15 @@ def parse(
     )
     for name in sorted(placeholders - set(recipe.parameters)):
         raise file.wrong(f"the SQL uses ${name}, but there is no [parameters.{name}]")
+    of_zone: frozenset[str] = frozenset()
+    if recipe.zone is not None:
+        line = file.line_of("zone")
+        of_zone = _placeholders(file, recipe.zone.sql, line or 1)
+        named = of_zone.difference(SHOWN).union(names_in(recipe.zone.words))
+        for name in sorted(named.difference(recipe.parameters)):
+            raise file.wrong(f"the zone uses {name}, but there is no [parameters.{name}]", line)
     for name in recipe.parameters:
-        if name not in placeholders | recipe.named():
+        if name not in placeholders | of_zone | recipe.named():
             line = file.line_of(f"parameters.{name}")
             raise file.wrong(f"[parameters.{name}] is used neither in the SQL (${name}) nor in a text", line)
     return recipe

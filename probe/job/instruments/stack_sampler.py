@@ -17,7 +17,7 @@ import threading
 import time
 from types import CodeType, FrameType
 
-from probe.base import descriptors
+from probe.base import descriptors, package
 from probe.base.clock import wall_ns
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.introspection import python_frames
@@ -176,5 +176,5 @@ def _short(file: str) -> str:
     """A file within its package, or its own name."""
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in file:
-            return file.rpartition(folder)[2]
+            return package.without_detour(file.rpartition(folder)[2])
     return file.rpartition("/")[2]

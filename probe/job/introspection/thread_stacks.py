@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from probe.base import package
 from probe.base.clock import wall_ns
 from probe.job.introspection import python_frames
 
@@ -101,7 +102,7 @@ def describe(
     depth: int, frame: FrameType, line: int | None, module_path: Callable[[Any], str | None]
 ) -> dict[str, Any]:
     """A frame as plain data; `line` is where it is, or where it was left."""
-    file = frame.f_code.co_filename
+    file = package.without_detour(frame.f_code.co_filename)
     return {
         "depth": depth,
         "func": python_frames.function_name(frame),

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from probe.base import package
+
 LONGEST_NAME = 120
 """Characters of a native function's name; torch has names of 2 KB."""
 NAMELESS = "???"
@@ -145,7 +147,7 @@ def python_frame(frame: Any) -> dict[str, Any]:
     """A Python frame; its variables as [name, repr] pairs, arguments first."""
     return {
         "func": frame.code.scope,
-        "file": frame.code.filename,
+        "file": package.without_detour(frame.code.filename),
         "lineno": frame.code.location.lineno,
         "frame_type": "Python",
         "locals": [*frame.arguments.items(), *frame.locals.items()],

@@ -231,7 +231,7 @@ def _thread(
 
 
 def _frame(depth: int, raw: Mapping[str, Any]) -> dict[str, Any]:
-    file = raw["filename"]
+    file = package.without_detour(raw["filename"])
     found: dict[str, Any] = {
         "depth": depth, "func": raw["name"], "file": file, "lineno": raw["line"] or None,
         "frame_type": "Python", "module": None, "is_user": is_user_code(file),

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from probe.base import package
 from probe.outside.processes import tasks
 from probe.outside.stacks import pyspy
 
@@ -100,7 +101,7 @@ class Running:
         if code != 0 or not file.exists():
             said = (self._folder / f"{place}.said").read_text(errors="replace")
             return Samples(Counter(), [f"py-spy: {pyspy.first_words(said)}"])
-        return _parsed(file.read_text(errors="replace"), self._requests[place])
+        return _parsed(package.without_detour(file.read_text(errors="replace")), self._requests[place])
 
     def close(self) -> None:
         """End every py-spy, and continue what one left stopped that was killed while it stopped it."""

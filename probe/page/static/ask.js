@@ -66,6 +66,13 @@ export async function post(path, body, signal) {
   return decoded(await send(path, { body, signal }));
 }
 
+/** SQL of a recipe with the values of its parameters written in, and of others by name. */
+export function with_values(sql, parameters, others = {}) {
+  const values = new Map([...parameters.map((one) => [one.name, one.value]), ...Object.entries(others)]);
+  const written = (value) => (typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value));
+  return sql.replace(/\$(\w+)/g, (found, name) => (values.has(name) ? written(values.get(name)) : found));
+}
+
 /** The rows of a query as objects, with what the answer says beside them. */
 export async function query(endpoint, sql, limit = 10_000) {
   const answer = await post("/v1/query", { endpoint, sql, limit }, shown.signal);

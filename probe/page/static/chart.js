@@ -114,11 +114,13 @@ export class Charts {
     this.redraw();
   }
 
-  /** Zones to shade, by the key of a panel's first series: {low(values), high(values), words}. */
+  /** Zones to shade, by the key of a panel's series: {rows: [{ms, low, high}], words}. */
   shade(zones) {
     for (const panel of this.panels) {
-      panel.zone = panel.said ? zones[panel.series[0].key] : undefined;
-      if (panel.zone) fill(panel.said, panel.zone.words);
+      const zone = zones[panel.series[0].key];
+      if (!panel.said || !zone) continue;
+      panel.zone = zone.rows;
+      fill(panel.said, zone.words);
     }
     this.redraw();
   }
@@ -145,7 +147,7 @@ export class Charts {
     const [least, most] = bounds(shown, x, this.range, panel.log, panel.zero);
     const scaled = (value) => (panel.log ? Math.log10(value) : value);
     const up = (value) => bottom - ((scaled(value) - least) / (most - least || 1)) * (bottom - TOP);
-    if (panel.zone && Number.isFinite(least)) this.#shaded(panel.zone, shown[0].values.mid, up, context, width, bottom);
+    if (panel.zone?.length && Number.isFinite(least)) this.#shaded(panel.zone, at, up, context, width, bottom);
     context.strokeStyle = line;
     context.fillStyle = dim;
     context.lineWidth = 1;
@@ -185,17 +187,27 @@ export class Charts {
     context.restore();
   }
 
-  /** The zone, as far as it is in the panel, with a line where it ends. */
-  #shaded(zone, values, up, context, width, bottom) {
-    const { x } = this.data, [from, to] = this.range || [-Infinity, Infinity], own = (values || []).filter((_, place) => x[place] >= from && x[place] <= to);
-    const bound = (value, otherwise) => (value === null || !Number.isFinite(up(value)) ? otherwise : Math.min(bottom, Math.max(TOP, up(value))));
-    const top = bound(zone.high(own), TOP), low = bound(zone.low(own), bottom);
+  /** The zone, as far as it is in the panel, with a line where it ends; each bound holds until the next one. */
+  #shaded(rows, at, up, context, width, bottom) {
+    const right = width - RIGHT, pixel = (value, otherwise) => (value === null || !Number.isFinite(up(value)) ? otherwise : Math.min(bottom, Math.max(TOP, up(value))));
+    const parts = rows.map((row, place) => ({ from: Math.max(LEFT, at(row.ms)), to: Math.min(right, place + 1 < rows.length ? at(rows[place + 1].ms) : right), top: pixel(row.high, TOP), low: pixel(row.low, bottom) }))
+      .filter((one) => one.to > one.from);
     context.fillStyle = context.strokeStyle = colour("--ok");
     context.globalAlpha = 0.1;
-    context.fillRect(LEFT, top, width - LEFT - RIGHT, Math.max(0, low - top));
+    context.beginPath(); // one path: parts that touch have no seam
+    for (const { from, to, top, low } of parts) context.rect(from, top, to - from, Math.max(0, low - top));
+    context.fill();
     context.globalAlpha = 0.6;
     context.setLineDash([4, 4]);
-    for (const y of [top, low]) if (y > TOP && y < bottom) rule(context, LEFT, y, width - RIGHT, y);
+    for (const side of ["top", "low"]) {
+      context.beginPath();
+      for (const { from, to, [side]: y } of parts) {
+        if (y <= TOP || y >= bottom) continue;
+        context.moveTo(from, y);
+        context.lineTo(to, y);
+      }
+      context.stroke();
+    }
     context.setLineDash([]);
     context.globalAlpha = 1;
   }

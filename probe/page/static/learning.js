@@ -12,8 +12,8 @@ const PARAMETERS = 120;
 const ROWS_MS = 60_000;
 const SHOWN = { norm: "norm of the gradient", update_ratio: "update / weight", zero_ratio: "share of zeros" };
 
-function sql(rank) {
-  return `WITH g AS (SELECT place, param, step, norm, update_ratio, zero_ratio, coalesce(nan_count, 0) + coalesce(inf_count, 0) AS bad FROM python.gradients WHERE rank = ${rank}),
+function sql(rank, within) {
+  return `WITH g AS (SELECT place, param, step, norm, update_ratio, zero_ratio, coalesce(nan_count, 0) + coalesce(inf_count, 0) AS bad FROM python.gradients WHERE rank = ${rank} AND ${within}),
   s AS (SELECT DISTINCT step FROM g ORDER BY step DESC LIMIT ${COLUMNS}), p AS (SELECT param, min(place) AS place FROM g GROUP BY param ORDER BY place LIMIT ${PARAMETERS})
 SELECT p.param, g.step, avg(norm) AS norm, avg(update_ratio) AS update_ratio, avg(zero_ratio) AS zero_ratio, max(bad) AS bad
 FROM g JOIN s USING (step) JOIN p ON g.param = p.param GROUP BY p.param, g.step, p.place ORDER BY p.place, g.step`;
@@ -25,19 +25,19 @@ export async function open(page) {
   const histograms = new Histograms(page);
   const choice = h("select", { "aria-label": "colour by", on: { change: (event) => { column = event.target.value; page.remember({ show: column }); draw(); } } },
     Object.entries(SHOWN).map(([name, words]) => h("option", { value: name, selected: name === column }, words)));
-  fill(page.root, h("div", { class: "row" }, page.rank_choice(), h("label", {}, "colour by ", choice)), heat.element, note, histograms.element);
+  fill(page.root, h("div", { class: "row" }, page.rank_choice(), h("label", {}, "colour by ", choice), page.part()), heat.element, note, histograms.element);
 
   function draw() {
     const names = [...new Set(records.map((one) => one.param))], steps = [...new Set(records.map((one) => one.step))].sort((a, b) => a - b);
     const places = new Map(records.map((one) => [`${one.step} ${one.param}`, column === "norm" && Number(one.bad) ? NaN : number(one[column])]));
     heat.set(names, steps, names.map((name) => steps.map((step) => places.get(`${step} ${name}`) ?? null)), column !== "zero_ratio");
     fill(note, names.length ? `${names.length} parameters in the order of the model${names.length === PARAMETERS ? " (the first ones; python.gradients has all)" : ""}, on the ${steps.length} steps on which they were measured`
-      : "no gradients were measured: `probe JOB watch --gradients --steps 3` asks for them");
+      : page.zoomed ? "no gradients were measured in this part" : "no gradients were measured: `probe JOB watch --gradients --steps 3` asks for them");
   }
 
   async function load() {
     loaded = Date.now();
-    records = (await query(page.job, sql(page.rank), 100_000)).records;
+    records = (await query(page.job, sql(page.rank, page.within), 100_000)).records;
     if (!page.closed) draw();
   }
 

@@ -7,7 +7,7 @@
 import * as actions from "./actions.js";
 import { get, has_session, leave, open_session } from "./ask.js";
 import * as compare from "./compare.js";
-import { duration, figure, fill, h, span } from "./dom.js";
+import { clock, day, duration, figure, fill, h, span } from "./dom.js";
 import * as learning from "./learning.js";
 import * as ranks from "./ranks.js";
 import * as run from "./run.js";
@@ -20,6 +20,7 @@ const ROUND_MS = 2000;
 const HOSTS_ROUND_MS = 10_000; // each round asks every host of the job
 const PROBLEM_MS = 15_000; // a refused request is shown so long, if others are answered
 const SLOWEST_ROUND_MS = 30_000;
+const ZOOMED = ["from", "to"]; // of a link to any view of steps
 const BAD = new Set(["stalled", "failed", "killed", "dead", "lost", "stopped"]);
 
 const root = document.getElementById("view");
@@ -69,6 +70,36 @@ class Page {
     return wanted !== null && /^\d+$/.test(wanted) ? Number(wanted) : Math.min(...this.ranks.map((one) => one.rank));
   }
 
+  /** A range of whole numbers in the address, or null; `names`: of its ends. */
+  range(names) {
+    const [low, high] = names.map((name) => (this.parameters.has(name) ? Number(this.parameters.get(name)) : NaN));
+    return Number.isSafeInteger(low) && Number.isSafeInteger(high) && low >= 0 && low < high ? [low, high] : null;
+  }
+
+  remember_range(names, low, high) {
+    this.remember({ [names[0]]: low === null ? null : Math.max(0, Math.floor(low)), [names[1]]: high === null ? null : Math.ceil(high) });
+  }
+
+  /** The part of time that was zoomed to in Run, [from_ms, to_ms], or null; the views that show steps keep to it. */
+  get zoomed() {
+    return this.range(ZOOMED);
+  }
+
+  set zoomed([from, to]) {
+    this.remember_range(ZOOMED, from, to);
+  }
+
+  /** A condition on rows with a t_ns: those of the part that is shown. */
+  get within() {
+    return this.zoomed ? `t_ns >= ${this.zoomed[0]}000000 AND t_ns < ${this.zoomed[1]}000000` : "true";
+  }
+
+  /** Which part is shown, and the way back; null when all is. */
+  part() {
+    if (!this.zoomed) return null;
+    return h("span", {}, `${day(this.zoomed[0])} ${clock(this.zoomed[0])} to ${clock(this.zoomed[1])} only `, h("button", { type: "button", on: { click: () => { this.zoomed = [null, null]; show(); } } }, "Show all"));
+  }
+
   /** Change the address without leaving the view. */
   remember(changes) {
     for (const [name, value] of Object.entries(changes)) if (value === null || value === "") this.parameters.delete(name); else this.parameters.set(name, value);
@@ -98,7 +129,7 @@ class Page {
 function show_links() {
   const kept = new URLSearchParams();
   if (page.job) kept.set("job", page.job);
-  if (page.parameters.has("rank")) kept.set("rank", page.parameters.get("rank"));
+  for (const one of ["rank", ...ZOOMED]) if (page.parameters.has(one)) kept.set(one, page.parameters.get(one));
   fill(document.getElementById("views"), Object.entries(VIEWS).map(([name, view], place) =>
     h("a", { href: link(name, name === page.name ? page.parameters : kept), "aria-current": name === page.name ? "page" : null, title: `key ${place + 1}` }, view.title)));
 }

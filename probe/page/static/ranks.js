@@ -12,26 +12,28 @@ const COLUMNS = 100;
 const ROWS_MS = 60_000;
 const SHOWN = { wall_s: "time of a step", comm_s: "waiting in collectives", data_s: "waiting for data" };
 
-function grid_sql(column) {
-  return `WITH s AS (SELECT rank, step, ${column} AS value FROM python.steps WHERE step > (SELECT max(step) - ${STEPS} FROM python.steps)),
+function grid_sql(column, within) {
+  return `WITH s AS (SELECT rank, step, ${column} AS value FROM python.steps WHERE ${within} AND step > (SELECT max(step) - ${STEPS} FROM python.steps WHERE ${within})),
   e AS (SELECT min(step) AS low, greatest(1, (max(step) - min(step)) // ${COLUMNS} + 1) AS width FROM s)
 SELECT rank, low + (step - low) // width * width AS step, avg(value) AS value FROM s, e GROUP BY ALL ORDER BY rank, step`;
 }
 
 /** What each rank waits in collectives in a usual step: the one that waits least is the one that is waited for. */
-const WAITS_SQL = `SELECT rank, median(comm_s) AS waits_s FROM python.steps WHERE step > (SELECT max(step) - ${COLUMNS} FROM python.steps) GROUP BY rank`;
+function waits_sql(within) {
+  return `SELECT rank, median(comm_s) AS waits_s FROM python.steps WHERE ${within} AND step > (SELECT max(step) - ${COLUMNS} FROM python.steps WHERE ${within}) GROUP BY rank`;
+}
 
 export async function open(page) {
   let column = Object.hasOwn(SHOWN, page.parameters.get("show")) ? page.parameters.get("show") : "wall_s", loaded = 0, state = "", waits = new Map();
   const heat = new Heat("ranks over steps", duration), table = h("div", {}), said = h("div", { "aria-live": "polite" }), hosts = h("div", {});
   const choice = h("select", { "aria-label": "colour by", on: { change: (event) => { column = event.target.value; page.remember({ show: column }); page.attempt(load); } } },
     Object.entries(SHOWN).map(([name, words]) => h("option", { value: name, selected: name === column }, words)));
-  fill(page.root, said, h("div", { class: "row" }, h("label", {}, "colour by ", choice)), heat.element, h("h2", {}, "Ranks"), table, h("h2", {}, "Hosts"), hosts);
+  fill(page.root, said, h("div", { class: "row" }, h("label", {}, "colour by ", choice), page.part()), heat.element, h("h2", {}, "Ranks"), table, h("h2", {}, "Hosts"), hosts);
 
   async function load() {
     loaded = Date.now();
-    const answer = await query(page.job, grid_sql(column), 100_000);
-    waits = new Map((await query(page.job, WAITS_SQL, 100_000)).records.map((one) => [one.rank, one.waits_s]));
+    const answer = await query(page.job, grid_sql(column, page.within), 100_000);
+    waits = new Map((await query(page.job, waits_sql(page.within), 100_000)).records.map((one) => [one.rank, one.waits_s]));
     if (page.closed) return;
     list();
     const ranks = [...new Set(answer.records.map((one) => one.rank))].sort((a, b) => a - b), steps = [...new Set(answer.records.map((one) => one.step))].sort((a, b) => a - b);

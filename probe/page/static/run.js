@@ -4,7 +4,7 @@ import { get, query } from "./ask.js";
 import { Charts } from "./chart.js";
 import { clock, duration, figure, fill, grid, h, number, size, span } from "./dom.js";
 import { verdicts } from "./verdicts.js";
-import { zones } from "./zones.js";
+import { narrowest, said, zones } from "./zones.js";
 
 export const title = "Run";
 
@@ -12,9 +12,12 @@ const BUCKETS = 480;
 const ROWS_MS = [60_000, 300_000]; // between two queries, a twentieth of the run: each costs the server as much as thirty rounds, which bring what is new
 const ELSEWHERE_MS = [8000, 30_000]; // of a rank on another host, whose rounds bring only its state
 const EVENTS_MS = 60_000; // if something was noted since, or when an incident begins or ends
+const SHADE_MS = 60_000; // or a sixtieth of a longer run: eight buckets
+const FOREVER_MS = 9_000_000_000_000;
 const INCIDENTS_MS = 8000;
 const DIAGNOSE_MS = 15_000; // at most so often, and only when something changed
 const KINDS = { action: 4, evaluation: 5, checkpoint: 2, verdict: 1, exception: 1 };
+const CURVES = ["loss", "lr", "grad_norm", "rate", "rss", "allocated"];
 const LIVE = { loss: "loss", lr: "lr", grad_norm: "grad_norm", rate: "rate", rss: "rss_bytes", allocated: "allocated_bytes" };
 
 function extent_sql(rank) {
@@ -45,29 +48,27 @@ function events_sql(rank) {
 
 export async function open(page) {
   const rank = page.rank;
-  const [from, to] = ["from", "to"].map((name) => Number(page.parameters.get(name)) || null);
-  let zoomed = from && to ? [Math.floor(from), Math.ceil(to)] : null;
+  let zoomed = page.zoomed;
   const found = h("div", { "aria-live": "polite" }), events = h("div", {}), note = h("p", { class: "dim" }), ends = h("p", { id: "ends" });
   const again = h("button", { type: "button", on: { click: () => diagnose(true) } }, "Check again");
   let extent = (await query(page.job, extent_sql(rank))).records[0];
-  const amount = extent.tokens ? "tokens" : extent.samples ? "samples" : "1";
+  const amount = extent.tokens > 0.5 * extent.steps ? "tokens" : extent.samples ? "samples" : "1";
   const unit = { tokens: "tokens/s", samples: "samples/s", 1: "steps/s" }[amount];
-  const memory = [{ name: "resident", key: "rss", colour: 0 }];
-  if (extent.allocated) memory.push({ name: "device", key: "allocated", colour: 1 });
   const charts = new Charts([
-    { title: "loss", format: figure, log: false, bad: true, tall: true, series: [{ name: "loss", key: "loss", colour: 0 }] },
+    { title: "loss", format: figure, log: false, zone: null, bad: true, tall: true, series: [{ name: "loss", key: "loss", colour: 0 }] },
     { title: "gradient norm", format: figure, log: true, zone: null, series: [{ name: "gradient norm", key: "grad_norm", colour: 3 }] },
-    { title: "learning rate", format: figure, series: [{ name: "lr", key: "lr", colour: 2 }], zero: true },
+    { title: "learning rate", format: figure, zone: null, series: [{ name: "lr", key: "lr", colour: 2 }], zero: true },
     { title: `throughput, ${unit}`, format: figure, zone: null, series: [{ name: unit, key: "rate", colour: 4 }], zero: true },
-    { title: "memory", format: size, series: memory, zero: true },
+    { title: "resident memory", format: size, zone: null, series: [{ name: "resident", key: "rss", colour: 0 }], zero: true },
+    ...(extent.allocated ? [{ title: "device memory", format: size, zone: null, series: [{ name: "device", key: "allocated", colour: 1 }], zero: true }] : []),
   ], { zoomed: (a, b) => {
-    zoomed = a === null ? null : [Math.floor(a), Math.ceil(b)];
-    page.remember({ from: zoomed?.[0] ?? null, to: zoomed?.[1] ?? null });
+    page.zoomed = [a, b];
+    zoomed = page.zoomed;
     page.attempt(load);
   } });
   fill(page.root, found, ends, h("div", { class: "row" }, page.rank_choice(), again), charts.element, note, h("h2", {}, "Events"), events);
 
-  let rows = new Map(), first_ms = 0, width_ms = 1, loaded = 0, looked = 0, judged = 0, watched = 0, judging = false, blank = 0, bad_before = 0, incidents = "", pending = false, tail = [], noted = null, noted_before = null;
+  let rows = new Map(), first_ms = 0, width_ms = 1, loaded = 0, looked = 0, shaded = 0, judged = 0, watched = 0, judging = false, blank = 0, bad_before = 0, incidents = "", pending = false, tail = [], noted = null, noted_before = null;
 
   /** All buckets of the range, or since a bucket. */
   async function load(since = null) {
@@ -80,19 +81,28 @@ export async function open(page) {
       width_ms = Math.max(1, Math.ceil((b - a) / BUCKETS));
     }
     const start = since === null ? a : first_ms + since * width_ms;
-    const answer = await query(page.job, buckets_sql(rank, amount, first_ms, zoomed ? b : 9_000_000_000_000, width_ms).replace(`t_ns >= ${first_ms}000000`, `t_ns >= ${start}000000`));
+    const answer = await query(page.job, buckets_sql(rank, amount, first_ms, zoomed ? b : FOREVER_MS, width_ms).replace(`t_ns >= ${first_ms}000000`, `t_ns >= ${start}000000`));
     for (const one of answer.records) rows.set(Number(one.bucket), one);
     tail = [];
     loaded = Date.now();
     fill(note, zoomed ? `a part of the run, in buckets of ${duration(width_ms / 1000)}; Escape or a double click shows all of it` : `least, mean and largest value in buckets of ${duration(width_ms / 1000)}`, answer.notes.map((one) => `; ${one}`));
     draw();
+    if (since === null) page.attempt(shade);
+  }
+
+  /** What the recipes leave alone of the part that is shown. */
+  async function shade() {
+    shaded = Date.now();
+    const asked = zoomed, found = await zones(page.job, { rank, from_ms: first_ms, to_ms: zoomed ? zoomed[1] : FOREVER_MS, width_ms });
+    if (page.closed || asked !== zoomed) return;
+    charts.shade(Object.fromEntries(CURVES.map((key) => [key, { rows: narrowest(found[key]), words: said(found[key]) }])));
   }
 
   function draw() {
     if (page.closed) return;
     const ordered = [...rows].sort((one, other) => one[0] - other[0]);
     const data = { x: [], step: [], bad: [], series: {} };
-    for (const key of ["loss", "lr", "grad_norm", "rate", "rss", "allocated"]) data.series[key] = { min: [], mid: [], max: [] };
+    for (const key of CURVES) data.series[key] = { min: [], mid: [], max: [] };
     for (const [bucket, one] of ordered) {
       data.x.push(first_ms + (bucket + 0.5) * width_ms);
       data.step.push(one.step);
@@ -199,12 +209,12 @@ export async function open(page) {
     noted = one.noted ?? null;
     if (pending) diagnose();
     if (Date.now() - looked > EVENTS_MS && running() && (looked === 0 || noted === null || noted !== noted_before)) await look();
+    if (Date.now() - shaded > Math.max(SHADE_MS, (Date.now() - first_ms) / 60) && running() && !zoomed) await shade();
   }
 
   say_end();
   const drawn = load(); // before the diagnosis, which may take all that a viewer's page has at once
   page.attempt(diagnose);
-  page.attempt(async () => charts.shade(await zones()));
   await drawn;
   await look();
   const asks = () => ({ rank, since: zoomed ? Number.MAX_SAFE_INTEGER : last_step(), amount }); // zoomed: only whether something was noted

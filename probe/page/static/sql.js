@@ -1,6 +1,6 @@
 // An editor for SQL, which can only read, with the tables beside it and the recipes' statements to start from.
 
-import { get, query, rows_file } from "./ask.js";
+import { get, query, rows_file, with_values } from "./ask.js";
 import { Charts } from "./chart.js";
 import { figure, fill, grid, h, number, save } from "./dom.js";
 
@@ -21,7 +21,7 @@ export async function open(page) {
   const files = ["csv", "parquet"].map((form) => h("button", { type: "button", on: { click: () => keep(form) } }, form.toUpperCase()));
   const starts = h("select", { "aria-label": "start from", on: { change: (event) => {
     const chosen = recipes.find((one) => one.name === event.target.value);
-    if (chosen) set(with_values(chosen));
+    if (chosen) set(`-- ${chosen.title}\n${with_values(chosen.sql, chosen.parameters)}`);
     event.target.value = "";
   } } }, h("option", { value: "" }, "start from a recipe …"), recipes.map((one) => h("option", { value: one.name }, `${one.name}: ${one.title}`)));
 
@@ -73,13 +73,6 @@ function shown(value) {
   if (value === null) return h("span", { class: "dim" }, "NULL");
   if (typeof value === "number") return String(value);
   return typeof value === "object" ? JSON.stringify(value) : String(value);
-}
-
-/** The SQL of a recipe with the values of its parameters written in. */
-function with_values(recipe) {
-  const values = new Map(recipe.parameters.map((one) => [one.name, one.value]));
-  const written = (value) => (typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value));
-  return `-- ${recipe.title}\n${recipe.sql.replace(/\$(\w+)/g, (found, name) => (values.has(name) ? written(values.get(name)) : found))}`;
 }
 
 /** The first number of each row, or its place, against all the others. */

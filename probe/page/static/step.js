@@ -15,14 +15,14 @@ const ROWS_MS = 60_000;
 const MOST_MODULES = 10_000;
 const LEFT = 66;
 
-function steps_sql(rank) {
-  return `SELECT step, wall_s, ${PHASES.map((name) => `${name}_s`).join(", ")}, loss FROM python.steps WHERE rank = ${rank}`;
+function steps_sql(rank, within) {
+  return `SELECT step, wall_s, ${PHASES.map((name) => `${name}_s`).join(", ")}, loss FROM python.steps WHERE rank = ${rank} AND ${within}`;
 }
 
-function modules_sql(rank) {
+function modules_sql(rank, within) {
   return `SELECT module, stage, count(DISTINCT step) AS sampled_steps, sum(duration) / sampled_steps AS per_step_s,
   max(duration) AS longest_s, count(*) / sampled_steps AS calls
-FROM python.torch_trace WHERE rank = ${rank} AND step IN (SELECT DISTINCT step FROM python.torch_trace WHERE rank = ${rank} ORDER BY step DESC LIMIT 5)
+FROM python.torch_trace WHERE rank = ${rank} AND step IN (SELECT DISTINCT step FROM python.torch_trace WHERE rank = ${rank} AND ${within} ORDER BY step DESC LIMIT 5)
 GROUP BY module, stage ORDER BY per_step_s DESC LIMIT ${MOST_MODULES}`;
 }
 
@@ -62,7 +62,7 @@ export async function open(page) {
       if (by) point(Math.min(rows.length - 1, Math.max(0, (at ?? rows.length) + by)));
     },
   } });
-  fill(page.root, h("div", { class: "row" }, page.rank_choice()),
+  fill(page.root, h("div", { class: "row" }, page.rank_choice(), page.part()),
     h("figure", {}, h("figcaption", {}, `the last ${LAST} steps`, PHASES.map((name, place) => h("span", { class: `key key${name === "held" ? 8 : COLOURS[place].slice(-1)}` }, NAMES[name] || name)), h("span", { class: "key key9" }, "not timed")), readout, bars),
     h("h2", {}, "Slowest steps"), slow, h("h2", {}, "Modules, over the last sampled steps"), modules);
 
@@ -109,9 +109,9 @@ export async function open(page) {
 
   async function load() {
     loaded = Date.now();
-    const last = await query(page.job, `${steps_sql(rank)} ORDER BY step DESC LIMIT ${LAST}`);
-    const slowest = await query(page.job, `${steps_sql(rank)} ORDER BY wall_s DESC NULLS LAST LIMIT 15`);
-    const calls = await query(page.job, modules_sql(rank)), root = (await query(page.job, root_sql(rank))).records[0]?.root ?? null;
+    const last = await query(page.job, `${steps_sql(rank, page.within)} ORDER BY step DESC LIMIT ${LAST}`);
+    const slowest = await query(page.job, `${steps_sql(rank, page.within)} ORDER BY wall_s DESC NULLS LAST LIMIT 15`);
+    const calls = await query(page.job, modules_sql(rank, page.within)), root = (await query(page.job, root_sql(rank))).records[0]?.root ?? null;
     if (page.closed) return;
     rows = last.records.reverse();
     bars.setAttribute("aria-label", `phases of the last ${rows.length} steps: the table of the slowest steps has the figures of the worst`);

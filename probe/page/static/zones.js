@@ -1,29 +1,48 @@
-// Healthy zones of the curves, from the thresholds that the installed recipes declare: no number of them is here.
+// Healthy zones of the curves: what the installed recipes leave alone. Each recipe has the SQL of its own zone beside
+// its own thresholds; no number and no rule of them is here.
 
-import { get } from "./ask.js";
-import { figure } from "./dom.js";
+import { get, query, with_values } from "./ask.js";
+import { number } from "./dom.js";
 
 let asked = null; // the recipes do not change while the page is open
 
-/** By panel: {low, high, words}; `low` and `high` take the values that are shown, and give a bound or null. */
-export async function zones() {
+/** By curve, the zones of all recipes that judge it: {words, rows: [{ms, low, high}]}. `shown`: what a zone's SQL wants to know. */
+export async function zones(job, shown) {
   asked ??= get("/v1/recipes");
   let recipes;
   try {
-    ({ recipes } = await asked);
+    recipes = (await asked).recipes.filter((one) => one.zone);
   } catch (error) {
     asked = null;
     throw error;
   }
-  const threshold = (recipe, name) => recipes.find((one) => one.name === recipe)?.parameters.find((one) => one.name === name)?.value;
-  const times = threshold("gradients-exploding", "times"), drop = threshold("throughput-drop", "drop");
   const found = {};
-  if (typeof times === "number") found.grad_norm = { low: () => null, high: (values) => times * median(values), words: `shaded: up to ${figure(times)} × the median of what is shown (gradients-exploding)` };
-  if (typeof drop === "number") found.rate = { low: (values) => (1 - drop) * median(values), high: () => null, words: `shaded: down to ${figure(100 * (1 - drop))} % of the median of what is shown (throughput-drop)` };
+  for (const one of recipes) (found[one.zone.of] ??= []).push({ recipe: one.name, words: one.zone.words, needs: one.needs, rows: [] });
+  const parts = recipes.map((one) => `SELECT '${one.name}' AS recipe, ms, CAST(low AS DOUBLE) AS low, CAST(high AS DOUBLE) AS high FROM (\n${with_values(one.zone.sql, one.parameters, shown)})`);
+  const { records } = await query(job, `${parts.join("\nUNION ALL\n")}\nORDER BY ms`);
+  const by_recipe = new Map(Object.values(found).flat().map((one) => [one.recipe, one.rows]));
+  for (const { recipe, ms, low, high } of records) by_recipe.get(recipe).push({ ms: number(ms), low: number(low), high: number(high) });
   return found;
 }
 
-function median(values) {
-  const known = values.filter((value) => value !== null && Number.isFinite(value)).sort((one, other) => one - other);
-  return known.length ? known[known.length >> 1] : NaN;
+/** What a curve is shaded for, or why it is not. */
+export function said(zones_of_curve = []) {
+  if (!zones_of_curve.length) return "not shaded: no recipe judges it by a bound";
+  const known = zones_of_curve.filter((one) => one.rows.length);
+  if (!known.length) return zones_of_curve.map((one) => `not shaded: ${one.recipe} needs ${one.needs}`).join("; ");
+  return `shaded: ${known.map((one) => `${one.words} (${one.recipe})`).join(", ")}`;
+}
+
+/** The narrowest bounds from each moment on at which one of them changes: [{ms, low, high}]. */
+export function narrowest(zones_of_curve = []) {
+  const moments = [...new Set(zones_of_curve.flatMap((one) => one.rows.map((row) => row.ms)))].sort((a, b) => a - b);
+  const places = zones_of_curve.map(() => -1);
+  return moments.map((ms) => {
+    const holding = zones_of_curve.map(({ rows }, which) => {
+      while (places[which] + 1 < rows.length && rows[places[which] + 1].ms <= ms) places[which] += 1;
+      return rows[places[which]];
+    }).filter(Boolean);
+    const of = (name, pick) => { const all = holding.map((one) => one[name]).filter((one) => one !== null); return all.length ? pick(...all) : null; };
+    return { ms, low: of("low", Math.max), high: of("high", Math.min) };
+  });
 }

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from probe.diagnose.recipes.recipe import Zone
 from probe.server.runtime import packed_answers
 from probe.server.runtime.request_bodies import ErrorAnswer, ErrorText
 
@@ -249,6 +250,7 @@ class Recipe(OpenAnswer):
     next: list[str]
     parameters: list[RecipeParameter]
     sql: str
+    zone: Zone | None
     built_in: bool
 
 

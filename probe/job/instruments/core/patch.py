@@ -11,7 +11,6 @@ and be shown once for all callers. So wrappers get a file name that `warnings` s
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -81,9 +80,8 @@ def unseen(code: CodeType) -> CodeType:
     if known is not None:
         return known[1]
     found = code
-    if code.co_filename.startswith(package.FOLDER) and "importlib_bootstrap" not in code.co_filename:
+    if code.co_filename.startswith(package.FOLDER) and package.DETOUR not in code.co_filename:
         inside = code.co_filename[len(package.FOLDER) :]
-        name = os.path.join(package.FOLDER, "importlib_bootstrap", os.pardir, inside)
-        found = code.replace(co_filename=name)
+        found = code.replace(co_filename=f"{package.FOLDER}{package.DETOUR}{inside}")
     _unseen[id(code)] = (code, found)  # holding `code` keeps its id unique
     return found
