@@ -78,7 +78,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/ruff check": ("ruff check tests/docs", ""),
     ".venv/bin/mypy": ("mypy cli/probe_cli/core/exit_codes.py", LONG),
     ".venv/bin/pytest tests/cli": ("pytest --collect-only -q tests/cli", LONG),
-    ".venv/bin/pytest -m campaign": (
+    "./tests/run --campaign tests": (
         "pytest --collect-only -q -m campaign tests/agent/test_endings.py", LONG,
     ),
     ".venv/bin/python docs/make_pages.py": ("python docs/make_pages.py --check", LONG),

@@ -117,26 +117,30 @@ def import_server(address: str) -> None:
     probe.server.http.app.build(MagicMock(), MagicMock())
     pool: Any = probe.server.sql.pool
     pool.Pool.warm = lambda pool: None
-    pool.subprocess = Processes(address)
+    pool.start = Workers(address, pool.start)
     gc.freeze()
 
 
-class Processes:
-    """Stands for the module `subprocess` where a server starts its query workers."""
+class Workers:
+    """Stands for `worker_frames.start` where a server starts its query workers."""
 
-    def __init__(self, address: str) -> None:
-        import subprocess
-
-        self.DEVNULL = subprocess.DEVNULL
+    def __init__(self, address: str, real: Any) -> None:
         self._address = address
-        self._real = subprocess.Popen
+        self._real = real
 
-    def Popen(
-        self, words: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **more: Any
-    ) -> Any:
-        """A worker: a fork of the nursery, or a process if there is none any more."""
-        pid = forked(self._address, list(words[1:]), env, list(pass_fds))
-        return self._real(words, pass_fds=pass_fds, env=env, **more) if pid is None else Fork(pid)
+    def __call__(self, module: str, words: Sequence[str]) -> tuple[Any, socket.socket]:
+        """A worker, which is a fork of the nursery, or a process if there is none any more; and our end of its
+        socket."""
+        from probe.confined.worker_frames import environment
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            line = ["-m", module, str(theirs.fileno()), str(os.getpid()), *words]
+            pid = forked(self._address, line, environment(), [theirs.fileno()])
+        if pid is None:
+            ours.close()
+            return self._real(module, words)
+        return Fork(pid), ours
 
 
 class Fork:
