@@ -101,8 +101,8 @@ def serve(listener: socket.socket, life: int) -> dict[str, Any] | None:
 
 
 def import_server(address: str) -> None:
-    """All that a server and its workers import, frozen: or every fork copies it when it ends. And the routes
-    once: FastAPI and pydantic keep what they work out of their types."""
+    """All that a server and its workers import, frozen: or every fork copies it when it ends. And once what
+    they keep: of the types of the routes (FastAPI and pydantic), of the recipes, of the recipes' SQL."""
     import gc
     from unittest.mock import MagicMock
 
@@ -113,11 +113,16 @@ def import_server(address: str) -> None:
     import probe.server.sql.pool
     import probe.server.sql.views
     import probe.server.sql.worker
+    from probe.confined import reading_sql
+    from probe.diagnose.recipes import library
 
     probe.server.http.app.build(MagicMock(), MagicMock())
     pool: Any = probe.server.sql.pool
     pool.Pool.warm = lambda pool: None
     pool.start = Workers(address, pool.start)
+    with reading_sql.database(1 << 28) as connection:
+        for recipe in library.installed("").values():
+            probe.server.sql.batch._parsed(connection, recipe.statement()[0])
     gc.freeze()
 
 
