@@ -1,7 +1,7 @@
-"""The tests that take longer than a commit may wait: repetitions and combinations of what is tested every day.
+"""The tests that take longer than a commit may wait: repetitions and combinations of what is tested daily.
 
-They are those with `@pytest.mark.campaign`. What needs an installation of its own, such as the frameworks or a
-Prometheus, is skipped where that is not.
+They are those with `@pytest.mark.campaign`. What needs an installation of its own, such as the frameworks or
+a Prometheus, is skipped where that is not.
 """
 
 from __future__ import annotations

@@ -32,10 +32,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [path] = made.glob(f"table={STEPS}/*/job=bomb/**/*.parquet")
     duckdb.execute(
         f"COPY (SELECT 'bomb' AS job, '../../bomb' AS run, 0 AS attempt, 0 AS rank, 'node1' AS host,"
-        f" 1 AS pid, '0' AS process, i AS step, repeat('x', {BOMB_TEXT_BYTES}) AS boundary FROM range({BOMB_ROWS}) t(i))"
-        f" TO '{path}' (FORMAT parquet, COMPRESSION zstd)"
+        f" 1 AS pid, '0' AS process, i AS step, repeat('x', {BOMB_TEXT_BYTES}) AS boundary"
+        f" FROM range({BOMB_ROWS}) t(i)) TO '{path}' (FORMAT parquet, COMPRESSION zstd)"
     )
-    assert path.stat().st_size < 2 << 20 and BOMB_ROWS * BOMB_TEXT_BYTES > 3 * LIMITS.memory_bytes
+    assert path.stat().st_size < 2 << 20
+    assert 3 * LIMITS.memory_bytes < BOMB_ROWS * BOMB_TEXT_BYTES
     return made
 
 

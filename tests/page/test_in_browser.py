@@ -150,6 +150,7 @@ def has_loss(tab: Tab) -> None:
     tab.page.locator("canvas[aria-label^='loss over time: last loss ']").wait_for()
 
 
+@pytest.mark.campaign  # daily: the last journey here, and what the gateway lets through, in test_web
 def test_a_training_is_seen_steered_and_asked(
     browser: Any, place: Place, fork: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -271,6 +272,7 @@ def test_a_training_is_seen_steered_and_asked(
         assert run_probe(place, "train", "flamegraph", "--seconds", "3", "-o", path).returncode == 0
 
 
+@pytest.mark.campaign  # daily: test_no_file_of_the_page_makes_markup_of_data_or_loads_from_elsewhere
 def test_words_of_a_job_stay_words_and_a_nan_a_hang_and_a_death_are_seen_as_they_come(
     browser: Any, place: Place, fork: Callable[..., Job]
 ) -> None:

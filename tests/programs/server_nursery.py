@@ -134,8 +134,8 @@ class Workers:
         self._real = real
 
     def __call__(self, module: str, words: Sequence[str]) -> tuple[Any, socket.socket]:
-        """A worker, which is a fork of the nursery, or a process if there is none any more; and our end of its
-        socket."""
+        """A worker, which is a fork of the nursery, or a process if there is none any more; and our end of
+        its socket."""
         from probe.confined.worker_frames import environment
 
         ours, theirs = socket.socketpair()

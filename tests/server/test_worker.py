@@ -93,6 +93,15 @@ def test_a_worker_ends_with_its_server_and_carries_nothing_of_its_environment(
     until(lambda: not Path(f"/proc/{pid}").exists(), "the worker ended too")
 
 
+def test_the_query_worker_of_a_forked_server_is_a_fork_of_the_same_process(
+    beside: Beside, place: Place
+) -> None:
+    """A process of its own takes a third of a second of processor time for every server of the tests."""
+    beside.start()
+    beside.query("", "SELECT 1")
+    assert not [line for line in place.processes() if "probe.server.sql.worker" in line]
+
+
 def _idle(pid: int) -> bool:
     """Whether the worker waits for a request: it has more threads than its first, DuckDB's."""
     return len(os.listdir(f"/proc/{pid}/task")) > 1
