@@ -30,8 +30,8 @@ TELL_S = 0.1
 """Time between two parts of an answer that are sent ahead: a person sees them one after the other."""
 SMALL_ROWS = 2_000
 """Up to so many rows in all tables together the recipes run without DuckDB's optimizer, which takes nearly
-half of their time: 113 recipes on empty tables took 0.79 s of processor time with it and 0.45 s without (DuckDB
-2.0). A join that it would have reordered is of a few million pairs at most."""
+half of their time: 113 recipes on empty tables took 0.79 s of processor time with it and 0.45 s without
+(DuckDB 2.0). A join that it would have reordered is of a few million pairs at most."""
 MOST_PARSED = 256
 _POLL_S = 0.05
 _PARSED: dict[str, list[duckdb.Statement]] = {}
