@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,6 +83,16 @@ def run(phase: Phase) -> tuple[int, set[str]]:
     return status, failed - last_failed()
 
 
+def run_all(phases: Sequence[Phase]) -> int:
+    """The worst exit status of these phases; says at the end which tests were flaky."""
+    results = [run(phase) for phase in phases]
+    flaky = sorted(set().union(*(names for _, names in results)))
+    for name in flaky:
+        sys.stderr.write(f"flaky: {name} failed once and passed when it was repeated\n")
+    sys.stderr.write(f"flaky tests: {len(flaky)}\n")
+    return max(status for status, _ in results)
+
+
 def compile_tests() -> None:
     """In a fresh clone, compile the test files once: else all workers do so, each for itself, as they import
     the same files at the same time."""
@@ -105,14 +116,10 @@ def main() -> int:
         [sys.executable, "-m", "mypy"], cwd=ROOT, stdout=subprocess.PIPE, preexec_fn=idle_only
     ) as types:
         compile_tests()
-        results = [run(phase) for phase in PHASES]
+        status = run_all(PHASES)
         said, _ = types.communicate()
-    flaky = sorted(set().union(*(names for _, names in results)))
-    for name in flaky:
-        sys.stderr.write(f"flaky: {name} failed once and passed when it was repeated\n")
-    sys.stderr.write(f"flaky tests: {len(flaky)}\n")
     sys.stderr.write(f"mypy: {said.decode()}")
-    return max(types.returncode, *(status for status, _ in results))
+    return max(types.returncode, status)
 
 
 if __name__ == "__main__":

@@ -107,14 +107,15 @@ def test_what_a_version_lacks_is_what_is_not_there() -> None:
     assert has.count(False) == len(missing), (has, torch.__version__, missing)
 
 
-def test_probe_start_beside_a_torch_that_is_too_old_is_one_line(place: Place) -> None:
+def test_probe_start_beside_a_torch_that_is_too_old_is_one_line(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.1.2'")
     code = (
-        "import torch\ntorch.__version__ = '2.1.2'\nimport probe\n"
+        "import torch\nimport probe\n"
         "assert probe.start() is None\nprobe.log('a', 1.0); probe.step(); probe.stop()\nprint('trained')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=place.environ(PYTHONPATH=str(ROOT)), capture_output=True, text=True,
-        timeout=PATIENCE_S, check=False,
+        [sys.executable, "-c", code], env=place.environ(PYTHONPATH=f"{tmp_path}:{ROOT}"), capture_output=True,
+        text=True, timeout=PATIENCE_S, check=False,
     )
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert done.stderr == "probe: needs torch 2.6 or newer, this is 2.1.2; the job runs without it\n"

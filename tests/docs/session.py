@@ -20,8 +20,8 @@ What ends the job (`ENDS`) is done to another one, that there is something left 
 `CHECKOUT` lists what is run in the checkout itself, and how a test shortens it.
 
 A new interpreter takes a third of a second of processor time, with torch two seconds. So only README.md's job
-has one (elsewhere it is a fork), and a command that needs no shell is a process the first time that a page
-gives it, later in this process.
+has one (elsewhere it is a fork), and of the commands that need no shell the first of a page is a process, and
+the others run in this one. `cli/test_end_to_end` has a process for each kind of answer.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ SERVES = re.compile(r"probe (\S+ )?web\b")
 NEVER_HERE = ("run", "attach", "mcp")
 """Commands that are always processes: they become the job, trace it, or speak on their own stdin."""
 STARTS_INTERPRETERS = ("PROBE=1 torchrun --nproc-per-node 2 train.py", "probe run python train.py")
-"""Commands whose jobs have interpreters of their own: in the campaign. Every day `./bench/demo` and README's
-own job start one with PROBE=1, `cli/test_reference` starts a program with `probe run`, and the ranks of
-`ranks.py` have the environment of torchrun."""
+"""Commands whose jobs have interpreters of their own: in the campaign. Every day README's own job starts one
+with PROBE=1, `cli/test_reference` starts a program with `probe run`, and the ranks of `ranks.py` have the
+environment of torchrun."""
 ITS_OWN = "its own environment"
 LONG = "long"
-"""In the campaign; what is protected every day by other tests, too: installing (`startup/test_installation`),
-the generated pages (`test_declarations`)."""
+"""Both in the campaign; what is protected every day by other tests, too: what the demo asks (README.md, and
+`test_recording`), installing (`tests/run` itself, `startup/test_installation`), the generated pages
+(`test_declarations`)."""
 CHECKOUT: dict[str, tuple[str, str]] = {
     "./bench/demo": ("DEMO_SIZE=tiny DEMO_TRAINS_S=2 REST_S=0.1 ./bench/demo", ITS_OWN),
     "./tests/run": ("./tests/run --collect-only -q tests/docs", LONG),  # every day by whoever runs the tests
@@ -78,7 +79,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/ruff check": ("ruff check tests/docs", ""),
     ".venv/bin/mypy": ("mypy cli/probe_cli/core/exit_codes.py", LONG),
     ".venv/bin/pytest tests/cli": ("pytest --collect-only -q tests/cli", LONG),
-    ".venv/bin/pytest -m campaign": (
+    "./tests/run --campaign tests": (
         "pytest --collect-only -q -m campaign tests/agent/test_endings.py", LONG,
     ),
     ".venv/bin/python docs/make_pages.py": ("python docs/make_pages.py --check", LONG),
@@ -161,8 +162,8 @@ class Session:
         self._address = address or ADDRESS
         self._said: dict[str, str] = {}
         """What commands of `ONCE` printed."""
-        self._started: set[str] = set()
-        """The commands of probe that were processes already."""
+        self._was_process = False
+        """Whether one command of the page was a process."""
         self._world_size = world_size
         self._stack = contextlib.ExitStack()
         self._job: Job | None = None
@@ -235,12 +236,12 @@ class Session:
     def _shell(self, shown: Shown, command: str) -> str:
         words = plain_words(command)
         name = next((word for word in words if word in COMMANDS), "")
-        if name in self._started:
+        if name and name not in NEVER_HERE and self._was_process:
             with working_in(self.folder):
                 done = run_probe(self.place, *words, server=False, **self.environ())
             assert done.returncode == 0, f"line {shown.line}: {shown.command}\n{done.stdout}\n{done.stderr}"
             return done.stdout
-        self._started |= {name} - {"", *NEVER_HERE}
+        self._was_process |= bool(name)
         done = subprocess.run(
             ["bash", "-euc", command], cwd=self.folder, env=self.environ(), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=PATIENCE_S, check=False,

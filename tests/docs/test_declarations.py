@@ -33,17 +33,29 @@ def nodes(file: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
 
 
+@cache
+def texts(file: Path) -> frozenset[str]:
+    """Every text in the code of a file, without docstrings."""
+    documented = {id(node.value) for node in nodes(file) if isinstance(node, ast.Expr)}
+    return frozenset(
+        node.value
+        for node in nodes(file)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented
+    )
+
+
 def constants(files: Iterable[Path]) -> set[str]:
     """Every text in the code of some files, without docstrings."""
-    found = set()
-    for file in files:
-        documented = {id(node.value) for node in nodes(file) if isinstance(node, ast.Expr)}
-        found |= {
-            node.value
-            for node in nodes(file)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented
-        }
-    return found
+    return set().union(*map(texts, files))
+
+
+def names_settings(value: ast.AST) -> bool:
+    """Whether it is called `settings`, or ends so, as `self._settings` does."""
+    match value:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.endswith("settings")
+        case _:
+            return False
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.full_name)
@@ -68,7 +80,7 @@ def test_every_setting_changes_something() -> None:
         node.attr
         for file in OURS
         for node in nodes(file)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("settings")
+        if isinstance(node, ast.Attribute) and names_settings(node.value)
     }
     read |= {  # of a recorded process, whose settings are texts
         str(node.slice.value)

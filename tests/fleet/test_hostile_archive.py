@@ -19,6 +19,8 @@ from probe.fleet.fleet_runs import Fleet, Limits
 from probe.fleet.worker_process import WorkerProcess
 
 GOOD, BOMB = Simulated("good", "good-1"), Simulated("bomb", "../../bomb", day=1)
+LIMITS = Limits(5.0, 256 << 20, 1)
+BOMB_ROWS, BOMB_TEXT_BYTES = 100_000, 10_000
 COUNT = "SELECT count(*) FROM python.steps WHERE run = 'good-1'"
 
 
@@ -30,16 +32,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [path] = made.glob(f"table={STEPS}/*/job=bomb/**/*.parquet")
     duckdb.execute(
         f"COPY (SELECT 'bomb' AS job, '../../bomb' AS run, 0 AS attempt, 0 AS rank, 'node1' AS host,"
-        f" 1 AS pid, '0' AS process, i AS step, repeat('x', 10000) AS boundary FROM range(2000000) t(i))"
-        f" TO '{path}' (FORMAT parquet, COMPRESSION zstd)"
+        f" 1 AS pid, '0' AS process, i AS step, repeat('x', {BOMB_TEXT_BYTES}) AS boundary"
+        f" FROM range({BOMB_ROWS}) t(i)) TO '{path}' (FORMAT parquet, COMPRESSION zstd)"
     )
-    assert path.stat().st_size < 32 << 20
+    assert path.stat().st_size < 2 << 20
+    assert 3 * LIMITS.memory_bytes < BOMB_ROWS * BOMB_TEXT_BYTES
     return made
 
 
 @pytest.fixture(scope="module")
 def fleet(folder: Path) -> Iterator[Fleet]:
-    with Fleet(FolderStore(folder), limits=Limits(5.0, 256 << 20, 1)) as found:
+    with Fleet(FolderStore(folder), limits=LIMITS) as found:
         yield found
 
 

@@ -23,6 +23,7 @@ class Served:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.link = self.next_link()
+        self._client = httpx.Client(trust_env=False, verify=False, timeout=PATIENCE_S)
         parts = urlsplit(self.link)
         self.origin = f"{parts.scheme}://{parts.netloc}"
 
@@ -45,8 +46,7 @@ class Served:
         content = None if body is None else json.dumps(body).encode()
         if body is not None:
             given.setdefault("content-type", "application/json")
-        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
-            return client.request(method, self.origin + path, content=content, headers=given)
+        return self._client.request(method, self.origin + path, content=content, headers=given)
 
     def session(self) -> dict[str, str]:
         """The header of a session that the link was traded for."""

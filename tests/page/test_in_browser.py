@@ -195,6 +195,7 @@ def zoom_is_shared_and_can_be_sent(tab: Tab) -> None:
     has_loss(tab)
 
 
+@pytest.mark.campaign  # daily: the last journey here, and what the gateway lets through, in test_web
 def test_a_training_is_seen_steered_and_asked(
     browser: Any, place: Place, fork: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -322,6 +323,7 @@ def test_a_training_is_seen_steered_and_asked(
         assert run_probe(place, "train", "flamegraph", "--seconds", "3", "-o", path).returncode == 0
 
 
+@pytest.mark.campaign  # daily: test_no_file_of_the_page_makes_markup_of_data_or_loads_from_elsewhere
 def test_words_of_a_job_stay_words_and_a_nan_a_hang_and_a_death_are_seen_as_they_come(
     browser: Any, place: Place, fork: Callable[..., Job]
 ) -> None:

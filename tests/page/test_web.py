@@ -33,7 +33,7 @@ UNSAFE = re.compile(
 def test_the_page_is_served_to_whoever_has_the_link_and_to_nobody_else(
     place: Place, fork: Callable[..., Job]
 ) -> None:
-    job = fork("scheduled", "none", "--until-told", PROBE_NAME="train", **SERVER)
+    job = fork("scheduled", "none", "--until-told", PROBE_NAME="train", PATIENT_REST_S="0.05", **SERVER)
     job.wait_for("READY")
     rows = {"endpoint": "train", "sql": "SELECT max(step) AS step FROM python.steps"}
     with served(place, "train", "web") as page:
@@ -102,7 +102,7 @@ def test_the_page_is_served_to_whoever_has_the_link_and_to_nobody_else(
 def test_a_page_that_may_only_look_cannot_change_anything(place: Place, fork: Callable[..., Job]) -> None:
     address = f"127.0.0.1:{free_port()}"
     place.start_server(PROBE_LISTEN=address)
-    job = fork("scheduled", "none", "--until-told", PROBE_NAME="train", **SERVER)
+    job = fork("scheduled", "none", "--until-told", PROBE_NAME="train", PATIENT_REST_S="0.05", **SERVER)
     job.wait_for("READY")
     token = {"PROBE_TOKEN_FILE": str(place.directory / "token.viewer")}
     with served(place, f"{address}/train", "web", **token) as page:

@@ -101,8 +101,8 @@ def serve(listener: socket.socket, life: int) -> dict[str, Any] | None:
 
 
 def import_server(address: str) -> None:
-    """All that a server and its workers import, frozen: or every fork copies it when it ends. And the routes
-    once: FastAPI and pydantic keep what they work out of their types."""
+    """All that a server and its workers import, frozen: or every fork copies it when it ends. And once what
+    they keep: of the types of the routes (FastAPI and pydantic), of the recipes, of the recipes' SQL."""
     import gc
     from unittest.mock import MagicMock
 
@@ -113,30 +113,39 @@ def import_server(address: str) -> None:
     import probe.server.sql.pool
     import probe.server.sql.views
     import probe.server.sql.worker
+    from probe.confined import reading_sql
+    from probe.diagnose.recipes import library
 
     probe.server.http.app.build(MagicMock(), MagicMock())
     pool: Any = probe.server.sql.pool
     pool.Pool.warm = lambda pool: None
-    pool.subprocess = Processes(address)
+    pool.start = Workers(address, pool.start)
+    with reading_sql.database(1 << 28) as connection:
+        for recipe in library.installed("").values():
+            probe.server.sql.batch._parsed(connection, recipe.statement()[0])
     gc.freeze()
 
 
-class Processes:
-    """Stands for the module `subprocess` where a server starts its query workers."""
+class Workers:
+    """Stands for `worker_frames.start` where a server starts its query workers."""
 
-    def __init__(self, address: str) -> None:
-        import subprocess
-
-        self.DEVNULL = subprocess.DEVNULL
+    def __init__(self, address: str, real: Any) -> None:
         self._address = address
-        self._real = subprocess.Popen
+        self._real = real
 
-    def Popen(
-        self, words: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **more: Any
-    ) -> Any:
-        """A worker: a fork of the nursery, or a process if there is none any more."""
-        pid = forked(self._address, list(words[1:]), env, list(pass_fds))
-        return self._real(words, pass_fds=pass_fds, env=env, **more) if pid is None else Fork(pid)
+    def __call__(self, module: str, words: Sequence[str]) -> tuple[Any, socket.socket]:
+        """A worker, which is a fork of the nursery, or a process if there is none any more; and our end of
+        its socket."""
+        from probe.confined.worker_frames import environment
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            line = ["-m", module, str(theirs.fileno()), str(os.getpid()), *words]
+            pid = forked(self._address, line, environment(), [theirs.fileno()])
+        if pid is None:
+            ours.close()
+            return self._real(module, words)
+        return Fork(pid), ours
 
 
 class Fork:

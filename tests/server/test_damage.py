@@ -48,23 +48,18 @@ def flip(path: Path, offset: int, bit: int = 1) -> None:
 # meta.json and its like ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_meta_of_wrong_types_is_one_sentence(record: Callable[..., Writer], place: Place) -> None:
+    whole, damaged = record(job="whole"), record(job="damaged")
+    facts = damaged.meta()
+    for name, value in (
         ("world_size", "x"), ("world_size", 10**15), ("rank", -1), ("pid", 10**30), ("pid", True),
         ("started_ns", 1.5), ("started_ns", float("nan")), ("argv", "train.py"), ("argv", [1]),
         ("settings", {"stall_s": 4}), ("job", None), ("rings", "relative"), ("socket", "/tmp/a\0b"),
-    ],
-)
-def test_a_meta_of_wrong_types_is_one_sentence(
-    record: Callable[..., Writer], place: Place, name: str, value: object
-) -> None:
-    whole, damaged = record(job="whole"), record(job="damaged")
-    facts = {**damaged.meta(), name: value}
-    (damaged.folder / "meta.json").write_bytes(checked.sealed("meta.json", facts))
-    registry = Registry(place.directory)
-    assert [one.meta.pid for one in registry.processes()] == [whole.pid]
-    assert [damaged.folder.name in what for what in registry.unreadable.values()] == [True]
+    ):
+        (damaged.folder / "meta.json").write_bytes(checked.sealed("meta.json", {**facts, name: value}))
+        registry = Registry(place.directory)
+        assert [one.meta.pid for one in registry.processes()] == [whole.pid], (name, value)
+        assert [damaged.folder.name in what for what in registry.unreadable.values()] == [True], (name, value)
     damaged.kill()
 
 

@@ -251,11 +251,11 @@ def test_an_endless_query_ends_at_its_deadline_and_harms_nothing(
 ) -> None:
     writer = record()
     writer.tell("write 3")
-    beside.start(PROBE_QUERY_TIMEOUT_S="4")
+    beside.start(PROBE_QUERY_TIMEOUT_S="1")
     started = time.monotonic()
-    with pytest.raises(QueryTimeout, match="stopped after 4 s"):
+    with pytest.raises(QueryTimeout, match="stopped after 1 s"):
         beside.query(writer.pid, "SELECT count(*) FROM range(1000000000000)", timeout_s=100)
-    assert 4 <= time.monotonic() - started < 40
+    assert 1 <= time.monotonic() - started < 40
     with pytest.raises(QueryTimeout, match=r"after 0\.2 s"):
         beside.query(writer.pid, "SELECT count(*) FROM range(1000000000000)", timeout_s=0.2)
     beside.kill()

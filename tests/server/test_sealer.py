@@ -45,12 +45,13 @@ def in_process(place: Place, **environ: str) -> tuple[Registry, Sealer]:
     return registry, Sealer(registry, settings)
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.campaign)])
 def test_every_row_is_there_once_while_the_server_is_killed_again_and_again(
-    beside: Beside, record: Callable[..., Writer]
+    beside: Beside, record: Callable[..., Writer], kills: int
 ) -> None:
     writer = record({"PROBE_RINGS_BYTES": "6M"})
     kill = random.Random(3)
-    for _ in range(5):
+    for _ in range(kills):
         beside.start(PROBE_SEAL_INTERVAL_S="0.1")
         sealed = len(writer.segments("python.steps"))
         # The next segment has all rows of the round before: so none is overwritten, however slow a server is.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness import ROOT, Place
-from server.beside import Beside, until
+from server.beside import Beside, Writer, until
 
 TRY = """
 import os, socket, sys
@@ -91,6 +92,16 @@ def test_a_worker_ends_with_its_server_and_carries_nothing_of_its_environment(
     assert os.getsid(pid) == pid
     beside.kill()
     until(lambda: not Path(f"/proc/{pid}").exists(), "the worker ended too")
+
+
+def test_the_query_worker_of_a_forked_server_is_a_fork_of_the_same_process(
+    beside: Beside, place: Place, record: Callable[..., Writer]
+) -> None:
+    """A process of its own takes a third of a second of processor time for every server of the tests."""
+    writer = record()
+    beside.start()
+    assert beside.rows(writer.pid, "SELECT 1") == [[1]]
+    assert not [line for line in place.processes() if "probe.server.sql.worker" in line]
 
 
 def _idle(pid: int) -> bool:

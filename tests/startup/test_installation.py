@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from startup.pythons import ROOT, Python, make_python
+import probe
+from startup.pythons import BOOT, ROOT, Python, make_python
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 TRACES = """
 import sys
@@ -31,10 +37,16 @@ def pip(python: Python, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "options",  # editable is how a checkout's own environment has it
-    [[], pytest.param(["--editable"], marks=pytest.mark.campaign)], ids=["wheel", "editable"],
-)
+def test_a_wheel_gets_every_start_up_file_into_site_packages_and_the_version_has_its_changes() -> None:
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = metadata["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    files = [file for file in BOOT.glob("torch_probe*") if file.is_file()]
+    assert included == {str(file.relative_to(ROOT)): file.name for file in files} and len(files) == 3
+    assert f"\n## {probe.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.campaign  # daily: above, `hooked` of the other files, and the environment that tests/run makes
+@pytest.mark.parametrize("options", [[], ["--editable"]], ids=["wheel", "editable"])
 def test_an_installed_probe_starts_by_itself_reaches_into_others_and_uninstalls_without_trace(
     bare: Python, options: list[str], tmp_path: Path
 ) -> None:
@@ -46,8 +58,7 @@ def test_an_installed_probe_starts_by_itself_reaches_into_others_and_uninstalls_
         start_up = {"torch_probe.pth", "torch_probe.start", "torch_probe_boot.py"}
         assert added == {"probe", "probe_cli", *start_up, about}
         assert not [*bare.site.glob("probe*/**/conftest.py"), *bare.site.glob("probe*/**/test_*.py")]
-        changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-        assert f"\n## {about.removesuffix('.dist-info').rpartition('-')[2]}\n" in changes
+        assert about.removesuffix(".dist-info").endswith(f"-{probe.__version__}")
     places = {"PROBE_DIR": str(tmp_path / "d"), "PROBE_RINGS_DIR": str(tmp_path)}
     off, on = bare.code(TRACES), bare.code(TRACES, PROBE="1", **places)
     home = ROOT if options else bare.site

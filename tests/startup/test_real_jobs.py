@@ -60,6 +60,7 @@ def test_a_job_says_on_a_terminal_what_is_recorded_and_how_to_see_it(place: Plac
     assert said == f"probe: recording {what}; `probe ps` shows it\r\n"
 
 
+@pytest.mark.campaign  # daily with a torch of one line: tests/startup/test_roles.py
 def test_a_spawned_rank_gets_an_agent_at_its_first_step_and_a_data_worker_none(
     place: Place, nursery: Nursery
 ) -> None:
@@ -99,6 +100,7 @@ def lend_torch(python: Python) -> None:
                 wanted.append(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
 
 
+@pytest.mark.campaign  # daily from the syntax trees: test_a_file_imports_only_what_its_layer_may
 def test_in_an_environment_with_torch_alone_nothing_but_the_standard_library_is_imported(
     place: Place, bare: Python, nursery: Nursery
 ) -> None:
