@@ -80,10 +80,9 @@ _GROUP = (
     rf"table=(?P<table>{_VALUE})/date=(?P<date>\d{{4}}-\d\d-\d\d)/job=(?P<job>{_VALUE})/run=(?P<run>{_VALUE})"
     r"/attempt=(?P<attempt>\d{1,10})"
 )
-_FILE = re.compile(
-    rf"{_GROUP}/rank=(?P<rank>\d{{1,7}}|none|all)"
-    r"/(?P<process>[0-9a-f]{16})-(?P<first>\d{12,19})-(?P<last>\d{12,19})-(?P<checksum>[0-9a-f]{8})\.parquet"
-)
+_FOLDER = re.compile(rf"{_GROUP}/rank=(?P<rank>\d{{1,7}}|none|all)")
+_NUMBERED = r"([0-9]{12}|[1-9][0-9]{12,18})"
+_ROWS = re.compile(rf"([0-9a-f]{{16}})-{_NUMBERED}-{_NUMBERED}-([0-9a-f]{{8}})\.parquet")
 _INDEX = re.compile(rf"{INDEX}{_GROUP}/(?P<generation>\d{{8}})\.json")
 _ALL, _NONE = "all", "none"
 
@@ -206,16 +205,29 @@ def files_folder(meta: Meta) -> str:
 
 def read_file(name: str) -> DataFile | None:
     """The file of rows that has this name; None if it is none."""
-    match = _FILE.fullmatch(name)
-    if match is None:
+    folder, _, own = name.rpartition("/")
+    match = _ROWS.fullmatch(own)
+    said = None if match is None else _read_folder(folder)
+    if match is None or said is None:
         return None
-    told = match["rank"]
-    first, last = int(match["first"]), int(match["last"])
+    process, told, upto, checksum = match.groups()
+    first, last = int(told), int(upto)
     if first > last or last >= 1 << 63:
         return None
+    return DataFile(*said, process, first, last, checksum)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _read_folder(folder: str) -> tuple[Group, int | None, bool] | None:
+    """The group, the rank and whether they are mergers, of the files in a folder: of many, so it is kept."""
+    match = _FOLDER.fullmatch(folder)
+    if match is None:
+        return None
+    group, told = _group(match), match["rank"]
     rank = None if told in (_ALL, _NONE) else int(told)
-    found = DataFile(_group(match), rank, told == _ALL, match["process"], first, last, match["checksum"])
-    return found if found.name == name else None
+    if folder != f"{group.folder}rank={told if rank is None else rank}":
+        return None
+    return group, rank, told == _ALL
 
 
 def read_index(name: str) -> tuple[Group, int] | None:

@@ -168,8 +168,7 @@ class Fleet:
 
     def new_worker(self, threads: int | None = None) -> WorkerProcess:
         """A worker that can read this archive's files."""
-        root = self._store.path("table=x")
-        folders = [Path(self._fetched.name), *([root.parent] if root is not None else [])]
+        folders = [Path(self._fetched.name), *filter(None, [self._store.folder])]
         worker = WorkerProcess(folders, self.limits.memory_bytes, threads or self.limits.threads)
         if self.__dict__.get("_processes") is not None:
             worker.knows(self._processes_json())
@@ -339,7 +338,7 @@ class Fleet:
 
     def local(self, files: Sequence[ArchivedFile]) -> list[str]:
         """The paths of files, which are fetched first where the archive is no folder."""
-        missing = [one for one in files if one.path is None and not self._copy(one).exists()]
+        missing = [one for one in files if one.folder is None and not self._copy(one).exists()]
         self._fetched_bytes += sum(one.size_bytes for one in missing)
         if self._fetched_bytes > MOST_FETCHED_BYTES:
             raise ArchiveInvalid(
@@ -348,7 +347,7 @@ class Fleet:
                 hint="Narrow it by --since, --job, --host or --run, or ask on the hosts of --ray.",
             )
         in_parallel(self._fetch, missing)
-        return [str(one.path or self._copy(one)) for one in files]
+        return [one.place or str(self._copy(one)) for one in files]
 
     def _copy(self, one: ArchivedFile) -> Path:
         return Path(self._fetched.name, one.name)

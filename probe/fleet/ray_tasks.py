@@ -121,8 +121,7 @@ def _here(url: str) -> tuple[Store, Path, WorkerProcess]:
     other in one process."""
     store = open_store(url)
     fetched = tempfile.TemporaryDirectory(prefix="probe-fleet-")
-    root = store.path("table=x")
-    folders = [Path(fetched.name), *([root.parent] if root is not None else [])]
+    folders = [Path(fetched.name), *filter(None, [store.folder])]
     worker = WorkerProcess(folders, TASK_MEMORY_BYTES, 1)
     atexit.register(fetched.cleanup)
     atexit.register(worker.close)
@@ -130,10 +129,10 @@ def _here(url: str) -> tuple[Store, Path, WorkerProcess]:
 
 
 def _path(store: Store, fetched: Path, name: str) -> str:
-    place = store.path(name)
-    if place is None:
-        place = fetched / name
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(store.get(name))
+    if store.folder is not None:
+        return str(store.folder / name)
+    place = fetched / name
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(store.get(name))
     return str(place)
