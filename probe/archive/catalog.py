@@ -35,7 +35,8 @@ _AT_ONCE = 32
 """Objects that are read at the same time."""
 _NARROW = 64
 """Up to so many groups are listed one by one, more with the whole table."""
-_LARGEST_INDEX_BYTES = 16 << 20
+LARGEST_INDEX_BYTES = 64 << 20
+"""That of archive.processes has 40 bytes for each process of a month."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -91,7 +92,9 @@ class Catalog:
 
         The filters are of files, not of rows: a merger holds all ranks and hosts of a run. `since` (wall
         time, ns) leaves out processes that ended before, as far as that is known."""
-        if hosts is None and since is None and (runs is None or table == dataset.PROCESSES.full_name):
+        if table == dataset.PROCESSES.full_name:  # each has rows of many runs
+            return self.listing(table)
+        if hosts is None and since is None and runs is None:
             found = self.listing(table, jobs=jobs)
             known: dict[str, dict[str, Any]] | None = None
         else:
@@ -242,7 +245,7 @@ class Catalog:
         known = self._indexes.get(name)
         if known is None:
             found = dataset.read_index(name)
-            data = self.store.get(name, 0, _LARGEST_INDEX_BYTES)
+            data = self.store.get(name, 0, LARGEST_INDEX_BYTES)
             try:
                 told = json.loads(data)
                 known = Index(

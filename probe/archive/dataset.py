@@ -2,11 +2,13 @@
 
     table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/rank=K/PROCESS-FIRST-LAST-CHECKSUM.parquet
     table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/rank=all/GENERATION-1-ROWS-CHECKSUM.parquet
+    table=archive.processes/date=MONTH-01/job=%/run=%/attempt=0/rank=K/PROCESS-NUMBER-NUMBER-CHECKSUM.parquet
     index/table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/GENERATION.json
     files/date=D/job=J/run=R/attempt=A/rank=K/PROCESS/journal.bin …
 
 A file of one process holds all rows of a table from number FIRST to number LAST, so that names alone say
-which rows are there. A file with `rank=all` is a merger (`compaction`) and counts only if an index names it.
+which rows are there. Rows of archive.processes lie by month and not by run, so that those of many runs can be
+merged into one file. A file with `rank=all` is a merger (`compaction`) and counts only if an index names it.
 Values are percent-encoded: whatever a run is called, it is one part of a name. Names are read back from
 stores that others can write, so what does not match is None. Standard library only; any thread.
 """
@@ -179,7 +181,14 @@ def date_of(t_ns: int) -> str:
 
 def group_of(meta: Meta, table: str) -> Group:
     """Where the rows of one table of a recorded process belong."""
+    if table == PROCESSES.full_name:
+        return processes_of(meta.started_ns)
     return Group(table, date_of(meta.started_ns), meta.job, meta.run, meta.attempt)
+
+
+def processes_of(started_ns: int) -> Group:
+    """Where the rows of archive.processes belong of processes that started in that month, of all runs."""
+    return Group(PROCESSES.full_name, f"{date_of(started_ns)[:-2]}01", "", "", 0)
 
 
 def file_of(meta: Meta, table: str, first: int, last: int, checksum: int) -> DataFile:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,22 +21,20 @@ from probe.archive import dataset
 from probe.archive.catalog import ArchivedFile, Catalog, in_parallel
 from probe.archive.dataset import PROCESSES, DataFile, Group, date_of, encoded
 from probe.archive.store import Store
-from probe.base.errors import ArchiveInvalid, EndpointUnknown, ObjectMissing, ProbeError
+from probe.base.errors import ArchiveInvalid, EndpointUnknown, ProbeError
 from probe.fleet import unsealed
 from probe.fleet.archived_tables import LIVE, mentioned
+from probe.fleet.local_files import TRIES, LocalFiles
 from probe.fleet.worker_process import WorkerProcess
 from probe.recording import declared
 from probe.recording.tables import BY_NAME
 
 MOST_FILES = 100_000
 """Files that one statement may open; more are slow to open, and are to be compacted first."""
-MOST_FETCHED_BYTES = 16 << 30
-"""Of an object store, the bytes that one command fetches."""
 _NARROW = 64
 """Up to so many runs are listed one by one, more with the whole table."""
 _MOST_DAMAGED = 8
 """Damaged files that are left out of one answer."""
-_MANY_BYTES = 4 << 20
 _LEAST_MEMORY_BYTES = 512 << 20
 
 
@@ -153,8 +150,7 @@ class Fleet:
         self.narrowing = narrowing
         self.limits = limits
         self._store = store
-        self._fetched = tempfile.TemporaryDirectory(prefix="probe-fleet-")
-        self._fetched_bytes = 0
+        self.local = LocalFiles(store)
         self._worker = self.new_worker()
         self._processes: list[dict[str, Any]] | None = None
         self._listings: dict[str, list[ArchivedFile]] = {}
@@ -164,12 +160,11 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self._worker.close()
-        self._fetched.cleanup()
+        self.local.close()
 
     def new_worker(self, threads: int | None = None) -> WorkerProcess:
         """A worker that can read this archive's files."""
-        folders = [Path(self._fetched.name), *filter(None, [self._store.folder])]
-        worker = WorkerProcess(folders, self.limits.memory_bytes, threads or self.limits.threads)
+        worker = WorkerProcess(self.local.folders, self.limits.memory_bytes, threads or self.limits.threads)
         if self.__dict__.get("_processes") is not None:
             worker.knows(self._processes_json())
         return worker
@@ -295,7 +290,7 @@ class Fleet:
             if name not in BY_NAME and name != PROCESSES.full_name:
                 files = self.files(name, None)
                 if files:
-                    found[name] = self.local(files[-1:])[0]
+                    found[name] = self.local.paths(files[-1:])[0]
         return found
 
     def files(self, table: str, processes: Sequence[Mapping[str, Any]] | None) -> list[ArchivedFile]:
@@ -336,31 +331,6 @@ class Fleet:
                     found[key].setdefault(table, []).append(one)
         return [found[run.key] for run in runs]
 
-    def local(self, files: Sequence[ArchivedFile]) -> list[str]:
-        """The paths of files, which are fetched first where the archive is no folder."""
-        missing = [one for one in files if one.folder is None and not self._copy(one).exists()]
-        self._fetched_bytes += sum(one.size_bytes for one in missing)
-        if self._fetched_bytes > MOST_FETCHED_BYTES:
-            raise ArchiveInvalid(
-                f"the statement reads {self._fetched_bytes:,} bytes of {self._store.url}, "
-                f"at most {MOST_FETCHED_BYTES:,} are fetched",
-                hint="Narrow it by --since, --job, --host or --run, or ask on the hosts of --ray.",
-            )
-        in_parallel(self._fetch, missing)
-        return [one.place or str(self._copy(one)) for one in files]
-
-    def _copy(self, one: ArchivedFile) -> Path:
-        return Path(self._fetched.name, one.name)
-
-    def _fetch(self, one: ArchivedFile) -> None:
-        place = self._copy(one)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_name(f".{place.name}")
-        with open(part, "wb") as file:
-            for first in range(0, one.size_bytes, _MANY_BYTES):
-                file.write(self._store.get(one.name, first, min(_MANY_BYTES, one.size_bytes - first)))
-        part.rename(place)  # a part of a file is never taken for it
-
     # Statements ---------------------------------------------------------------------
 
     def query(
@@ -372,42 +342,34 @@ class Fleet:
         A file that is gone by the time it is opened was merged: what there is now is read then. A damaged one
         is left out, and a note says so."""
         damaged: set[str] = set()
-        again = True
+        tries_left = TRIES
         if source is not None:
             self.processes()
         while True:
-            plan = self.plan(sql, content)
-            files = {
-                table: [one for one in found if one.name not in damaged]
-                for table, found in plan.files.items()
-            }
-            paths = {table: self.local(found) for table, found in files.items()}
+            files: dict[str, list[ArchivedFile]] = {}
             try:
+                plan = self.plan(sql, content)
+                files = {
+                    table: [one for one in found if one.name not in damaged]
+                    for table, found in plan.files.items()
+                }
+                paths = {table: self.local.paths(found) for table, found in files.items()}
                 rows, missing = self._unsealed(plan, source)
-            except ObjectMissing:
-                if not again:
-                    raise
-                again = False
-                continue
-            for table, path in rows:
-                paths[table].append(path)
-            request = {
-                "ask": "query", "sql": sql, "files": paths, "tables": plan.tables, "columns": plan.columns,
-                "limit": self.limits.rows, "some": self.narrowing.parts,
-            }
-            try:
+                for table, path in rows:
+                    paths[table].append(path)
+                request = {
+                    "ask": "query", "sql": sql, "files": paths, "tables": plan.tables,
+                    "columns": plan.columns, "limit": self.limits.rows, "some": self.narrowing.parts,
+                }
                 _, body = self._worker.ask(request, self.limits.timeout_s, content)
             except ProbeError as error:
-                about = getattr(error, "about", "")
-                named = self._named(about, files)
-                if named is None:
-                    raise
-                if not Path(self.local([named])[0]).exists() and again:
-                    again = False
+                named = self.local.named(error, files)
+                if tries_left and self.local.is_gone(error, files):
+                    tries_left -= 1
                     self._listings.clear()
-                    continue
-                damaged.add(named.name)
-                if len(damaged) > _MOST_DAMAGED:
+                elif named is not None and len(damaged) < _MOST_DAMAGED:
+                    damaged.add(named.name)
+                else:
                     raise
                 continue
             answer = json.loads(body)
@@ -424,7 +386,7 @@ class Fleet:
         told, notes = source(unsealed.tails(self.catalog, plan.files, plan.living, plan.columns))
         found = []
         for tail, content in told:
-            path = Path(self._fetched.name, tail.name)
+            path = self.local.fetched / tail.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
             found.append((tail.table, str(path)))
@@ -434,19 +396,15 @@ class Fleet:
         """Columns and rows of a statement with named parameters, such as a recipe's."""
         plan = self.plan(sql, parameters=parameters)
         request = {
-            "ask": "batch", "files": {table: self.local(found) for table, found in plan.files.items()},
-            "tables": plan.tables, "columns": plan.columns, "some": self.narrowing.parts,
+            "ask": "batch", "tables": plan.tables, "columns": plan.columns, "some": self.narrowing.parts,
             "statements": [{"sql": sql, "parameters": dict(parameters), "limit": limit}],
         }
-        head, _ = self._worker.ask(request, self.limits.timeout_s)
+        head, _ = self.local.read(
+            plan.files,
+            lambda paths: self._worker.ask({**request, "files": paths}, self.limits.timeout_s),
+        )
         found: dict[str, Any] = head["results"][0]
         return found
-
-    def _named(self, about: str, files: Mapping[str, Sequence[ArchivedFile]]) -> ArchivedFile | None:
-        """The file that an error of the engine is about."""
-        if ".parquet" not in about:
-            return None
-        return next((one for found in files.values() for one in found if one.name in about), None)
 
 
 def _usable(scans: list[list[list[str]]] | None) -> list[list[list[str]]]:

@@ -58,8 +58,10 @@ class Workers:
         def answered(worker: WorkerProcess, place: int) -> Answer:
             one = asks[place]
             try:
-                files = {table: fleet.local(found) for table, found in one.files.items()}
-                return Answer(*worker.ask({**one.request, "files": files}, fleet.limits.timeout_s))
+                return Answer(*fleet.local.read(
+                    one.files,
+                    lambda paths: worker.ask({**one.request, "files": paths}, fleet.limits.timeout_s),
+                ))
             except ProbeError as error:
                 return Answer({}, b"", error)
 

@@ -205,8 +205,7 @@ def _delete_old(
             if wanted:
                 session.note("nothing was deleted: add --yes")
             return
-    for run in wanted:
-        retention.delete(store, run)
+    retention.delete(store, wanted)
     session.out.line(f"deleted: {total}")
 
 
