@@ -113,15 +113,12 @@ def _commit(
     compactor has committed: then it counts for nobody, and is removed later. Raises `ArchiveInvalid`."""
     path, count = made
     generation = (index.generation if index else 0) + 1
-    files = [name for name in (index.files if index else []) if name not in replaced]
-    if count:
-        merger = dataset.merger_of(group, generation, count, rows.checksum(path))
-        files.append(merger.name)
-    state = catalog.as_json(Index(generation, files, held))
+    kept = [name for name in (index.files if index else []) if name not in replaced]
+    merger = dataset.merger_of(group, generation, count, rows.checksum(path))
+    state = catalog.as_json(Index(generation, [*kept, merger.name], held))
     if len(state) > catalog.LARGEST_INDEX_BYTES:
         raise ArchiveInvalid(f"the files of {group.folder} are left as they are: their index is too large")
-    if count:
-        store.put(merger.name, path)
+    store.put(merger.name, path)
     return store.create(group.index_name(generation), state)
 
 

@@ -199,8 +199,8 @@ def file_of(meta: Meta, table: str, first: int, last: int, checksum: int) -> Dat
 
 
 def merger_of(group: Group, generation: int, rows: int, checksum: int) -> DataFile:
-    """The file for the merged rows of a group."""
-    return DataFile(group, None, True, f"{generation:016x}", 1, rows, f"{checksum:08x}")
+    """The file for the merged rows of a group. One without rows is a file, too: it replaces others."""
+    return DataFile(group, None, True, f"{generation:016x}", 1, max(1, rows), f"{checksum:08x}")
 
 
 def files_folder(meta: Meta) -> str:
