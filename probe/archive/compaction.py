@@ -10,6 +10,7 @@ functions.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -31,6 +32,8 @@ LARGEST_BYTES = 256 << 20
 """Of the files that become one; larger ones are left alone."""
 MOST_FILES = 500
 """That become one at a time: the engine may hold all of them open, and a process may often open 1,024."""
+_MOST_LISTED = 10_000_000
+"""Files of one group: there are more than may be listed for a question because they were never merged."""
 _MEMORY = "2GB"
 _SORT = f"rank, process, {dataset.NUMBER}"
 _PROCESSES = dataset.PROCESSES.full_name
@@ -50,25 +53,22 @@ class Compacted(NamedTuple):
 def compact(store: Store, *, grace_s: float = GRACE_S, told: Callable[[str], object] = str) -> Compacted:
     """Merge what can be merged, and delete what was replaced long enough ago; `told` is called with each
     table. Raises `ArchiveUnavailable`, `ArchiveInvalid` or `OSError`."""
-    found = Catalog(store)
+    found = Catalog(store, most_files=_MOST_LISTED)
     merged = made = deleted = waiting = 0
     notes: list[str] = []
     for table in found.tables():
         for group, listed in _groups(store, table):
-            told(f"{table}, {merged:,} files merged")
             if len(listed) == 1 and listed[0][1].merged:
                 deleted += _remove_old_indexes(store, found, group)
                 continue
             removed, left = _remove_replaced(store, found, group, listed, grace_s)
             deleted, waiting = deleted + removed, waiting + left
-            count = MOST_FILES
-            while count == MOST_FILES:
-                try:
-                    count = _merge(store, found, group)
-                except ArchiveInvalid as error:
-                    notes.append(error.message)
-                    break
-                merged, made, waiting = merged + count, made + bool(count), waiting + count
+            try:
+                for count in _merge(store, found, group):
+                    merged, made, waiting = merged + count, made + 1, waiting + count
+                    told(f"{table}, {merged:,} files merged")
+            except ArchiveInvalid as error:
+                notes.append(error.message)
     return Compacted(merged, made, deleted, waiting, notes)
 
 
@@ -84,42 +84,47 @@ def _groups(store: Store, table: str) -> Iterator[tuple[Group, list[tuple[Listed
         yield from groups.items()
 
 
-def _merge(store: Store, found: Catalog, group: Group) -> int:
-    """Merge the files of one group; returns how many became one, 0 for none."""
-    index = found.index(group)
-    try:
-        chosen = _smallest(found.listing(group.table, group=group))
-        if len(chosen) < LEAST_FILES:
-            return 0
-        with tempfile.TemporaryDirectory(prefix="probe-compact-") as folder:
-            path, count = _merged(store, chosen, Path(folder), group.table)
+def _merge(store: Store, found: Catalog, group: Group) -> Iterator[int]:
+    """Merge the files of one group, some at a time; yields how many became one. Raises `ArchiveInvalid`."""
+    index = found.index(group)  # before the listing: what is committed after it makes the next commit fail
+    files = found.listing(group.table, group=group)
+    with contextlib.suppress(ObjectMissing):  # merged by another since it was listed
+        while len(chosen := _smallest(files)) >= LEAST_FILES:
             held = {process: list(ranges) for process, ranges in (index.holds if index else {}).items()}
             for one in chosen:
                 if not one.file.merged:
                     held.setdefault(one.file.process, []).append((one.file.first, one.file.last))
             held = {process: catalog.union(ranges) for process, ranges in held.items()}
-            if not _commit(store, group, index, {one.name for one in chosen}, held, (path, count)):
-                return 0
-    except ObjectMissing:  # merged by another since it was listed
-        return 0
-    return len(chosen)
+            replaced = {one.name for one in chosen}
+            with tempfile.TemporaryDirectory(prefix="probe-compact-") as folder:
+                made = _merged(store, chosen, Path(folder), group.table)
+                committed = _commit(store, group, index, replaced, held, made)
+            if committed is None:
+                return
+            index, merger = committed
+            files = [*(one for one in files if one.name not in replaced), merger]
+            yield len(chosen)
 
 
 def _commit(
     store: Store, group: Group, index: Index | None, replaced: Collection[str], held: dict[str, Ranges],
     made: tuple[Path, int],
-) -> bool:
-    """Put a file of so many rows, and create the index that names it for those `replaced`; False if another
+) -> tuple[Index, ArchivedFile] | None:
+    """Put a file of so many rows, and create the index that names it for those `replaced`; None if another
     compactor has committed: then it counts for nobody, and is removed later. Raises `ArchiveInvalid`."""
     path, count = made
     generation = (index.generation if index else 0) + 1
     kept = [name for name in (index.files if index else []) if name not in replaced]
     merger = dataset.merger_of(group, generation, count, rows.checksum(path))
-    state = catalog.as_json(Index(generation, [*kept, merger.name], held))
+    after = Index(generation, [*kept, merger.name], held)
+    state = catalog.as_json(after)
     if len(state) > catalog.LARGEST_INDEX_BYTES:
         raise ArchiveInvalid(f"the files of {group.folder} are left as they are: their index is too large")
+    size = path.stat().st_size
     store.put(merger.name, path)
-    return store.create(group.index_name(generation), state)
+    if not store.create(group.index_name(generation), state):
+        return None
+    return after, ArchivedFile(merger.name, size, merger, store.folder)
 
 
 def forget(store: Store, group: Group, processes: Collection[str]) -> None:

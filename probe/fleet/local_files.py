@@ -61,14 +61,15 @@ class LocalFiles:
         in_parallel(self._fetch, missing)
         return [one.place or str(self._copy(one)) for one in files]
 
-    def read(self, files: Found, ask: Callable[[dict[str, list[str]]], _T]) -> _T:
+    def read(self, files: Found, ask: Callable[[dict[str, list[str]]], _T], *, again: bool = True) -> _T:
         """What `ask` answers, given the paths of these files; of groups that were merged since they were
-        listed, all that there is now. Raises what `ask` does."""
+        listed, all that there is now, unless not `again`: where newer rows are read beside them, which may
+        be among those. Raises what `ask` does."""
         for tries_left in reversed(range(TRIES)):
             try:
                 return ask({table: self.paths(found) for table, found in files.items()})
             except ProbeError as error:
-                if not tries_left or not self.is_gone(error, files):
+                if not again or not tries_left or not self.is_gone(error, files):
                     raise
             files = self._listed_again(files)
         raise AssertionError("unreachable")
