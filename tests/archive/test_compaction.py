@@ -158,3 +158,16 @@ def test_processes_of_many_runs_are_few_files_and_those_of_deleted_runs_are_not_
     retention.delete(store, retention.runs(store))
     compact(store, grace_s=0)
     assert not retention.runs(store) and not list(store.list(f"table={STEPS}/"))
+
+
+def test_very_many_files_are_merged_some_at_a_time(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MOST_FILES", 3)
+    for first in range(1, 11):
+        for meta in RANKS[:2]:
+            put_rows(store, tmp_path, meta, STEPS, first, first)
+    done = compact(store)
+    assert done.made > 6
+    assert len(Catalog(store).files(STEPS)) < 4
+    assert seen(store) == [(rank, number) for rank in (0, 1) for number in range(1, 11)]

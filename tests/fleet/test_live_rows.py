@@ -129,7 +129,7 @@ def test_each_row_of_a_live_run_is_there_once_and_what_is_missing_is_named(
     told, notes = asked.told("hosts", *words)
     assert first_row(told)["host"] == "here" and "last shipped" not in notes
     both, notes = asked.told("compare", RUN, RUN, *words)
-    assert [one["last_step"] for one in both["runs"]] == [steps - 1] * 2, (both, notes)
+    assert [one["steps"]["last"] for one in both["runs"]] == [steps - 1] * 2, (both, notes)
     for given, missing in ((words, False), ((), True)):
         _, notes = asked.told("diagnose", RUN, "--recipe", "throughput-drop", *given)
         assert ("not ended when they were last shipped" in notes) == missing, notes
