@@ -159,7 +159,8 @@ def _smallest(files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
     size = 0
     for one in sorted(files, key=lambda one: (one.file.merged, one.size_bytes)):
         too_large = size + one.size_bytes > LARGEST_BYTES
-        if len(chosen) == MOST_FILES or too_large or (one.file.merged and 4 * size < one.size_bytes):
+        too_early = one.file.merged and chosen and 4 * size < one.size_bytes
+        if len(chosen) == MOST_FILES or too_large or too_early:
             break
         chosen.append(one)
         size += one.size_bytes

@@ -14,12 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from archive.made import META, put_process
 from archive.reading import read
+from harness import PATIENCE_S
 from probe.archive import shipping
 from probe.archive.compaction import compact
 from probe.archive.store import FolderStore
 from probe.archive.throttle import Pace
+from probe.client import live_rows
 from probe.recording.tables import BY_NAME, Table
 from probe_cli.main import run as run_command
 from ranks import free_port
@@ -79,8 +83,9 @@ def everything(table: Table) -> str:
 
 
 def test_each_row_of_a_live_run_is_there_once_and_what_is_missing_is_named(
-    beside: Beside, record: Callable[..., Writer], tmp_path: Path
+    beside: Beside, record: Callable[..., Writer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(live_rows, "ROWS_S", PATIENCE_S)  # rows that come late are left out of a comparison
     store = FolderStore(tmp_path / "archive")
     address = f"127.0.0.1:{free_port()}"
     server = beside.start(PROBE_LISTEN=address, PROBE_SEAL_INTERVAL_S="0.1")
