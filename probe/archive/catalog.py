@@ -9,6 +9,7 @@ is opened was merged since: list again (`ObjectMissing`). Runs in whichever proc
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tempfile
@@ -25,8 +26,10 @@ from probe.base.errors import ArchiveInvalid, ObjectMissing
 if TYPE_CHECKING:
     import duckdb
 
-MOST_FILES = 2_000_000
-"""Of one listing; with more the archive is to be compacted, or asked about fewer runs."""
+MOST_FILES = 300_000
+"""Of one listing: three times what a statement may open. With more the archive is to be compacted first."""
+MOST_PROCESS_FILES = 20_000
+"""Of archive.processes: each takes 0.4 ms of a core, and merged they are a few for each month."""
 _TRIES = 8
 _LOOKS = 3
 """So often the files are listed for one that an index names; then it is taken to be lost."""
@@ -34,7 +37,8 @@ _AT_ONCE = 32
 """Objects that are read at the same time."""
 _NARROW = 64
 """Up to so many groups are listed one by one, more with the whole table."""
-_LARGEST_INDEX_BYTES = 16 << 20
+LARGEST_INDEX_BYTES = 64 << 20
+"""That of archive.processes has 40 bytes for each process of a month."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -48,8 +52,18 @@ class ArchivedFile(NamedTuple):
     name: str
     size_bytes: int
     file: DataFile
-    path: Path | None
-    """Its file, where the archive is a folder."""
+    folder: Path | None
+    """Where the archive is a folder: that folder."""
+
+    @property
+    def path(self) -> Path | None:
+        """Its file, where the archive is a folder."""
+        return None if self.folder is None else self.folder / self.name
+
+    @property
+    def place(self) -> str:
+        """Its path, faster; empty where the archive is no folder."""
+        return "" if self.folder is None else f"{self.folder}/{self.name}"
 
 
 class Index(NamedTuple):
@@ -63,8 +77,9 @@ class Index(NamedTuple):
 class Catalog:
     """What is in one archive."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, most_files: int = MOST_FILES) -> None:
         self.store = store
+        self._most_files = most_files
         self._indexes: dict[str, Index] = {}
         """By name; an index never changes."""
 
@@ -80,7 +95,9 @@ class Catalog:
 
         The filters are of files, not of rows: a merger holds all ranks and hosts of a run. `since` (wall
         time, ns) leaves out processes that ended before, as far as that is known."""
-        if hosts is None and since is None and (runs is None or table == dataset.PROCESSES.full_name):
+        if table == dataset.PROCESSES.full_name:  # each has rows of many runs
+            return self.listing(table)
+        if hosts is None and since is None and runs is None:
             found = self.listing(table, jobs=jobs)
             known: dict[str, dict[str, Any]] | None = None
         else:
@@ -117,14 +134,16 @@ class Catalog:
     ) -> list[ArchivedFile]:
         """The visible files of a table, or of one group of it, sorted by name."""
         top = f"table={dataset.encoded(table)}/"
-        prefixes = [top] if group is None else [group.folder]
-        if jobs is not None and group is None:
-            prefixes = [
-                f"{top}{date}job={dataset.encoded(job)}/" for date in self.store.folders(top) for job in jobs
-            ]
         for tries in range(_TRIES):
+            if group is not None:
+                prefixes = [group.folder]
+            else:
+                prefixes = [top + date for date in self.store.folders(top)]
+                if jobs is not None:
+                    prefixes = [f"{date}job={dataset.encoded(job)}/" for date in prefixes for job in jobs]
             listed = [
-                (one, file) for prefix in prefixes for one in self._bounded(prefix)
+                ArchivedFile(one.name, one.size_bytes, file, self.store.folder)
+                for one in self._listed(prefixes)
                 if (file := dataset.read_file(one.name)) is not None and file.group.table == table
             ]
             try:
@@ -180,6 +199,12 @@ class Catalog:
         name = dataset.PROCESSES.full_name
         for _ in range(_TRIES):
             files = _newest_of_each(self.listing(name))
+            if len(files) > MOST_PROCESS_FILES:
+                raise ArchiveInvalid(
+                    f"{self.store.url} has {len(files):,} files of {name}, at most {MOST_PROCESS_FILES:,} are"
+                    " read",
+                    hint="`probe archive --compact URL` merges them.",
+                )
             try:
                 rows = self._rows(files)
             except ObjectMissing:
@@ -197,25 +222,22 @@ class Catalog:
     def _index_names(self, prefixes: Iterable[str]) -> dict[Group, int]:
         """The highest generation of each group."""
         newest: dict[Group, int] = {}
-        for prefix in prefixes:
-            for one in self._bounded(dataset.INDEX + prefix):
-                found = dataset.read_index(one.name)
-                if found is not None:
-                    newest[found[0]] = max(newest.get(found[0], 0), found[1])
+        for one in self._listed([dataset.INDEX + prefix for prefix in prefixes]):
+            found = dataset.read_index(one.name)
+            if found is not None:
+                newest[found[0]] = max(newest.get(found[0], 0), found[1])
         return newest
 
     def _visible(
-        self, listed: Sequence[tuple[Listed, DataFile]], prefixes: Sequence[str], *, patient: bool
+        self, listed: Sequence[ArchivedFile], prefixes: Sequence[str], *, patient: bool
     ) -> list[ArchivedFile]:
         """The files that count. Raises `ObjectMissing` if an index names one that is not among them, unless
         not `patient`: then it is lost."""
-        groups: dict[Group, list[tuple[Listed, DataFile]]] = {}
-        for one, file in listed:
-            groups.setdefault(file.group, []).append((one, file))
-        unclear = [
-            group for group, members in groups.items()
-            if len(members) > 1 and any(file.merged for _, file in members)
-        ]
+        groups: dict[Group, list[ArchivedFile]] = {}
+        for one in listed:
+            groups.setdefault(one.file.group, []).append(one)
+        merged = {one.file.group for one in listed if one.file.merged}
+        unclear = [group for group in merged if len(groups[group]) > 1]
         narrow = [group.folder for group in unclear] if len(unclear) <= _NARROW else prefixes
         newest = self._index_names(narrow)
         named = {group: group.index_name(newest[group]) for group in unclear if group in newest}
@@ -223,17 +245,16 @@ class Catalog:
         found: list[ArchivedFile] = []
         for group, members in groups.items():
             index = indexes.get(group)
-            if patient and index is not None and not {one.name for one, _ in members}.issuperset(index.files):
+            if patient and index is not None and not {one.name for one in members}.issuperset(index.files):
                 raise ObjectMissing(f"{group.folder} was merged while it was listed")
-            for one, file in members if len(members) == 1 else _chosen(members, index):
-                found.append(ArchivedFile(one.name, one.size_bytes, file, self.store.path(one.name)))
+            found += members if len(members) == 1 else _chosen(members, index)
         return found
 
     def _read_index(self, name: str) -> Index:
         known = self._indexes.get(name)
         if known is None:
             found = dataset.read_index(name)
-            data = self.store.get(name, 0, _LARGEST_INDEX_BYTES)
+            data = self.store.get(name, 0, LARGEST_INDEX_BYTES)
             try:
                 told = json.loads(data)
                 known = Index(
@@ -252,14 +273,23 @@ class Catalog:
             self._indexes[name] = known
         return known
 
-    def _bounded(self, prefix: str) -> Iterator[Listed]:
-        for number, one in enumerate(self.store.list(prefix)):
-            if number >= MOST_FILES:
-                raise ArchiveInvalid(
-                    f"{self.store.url} has more than {MOST_FILES:,} files below {prefix}",
-                    hint="`probe archive --compact URL` merges them.",
-                )
-            yield one
+    def _listed(self, prefixes: Sequence[str]) -> Iterator[Listed]:
+        """All objects with these prefixes, which are listed at the same time: a store answers late."""
+        numbers = itertools.count(1)
+
+        def listed(prefix: str) -> list[Listed]:
+            found = []
+            for one in self.store.list(prefix):
+                if next(numbers) > self._most_files:
+                    top = prefix.partition("/")[0]
+                    raise ArchiveInvalid(
+                        f"{self.store.url} has more than {self._most_files:,} files below {top}/",
+                        hint="`probe archive --compact URL` merges them.",
+                    )
+                found.append(one)
+            return found
+
+        return itertools.chain.from_iterable(in_parallel(listed, prefixes))
 
     # Rows of archive.processes ----------------------------------------------
 
@@ -322,23 +352,25 @@ def in_parallel(function: Callable[[_T], _R], inputs: Sequence[_T]) -> list[_R]:
         return list(pool.map(function, inputs))
 
 
-def _chosen(
-    members: Sequence[tuple[Listed, DataFile]], index: Index | None
-) -> list[tuple[Listed, DataFile]]:
+def _chosen(members: Sequence[ArchivedFile], index: Index | None) -> list[ArchivedFile]:
     """The members of one group that hold its rows once."""
     merged = set(index.files) if index else set()
-    kept = [(one, file) for one, file in members if one.name in merged]
-    processes: dict[str, list[tuple[Listed, DataFile]]] = {}
-    for one, file in members:
-        held = index.holds.get(file.process, []) if index else []
-        if not file.merged and not holds(held, file.first, file.last):
-            processes.setdefault(file.process, []).append((one, file))
+    held = index.holds if index else {}
+    kept = []
+    processes: dict[str, list[ArchivedFile]] = {}
+    for one in members:
+        file = one.file
+        if file.merged:
+            if one.name in merged:
+                kept.append(one)
+        elif file.process not in held or not holds(held[file.process], file.first, file.last):
+            processes.setdefault(file.process, []).append(one)
     for found in processes.values():
         reached = -1
-        for one, file in sorted(found, key=lambda pair: (pair[1].first, -pair[1].last, pair[1].checksum)):
-            if file.last > reached:  # else inside another: it was written twice
-                kept.append((one, file))
-                reached = file.last
+        for one in sorted(found, key=lambda one: (one.file.first, -one.file.last, one.file.checksum)):
+            if one.file.last > reached:  # else inside another: it was written twice
+                kept.append(one)
+                reached = one.file.last
     return kept
 
 

@@ -1,4 +1,5 @@
-"""Compaction: merges the small files of a table and a run into few large ones, all ranks together.
+"""Compaction: merges the small files of a table and a run into few large ones, all ranks together; those of
+archive.processes of a month, all runs together.
 
 A merger is put under a name that no reader counts, then the group's next index is created, which names it and
 the rows that it holds: that is the commit, and of several compactors one creates it. What was replaced is
@@ -9,15 +10,16 @@ functions.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from probe.archive import catalog, dataset, rows
-from probe.archive.catalog import ArchivedFile, Catalog, Index
+from probe.archive.catalog import ArchivedFile, Catalog, Index, Ranges
 from probe.archive.dataset import DataFile, Group
 from probe.archive.store import Listed, Store
 from probe.base.errors import ArchiveInvalid, ObjectMissing
@@ -28,6 +30,10 @@ GRACE_S = 600.0
 LEAST_FILES = 2
 LARGEST_BYTES = 256 << 20
 """Of the files that become one; larger ones are left alone."""
+MOST_FILES = 500
+"""That become one at a time: the engine may hold all of them open, and a process may often open 1,024."""
+_MOST_LISTED = 10_000_000
+"""Files of one group: there are more than may be listed for a question because they were never merged."""
 _MEMORY = "2GB"
 _SORT = f"rank, process, {dataset.NUMBER}"
 _PROCESSES = dataset.PROCESSES.full_name
@@ -47,56 +53,103 @@ class Compacted(NamedTuple):
 def compact(store: Store, *, grace_s: float = GRACE_S, told: Callable[[str], object] = str) -> Compacted:
     """Merge what can be merged, and delete what was replaced long enough ago; `told` is called with each
     table. Raises `ArchiveUnavailable`, `ArchiveInvalid` or `OSError`."""
-    found = Catalog(store)
+    found = Catalog(store, most_files=_MOST_LISTED)
     merged = made = deleted = waiting = 0
     notes: list[str] = []
     for table in found.tables():
-        told(table)
-        groups: dict[Group, list[tuple[Listed, DataFile]]] = {}
-        for one in store.list(f"table={dataset.encoded(table)}/"):
-            file = dataset.read_file(one.name)
-            if file is not None and file.group.table == table:
-                groups.setdefault(file.group, []).append((one, file))
-        for group, listed in groups.items():
+        for group, listed in _groups(store, table):
             if len(listed) == 1 and listed[0][1].merged:
                 deleted += _remove_old_indexes(store, found, group)
                 continue
             removed, left = _remove_replaced(store, found, group, listed, grace_s)
             deleted, waiting = deleted + removed, waiting + left
             try:
-                count = _merge(store, found, group)
+                for count in _merge(store, found, group):
+                    merged, made, waiting = merged + count, made + 1, waiting + count
+                    told(f"{table}, {merged:,} files merged")
             except ArchiveInvalid as error:
                 notes.append(error.message)
-                continue
-            merged, made, waiting = merged + count, made + bool(count), waiting + count
     return Compacted(merged, made, deleted, waiting, notes)
 
 
-def _merge(store: Store, found: Catalog, group: Group) -> int:
-    """Merge the files of one group; returns how many became one, 0 for none."""
-    index = found.index(group)
-    try:
-        chosen = _smallest(found.listing(group.table, group=group))
-        if len(chosen) < LEAST_FILES:
-            return 0
-        with tempfile.TemporaryDirectory(prefix="probe-compact-") as folder:
-            path, count = _merged(store, chosen, Path(folder), group.table)
-            generation = (index.generation if index else 0) + 1
-            merger = dataset.merger_of(group, generation, count, rows.checksum(path))
+def _groups(store: Store, table: str) -> Iterator[tuple[Group, list[tuple[Listed, DataFile]]]]:
+    """The files of a table by group; listed by date, as there may be very many."""
+    top = f"table={dataset.encoded(table)}/"
+    for date in store.folders(top):
+        groups: dict[Group, list[tuple[Listed, DataFile]]] = {}
+        for one in store.list(top + date):
+            file = dataset.read_file(one.name)
+            if file is not None and file.group.table == table:
+                groups.setdefault(file.group, []).append((one, file))
+        yield from groups.items()
+
+
+def _merge(store: Store, found: Catalog, group: Group) -> Iterator[int]:
+    """Merge the files of one group, some at a time; yields how many became one. Raises `ArchiveInvalid`."""
+    index = found.index(group)  # before the listing: what is committed after it makes the next commit fail
+    files = found.listing(group.table, group=group)
+    with contextlib.suppress(ObjectMissing):  # merged by another since it was listed
+        while len(chosen := _smallest(files)) >= LEAST_FILES:
             held = {process: list(ranges) for process, ranges in (index.holds if index else {}).items()}
             for one in chosen:
                 if not one.file.merged:
-                    known = held.get(one.file.process, [])
-                    held[one.file.process] = catalog.union([*known, (one.file.first, one.file.last)])
+                    held.setdefault(one.file.process, []).append((one.file.first, one.file.last))
+            held = {process: catalog.union(ranges) for process, ranges in held.items()}
             replaced = {one.name for one in chosen}
-            kept = [name for name in (index.files if index else []) if name not in replaced]
-            store.put(merger.name, path)
-            state = Index(generation, [*kept, merger.name], held)
-            if not store.create(group.index_name(generation), catalog.as_json(state)):
-                return 0  # another compactor has committed; ours counts for nobody, and is removed later
-    except ObjectMissing:  # merged by another since it was listed
-        return 0
-    return len(chosen)
+            with tempfile.TemporaryDirectory(prefix="probe-compact-") as folder:
+                made = _merged(store, chosen, Path(folder), group.table)
+                committed = _commit(store, group, index, replaced, held, made)
+            if committed is None:
+                return
+            index, merger = committed
+            files = [*(one for one in files if one.name not in replaced), merger]
+            yield len(chosen)
+
+
+def _commit(
+    store: Store, group: Group, index: Index | None, replaced: Collection[str], held: dict[str, Ranges],
+    made: tuple[Path, int],
+) -> tuple[Index, ArchivedFile] | None:
+    """Put a file of so many rows, and create the index that names it for those `replaced`; None if another
+    compactor has committed: then it counts for nobody, and is removed later. Raises `ArchiveInvalid`."""
+    path, count = made
+    generation = (index.generation if index else 0) + 1
+    kept = [name for name in (index.files if index else []) if name not in replaced]
+    merger = dataset.merger_of(group, generation, count, rows.checksum(path))
+    after = Index(generation, [*kept, merger.name], held)
+    state = catalog.as_json(after)
+    if len(state) > catalog.LARGEST_INDEX_BYTES:
+        raise ArchiveInvalid(f"the files of {group.folder} are left as they are: their index is too large")
+    size = path.stat().st_size
+    store.put(merger.name, path)
+    if not store.create(group.index_name(generation), state):
+        return None
+    return after, ArchivedFile(merger.name, size, merger, store.folder)
+
+
+def forget(store: Store, group: Group, processes: Collection[str]) -> None:
+    """Remove the rows of some processes from a group of many runs (`dataset.processes_of`). Killed meanwhile,
+    it leaves them or removes them, and can be repeated. Raises `ArchiveUnavailable` or `ArchiveInvalid`."""
+    listed = [(one.name, dataset.read_file(one.name)) for one in store.list(group.folder)]
+    store.delete([name for name, file in listed if file is not None and file.process in processes])
+    found = Catalog(store)
+    for _ in range(_TRIES):
+        index = found.index(group)
+        if index is None or not index.holds.keys() & set(processes):
+            return
+        merged = [one for one in found.listing(group.table, group=group) if one.file.merged]
+        held = {process: ranges for process, ranges in index.holds.items() if process not in processes}
+        with tempfile.TemporaryDirectory(prefix="probe-compact-") as folder:
+            try:
+                made = _merged(store, merged, Path(folder), group.table, processes)
+            except ObjectMissing:
+                continue
+            if _commit(store, group, index, {one.name for one in merged}, held, made):
+                return
+    raise ArchiveInvalid(f"{group.folder} changes too fast for rows to be removed", hint="Try again.")
+
+
+_TRIES = 8
 
 
 def _smallest(files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
@@ -105,15 +158,19 @@ def _smallest(files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
     chosen: list[ArchivedFile] = []
     size = 0
     for one in sorted(files, key=lambda one: (one.file.merged, one.size_bytes)):
-        if size + one.size_bytes > LARGEST_BYTES or (one.file.merged and 4 * size < one.size_bytes):
+        too_large = size + one.size_bytes > LARGEST_BYTES
+        too_early = one.file.merged and chosen and 4 * size < one.size_bytes
+        if len(chosen) == MOST_FILES or too_large or too_early:
             break
         chosen.append(one)
         size += one.size_bytes
     return chosen
 
 
-def _merged(store: Store, files: Sequence[ArchivedFile], folder: Path, table: str) -> tuple[Path, int]:
-    """The rows of the files, each once, as one file; and their number."""
+def _merged(
+    store: Store, files: Sequence[ArchivedFile], folder: Path, table: str, without: Collection[str] = ()
+) -> tuple[Path, int]:
+    """The rows of the files, each once, as one file; and their number. `without`: processes left out."""
     import duckdb
 
     paths = []
@@ -131,8 +188,11 @@ def _merged(store: Store, files: Sequence[ArchivedFile], folder: Path, table: st
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         source = f"read_parquet([{listed}], hive_partitioning = false, union_by_name = true)"
         newest = f" QUALIFY {dataset.NUMBER} = max({dataset.NUMBER}) OVER (PARTITION BY process)"
-        query = f"SELECT * FROM {source}{newest if table == _PROCESSES else ''} ORDER BY {_SORT}"
-        rows.copy(connection, query, target)
+        query = (
+            f"SELECT * FROM {source} WHERE NOT list_contains(?::VARCHAR[], process)"
+            f"{newest if table == _PROCESSES else ''} ORDER BY {_SORT}"
+        )
+        rows.copy(connection, query, target, [list(without)])
         row = connection.execute(f"SELECT count(*) FROM read_parquet('{target}')").fetchone()
     except duckdb.Error as error:
         for one in files:

@@ -2,11 +2,13 @@
 
     table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/rank=K/PROCESS-FIRST-LAST-CHECKSUM.parquet
     table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/rank=all/GENERATION-1-ROWS-CHECKSUM.parquet
+    table=archive.processes/date=MONTH-01/job=%/run=%/attempt=0/rank=K/PROCESS-NUMBER-NUMBER-CHECKSUM.parquet
     index/table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/GENERATION.json
     files/date=D/job=J/run=R/attempt=A/rank=K/PROCESS/journal.bin …
 
 A file of one process holds all rows of a table from number FIRST to number LAST, so that names alone say
-which rows are there. A file with `rank=all` is a merger (`compaction`) and counts only if an index names it.
+which rows are there. Rows of archive.processes lie by month and not by run, so that those of many runs can be
+merged into one file. A file with `rank=all` is a merger (`compaction`) and counts only if an index names it.
 Values are percent-encoded: whatever a run is called, it is one part of a name. Names are read back from
 stores that others can write, so what does not match is None. Standard library only; any thread.
 """
@@ -80,10 +82,9 @@ _GROUP = (
     rf"table=(?P<table>{_VALUE})/date=(?P<date>\d{{4}}-\d\d-\d\d)/job=(?P<job>{_VALUE})/run=(?P<run>{_VALUE})"
     r"/attempt=(?P<attempt>\d{1,10})"
 )
-_FILE = re.compile(
-    rf"{_GROUP}/rank=(?P<rank>\d{{1,7}}|none|all)"
-    r"/(?P<process>[0-9a-f]{16})-(?P<first>\d{12,19})-(?P<last>\d{12,19})-(?P<checksum>[0-9a-f]{8})\.parquet"
-)
+_FOLDER = re.compile(rf"{_GROUP}/rank=(?P<rank>\d{{1,7}}|none|all)")
+_NUMBERED = r"([0-9]{12}|[1-9][0-9]{12,18})"
+_ROWS = re.compile(rf"([0-9a-f]{{16}})-{_NUMBERED}-{_NUMBERED}-([0-9a-f]{{8}})\.parquet")
 _INDEX = re.compile(rf"{INDEX}{_GROUP}/(?P<generation>\d{{8}})\.json")
 _ALL, _NONE = "all", "none"
 
@@ -180,7 +181,14 @@ def date_of(t_ns: int) -> str:
 
 def group_of(meta: Meta, table: str) -> Group:
     """Where the rows of one table of a recorded process belong."""
+    if table == PROCESSES.full_name:
+        return processes_of(meta.started_ns)
     return Group(table, date_of(meta.started_ns), meta.job, meta.run, meta.attempt)
+
+
+def processes_of(started_ns: int) -> Group:
+    """Where the rows of archive.processes belong of processes that started in that month, of all runs."""
+    return Group(PROCESSES.full_name, f"{date_of(started_ns)[:-2]}01", "", "", 0)
 
 
 def file_of(meta: Meta, table: str, first: int, last: int, checksum: int) -> DataFile:
@@ -191,8 +199,8 @@ def file_of(meta: Meta, table: str, first: int, last: int, checksum: int) -> Dat
 
 
 def merger_of(group: Group, generation: int, rows: int, checksum: int) -> DataFile:
-    """The file for the merged rows of a group."""
-    return DataFile(group, None, True, f"{generation:016x}", 1, rows, f"{checksum:08x}")
+    """The file for the merged rows of a group. One without rows is a file, too: it replaces others."""
+    return DataFile(group, None, True, f"{generation:016x}", 1, max(1, rows), f"{checksum:08x}")
 
 
 def files_folder(meta: Meta) -> str:
@@ -206,16 +214,29 @@ def files_folder(meta: Meta) -> str:
 
 def read_file(name: str) -> DataFile | None:
     """The file of rows that has this name; None if it is none."""
-    match = _FILE.fullmatch(name)
-    if match is None:
+    folder, _, own = name.rpartition("/")
+    match = _ROWS.fullmatch(own)
+    said = None if match is None else _read_folder(folder)
+    if match is None or said is None:
         return None
-    told = match["rank"]
-    first, last = int(match["first"]), int(match["last"])
+    process, told, upto, checksum = match.groups()
+    first, last = int(told), int(upto)
     if first > last or last >= 1 << 63:
         return None
+    return DataFile(*said, process, first, last, checksum)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _read_folder(folder: str) -> tuple[Group, int | None, bool] | None:
+    """The group, the rank and whether they are mergers, of the files in a folder: of many, so it is kept."""
+    match = _FOLDER.fullmatch(folder)
+    if match is None:
+        return None
+    group, told = _group(match), match["rank"]
     rank = None if told in (_ALL, _NONE) else int(told)
-    found = DataFile(_group(match), rank, told == _ALL, match["process"], first, last, match["checksum"])
-    return found if found.name == name else None
+    if folder != f"{group.folder}rank={told if rank is None else rank}":
+        return None
+    return group, rank, told == _ALL
 
 
 def read_index(name: str) -> tuple[Group, int] | None:

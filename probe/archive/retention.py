@@ -1,16 +1,16 @@
 """Retention: which runs of an archive are too old, or too many, and how they are deleted.
 
-A run is deleted whole, all its attempts' tables, indexes and files; its rows of archive.processes last, so
+Runs are deleted whole, their tables, indexes and files; their rows of archive.processes last, so
 that a deletion that was interrupted is found again. Runs in `probe archive`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from probe.archive import dataset
+from probe.archive import compaction, dataset
 from probe.archive.catalog import Catalog
 from probe.archive.store import Store
 
@@ -40,12 +40,7 @@ def runs(store: Store) -> list[Run]:
     found: dict[tuple[str, ...], Run] = {}
     since_ns = int((time.time() - LIVE_S) * 1e9)
     for row in Catalog(store).processes():
-        date = dataset.date_of(int(row["started_ns"] or 0))
-        told = Run(
-            date, str(row["job"]), str(row["run"]), int(row["attempt"]),
-            max(filter(None, (row["started_ns"], row["ended_ns"], row["last_t_ns"])), default=0),
-            row["state"] == "running" and (row["updated_ns"] or 0) > since_ns, 0,
-        )
+        told = _run(row, since_ns)
         key = _key(told)
         known = found.get(key, told)
         last_ns, lives = max(told.last_ns, known.last_ns), told.lives or known.lives
@@ -66,16 +61,34 @@ def chosen(found: Sequence[Run], older_than_s: float | None, keep_bytes: int | N
     return wanted
 
 
-def delete(store: Store, run: Run) -> None:
-    """Delete one run. Raises `ArchiveUnavailable`."""
-    last = dataset.PROCESSES.full_name
-    folder = dataset.Group("", run.date, run.job, run.run, run.attempt).folder.partition("/")[2]
-    for table in sorted(Catalog(store).tables(), key=lambda table: table == last):
-        group = dataset.Group(table, run.date, run.job, run.run, run.attempt)
-        if table == last:
-            store.delete([one.name for one in store.list(dataset.FILES + folder)])
-        for prefix in (group.folder, group.index_folder):
-            store.delete([one.name for one in store.list(prefix)])
+def delete(store: Store, wanted: Sequence[Run]) -> None:
+    """Delete runs. Raises `ArchiveUnavailable` or `ArchiveInvalid`."""
+    found = Catalog(store)
+    tables = found.tables()
+    for run in wanted:
+        folder = dataset.Group("", run.date, run.job, run.run, run.attempt).folder.partition("/")[2]
+        for table in tables:
+            group = dataset.Group(table, run.date, run.job, run.run, run.attempt)
+            for prefix in (group.folder, group.index_folder):
+                store.delete([one.name for one in store.list(prefix)])
+        store.delete([one.name for one in store.list(dataset.FILES + folder)])
+    keys = set(map(_key, wanted))
+    gone: dict[dataset.Group, set[str]] = {}
+    for row in found.processes():
+        if _key(_run(row)) in keys:
+            group = dataset.processes_of(int(row["started_ns"] or 0))
+            gone.setdefault(group, set()).add(str(row["process"]))
+    for group, processes in gone.items():
+        compaction.forget(store, group, processes)
+
+
+def _run(row: Mapping[str, Any], since_ns: int = 0) -> Run:
+    """The run of a row of archive.processes, as that process tells it."""
+    return Run(
+        dataset.date_of(int(row["started_ns"] or 0)), str(row["job"]), str(row["run"]), int(row["attempt"]),
+        max(filter(None, (row["started_ns"], row["ended_ns"], row["last_t_ns"])), default=0),
+        row["state"] == "running" and (row["updated_ns"] or 0) > since_ns, 0,
+    )
 
 
 def _key(run: Run) -> tuple[str, ...]:

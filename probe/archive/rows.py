@@ -236,7 +236,7 @@ def _write(
 
 
 def copy(
-    connection: duckdb.DuckDBPyConnection, query: str, path: Path, parameters: Sequence[str] = ()
+    connection: duckdb.DuckDBPyConnection, query: str, path: Path, parameters: Sequence[Any] = ()
 ) -> None:
     """Write a query's rows as a file of an archive."""
     metadata = {dataset.SCHEMA_KEY: str(dataset.SCHEMA), dataset.VERSION_KEY: __version__}

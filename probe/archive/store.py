@@ -52,6 +52,10 @@ class Store(Protocol):
     url: str
     """Without credentials."""
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder whose files its objects are, by their names; None where they are no files."""
+
     def list(self, prefix: str = "") -> Iterator[Listed]:
         """All objects whose names begin with `prefix` (empty, or with a `/` at its end), in no order."""
 
@@ -69,9 +73,6 @@ class Store(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; one that is gone already is no error."""
-
-    def path(self, name: str) -> Path | None:
-        """The file of an object; None where it is none."""
 
 
 def open_store(url: str, environ: Mapping[str, str] | None = None) -> Store:
@@ -117,23 +118,25 @@ class FolderStore:
     def list(self, prefix: str = "") -> Iterator[Listed]:
         """See `Store`; links are not followed."""
         with _said_of(self.url):
-            yield from self._walk(prefix)
-
-    def _walk(self, prefix: str) -> Iterator[Listed]:
-        try:
-            entries = os.scandir(f"{self.url}/{prefix}")
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        with entries:
-            for entry in sorted(entries, key=lambda one: one.name):
-                if entry.name.startswith("."):
+            waiting = [prefix]
+            while waiting:
+                place = waiting.pop()
+                try:
+                    entries = os.scandir(f"{self.url}/{place}")
+                except (FileNotFoundError, NotADirectoryError):
                     continue
-                if entry.is_dir(follow_symlinks=False):
-                    yield from self._walk(f"{prefix}{entry.name}/")
-                elif entry.is_file(follow_symlinks=False):
-                    with contextlib.suppress(FileNotFoundError):
-                        found = entry.stat(follow_symlinks=False)
-                        yield Listed(prefix + entry.name, found.st_size, found.st_mtime_ns)
+                with entries:
+                    for entry in entries:
+                        if entry.name.startswith("."):
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(f"{place}{entry.name}/")
+                        elif entry.is_file(follow_symlinks=False):
+                            try:
+                                found = entry.stat(follow_symlinks=False)
+                            except FileNotFoundError:
+                                continue
+                            yield Listed(place + entry.name, found.st_size, found.st_mtime_ns)
 
     def folders(self, prefix: str = "") -> Sequence[str]:
         """See `Store`."""
@@ -190,10 +193,6 @@ class FolderStore:
                         folder.rmdir()
                     except OSError:
                         break
-
-    def path(self, name: str) -> Path | None:
-        """See `Store`."""
-        return self._file(name)
 
     def _file(self, name: str) -> Path:
         """Raises `UsageError` for a name that leaves the folder."""
@@ -260,6 +259,8 @@ def _said_of(url: str) -> Iterator[None]:
 
 class ObjectStore:
     """An archive in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure."""
+
+    folder = None
 
     def __init__(self, url: str, environ: Mapping[str, str]) -> None:
         try:
@@ -355,10 +356,6 @@ class ObjectStore:
                 chosen, left = left[:_MOST_DELETED], left[_MOST_DELETED:]
                 with contextlib.suppress(FileNotFoundError):
                     obstore.delete(self._store, chosen)
-
-    def path(self, name: str) -> Path | None:
-        """See `Store`."""
-        return None
 
     def _again(self, ask: Callable[[], _T], reads: bool = False) -> _T:
         """The answer of a request that may be repeated: obstore does not repeat one whose answer was cut."""

@@ -1,7 +1,7 @@
 """Rows of runs that live, for a question over an archive that does not have them yet.
 
     servers, notes = named_servers(["node1:7130"], settings)
-    files, more = LiveRows(servers)(tails)      # a `fleet.unsealed.Source`
+    sent = LiveRows(servers).rows(tails)        # a `fleet.unsealed.Source`
 
 Only servers that the user named are asked: in the command line, in PROBE_PEERS, and the one of this
 PROBE_DIR. An archive's rows never name one: whoever can write to the archive would choose who gets the token.
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from probe.archive import typed_rows
 from probe.archive.dataset import IDENTITY, process_id_of
+from probe.base import clock
 from probe.base.errors import ProbeError, ServerUnavailable, SettingInvalid, UsageError
 from probe.base.settings import Settings
 from probe.bundle import cleaning
@@ -33,7 +34,7 @@ from probe.client import endpoints
 from probe.client.answer import Answer
 from probe.client.endpoints import Address, is_loopback
 from probe.client.transport import Transport, UnixTransport, open_transport
-from probe.fleet.unsealed import Tail, named
+from probe.fleet.unsealed import Sent, Tail, named
 from probe.recording import places
 from probe.recording.tables import BY_NAME, Column
 
@@ -52,7 +53,10 @@ _LARGEST_PEERS_BYTES = 1 << 20
 _MEMORY_BYTES = 1 << 30
 _TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")
 """Of columns that are recorded."""
+_ENDED = ("finished", "failed", "dead")
 _V = TypeVar("_V")
+_Listed = dict[str, dict[str, Any]]
+"""Rows of `GET /v1/processes` by the process's id."""
 
 Servers = dict[str, Callable[[], Transport]]
 """How to reach each server, by the name that notes give it."""
@@ -63,11 +67,6 @@ class _Found(NamedTuple):
 
     pid: int
     tails: list[Tail]
-
-
-class _Sent(NamedTuple):
-    files: list[tuple[Tail, bytes]]
-    notes: list[str]
 
 
 def named_servers(given: Sequence[str], settings: Settings) -> tuple[Servers, list[str]]:
@@ -117,27 +116,56 @@ class LiveRows:
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._transports: dict[str, Transport] = {}
-        self._listed: dict[str, dict[str, int] | ProbeError] | None = None
+        self._listed: dict[str, _Listed | ProbeError] | None = None
 
-    def __call__(self, wanted: Sequence[Tail]) -> tuple[list[tuple[Tail, bytes]], list[str]]:
-        """The rows of those that were found, and notes on what is missing."""
+    def _processes(self) -> tuple[dict[str, tuple[str, dict[str, Any]]], list[str]]:
+        """The processes of all servers by id, each with the server's name; and which do not answer."""
         if self._listed is None:
             self._listed = _at_once(self._servers, self._list, LISTED_S)
+        found: dict[str, tuple[str, dict[str, Any]]] = {}
+        notes = []
+        for name, one in self._listed.items():
+            if isinstance(one, ProbeError):
+                notes.append(_about(name, one))
+            else:
+                found = {**{process: (name, row) for process, row in one.items()}, **found}
+        return found, notes
+
+    def _lost(self, what: str, rows: Collection[Mapping[str, Any]]) -> list[str]:
+        if not rows:
+            return []
+        why = "no server that was asked has them" if self._servers else (
+            "no server was named: --server HOST:PORT, or PROBE_PEERS"
+        )
+        return [f"{what}, {why}: {named(rows)}"]
+
+    def states(self, living: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """See `Source`."""
+        listed, notes = self._processes()
+        found: dict[str, dict[str, Any]] = {}
+        lost = []
+        for row in living:
+            known = listed.get(str(row["process"]))
+            if known is None:
+                lost.append(row)
+            else:
+                found[str(row["process"])] = _newer(row, known[1])
+        return found, [*notes, *self._lost("as they were when they were last shipped", lost)]
+
+    def rows(self, wanted: Sequence[Tail]) -> Sent:
+        """See `Source`."""
+        listed, notes = self._processes()
         files: list[tuple[Tail, bytes]] = []
-        notes = [_about(name, one) for name, one in self._listed.items() if isinstance(one, ProbeError)]
+        partly: set[str] = set()
         where: dict[str, dict[str, _Found]] = {}
         lost: dict[str, Mapping[str, Any]] = {}
         for tail in wanted:
             process = str(tail.process["process"])
-            known = [
-                (name, one[process]) for name, one in self._listed.items()
-                if not isinstance(one, ProbeError) and process in one
-            ]
-            if not known:
+            if process not in listed:
                 lost[process] = tail.process
                 continue
-            name, pid = known[0]
-            where.setdefault(name, {}).setdefault(process, _Found(pid, [])).tails.append(tail)
+            name, row = listed[process]
+            where.setdefault(name, {}).setdefault(process, _Found(row["pid"], [])).tails.append(tail)
         limit = max(1, MOST_ROWS // max(1, len(wanted)))
         answers = _at_once(
             where, lambda name: self._rows(name, list(where[name].values()), limit), ROWS_S + _MADE_S
@@ -146,33 +174,33 @@ class LiveRows:
             if isinstance(sent, ProbeError):
                 rows = [tail.process for one in where[name].values() for tail in one.tails]
                 notes.append(f"{_about(name, sent)}; the newest rows are missing: {named(rows)}")
+                partly |= {str(row["process"]) for row in rows}
             else:
                 files += sent.files
                 notes += sent.notes
-        if lost:
-            why = "no server that was asked has them" if self._servers else (
-                "no server was named: --server HOST:PORT, or PROBE_PEERS"
-            )
-            notes.append(f"the newest rows are missing, {why}: {named(lost.values())}")
-        return files, list(dict.fromkeys(notes))
+                partly |= sent.partly
+        notes += self._lost("the newest rows are missing", list(lost.values()))
+        return Sent(files, list(dict.fromkeys(notes)), partly | set(lost))
 
-    def _list(self, name: str) -> dict[str, int]:
-        """The processes of a server: pids by id. Of several with one pid it means the newest."""
+    def _list(self, name: str) -> _Listed:
+        """The processes of a server by id. Of several with one pid it means the newest."""
         transport = self._transports[name] = self._servers[name]()
         answer = transport.request("GET", "/v1/processes", None, LISTED_S)
         try:
-            rows = [
-                (int(one["started_ns"]), int(one["pid"]), str(one["host"])) for one in answer["processes"]
-            ]
+            rows = sorted((int(one["started_ns"]), int(one["pid"]), str(one["host"]), number)
+                          for number, one in enumerate(answer["processes"]))
+            newest = {pid: (process_id_of(cleaning.text(host), pid, t_ns), place)
+                      for t_ns, pid, host, place in rows}
+            return {process: {**answer["processes"][place], "pid": pid}
+                    for pid, (process, place) in newest.items()}
         except (KeyError, TypeError, ValueError):
             raise ServerUnavailable(f"{name} answers no list of processes") from None
-        newest = {pid: process_id_of(cleaning.text(host), pid, t_ns) for t_ns, pid, host in sorted(rows)}
-        return {process: pid for pid, process in newest.items()}
 
-    def _rows(self, name: str, found: Sequence[_Found], limit: int) -> _Sent:
+    def _rows(self, name: str, found: Sequence[_Found], limit: int) -> Sent:
         """The rows of a server's processes; what it refuses is a note."""
         files: list[tuple[Tail, bytes]] = []
         notes: list[str] = []
+        partly: set[str] = set()
         until = time.monotonic() + ROWS_S
         for pid, tail in ((one.pid, tail) for one in found for tail in one.tails):
             who = f"{named([tail.process])}, {tail.table}"
@@ -187,13 +215,30 @@ class LiveRows:
                 answer = Answer.parse(self._transports[name].request("POST", "/v1/query", body, left_s))
             except ProbeError as error:
                 notes.append(f"{who}: its newest rows are missing: {error.message}")
+                partly.add(str(tail.process["process"]))
                 continue
             notes += [f"{who}: {note}" for note in answer.notes]
             if answer.truncated:
                 notes.append(f"{who}: of its newest rows only the first {len(answer):,} are used")
+                partly.add(str(tail.process["process"]))
             if answer.rows:
                 files.append((tail, _file(answer, tail)))
-        return _Sent(files, notes)
+        return Sent(files, notes, partly)
+
+
+def _newer(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server says now of a process, as columns of archive.processes; what it does not know stays."""
+    now_ns = clock.wall_ns()
+    ended = told.get("state") in _ENDED and type(told.get("ended_ns")) is int
+    found: dict[str, Any] = {"updated_ns": now_ns}
+    if ended:
+        found |= {name: told.get(name) for name in ("state", "ended_ns", "exit_status")}
+        found["how"] = cleaning.text(str(told.get("how") or "")) or None
+    if type(step := told.get("step")) is int:
+        found["steps"] = max(step + 1, row["steps"] or 0)
+    if isinstance(seen_s := told.get("last_seen_s"), (int, float)):
+        found["last_t_ns"] = max(now_ns - int(seen_s * 1e9), row["last_t_ns"] or 0)
+    return found
 
 
 def _about(name: str, error: ProbeError) -> str:

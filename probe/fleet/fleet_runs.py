@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,19 +24,17 @@ from probe.archive.store import Store
 from probe.base.errors import ArchiveInvalid, EndpointUnknown, ObjectMissing, ProbeError
 from probe.fleet import unsealed
 from probe.fleet.archived_tables import LIVE, mentioned
+from probe.fleet.local_files import TRIES, LocalFiles
 from probe.fleet.worker_process import WorkerProcess
 from probe.recording import declared
 from probe.recording.tables import BY_NAME
 
 MOST_FILES = 100_000
 """Files that one statement may open; more are slow to open, and are to be compacted first."""
-MOST_FETCHED_BYTES = 16 << 30
-"""Of an object store, the bytes that one command fetches."""
 _NARROW = 64
 """Up to so many runs are listed one by one, more with the whole table."""
 _MOST_DAMAGED = 8
 """Damaged files that are left out of one answer."""
-_MANY_BYTES = 4 << 20
 _LEAST_MEMORY_BYTES = 512 << 20
 
 
@@ -55,6 +52,10 @@ class Narrowing(NamedTuple):
             last = max((int(row[name]) for name in _LAST if row.get(name) is not None), default=None)
             if last is not None and last < self.since_ns:
                 return False
+        return self.names(row)
+
+    def names(self, row: Mapping[str, Any]) -> bool:
+        """Whether a process counts, whenever it ran."""
         return (
             (not self.jobs or row["job"] in self.jobs) and (not self.runs or row["run"] in self.runs)
             and (not self.hosts or row["host"] in self.hosts)
@@ -146,17 +147,22 @@ class Fleet:
     """One archive, and a worker that answers questions about it."""
 
     def __init__(
-        self, store: Store, narrowing: Narrowing | None = None, limits: Limits | None = None
+        self, store: Store, narrowing: Narrowing | None = None, limits: Limits | None = None,
+        source: unsealed.Source | None = None,
     ) -> None:
+        """`source`: whom to ask for what is not in the archive yet of processes that live."""
         narrowing, limits = narrowing or Narrowing(), limits or Limits()
         self.catalog = Catalog(store)
         self.narrowing = narrowing
         self.limits = limits
         self._store = store
-        self._fetched = tempfile.TemporaryDirectory(prefix="probe-fleet-")
-        self._fetched_bytes = 0
+        self.local = LocalFiles(store)
         self._worker = self.new_worker()
+        self._source = source
         self._processes: list[dict[str, Any]] | None = None
+        self._unended: set[str] = set()
+        """The processes that had not ended when they were last shipped."""
+        self._live_notes: list[str] = []
         self._listings: dict[str, list[ArchivedFile]] = {}
 
     def __enter__(self) -> Fleet:
@@ -164,13 +170,11 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self._worker.close()
-        self._fetched.cleanup()
+        self.local.close()
 
     def new_worker(self, threads: int | None = None) -> WorkerProcess:
         """A worker that can read this archive's files."""
-        root = self._store.path("table=x")
-        folders = [Path(self._fetched.name), *([root.parent] if root is not None else [])]
-        worker = WorkerProcess(folders, self.limits.memory_bytes, threads or self.limits.threads)
+        worker = WorkerProcess(self.local.folders, self.limits.memory_bytes, threads or self.limits.threads)
         if self.__dict__.get("_processes") is not None:
             worker.knows(self._processes_json())
         return worker
@@ -180,8 +184,16 @@ class Fleet:
     def processes(self) -> list[dict[str, Any]]:
         """The rows of archive.processes that count, each with its date."""
         if self._processes is None:
-            found = [row for row in self.catalog.processes() if self.narrowing.includes(row)]
-            self._processes = [{**row, "date": date_of(int(row["started_ns"] or 0))} for row in found]
+            found = self.catalog.processes()
+            self._unended = {str(row["process"]) for row in found if unsealed.lives(row)}
+            if self._source is not None and self._unended:
+                living = [row for row in found if str(row["process"]) in self._unended]
+                newer, self._live_notes = self._source.states(list(filter(self.narrowing.names, living)))
+                found = [{**row, **newer.get(str(row["process"]), {})} for row in found]
+            self._processes = [
+                {**row, "date": date_of(int(row["started_ns"] or 0))}
+                for row in found if self.narrowing.includes(row)
+            ]
             self._worker.knows(self._processes_json())
         return self._processes
 
@@ -241,6 +253,7 @@ class Fleet:
                 plan.notes.append(f"{name} is read from living processes: an archive has no rows of it")
         if PROCESSES.full_name in plan.files:
             self.processes()
+            plan.notes += self._live_notes
         count = sum(map(len, plan.files.values()))
         if count > MOST_FILES:
             raise ArchiveInvalid(
@@ -275,7 +288,9 @@ class Fleet:
 
     def _living(self, scans: list[list[list[str]]] | None) -> list[Mapping[str, Any]]:
         """The processes that these scans can read and that had not ended when they were last shipped."""
-        living = [place for place, row in enumerate(self.processes()) if unsealed.lives(row)]
+        living = [
+            place for place, row in enumerate(self.processes()) if str(row["process"]) in self._unended
+        ]
         places = self._places(_usable(scans), b"") if living else []
         return [self.processes()[place] for place in living if places is None or place in places]
 
@@ -296,7 +311,7 @@ class Fleet:
             if name not in BY_NAME and name != PROCESSES.full_name:
                 files = self.files(name, None)
                 if files:
-                    found[name] = self.local(files[-1:])[0]
+                    found[name] = self.local.paths(files[-1:])[0]
         return found
 
     def files(self, table: str, processes: Sequence[Mapping[str, Any]] | None) -> list[ArchivedFile]:
@@ -337,117 +352,108 @@ class Fleet:
                     found[key].setdefault(table, []).append(one)
         return [found[run.key] for run in runs]
 
-    def local(self, files: Sequence[ArchivedFile]) -> list[str]:
-        """The paths of files, which are fetched first where the archive is no folder."""
-        missing = [one for one in files if one.path is None and not self._copy(one).exists()]
-        self._fetched_bytes += sum(one.size_bytes for one in missing)
-        if self._fetched_bytes > MOST_FETCHED_BYTES:
-            raise ArchiveInvalid(
-                f"the statement reads {self._fetched_bytes:,} bytes of {self._store.url}, "
-                f"at most {MOST_FETCHED_BYTES:,} are fetched",
-                hint="Narrow it by --since, --job, --host or --run, or ask on the hosts of --ray.",
-            )
-        in_parallel(self._fetch, missing)
-        return [str(one.path or self._copy(one)) for one in files]
-
-    def _copy(self, one: ArchivedFile) -> Path:
-        return Path(self._fetched.name, one.name)
-
-    def _fetch(self, one: ArchivedFile) -> None:
-        place = self._copy(one)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_name(f".{place.name}")
-        with open(part, "wb") as file:
-            for first in range(0, one.size_bytes, _MANY_BYTES):
-                file.write(self._store.get(one.name, first, min(_MANY_BYTES, one.size_bytes - first)))
-        part.rename(place)  # a part of a file is never taken for it
-
     # Statements ---------------------------------------------------------------------
 
-    def query(
-        self, sql: str, content: bytes = b"", source: unsealed.Source | None = None
-    ) -> Answered:
-        """The rows of a statement. `content`: what runs answered, for the outer statement of `--per-run`;
-        `source`: whom to ask for what is not in the archive yet of runs that live.
+    def query(self, sql: str, content: bytes = b"") -> Answered:
+        """The rows of a statement. `content`: what runs answered, for the outer statement of `--per-run`.
 
         A file that is gone by the time it is opened was merged: what there is now is read then. A damaged one
         is left out, and a note says so."""
         damaged: set[str] = set()
-        again = True
-        if source is not None:
+        tries_left = TRIES
+        if self._source is not None:
             self.processes()
         while True:
-            plan = self.plan(sql, content)
-            files = {
-                table: [one for one in found if one.name not in damaged]
-                for table, found in plan.files.items()
-            }
-            paths = {table: self.local(found) for table, found in files.items()}
+            files: dict[str, list[ArchivedFile]] = {}
             try:
-                rows, missing = self._unsealed(plan, source)
-            except ObjectMissing:
-                if not again:
-                    raise
-                again = False
-                continue
-            for table, path in rows:
-                paths[table].append(path)
-            request = {
-                "ask": "query", "sql": sql, "files": paths, "tables": plan.tables, "columns": plan.columns,
-                "limit": self.limits.rows, "some": self.narrowing.parts,
-            }
-            try:
+                plan = self.plan(sql, content)
+                files = {
+                    table: [one for one in found if one.name not in damaged]
+                    for table, found in plan.files.items()
+                }
+                paths = {table: self.local.paths(found) for table, found in files.items()}
+                rows, missing = self._unsealed(plan)
+                for table, more in rows.items():
+                    paths[table] += more
+                request = {
+                    "ask": "query", "sql": sql, "files": paths, "tables": plan.tables,
+                    "columns": plan.columns, "limit": self.limits.rows, "some": self.narrowing.parts,
+                }
                 _, body = self._worker.ask(request, self.limits.timeout_s, content)
             except ProbeError as error:
-                about = getattr(error, "about", "")
-                named = self._named(about, files)
-                if named is None:
-                    raise
-                if not Path(self.local([named])[0]).exists() and again:
-                    again = False
+                named = self.local.named(error, files)
+                if tries_left and self.local.is_gone(error, files):
+                    tries_left -= 1
                     self._listings.clear()
-                    continue
-                damaged.add(named.name)
-                if len(damaged) > _MOST_DAMAGED:
+                elif named is not None and len(damaged) < _MOST_DAMAGED:
+                    damaged.add(named.name)
+                else:
                     raise
                 continue
             answer = json.loads(body)
             notes = [*plan.notes, *missing, *(f"damaged and left out: {name}" for name in sorted(damaged))]
-            return Answered({**answer, "notes": notes}, plan)
+            return Answered({**answer, "notes": list(dict.fromkeys(notes))}, plan)
 
-    def _unsealed(
-        self, plan: Plan, source: unsealed.Source | None
-    ) -> tuple[list[tuple[str, str]], list[str]]:
-        """What the archive lacks of processes that live: tables and files; and notes on what is missing."""
+    def _unsealed(self, plan: Plan) -> tuple[dict[str, list[str]], list[str]]:
+        """What the archive lacks of processes that live: files by table; and notes on what is missing."""
         living = {str(row["process"]): row for rows in plan.living.values() for row in rows}
-        if source is None or not living:
-            return [], [unsealed.left_out(living.values())] if living else []
-        told, notes = source(unsealed.tails(self.catalog, plan.files, plan.living, plan.columns))
-        found = []
-        for tail, content in told:
-            path = Path(self._fetched.name, tail.name)
+        if self._source is None or not living:
+            return {}, [unsealed.left_out(living.values())] if living else []
+        sent = self._source.rows(unsealed.tails(self.catalog, plan.files, plan.living, plan.columns))
+        return self._kept(sent), sent.notes
+
+    def newest_of(
+        self, run: Run, files: Mapping[str, list[ArchivedFile]], tables: Iterable[str]
+    ) -> tuple[dict[str, list[str]], list[str]]:
+        """What the archive lacks of some tables of a run, given the files of them: files by table, or none if
+        not all of it can be had, so that no table is ahead of another; and notes on what is missing."""
+        living = [row for row in run.processes if str(row["process"]) in self._unended]
+        if self._source is None or not living:
+            return {}, [unsealed.left_out(living)] if living else []
+        wanted = dict.fromkeys(filter(unsealed.is_shipped, tables), living)
+        found = {table: files.get(table, []) for table in wanted}
+        shipped = f"{run.name} is read as it was last shipped"
+        try:
+            tails = unsealed.tails(self.catalog, found, wanted, dict.fromkeys(wanted))
+        except ObjectMissing:
+            return {}, [f"{shipped}, its files were merged meanwhile"]
+        sent = self._source.rows(tails)
+        if sent.partly:
+            return {}, [f"{shipped}, not all newer rows can be had", *sent.notes]
+        return self._kept(sent), sent.notes
+
+    def _kept(self, sent: unsealed.Sent) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for tail, content in sent.files:
+            path = self.local.fetched / tail.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-            found.append((tail.table, str(path)))
-        return found, notes
-
-    def rows(self, sql: str, parameters: Mapping[str, Any], limit: int) -> dict[str, Any]:
-        """Columns and rows of a statement with named parameters, such as a recipe's."""
-        plan = self.plan(sql, parameters=parameters)
-        request = {
-            "ask": "batch", "files": {table: self.local(found) for table, found in plan.files.items()},
-            "tables": plan.tables, "columns": plan.columns, "some": self.narrowing.parts,
-            "statements": [{"sql": sql, "parameters": dict(parameters), "limit": limit}],
-        }
-        head, _ = self._worker.ask(request, self.limits.timeout_s)
-        found: dict[str, Any] = head["results"][0]
+            found.setdefault(tail.table, []).append(str(path))
         return found
 
-    def _named(self, about: str, files: Mapping[str, Sequence[ArchivedFile]]) -> ArchivedFile | None:
-        """The file that an error of the engine is about."""
-        if ".parquet" not in about:
-            return None
-        return next((one for found in files.values() for one in found if one.name in about), None)
+    def rows(self, sql: str, parameters: Mapping[str, Any], limit: int) -> dict[str, Any]:
+        """Columns and rows of a statement with named parameters, such as a recipe's; and notes."""
+        if self._source is not None:
+            self.processes()
+        plan = self.plan(sql, parameters=parameters)
+        newest, notes = self._unsealed(plan)
+        request = {
+            "ask": "batch", "tables": plan.tables, "columns": plan.columns, "some": self.narrowing.parts,
+            "statements": [{"sql": sql, "parameters": dict(parameters), "limit": limit}],
+        }
+        head, _ = self.local.read(
+            plan.files,
+            lambda paths: self._worker.ask(
+                {**request, "files": joined(paths, newest)}, self.limits.timeout_s
+            ),
+            again=not newest,
+        )
+        return {**head["results"][0], "notes": [*plan.notes, *notes]}
+
+
+def joined(paths: Mapping[str, list[str]], more: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Paths by table, those of an archive and those of newer rows."""
+    return {table: [*paths.get(table, ()), *more.get(table, ())] for table in {**paths, **more}}
 
 
 def _usable(scans: list[list[list[str]]] | None) -> list[list[list[str]]]:

@@ -305,6 +305,8 @@ def result(connection: duckdb.DuckDBPyConnection, one: dict[str, Any], deadline:
         return {"columns": names, "rows": rows, "elapsed_ms": _since(began)}
     except ProbeError as error:
         failed = error
+    except duckdb.IOException:  # a file, not the statement: perhaps it was merged meanwhile
+        raise
     except (duckdb.Error, ValueError, OverflowError, RecursionError) as error:
         failed, replace = explain(error, round(deadline - began, 1))
         if replace:

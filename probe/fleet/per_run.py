@@ -11,12 +11,13 @@ functions.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from probe.archive.catalog import ArchivedFile
 from probe.base.errors import PackageMissing, ProbeError, UsageError
-from probe.fleet.fleet_runs import Fleet, Run
+from probe.fleet.fleet_runs import Fleet, Run, joined
 from probe.fleet.worker_process import WorkerProcess, in_workers
 
 MOST_ROWS = 1_000_000
@@ -28,6 +29,8 @@ class Ask(NamedTuple):
 
     request: dict[str, Any]
     files: dict[str, list[ArchivedFile]]
+    newest: Mapping[str, list[str]] = MappingProxyType({})
+    """Files of this host with what the archive lacks, by table."""
 
 
 class Answer(NamedTuple):
@@ -58,8 +61,13 @@ class Workers:
         def answered(worker: WorkerProcess, place: int) -> Answer:
             one = asks[place]
             try:
-                files = {table: fleet.local(found) for table, found in one.files.items()}
-                return Answer(*worker.ask({**one.request, "files": files}, fleet.limits.timeout_s))
+                return Answer(*fleet.local.read(
+                    one.files,
+                    lambda paths: worker.ask(
+                        {**one.request, "files": joined(paths, one.newest)}, fleet.limits.timeout_s
+                    ),
+                    again=not one.newest,
+                ))
             except ProbeError as error:
                 return Answer({}, b"", error)
 

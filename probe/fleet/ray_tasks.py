@@ -11,13 +11,12 @@ from __future__ import annotations
 import atexit
 import functools
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from probe.archive.store import Store, open_store
+from probe.archive.store import open_store
 from probe.base.errors import PackageMissing, ProbeError, UsageError, from_dict
+from probe.fleet.local_files import Found, LocalFiles
 from probe.fleet.per_run import Answer, Ask
 from probe.fleet.worker_process import WorkerProcess
 
@@ -51,8 +50,7 @@ class Over:
         places: dict[Any, int] = {}
         try:
             for place, one in enumerate(asks):
-                names = {table: [file.name for file in found] for table, found in one.files.items()}
-                places[task.remote(self._url, one.request, names, self._timeout_s)] = place
+                places[task.remote(self._url, one.request, one.files, self._timeout_s)] = place
             while places:
                 done, _ = ray.wait(list(places), num_returns=1, timeout=_POLL_S)
                 for one_done in done:
@@ -104,36 +102,22 @@ def _result(ray: Any, reference: Any) -> Told:
 
 
 def answered(
-    url: str, request: Mapping[str, Any], names: Mapping[str, Sequence[str]], timeout_s: float
+    url: str, request: Mapping[str, Any], files: Found, timeout_s: float
 ) -> Told:
     """One task: the answer to a question about one run; an error is an answer, too."""
     try:
-        store, fetched, worker = _here(url)
-        files = {table: [_path(store, fetched, name) for name in found] for table, found in names.items()}
-        return worker.ask({**request, "files": files}, timeout_s)
+        local, worker = _here(url)
+        return local.read(files, lambda paths: worker.ask({**request, "files": paths}, timeout_s))
     except ProbeError as error:
         return {**error.as_dict(), "status": error.status}, b""
 
 
 @functools.lru_cache(maxsize=1)
-def _here(url: str) -> tuple[Store, Path, WorkerProcess]:
-    """The store, a folder for what is fetched from it, and a worker: kept, as tasks of a question follow each
-    other in one process."""
-    store = open_store(url)
-    fetched = tempfile.TemporaryDirectory(prefix="probe-fleet-")
-    root = store.path("table=x")
-    folders = [Path(fetched.name), *([root.parent] if root is not None else [])]
-    worker = WorkerProcess(folders, TASK_MEMORY_BYTES, 1)
-    atexit.register(fetched.cleanup)
+def _here(url: str) -> tuple[LocalFiles, WorkerProcess]:
+    """The files of the archive and a worker: kept, as tasks of a question follow each other in one
+    process."""
+    local = LocalFiles(open_store(url))
+    worker = WorkerProcess(local.folders, TASK_MEMORY_BYTES, 1)
+    atexit.register(local.close)
     atexit.register(worker.close)
-    return store, Path(fetched.name), worker
-
-
-def _path(store: Store, fetched: Path, name: str) -> str:
-    place = store.path(name)
-    if place is None:
-        place = fetched / name
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(store.get(name))
-    return str(place)
+    return local, worker

@@ -37,6 +37,8 @@ class Judged(NamedTuple):
     checks: list[Check]
     findings: list[Finding]
     """Each cause before what it explains, the worst group first."""
+    notes: list[str]
+    """On rows that are missing because the run goes on."""
 
     @property
     def worst(self) -> int:
@@ -51,15 +53,19 @@ def judge(
     soon as it is judged; one that cannot be read is unknown to all recipes."""
     parts: list[tuple[int, list[Recipe]]] = []
     asks: list[Ask] = []
+    notes: dict[int, list[str]] = {}
     of_rank = [recipe for recipe in recipes if recipe.scope != JOB]
     of_job = [recipe for recipe in recipes if recipe.scope == JOB]
-    for place, (run, files) in enumerate(zip(runs, fleet.files_of(runs, _tables(recipes)), strict=True)):
+    tables = _tables(recipes)
+    for place, (run, files) in enumerate(zip(runs, fleet.files_of(runs, tables), strict=True)):
+        newest, notes[place] = fleet.newest_of(run, files, tables)
         several = len(run.processes) > 1
         lowest = f"rank = {run.lowest}" if several and run.lowest is not None else "true"
         for chosen, where in ((of_rank, lowest), (of_job, "true")) if several else ((list(recipes), "true"),):
             if chosen:
                 parts.append((place, chosen))
-                asks.append(Ask(_batch(_statements(chosen), f"{where}{_only(fleet, run)}"), files))
+                request = _batch(_statements(chosen), f"{where}{_only(fleet, run)}")
+                asks.append(Ask(request, files, newest))
     left = Counter(place for place, _ in parts)
     checks: dict[int, dict[str, Check]] = {place: {} for place in range(len(runs))}
     for number, answer in answering.each(asks):
@@ -68,7 +74,8 @@ def judge(
         left[place] -= 1
         if not left[place]:
             ordered = [checks[place][recipe.name] for recipe in recipes]
-            yield Judged(runs[place], ordered, [_of_archive(one) for one in in_groups(ordered)])
+            found = [_of_archive(one) for one in in_groups(ordered)]
+            yield Judged(runs[place], ordered, found, notes[place])
 
 
 def _only(fleet: Fleet, run: Run) -> str:
@@ -105,14 +112,14 @@ def _checks(recipes: Sequence[Recipe], answer: Answer, run: Run) -> list[Check]:
     return with_interventions(checks, done.get("rows", ()))
 
 
-def judge_fleet(fleet: Fleet, recipe: Recipe) -> Check:
-    """Run a recipe of a fleet over all runs that count."""
+def judge_fleet(fleet: Fleet, recipe: Recipe) -> tuple[Check, list[str]]:
+    """Run a recipe of a fleet over all runs that count; also notes on what is missing."""
     sql, parameters = recipe.statement()
     try:
         found = fleet.rows(sql, parameters, MOST_FINDINGS)
     except ProbeError as error:
-        return recipe.not_run(error.message, error.code)
-    return _check(recipe, found, "URL")
+        return recipe.not_run(error.message, error.code), []
+    return _check(recipe, found, "URL"), found["notes"]
 
 
 def _check(recipe: Recipe, result: Mapping[str, Any], name: str) -> Check:
@@ -134,7 +141,8 @@ def summary(fleet: Fleet, run: Run, until: int | None) -> dict[str, Any]:
     statements = [{"sql": sql, "parameters": values, "limit": _MOST_ROWS} for sql, values in chosen]
     tables = sorted({table.full_name for sql, _ in chosen for table in mentioned(sql)})
     [files] = fleet.files_of([run], tables)
-    [(_, answer)] = Workers(fleet).each([Ask(_batch(statements, "true"), files)])
+    newest, notes = fleet.newest_of(run, files, tables)
+    [(_, answer)] = Workers(fleet).each([Ask(_batch(statements, "true"), files, newest)])
     if answer.error is not None:
         raise answer.error
     found: dict[str, list[dict[str, Any]]] = {}
@@ -150,4 +158,4 @@ def summary(fleet: Fleet, run: Run, until: int | None) -> dict[str, Any]:
         "host": lead["host"], "world_size": lead["world_size"], "state": lead["state"], "folder": None,
         "started_ns": lead["started_ns"], "ended_ns": lead["ended_ns"],
     }
-    return {**who, **summarize(found), "notes": failed}
+    return {**who, **summarize(found), "notes": [*failed, *notes]}

@@ -1,7 +1,7 @@
 """Rows that an archive does not have yet: those of processes that had not ended when they were last shipped.
 
     missing = tails(catalog, plan.files, plan.living, plan.columns)
-    rows, notes = source(missing)       # whoever knows servers: `client.live_rows`
+    sent = source.rows(missing)         # whoever knows servers: `client.live_rows`
 
 The names of an archive's files say which rows of a process it has; its host is asked for all others, so that
 none is there twice and none between is missing. Pure; the command's threads.
@@ -10,8 +10,8 @@ none is there twice and none between is missing. Pure; the command's threads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from probe.archive.catalog import ArchivedFile, Catalog, Ranges
 from probe.archive.dataset import NUMBER, Group
@@ -67,9 +67,24 @@ class Tail(NamedTuple):
         return [(0, self.held[-_MOST_RANGES][1]), *self.held[1 - _MOST_RANGES :]]
 
 
-Source = Callable[[Sequence[Tail]], tuple[list[tuple[Tail, bytes]], list[str]]]
-"""Asks for tails: the rows of each as a Parquet file with the columns of an archive's, and notes on what is
-missing."""
+class Sent(NamedTuple):
+    """The rows of tails that have any, each as a Parquet file with the columns of an archive's; notes on what
+    is missing; and the ids of the processes of which something is."""
+
+    files: list[tuple[Tail, bytes]]
+    notes: list[str]
+    partly: set[str]
+
+
+class Source(Protocol):
+    """Knows servers beside processes that live."""
+
+    def rows(self, wanted: Sequence[Tail]) -> Sent:
+        """What the archive lacks of some processes."""
+
+    def states(self, living: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """Of processes by their rows of archive.processes, the columns that their servers know better, by id;
+        and notes on those of which no server knows."""
 
 
 def lives(row: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from archive.made import META, parquet, put_process, put_rows
 from archive.reading import read
-from probe.archive import compaction, dataset
+from probe.archive import compaction, dataset, retention
 from probe.archive.catalog import Catalog
 from probe.archive.compaction import compact
 from probe.archive.store import FolderStore
@@ -135,3 +135,39 @@ def test_rows_of_two_versions_are_one_table_and_what_cannot_be_merged_is_left(
     store.put(dataset.file_of(RANKS[3], STEPS, 1, 3, 9).name, newer)
     done = compact(store)
     assert done.merged == 0 and "left as they are" in done.notes[0]
+
+
+def test_processes_of_many_runs_are_few_files_and_those_of_deleted_runs_are_not_in_them(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    metas = [replace(META, run=f"r{number}", pid=number) for number in range(6)]
+    for meta in metas:
+        put_rows(store, tmp_path, meta, STEPS, 1, 2)
+        put_process(store, tmp_path, meta, 1, last_t_ns=META.started_ns + meta.pid, ended_ns=1)
+    assert compact(store, grace_s=0).merged == 6
+    put_process(store, tmp_path, metas[5], 2, last_t_ns=META.started_ns + 9, ended_ns=1)
+    compact(store, grace_s=0)
+    assert len(Catalog(store).files(dataset.PROCESSES.full_name)) < 3
+    found = retention.runs(store)
+    assert [run.run for run in found] == ["r0", "r1", "r2", "r3", "r4", "r5"]
+    retention.delete(store, [found[1], found[5]])
+    assert [run.run for run in retention.runs(store)] == ["r0", "r2", "r3", "r4"]
+    assert {one.file.group.run for one in Catalog(store).files(STEPS)} == {"r0", "r2", "r3", "r4"}
+    compact(store, grace_s=0)
+    assert len(list(store.list(f"table={dataset.PROCESSES.full_name}/"))) == 1
+    retention.delete(store, retention.runs(store))
+    compact(store, grace_s=0)
+    assert not retention.runs(store) and not list(store.list(f"table={STEPS}/"))
+
+
+def test_very_many_files_are_merged_some_at_a_time(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MOST_FILES", 3)
+    for first in range(1, 11):
+        for meta in RANKS[:2]:
+            put_rows(store, tmp_path, meta, STEPS, first, first)
+    done = compact(store)
+    assert done.made > 6
+    assert len(Catalog(store).files(STEPS)) < 4
+    assert seen(store) == [(rank, number) for rank in (0, 1) for number in range(1, 11)]

@@ -59,7 +59,7 @@ def test_an_object_store_does_what_a_folder_does(proxy: Proxy, tmp_path: Path) -
     assert store.get("a/b=1/x", 3, 4) == b"3456" and store.get("a/b=1/x", 8) == b"89"
     assert store.create("lock", b"1") and not store.create("lock", b"2") and store.get("lock") == b"1"
     store.delete(["a/b=1/x", "a/no", "a/b=2/y%2F", "lock"])
-    assert list(store.list()) == [] and store.path("lock") is None
+    assert list(store.list()) == [] and store.folder is None
     with pytest.raises(ObjectMissing):
         store.get("a/b=1/x")
     with pytest.raises(ArchiveUnavailable, match="NoSuchBucket"):

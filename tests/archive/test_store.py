@@ -24,7 +24,7 @@ def test_a_folder_lists_reads_and_deletes_what_was_put(tmp_path: Path) -> None:
     assert found == [("a/b=1/x", 10), ("a/b=2/y", 5_000_000)]
     assert store.folders("a/") == ["b=1/", "b=2/"] and store.folders() == ["a/"]
     assert store.get("a/b=1/x") == b"0123456789" and store.get("a/b=1/x", 3, 4) == b"3456"
-    assert store.path("a/b=1/x") == tmp_path / "archive" / "a" / "b=1" / "x"
+    assert store.folder == tmp_path / "archive"
     store.delete(["a/b=1/x", "a/no"])
     with pytest.raises(ObjectMissing):
         store.get("a/b=1/x")

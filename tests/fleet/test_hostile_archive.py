@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from fleet.written_archive import STEPS, Simulated, write
-from probe.archive import dataset
+from probe.archive import catalog, dataset
 from probe.archive.store import FolderStore
 from probe.base.errors import ArchiveInvalid, ProbeError, QueryOutOfMemory, QueryTimeout, QueryWorkerDied
 from probe.fleet import fleet_runs
@@ -112,6 +112,9 @@ def test_more_files_than_can_be_opened_are_to_be_merged_first(
         with pytest.raises(ArchiveInvalid, match="would open 8 files, at most 7") as refused:
             fleet.query(COUNT)
         assert "probe archive --compact" in refused.value.hint
+        monkeypatch.setattr(catalog, "MOST_PROCESS_FILES", 1)
+        with pytest.raises(ArchiveInvalid, match=r"2 files of archive\.processes, at most"):
+            fleet.runs()
         assert fleet.query("SELECT count(*) FROM python.steps WHERE rank = 1").body["rows"] == [[20]]
 
 

@@ -14,12 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from archive.made import META, put_process
 from archive.reading import read
+from harness import PATIENCE_S
 from probe.archive import shipping
 from probe.archive.compaction import compact
 from probe.archive.store import FolderStore
 from probe.archive.throttle import Pace
+from probe.client import live_rows
 from probe.recording.tables import BY_NAME, Table
 from probe_cli.main import run as run_command
 from ranks import free_port
@@ -40,10 +44,20 @@ class Asking:
 
     def __call__(self, sql: str, *words: str) -> tuple[list[list[Any]], str]:
         """Rows, and what stderr says."""
+        told, notes = self.told("query", sql, "--limit", "100000", *words)
+        return told["rows"], notes
+
+    def told(self, *words: str) -> tuple[Any, str]:
+        """The JSON of an answer, and what stderr says."""
         out, err = io.StringIO(), io.StringIO()
-        line = ["fleet", self._store.url, "query", sql, "--limit", "100000", "--format", "json", *words]
+        line = ["fleet", self._store.url, *words, "--format", "json"]
         assert run_command(line, self._environ, out, err, io.StringIO()) == 0, err.getvalue()
-        return json.loads(out.getvalue())["rows"], err.getvalue()
+        return json.loads(out.getvalue()), err.getvalue()
+
+
+def first_row(told: Any) -> dict[str, Any]:
+    """The first row of an answer by the names of its columns."""
+    return dict(zip([column["name"] for column in told["columns"]], told["rows"][0], strict=True))
 
 
 def ship(beside: Beside, store: FolderStore, writer: Writer) -> None:
@@ -69,8 +83,9 @@ def everything(table: Table) -> str:
 
 
 def test_each_row_of_a_live_run_is_there_once_and_what_is_missing_is_named(
-    beside: Beside, record: Callable[..., Writer], tmp_path: Path
+    beside: Beside, record: Callable[..., Writer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(live_rows, "ROWS_S", PATIENCE_S)  # rows that come late are left out of a comparison
     store = FolderStore(tmp_path / "archive")
     address = f"127.0.0.1:{free_port()}"
     server = beside.start(PROBE_LISTEN=address, PROBE_SEAL_INTERVAL_S="0.1")
@@ -112,6 +127,18 @@ def test_each_row_of_a_live_run_is_there_once_and_what_is_missing_is_named(
     shipped, _ = asked(SUMMARY)
     writer.tell("write 9")
     check("python.stacks")
+    words = "--server", address
+    steps = int(beside.rows(RUN, "SELECT max(step) + 1 FROM python.steps")[0][0])
+    before, now = (first_row(asked.told("runs", *given)[0]) for given in ((), words))
+    assert before["steps"] < now["steps"] == steps and now["state"] == "running", (before, now)
+    told, notes = asked.told("hosts", *words)
+    assert first_row(told)["host"] == "here" and "last shipped" not in notes
+    both, notes = asked.told("compare", RUN, RUN, *words)
+    assert [one["steps"]["last"] for one in both["runs"]] == [steps - 1] * 2, (both, notes)
+    for given, missing in ((words, False), ((), True)):
+        _, notes = asked.told("diagnose", RUN, "--recipe", "throughput-drop", *given)
+        assert ("not ended when they were last shipped" in notes) == missing, notes
+        assert "newer rows" not in notes
 
     rows, notes = asked(SUMMARY, "--live")
     assert rows == shipped and "no server was named" in notes and "gpt-1 on here" in notes

@@ -70,13 +70,17 @@ def json_rows(fleet: Fleet, sql: str) -> list[list[Any]]:
     return [[float("nan") if value == "NaN" else value for value in row] for row in rows]
 
 
-def test_another_engine_reads_the_same_rows(fleet: Fleet, folder: Path) -> None:
-    polars = pytest.importorskip("polars")
+def test_other_engines_read_the_same_rows(fleet: Fleet, folder: Path) -> None:
+    polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     steps = polars.scan_parquet(f"{folder}/table={STEPS}/**/*.parquet", hive_partitioning=False)
     found = steps.group_by("run", "host").agg(polars.len(), polars.col("wall_s").max())
     asked = "SELECT run, host, count(*), max(wall_s) FROM python.steps GROUP BY ALL ORDER BY run, host"
     rows = found.sort("run", "host").collect().rows()
     assert [list(row) for row in rows] == fleet.query(asked).body["rows"]
+    frame = pandas.read_parquet(folder / f"table={STEPS}", columns=["run", "wall_s"], partitioning=None)
+    most = frame.groupby("run")["wall_s"].max()
+    asked = "SELECT run, max(wall_s) FROM python.steps GROUP BY run ORDER BY run"
+    assert [[run, most[run]] for run in sorted(most.index)] == fleet.query(asked).body["rows"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ DAY_NS = 86_400 * 10**9
 EPOCH_NS = 1_772_323_200 * 10**9
 """2026-03-01, on which the first run starts."""
 STEPS, FACTS, VERDICTS = "python.steps", "probe.facts", "probe.verdicts"
+PROCESSES = dataset.PROCESSES.full_name
 
 
 @dataclass
@@ -69,10 +70,16 @@ def write(
     """Write runs of so many steps; `merged`: one file of each table, else `portions` of each rank."""
     connection = duckdb.connect(":memory:", config={"threads": 1})
     bases: dict[int, str] = {}
+    months: dict[dataset.Group, list[Meta]] = {}
     for one in runs:
         if one.ranks not in bases:
             bases[one.ranks] = _base(connection, one.ranks, steps)
         _write_run(connection, folder, one, steps, bases[one.ranks], merged, portions)
+        metas = [one.meta(rank) for rank in range(one.ranks)]
+        months.setdefault(dataset.group_of(metas[0], PROCESSES), []).extend(metas)
+    for group, metas in months.items() if merged else ():
+        select = f"SELECT * EXCLUDE month FROM processes WHERE month = {_text(group.date)}"
+        _put_merged(connection, folder, group, select, metas, 1)
     connection.close()
 
 
@@ -153,12 +160,17 @@ def _write_run(
         **one.about,
     }
     columns = ", ".join(f"{_value(value)} AS {name}" for name, value in told.items())
-    rows[dataset.PROCESSES.full_name] = f"SELECT {identity}, 1 AS {dataset.NUMBER}, {columns} FROM who", 1
+    rows[PROCESSES] = f"SELECT {identity}, 1 AS {dataset.NUMBER}, {columns} FROM who", 1
     for table, (select, last) in rows.items():
-        known = dataset.PROCESSES if table == dataset.PROCESSES.full_name else BY_NAME[table]
+        known = dataset.PROCESSES if table == PROCESSES else BY_NAME[table]
         select = _typed(connection, known, select)
+        if merged and table == PROCESSES:
+            select = f"SELECT *, {_text(dataset.group_of(metas[0], table).date)} AS month FROM ({select})"
+            connection.execute(f"CREATE TABLE IF NOT EXISTS processes AS {select} LIMIT 0")
+            connection.execute(f"INSERT INTO processes {select}")
+            continue
         if merged:
-            _put_merged(connection, folder, table, select, metas, last)
+            _put_merged(connection, folder, dataset.group_of(metas[0], table), select, metas, last)
             continue
         for meta in metas:
             parts = portions if table == STEPS else 1
@@ -178,10 +190,9 @@ def _typed(connection: duckdb.DuckDBPyConnection, table: Table, select: str) -> 
 
 
 def _put_merged(
-    connection: duckdb.DuckDBPyConnection, folder: Path, table: str, select: str, metas: Sequence[Meta],
-    last: int,
+    connection: duckdb.DuckDBPyConnection, folder: Path, group: dataset.Group, select: str,
+    metas: Sequence[Meta], last: int,
 ) -> None:
-    group = dataset.group_of(metas[0], table)
     file = dataset.merger_of(group, 1, last * len(metas), 0)
     _put(connection, folder, file.name, f"SELECT * FROM ({select}) ORDER BY rank, {dataset.NUMBER}")
     holds = {dataset.process_id(meta): [[1, last]] for meta in metas}

@@ -167,8 +167,12 @@ def _compact(session: Session, url: str) -> None:
     from probe.archive import compaction
 
     store = _opened(url)
-    with waiting(session.err, "merging files"):
-        done = compaction.compact(store)
+    with waiting(session.err, "merging files") as progress:
+
+        def told(what: str) -> None:
+            progress.what = f"merging files: {what}"
+
+        done = compaction.compact(store, told=told)
     session.out.line(
         f"{escape_controls(store.url)}: {done.merged:,} files merged into {done.made:,}, "
         f"{done.deleted:,} deleted"
@@ -205,8 +209,7 @@ def _delete_old(
             if wanted:
                 session.note("nothing was deleted: add --yes")
             return
-    for run in wanted:
-        retention.delete(store, run)
+    retention.delete(store, wanted)
     session.out.line(f"deleted: {total}")
 
 

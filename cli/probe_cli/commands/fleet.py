@@ -47,6 +47,7 @@ FROM archive.processes GROUP BY host ORDER BY dead + failed DESC, host
 """
 _ASKS = Literal["query", "runs", "hosts", "report", "diagnose", "compare"]
 _UNITS_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
+_MOST_NOTES = 20
 _MOST_OF_ONE = 3
 """Findings shown of one run."""
 
@@ -100,7 +101,7 @@ def command(
     ] = None,
     live: Annotated[
         bool,
-        typer.Option("--live", help="With query: ask servers for rows of live runs that are not shipped."),
+        typer.Option("--live", help="Ask servers for what is not shipped yet of runs that live."),
     ] = False,
     server: Annotated[
         list[str] | None,
@@ -138,10 +139,11 @@ def command(
         raise UsageError(f"--ray is of `query --per-run` and `diagnose`, not of `{ask}`")
     if per_run is None and ray is not None and ask == "query":
         raise UsageError("a query over a Ray cluster has a part for each run", hint="Add --per-run SQL.")
-    if (live or server) and (ask != "query" or per_run is not None or explain):
-        raise UsageError("--live and --server are of `query`, without --per-run and --explain")
+    if (live or server) and (per_run is not None or explain or ray is not None):
+        raise UsageError("--live and --server go with none of --per-run, --ray and --explain")
     store = open_store(url, session.environ)
-    with Fleet(store, narrowing, limits) as fleet:
+    source = _live_rows(session, server or []) if live or server else None
+    with Fleet(store, narrowing, limits, source) as fleet:
         answering: Answering = Workers(fleet) if ray is None else Over(ray, store.url, timeout)
         if ask == "compare":
             _compare(session, fleet, given, everything, output_format)
@@ -154,12 +156,8 @@ def command(
                 raise UsageError("expected one SQL statement", hint="Put it in quotes.")
             listed = {"runs": RUNS, "hosts": HOSTS}
             sql = listed.get(ask) or session.read_text(given[0] if given else None, file, "SQL")
-            if per_run is None:
-                source = _live_rows(session, server or []) if live or server else None
-                _query(session, fleet, sql, b"", explain, output_format, output, source)
-            else:
-                content = _answers_of_runs(session, fleet, answering, per_run)
-                _query(session, fleet, sql, content, False, output_format, output)
+            content = b"" if per_run is None else _answers_of_runs(session, fleet, answering, per_run)
+            _query(session, fleet, sql, content, explain and per_run is None, output_format, output)
 
 
 def _since_ns(text: str) -> int:
@@ -215,7 +213,7 @@ def _live_rows(session: Session, given: Sequence[str]) -> Source:
 
 def _query(
     session: Session, fleet: Fleet, sql: str, content: bytes, explain: bool, output_format: Format | None,
-    output: str | None, source: Source | None = None,
+    output: str | None,
 ) -> None:
     from probe.client.answer import Answer
     from probe_cli.commands.query import say_about
@@ -234,7 +232,7 @@ def _query(
         _say_opened(session, fleet, plan)
         return
     with waiting(session.err, "reading the archive"):
-        answered = fleet.query(sql, content, source)
+        answered = fleet.query(sql, content)
     answer = Answer.parse(answered.body)
     write_rows(session, answer, chosen, output)
     say_about(session, answer, count=chosen == "table" and output in (None, "-"))
@@ -263,10 +261,12 @@ def _report(
     from probe_cli.render.row_output import write_records
     from probe_cli.render.verdict_lines import verdict_lines
 
-    checks = []
+    checks, notes = [], []
     for recipe in _chosen(of_fleets(session.settings.recipes), names):
         with waiting(session.err, f"{recipe.name}: reading the archive"):
-            checks.append(judge_fleet(fleet, recipe))
+            check, more = judge_fleet(fleet, recipe)
+        checks.append(check)
+        notes += more
     found = worst_first(one for check in checks for one in check.findings)
     if output_format is not None or output is not None:
         rows = [
@@ -282,6 +282,8 @@ def _report(
     for check in checks:
         if check.state == "unknown":
             session.note(f"{check.recipe.name} is unknown: {check.reason}")
+    for note in dict.fromkeys(notes):
+        session.note(note)
 
 
 def _chosen(library: Library, names: Sequence[str]) -> list[Recipe]:
@@ -314,10 +316,12 @@ def _diagnose(
     if output_format is not None or output is not None:
         rows = [row for one in judged for row in _rows(one, everything)]
         write_records(session, rows, output_format, output)
-        return
-    for one in judged:
-        session.out.lines(_lines(session, one, everything))
-    _say_judged(session, judged)
+    else:
+        for one in judged:
+            session.out.lines(_lines(session, one, everything))
+        _say_judged(session, judged)
+    for note in list(dict.fromkeys(note for one in judged for note in one.notes))[:_MOST_NOTES]:
+        session.note(note)
 
 
 def _rows(judged: Judged, everything: bool) -> Iterator[dict[str, Any]]:
