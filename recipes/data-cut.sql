@@ -28,9 +28,9 @@
 -- unit = "times that each sample was used"
 -- source = "ours: fewer are the first epochs of a training"
 -- [parameters.again]
--- value = 12
+-- value = 8
 -- unit = "samples that came again"
--- source = "ours: the number of samples is then known to within a half"
+-- source = "ours: the number of samples is then known to within a factor of 1.5"
 -- [parameters.near]
 -- value = 2.0
 -- unit = "times"
@@ -68,9 +68,9 @@ SELECT NULL AS unknown, loader AS subject, step, format('the training uses only 
     format('the data set of {} is a part of something with {:.0f} rows; {:.0f} samples were drawn from it, in {:.0f} passes, and no other loader reads the rest', loader, whole, samples, passes) AS evidence
 FROM cut_off
 UNION ALL BY NAME
-SELECT NULL AS unknown, variable AS subject, step, format('the training uses only {:.0f} of {:.0f} rows of the data: {:.3g} %, and each sample {:.0f} times', rows, whole, 100 * rows / whole, times) AS fact,
+SELECT NULL AS unknown, variable AS subject, step, format('the training uses only {:.0f} of {:.0f} rows of the data: {:.3g} %, and each sample {:.1f} times so far', rows, whole, 100 * rows / whole, times) AS fact,
     format('{:.0f} of {:.0f} samples that {} was given in {} looks were known from before, so there are about {:.0f} different ones; {} holds {:.0f} of the {:.0f} rows of the tensor that it is a slice of', again, compared, module, n, samples, variable, rows, whole) AS evidence
-FROM used, variables, world WHERE rows * world.size <= $share * whole AND samples <= $near * rows AND (samples * $near >= rows OR samples * $near >= rows / length) AND times >= $passes AND NOT EXISTS (SELECT 1 FROM fed)
+FROM used, variables, world WHERE rows * world.size <= $share * whole AND samples <= $near * rows AND (samples * $near >= rows OR samples * $near >= rows / length) AND NOT EXISTS (SELECT 1 FROM fed)
 UNION ALL BY NAME
 SELECT NULL AS unknown, module || ' ' || name AS subject, step, format('few different samples: about {:.0f}, each used {:.0f} times', samples, times) AS fact,
     format('{:.0f} of {:.0f} samples that {} was given in {} looks, from step {} to {}, were known from before', again, compared, module, n, step, last) AS evidence, 'info' AS severity

@@ -17,9 +17,9 @@
 -- false_positives = "one fixed shape on purpose, for a compiled graph or an accelerator that needs it; the longest samples are rarer than one in a hundred batches"
 -- explains = ["low-mfu"]
 -- [parameters.least]
--- value = 8
+-- value = 5
 -- unit = "batches"
--- source = "ours"
+-- source = "ours: the median of five"
 -- [parameters.samples]
 -- value = 64
 -- unit = "samples"

@@ -119,11 +119,13 @@ class RunFacts:
             seed = name.rpartition(".")[2] in _SEEDS
             yield ("seed" if seed else "hyperparameter"), name, value
 
-    def _kept_data(self) -> Iterator[tuple[str, Value]]:
-        """What is known of the data that the program holds and reads without a loader."""
-        yield from self._resumption.reads.facts()
-        yield from transitions.facts(self._recorder.thread)
-        yield from data_cuts.of_variables(self._recorder.thread)
+    def _kept_data(self) -> list[tuple[str, Value]]:
+        """What is known of the data that the program holds and reads without a loader. All at once: between
+        two slices nothing of the frames may be held."""
+        thread = self._recorder.thread
+        return [
+            *self._resumption.reads.facts(), *transitions.facts(thread), *data_cuts.of_variables(thread),
+        ]
 
     def _environment(self) -> Iterator[tuple[str, str, Value]]:
         torch = sys.modules["torch"]
