@@ -20,8 +20,8 @@ _DEEPEST, _LONGEST = 4, 64
 _MOST_ATTRIBUTES, _MOST_ARRAYS = 64, 4
 """Of a data set of the job's own: attributes looked at, and arrays read. One array takes about 0.1 ms."""
 MOST_LISTED, MOST_ROWS = 1 << 14, 1 << 17
-"""Entries of a list, and rows of a tensor, whose sum is taken: about 20 µs for each entry of a list, and 16 MB
-for a moment with so many rows."""
+"""Entries of a list, and rows of a tensor, whose sum is taken: about 20 µs for each entry of a list, and
+16 MB for a moment with so many rows."""
 _AT_A_TIME = 16
 """Entries of a list between two rests."""
 _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
