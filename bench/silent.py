@@ -132,7 +132,8 @@ def started(place: Place, program: str, kind: str, seed: int) -> Iterator[tuple[
     path, options = str(script.path.with_suffix("")), ["--seed", str(seed), *script.options]
     if program in plant.DISTRIBUTED:
         name = f"{program}-{uuid.uuid4().hex[:6]}"
-        with running_ranks(place, 2, path, *options, name=name) as ranks:
+        # Not forks of one process, which have one hash seed: sets would have one order on all ranks.
+        with running_ranks(place, 2, path, *options, name=name, interpreters=True) as ranks:
             yield ranks[0], name
     else:
         with running(place, path, *options) as job:

@@ -28,11 +28,14 @@ WITH replicated AS (
 ), newest AS (
     -- Not what a schedule moves (lr, momentum, betas): each rank notes it at a time of its own.
     SELECT rank, name, ANY_VALUE(value) AS value FROM probe.facts
-    WHERE kind = 'hyperparameter' AND regexp_matches(name, '^(optimizer[0-9]*\.(initial_lr|weight_decay|eps)|.*loader[0-9]*\.(sampler_seed|sampler_replicas|dataset_content))$')
+    WHERE kind = 'hyperparameter' AND regexp_matches(name, '^(optimizer[0-9]*\.(initial_lr|weight_decay|eps)|.*loader[0-9]*\.(sampler_seed|sampler_replicas|dataset_content|dataset_entries))$')
     GROUP BY rank, name HAVING COUNT(DISTINCT value) = 1
 ), settings AS (
     SELECT name, COUNT(*) AS ranks, COUNT(DISTINCT value) AS kinds, array_to_string(list(format('{} (rank {})', value, rank) ORDER BY rank)[:8], ', ') AS listed
     FROM newest GROUP BY name
+), listed AS (
+    SELECT name FROM settings c WHERE name LIKE '%dataset_content' AND kinds > 1
+        AND EXISTS (SELECT 1 FROM settings e WHERE e.name = replace(c.name, 'dataset_content', 'dataset_entries') AND e.kinds = 1 AND e.ranks = c.ranks)
 ), last AS (
     SELECT MAX(step) AS step FROM python.steps
 ), clipping AS (
@@ -48,13 +51,15 @@ FROM clipped, replicated WHERE replicated.ranks > 1 AND clipped.ranks > 1 AND n 
 UNION ALL BY NAME
 SELECT NULL AS unknown, name AS subject,
     CASE WHEN name LIKE '%sampler_seed' THEN 'the seed of the DistributedSampler differs between the ranks: their parts of the data overlap, and some samples are in none'
+        WHEN name IN (SELECT l.name FROM listed l) THEN 'each rank lists the data set in another order: a DistributedSampler divides it by index, so the shares of the ranks overlap, and a part of the samples is drawn by none'
         WHEN name LIKE '%dataset_content' THEN 'the ranks have other data sets, and a DistributedSampler splits each of them once more: most samples of an epoch are drawn by none'
         WHEN name LIKE '%sampler_replicas' THEN 'the DistributedSamplers divide the data among different numbers of ranks'
         ELSE format('{} differs between the ranks that train one replicated model', name) END AS fact,
     format('{}: {}', name, listed) AS evidence,
-    CASE WHEN name LIKE '%dataset_content' THEN 'a DistributedSampler expects the same data set on all ranks: shard the data, or sample them by rank, but not both'
+    CASE WHEN name IN (SELECT l.name FROM listed l) THEN 'the sum over all samples is the same on all ranks, and those at the same places differ. The order of a set of names differs from process to process, that of os.listdir and glob from host to host: sort what is listed'
+        WHEN name LIKE '%dataset_content' THEN 'a DistributedSampler expects the same data set on all ranks: shard the data, or sample them by rank, but not both'
         WHEN name LIKE '%sampler%' THEN 'each rank shuffles all samples with its seed and takes every n-th: only with one seed are the parts disjoint' END AS consequence
-FROM settings, replicated WHERE replicated.ranks > 1 AND settings.ranks > 1 AND kinds > 1
+FROM settings, replicated WHERE replicated.ranks > 1 AND settings.ranks > 1 AND kinds > 1 AND name NOT LIKE '%dataset_entries'
 UNION ALL BY NAME
 SELECT NULL AS unknown, name AS subject, format('the DistributedSampler divides the data among {} ranks, and there are {}: the other parts of each epoch are drawn by none', listed.replicas, world) AS fact,
     format('{}: num_replicas is {}', name, listed.replicas) AS evidence, 'left out, num_replicas is the number of ranks' AS consequence

@@ -113,6 +113,8 @@ LEARNING: tuple[Table, ...] = (
             Column("middle_ratio", "DOUBLE", "ratio", "share of them that equal the median: that of the commonest value, where it is above a half"),
             Column("neighbour_r", "DOUBLE", "", "correlation of values beside each other along the last dimension, of a part of a few samples: near 1 in pictures, 0 in white noise; NULL with fewer than four dimensions, or fewer than 8 values along one of the last two"),
             Column("ends_ratio", "DOUBLE", "ratio", "share of the elements that equal the smallest or the largest one: 1 when there are no other values than these two"),
+            Column("unused_ratio", "DOUBLE", "ratio", "of whole numbers [N, T]: share of the positions at the end, or at the beginning, where all samples looked at (up to 64) have one and the same number: what no sample of the batch is long enough for; NULL for other tensors, and with fewer than 16 positions"),
+            Column("padding_ratio", "DOUBLE", "ratio", "share of all their numbers that are this one, at that end of each sample; NULL likewise"),
             Column("gradless", "BOOLEAN", "", "whether it was a call without gradients, as in an evaluation: the first one of a step; NULL of a batch"),
             Column("compared", "BIGINT", "", "samples compared with those that the model was trained on when this was looked at, up to 64 of the batch and 8,192 in all; of the first tensor, on the CPU"),
             Column("again", "BIGINT", "", "of those, samples that the model was trained on in a step before"),

@@ -26,12 +26,19 @@ if TYPE_CHECKING:
 
 SHARE_RATIO = 0.25
 """Share of the remaining time that one statement may take; never more than a query may."""
+KEPT_OPTIMIZERS = frozenset({
+    "filter_pullup", "filter_pushdown", "join_order", "deliminator", "unnest_rewriter", "unused_columns",
+    "cte_inlining", "materialized_cte", "in_clause", "build_side_probe_side", "limit_pushdown", "top_n",
+    "row_group_pruner",
+})
+"""Those without which a join would be a product, or read what it does not need. For small tables all recipes
+take a second, nearly all of it planning, and the other optimizers a quarter of that (DuckDB 2.0)."""
+FEW_ROWS, SMALL_ROWS = 2_000, 10_000
+"""Rows in all tables together up to which recipes run without any optimizer (a join that it would have
+reordered is of a few million pairs at most), and up to which with those alone. 113 recipes on empty tables took
+0.79 s of processor time with all of them and 0.45 s without."""
 TELL_S = 0.1
 """Time between two parts of an answer that are sent ahead: a person sees them one after the other."""
-SMALL_ROWS = 2_000
-"""Up to so many rows in all tables together the recipes run without DuckDB's optimizer, which takes nearly
-half of their time: 113 recipes on empty tables took 0.79 s of processor time with it and 0.45 s without
-(DuckDB 2.0). A join that it would have reordered is of a few million pairs at most."""
 MOST_PARSED = 256
 _POLL_S = 0.05
 _PARSED: dict[str, list[duckdb.Statement]] = {}
@@ -71,8 +78,7 @@ class Batch(Query):
         began = time.monotonic()
         notes = views.build(connection, self.plan, self.sql, self.tables, copied=True)
         rows, self._contents = _contents(connection, self.tables)
-        if rows <= SMALL_ROWS:
-            connection.execute("PRAGMA disable_optimizer")
+        _plan_quickly(connection, rows)
         lock(connection, [])
         filled_ms = _since(began)
         self._until = self.deadline
@@ -162,6 +168,16 @@ def _contents(
     ]
     found = connection.execute(" UNION ALL ".join(parts)).fetchall()
     return sum(rows for _, rows, _ in found), {name: str(total) for name, _, total in found}
+
+
+def _plan_quickly(connection: duckdb.DuckDBPyConnection, rows: int) -> None:
+    """Leave out the optimizers that cost more than they save over so many rows; the results are the same."""
+    if rows <= FEW_ROWS:
+        connection.execute("PRAGMA disable_optimizer")
+    elif rows <= SMALL_ROWS:
+        known = connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()
+        needless = sorted({str(name) for (name,) in known} - KEPT_OPTIMIZERS)
+        connection.execute(f"SET disabled_optimizers = '{','.join(needless)}'")
 
 
 def _rows(

@@ -38,13 +38,13 @@ ADDRESS_SPACE_BYTES = 1 << 30
 SHORT_QUERY_S = 0.1
 """A query that takes more CPU time yields to the training. CPU time, because on a busy machine every query
 takes long."""
-SHORT_BATCH_S = 1.0
-"""The same for all recipes together, when a user waits: with all cores busy a diagnosis would take a
-minute."""
+SHORT_BATCH_S = 2.0
+"""The same for all recipes together, when a user waits: what they need for a small job, and half as much
+again. Where all cores are busy, what is left above it takes ten times as long."""
 _POLL_S = 0.05
 LONG_QUERY_NICE = 10
 FAST_RATIO = 0.1
-FAST_BURST_S = 1.0
+FAST_BURST_S = 2.0
 """Share of a core, and seconds at once, that queries may use at full priority."""
 QUERIES = 500
 """Queries after which a worker is replaced, so that nothing accumulates in it."""

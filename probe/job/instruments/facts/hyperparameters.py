@@ -59,6 +59,24 @@ def from_frames(thread: int | None) -> Iterator[tuple[str, Value]]:
                 yield path, value
 
 
+def named_things(thread: int | None) -> Iterator[tuple[str, Any]]:
+    """Names and values of the variables in the user's frames of a thread, of the globals there, and of the
+    attributes of `self`; a thing with two names comes twice."""
+    own = _user_frames(thread)
+    spaces = {id(one.f_globals): one.f_globals for one in own}
+    main = sys.modules.get("__main__")
+    if main is not None:
+        spaces.setdefault(id(vars(main)), vars(main))
+    for one in own:
+        variables = python_frames.variables(one) if one.f_code.co_name != "<module>" else {}
+        yield from variables.items()
+        yield from ((f"self.{name}", value) for name, value in attributes(variables.get("self")).items())
+    for space in spaces.values():
+        for name, value in entries(space):
+            if not name.startswith("__") and not isinstance(value, (ModuleType, type)):
+                yield name, value
+
+
 def models_in_frames(thread: int | None, kind: type) -> list[Any]:
     """Instances of a class in the user's frames of a thread: variables, globals and attributes of `self`."""
     layers: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from probe.base.clock import wall_ns
 from probe.job.instruments.core.object_access import attributes
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.facts.run_facts import dataset_length
+from probe.job.instruments.facts.data_cuts import dataset_length
 from probe.job.instruments.loop.data import Data
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.introspection import enclosing_loops, python_frames, training_frameworks

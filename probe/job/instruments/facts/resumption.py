@@ -1,7 +1,8 @@
 """Resumption: what a checkpoint held, and what of it was loaded before the first step.
 
 Wraps `torch.load` and the `load_state_dict` of modules, optimizers and schedulers, which run outside of
-training steps: each notes a few names and numbers and keeps nothing alive. `run_facts` writes them on the
+training steps: each notes a few names and numbers and keeps nothing alive. Where `torch.load` is called in
+training steps, `file_reads` counts it. `run_facts` writes them on the
 agent's thread. Nothing is unpickled or called that the job does not call. torch inside functions.
 """
 
@@ -16,6 +17,7 @@ from probe.base.isolation import Isolation
 from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.facts.file_reads import FileReads, now_ns
 from probe.job.instruments.facts.hyperparameters import Value, plain
 from probe.job.instruments.loop.optimizers import Optimizers
 
@@ -29,6 +31,7 @@ class Resumption:
 
     def __init__(self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers) -> None:
         self._recorder, self._isolation, self._optimizers = recorder, isolation, optimizers
+        self.reads = FileReads(recorder, isolation)
         self._patches = Patches()
         self._found: dict[str, Value] = {}
         self._models: list[tuple[str, list[weakref.ref[Any]]]] = []
@@ -45,6 +48,7 @@ class Resumption:
             self._patches.wrap(torch, "load", lambda _: torch.serialization.load)
         else:
             self._watch(torch, "load", self._read)
+        self.reads.install()
         self._watch(torch.nn.Module, "load_state_dict", self._model)
         self._watch(torch.optim.Optimizer, "load_state_dict", self._optimizer)
         schedulers = torch.optim.lr_scheduler
@@ -56,6 +60,7 @@ class Resumption:
     def uninstall(self) -> None:
         """Put the originals back."""
         self._patches.undo()
+        self.reads.uninstall()
         self._models.clear()
 
     def facts(self) -> Iterator[tuple[str, Value]]:
@@ -76,12 +81,16 @@ class Resumption:
     def _watch(self, owner: Any, name: str, note: Callable[..., None]) -> None:
         note = self._isolation.guard("resumption", note)
         live, recorder = self._patches.live, self._recorder
+        read = self.reads.read if name == "load" else None
 
         def make(original: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
+                begun_ns = now_ns()
                 result = original(*args, **kwargs)
                 if live[0] and recorder.step <= LATEST_STEP:
                     note(result, *args)
+                if live[0] and read is not None and args:
+                    read(args[0], begun_ns)
                 return result
 
             return call

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from probe.base import accelerator, clock
 from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.facts import data_contents
+from probe.job.instruments.facts import data_contents, data_cuts, transitions
 from probe.job.instruments.facts.hyperparameters import Value, from_frames, plain
 from probe.job.instruments.facts.model_facts import FIRST_STEPS, fact
 from probe.job.instruments.facts.resumption import Resumption
@@ -72,6 +72,8 @@ class RunFacts:
         self._rounds = 0
         self._known: dict[tuple[str, str], tuple[str, int]] = {}
         self._said_paths: list[str] = []
+        self._sums: dict[int, int | None] = {}
+        """Sums over all samples of a data set, by the checksum of some in their order."""
 
     def step(self) -> None:
         """Gather when it is time."""
@@ -111,9 +113,19 @@ class RunFacts:
         if self._data is not None and self._data.batches is not None:
             for label, index in self._data.batches.highest().items():
                 yield "data", f"{label}.highest_index", index
+        for name, value in self._kept_data():
+            yield "data", name, value
         for name, value in from_frames(self._recorder.thread):
             seed = name.rpartition(".")[2] in _SEEDS
             yield ("seed" if seed else "hyperparameter"), name, value
+
+    def _kept_data(self) -> list[tuple[str, Value]]:
+        """What is known of the data that the program holds and reads without a loader. All at once: between
+        two slices nothing of the frames may be held."""
+        thread = self._recorder.thread
+        return [
+            *self._resumption.reads.facts(), *transitions.facts(thread), *data_cuts.of_variables(thread),
+        ]
 
     def _environment(self) -> Iterator[tuple[str, str, Value]]:
         torch = sys.modules["torch"]
@@ -177,7 +189,13 @@ class RunFacts:
         loaders = self._data.loaders if self._data is not None else []
         alive = [loader for reference in loaders if (loader := reference()) is not None]
         for number, loader in enumerate(alive[:_MOST_LOADERS], 1):
-            yield from _loader("loader" if number == 1 else f"loader{number}", loader)
+            yield from _loader("loader" if number == 1 else f"loader{number}", loader, self._unordered)
+
+    def _unordered(self, dataset: Any, content: int) -> int | None:
+        """`data_contents.unordered`, once for each content."""
+        if content not in self._sums:
+            self._sums[content] = data_contents.unordered(dataset, lambda: time.sleep(REST_S))
+        return self._sums[content]
 
 
 def _may_change(name: str) -> bool:
@@ -215,7 +233,9 @@ def _scheduler(prefix: str, scheduler: Any, depth: int = 0) -> Iterator[tuple[st
             yield from _scheduler(f"{prefix}.{number}", one, depth + 1)
 
 
-def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
+def _loader(
+    prefix: str, loader: Any, unordered: Callable[[Any, int], int | None]
+) -> Iterator[tuple[str, Value]]:
     found = attributes(loader)
     for name in _LOADER:
         if (value := plain(found.get(name))) is not None:
@@ -240,33 +260,22 @@ def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
                 yield f"{prefix}.sampler_draws", own["num_samples"]
     dataset = found.get("dataset")
     yield f"{prefix}.dataset", type(dataset).__name__
-    length = dataset_length(dataset)
+    length = data_cuts.dataset_length(dataset)
     if length is not None:
         yield f"{prefix}.dataset_length", length
     shares = data_contents.byte_shares(dataset)
     if shares is not None:
         yield f"{prefix}.bytes_at_255", round(shares[0], 3)
         yield f"{prefix}.bytes_from_128", round(shares[1], 3)
+    cut = data_cuts.of_dataset(dataset)
+    if cut is not None:
+        yield f"{prefix}.dataset_rows", cut.rows
+        yield f"{prefix}.dataset_whole", cut.whole
+        yield f"{prefix}.dataset_source", cut.source
     if type(sampler).__name__ == "DistributedSampler":
         content = data_contents.checksum(dataset)
         if content is not None:
             yield f"{prefix}.dataset_content", content
-
-
-def dataset_length(dataset: Any, depth: int = 0) -> int | None:
-    """Samples in a dataset of torch's own classes; None for others, whose `__len__` is the job's code."""
-    found = attributes(dataset)
-    kind = type(dataset)
-    if kind in (list, tuple, range):
-        return len(dataset)
-    if not kind.__module__.startswith("torch.utils.data") or depth > 4:
-        return None
-    if kind.__name__ == "TensorDataset" and found.get("tensors"):
-        return int(found["tensors"][0].shape[0])
-    if kind.__name__ == "Subset" and type(found.get("indices")) in (list, tuple, range):
-        return len(found["indices"])
-    if kind.__name__ == "ConcatDataset" and found.get("cumulative_sizes"):
-        return int(found["cumulative_sizes"][-1])
-    return None
-
-
+            total = unordered(dataset, content)
+            if total is not None:
+                yield f"{prefix}.dataset_entries", str(total)

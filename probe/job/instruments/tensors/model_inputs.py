@@ -44,6 +44,8 @@ COPY_PARAMETERS, MOST_COPIES = 8, 8
 IMAGES, SIDE, LEAST_SIDE = 4, 32, 8
 """Of so many images (of four dimensions or more) neighbours are compared, in a square of this side of each;
 not in smaller ones."""
+MOST_PADDED, MOST_PADDED_ELEMENTS, SHORTEST_PADDED = 64, 1 << 16, 16
+"""Samples and tokens of which the padding is measured, and positions that a batch needs for it."""
 _LOOKED_AT = 7
 """Place of that column."""
 
@@ -191,6 +193,7 @@ class ModelInputs:
         moments, near = statistics.moments(values.flat), _neighbours(torch, some)
         more = _repetition(torch, some, values.flat)
         more = torch.cat([more, more.new_full((1,), float("nan")) if near is None else near.reshape(1)])
+        more = torch.cat([more, _padding(torch, tensor, more)])
         if values.flat.is_cpu:
             self._put(fields, [*moments, *more.tolist()])
         elif not capturing():
@@ -205,11 +208,11 @@ class ModelInputs:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], row: list[float]) -> None:
-        *moments, alike, middle, share, ends, neighbours = row
+        *moments, alike, middle, share, ends, neighbours, unused, padding = row
         found = statistics.figures(moments, fields[_LOOKED_AT])
         known = (
             found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share, neighbours,
-            ends,
+            ends, unused, padding,
         )
         figures = [NULL_DOUBLE if one != one else one for one in known]
         self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
@@ -276,6 +279,30 @@ def _neighbours(torch: Any, some: Any) -> Any:
     left, right = square[..., :-1].reshape(-1), square[..., 1:].reshape(-1)
     left, right = left - left.mean(), right - right.mean()
     return (left * right).mean() / (left.square().mean() * right.square().mean()).sqrt()
+
+
+def _padding(torch: Any, tensor: Any, like: Any) -> Any:
+    """Of token numbers [N, T]: the share of the positions at the end, or at the beginning, where all samples
+    have one and the same number; and the share of all tokens that are this number at that end of a sample.
+    Whole numbers have it where a batch is longer than its longest sample. NaN for other tensors."""
+    none = like.new_full((2,), float("nan"))
+    whole = type(tensor) is torch.Tensor and tensor.dtype in (torch.int64, torch.int32)
+    if not whole or tensor.dim() != 2:
+        return none
+    rows, length = tensor.shape
+    some = min(MOST_PADDED, MOST_PADDED_ELEMENTS // length)
+    if rows < 2 or some < 2 or length < SHORTEST_PADDED:
+        return none
+    held = tensor[:: max(1, rows // some)][:some]
+    ends = []
+    for way in (held, held.flip(1)):
+        ending = (way == way[:, -1:]).flip(1).cumprod(1).sum(1)
+        token = way[:, -1].index_select(0, ending.argmax().reshape(1))  # `way[place]` waits for a device
+        same = (way == token).flip(1)
+        unused = same.all(0).cumprod(0).sum() / length
+        ends.append(torch.stack([unused, same.cumprod(1).sum() / same.numel()]))
+    last, first = ends
+    return torch.where(last[0] >= first[0], last, first).to(none)
 
 
 def _flat(value: Any, kind: type) -> list[Any]:

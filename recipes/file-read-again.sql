@@ -1,0 +1,40 @@
+-- title = "a file is read whole, again and again"
+-- severity = "notice"
+-- symptoms = ["slow", "data"]
+-- order = 111
+-- scope = "rank"
+-- needs = "calls of torch.load or numpy.load in training steps, on the training thread"
+-- what = "the same file is loaded whole {per_step:.0f} times in each step, as for each sample: {share:.0%} of the time is spent reading it"
+-- why = [
+--   "{path}: {calls:.0f} calls of torch.load or numpy.load in {steps:.0f} steps{size}",
+--   "load it once, before the training; or map it (mmap=True of torch.load, mmap_mode=\"r\" of numpy.load), so that only what is used is read",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT name, value, number FROM probe.facts WHERE kind = 'data' AND name LIKE 'reads%' ORDER BY t_ns DESC LIMIT 10\"",
+--   "probe {endpoint} backtrace",
+-- ]
+-- false_positives = "a file that another process writes anew between the reads; below a tenth of the time it is `info`"
+-- explains = ["input-bound", "low-mfu", "throughput-drop", "time-outside"]
+-- [parameters.calls]
+-- value = 64
+-- unit = "calls"
+-- source = "ours"
+-- [parameters.each]
+-- value = 1.5
+-- unit = "calls per step"
+-- source = "ours: once a step may be a buffer that is kept on disk"
+-- [parameters.share]
+-- value = 0.1
+-- unit = "ratio of the time"
+-- source = "practice: 10 % either way is healthy"
+WITH told AS (
+    SELECT regexp_extract(name, '^(reads[0-9]+)[.]', 1) AS file, regexp_extract(name, '[.]([a-z_]+)$', 1) AS what, ARG_MAX(value, t_ns) AS value, ARG_MAX(number, t_ns) AS number
+    FROM probe.facts WHERE kind = 'data' AND name LIKE 'reads%' GROUP BY ALL
+), files AS (
+    SELECT file, MAX(value) FILTER (what = 'path') AS path, MAX(number) FILTER (what = 'calls') AS calls, MAX(number) FILTER (what = 'steps') AS steps, MAX(number) FILTER (what = 'spent_ratio') AS share, MAX(number) FILTER (what = 'bytes') AS bytes
+    FROM told GROUP BY file
+)
+SELECT NULL AS unknown, path AS subject, path, calls, steps, calls / steps AS per_step, share, COALESCE(format(', {:.1f} MB each', bytes / 1e6), '') AS size, CASE WHEN share >= $share THEN 'notice' ELSE 'info' END AS severity
+FROM files WHERE calls >= $calls AND calls >= $each * steps
+UNION ALL BY NAME
+SELECT 'no file was loaded many times in training steps' AS unknown FROM files HAVING COUNT(*) = 0

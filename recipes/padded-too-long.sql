@@ -1,0 +1,43 @@
+-- title = "padded far too long"
+-- severity = "notice"
+-- symptoms = ["slow", "memory"]
+-- order = 523
+-- scope = "rank"
+-- needs = "token numbers [N, T] that the model was called with on a few steps"
+-- what = "{padding:.0%} of all positions are padding: the batches are {length} long, and their longest samples {longest:.0f}"
+-- why = [
+--   "input {name} of {module}, {shape} ({dtype}): in the median batch of {n} looked at, the {unused:.0f} positions at one end hold the same number in every sample ({least:.0f} in the one that is filled the most)",
+--   "all {n} batches have the length {length}: a fixed one; attention, and all that works on positions, spends most of its time there",
+--   "pad each batch to its own longest sample (pad_sequence, or padding=\"longest\"), or put samples of like length together",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, name, shape, unused_ratio, padding_ratio FROM python.model_inputs WHERE unused_ratio IS NOT NULL ORDER BY step DESC LIMIT 10\"",
+--   "probe {endpoint} profile --steps 3 -o slow.json",
+-- ]
+-- false_positives = "one fixed shape on purpose, for a compiled graph or an accelerator that needs it; the longest samples are rarer than one in a hundred batches"
+-- explains = ["low-mfu"]
+-- [parameters.least]
+-- value = 5
+-- unit = "batches"
+-- source = "ours: the median of five"
+-- [parameters.samples]
+-- value = 64
+-- unit = "samples"
+-- source = "ours: of a few samples none may be long"
+-- [parameters.share]
+-- value = 0.5
+-- unit = "ratio of the positions"
+-- source = "ours: more than half of the work is on positions that no sample reaches; batches padded to their longest sample have none of these"
+WITH given AS (
+    SELECT *, CAST(shape AS BIGINT[]) AS sizes FROM python.model_inputs WHERE module <> 'batch' AND unused_ratio IS NOT NULL AND NOT COALESCE(gradless, false) AND shape IS NOT NULL AND max - min > 1
+), newest AS (
+    SELECT * FROM given QUALIFY ROW_NUMBER() OVER (PARTITION BY module, name ORDER BY step DESC) <= 64
+), inputs AS (
+    SELECT module, name, ANY_VALUE(dtype) AS dtype, ARG_MAX(shape, step) AS shape, MIN(step) AS step, COUNT(*) AS n, SUM(sizes[1]) AS samples, COUNT(DISTINCT sizes[2]) AS lengths, MAX(sizes[2]) AS length,
+        MEDIAN(unused_ratio) AS unused_ratio, MIN(unused_ratio) AS least_ratio, MEDIAN(padding_ratio) AS padding FROM newest GROUP BY module, name
+)
+SELECT NULL AS unknown, module || ' ' || name AS subject, module, name, dtype, shape, step, n, length, padding, length * unused_ratio AS unused, length * least_ratio AS least, length * (1 - unused_ratio) AS longest
+FROM inputs WHERE n >= $least AND samples >= $samples AND lengths = 1 AND unused_ratio >= $share
+QUALIFY ROW_NUMBER() OVER (ORDER BY padding DESC) = 1
+UNION ALL BY NAME
+SELECT format('token numbers were looked at on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM given HAVING COUNT(DISTINCT step) < $least
