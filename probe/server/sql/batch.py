@@ -35,8 +35,8 @@ KEPT_OPTIMIZERS = frozenset({
 take a second, nearly all of it planning, and the other optimizers a quarter of that (DuckDB 2.0)."""
 FEW_ROWS, SMALL_ROWS = 2_000, 10_000
 """Rows in all tables together up to which recipes run without any optimizer (a join that it would have
-reordered is of a few million pairs at most), and up to which with those alone. 113 recipes on empty tables took
-0.79 s of processor time with all of them and 0.45 s without."""
+reordered is of a few million pairs at most), and up to which with those alone. 113 recipes on empty tables
+took 0.79 s of processor time with all of them and 0.45 s without."""
 TELL_S = 0.1
 """Time between two parts of an answer that are sent ahead: a person sees them one after the other."""
 MOST_PARSED = 256
