@@ -138,6 +138,8 @@ def test_a_step_takes_at_most_500_bytes_sealed_as_small_as_a_slow_job_seals(
                 elif kind == "BIGINT":
                     grows = column in ("step", "seq")
                     rows[column] = rows[NUMBER] if grows else noise.integers(0, 10**6, len(rows))
+                    if column.endswith(("cpu_ns", "idle_ns")):  # counters of 10 ms
+                        rows[column] = (rows[NUMBER] * 100 + rows[column] % 100) * 10**7
             jitter = noise.integers(0, 10**7, len(rows))
             rows["t_ns"] = 1_700_000_000_000_000_000 + rows[NUMBER] * 10**9 + jitter
             segments.write(engine, tmp_path / name, 42, rows, columns)
