@@ -115,7 +115,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_a_step_takes_at_most_500_bytes_sealed_as_small_as_a_slow_job_seals(
+def test_a_step_takes_at_most_520_bytes_sealed_as_small_as_a_slow_job_seals(
     engine: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     """One step a second for 40 minutes, sealed every minute; 200 modules on every 50th step."""
@@ -145,4 +145,4 @@ def test_a_step_takes_at_most_500_bytes_sealed_as_small_as_a_slow_job_seals(
             segments.write(engine, tmp_path / name, 42, rows, columns)
             segments.compact(engine, tmp_path / name, segments.listing(tmp_path / name, 42))
         total += sum(one.size_bytes for one in segments.visible(segments.listing(tmp_path / name, 42)))
-    assert total / (40 * 60) <= 500, total / (40 * 60)
+    assert total / (40 * 60) <= 520, total / (40 * 60)
