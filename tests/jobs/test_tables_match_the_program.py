@@ -19,7 +19,7 @@ JOBS = {
     "accumulation_amp_schedule": ("accumulation_amp_schedule", "--steps", "20"),
     "gan": ("gan_two_optimizers", "--steps", "60"),
     "lbfgs": ("lbfgs_closure", "--steps", "20"),
-    "inference": ("inference_without_optimizer", "--steps", "600"),
+    "inference": ("inference_without_optimizer", "--steps", "2000"),
     "workers_none": ("dataloader_workers", "--workers", "0", "--steps", "40"),
     "workers_fork": ("dataloader_workers", "--workers", "2", "--steps", "40"),
     "workers_fork_persistent": ("dataloader_workers", "--workers", "4", "--persistent", "--steps", "40"),

@@ -84,6 +84,7 @@ def places() -> Iterator[tuple[Any, str, bool]]:
     yield torch.serialization, "save", True
     yield torch, "load", False
     yield torch.serialization, "load", False
+    yield numpy, "load", False
     yield nn.Module, "load_state_dict", False
     yield torch.optim.Optimizer, "load_state_dict", False
     for kind in schedules_that_load():
@@ -178,6 +179,7 @@ class Calls:
         yield lambda: torch.serialization.save(torch.ones(1), io.BytesIO())
         yield lambda: torch.load(io.BytesIO())
         yield lambda: torch.serialization.load(io.BytesIO())
+        yield lambda: numpy.load(io.BytesIO())
         yield lambda: self.model.load_state_dict({})
         yield lambda: torch.optim.Optimizer.load_state_dict(optimizer, {})
         for kind in schedules_that_load():

@@ -38,7 +38,7 @@ class _Reads:
 
 
 class FileReads:
-    """Counts; `install` wraps `numpy.load`, whoever wraps `torch.load` calls `read`."""
+    """Counts; `wrap` wraps `numpy.load`, whoever wraps `torch.load` calls `read`."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation) -> None:
         self._recorder = recorder
@@ -46,7 +46,7 @@ class FileReads:
         self._patches = Patches()
         self.read = isolation.guard("file reads", self._read, traced=False)
 
-    def install(self) -> None:
+    def wrap(self) -> None:
         """Wrap; off the hot path."""
         numpy = sys.modules.get("numpy")
         if numpy is None:
@@ -65,7 +65,7 @@ class FileReads:
 
         self._patches.wrap(numpy, "load", make)
 
-    def uninstall(self) -> None:
+    def unwrap(self) -> None:
         """Put the original back."""
         self._patches.undo()
 

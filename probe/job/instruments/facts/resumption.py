@@ -48,7 +48,7 @@ class Resumption:
             self._patches.wrap(torch, "load", lambda _: torch.serialization.load)
         else:
             self._watch(torch, "load", self._read)
-        self.reads.install()
+        self.reads.wrap()
         self._watch(torch.nn.Module, "load_state_dict", self._model)
         self._watch(torch.optim.Optimizer, "load_state_dict", self._optimizer)
         schedulers = torch.optim.lr_scheduler
@@ -60,7 +60,7 @@ class Resumption:
     def uninstall(self) -> None:
         """Put the originals back."""
         self._patches.undo()
-        self.reads.uninstall()
+        self.reads.unwrap()
         self._models.clear()
 
     def facts(self) -> Iterator[tuple[str, Value]]:
