@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 from probe.archive import typed_rows
 from probe.archive.dataset import IDENTITY, process_id_of
 from probe.base import clock
-from probe.base.errors import ProbeError, ServerUnavailable, SettingInvalid, UsageError
+from probe.base.errors import ProbeError, ServerUnavailable, SettingInvalid, TooMany, UsageError
 from probe.base.settings import Settings
 from probe.bundle import cleaning
 from probe.client import endpoints
@@ -47,6 +47,8 @@ _MADE_S = 5.0
 MOST_SERVERS = 256
 MOST_ROWS = 500_000
 """Of all tails together; each may have the same part."""
+_AGAIN_S = 0.2
+"""Before a server that had too many requests is asked again."""
 _SPARE_S = 0.1
 """A request that notices itself that it is late says more than whoever waits for it."""
 _LARGEST_PEERS_BYTES = 1 << 20
@@ -202,28 +204,45 @@ class LiveRows:
         notes: list[str] = []
         partly: set[str] = set()
         until = time.monotonic() + ROWS_S
-        for pid, tail in ((one.pid, tail) for one in found for tail in one.tails):
-            who = f"{named([tail.process])}, {tail.table}"
-            left_s = until - time.monotonic()
-            try:
-                if left_s <= 0:
-                    raise ServerUnavailable(f"{name} has not sent all rows within {ROWS_S:g} s")
-                body = {
-                    "endpoint": str(pid), "sql": tail.sql(pid), "limit": limit, "scope": "host",
-                    "timeout_s": left_s,
-                }
-                answer = Answer.parse(self._transports[name].request("POST", "/v1/query", body, left_s))
-            except ProbeError as error:
-                notes.append(f"{who}: its newest rows are missing: {error.message}")
-                partly.add(str(tail.process["process"]))
-                continue
-            notes += [f"{who}: {note}" for note in answer.notes]
-            if answer.truncated:
-                notes.append(f"{who}: of its newest rows only the first {len(answer):,} are used")
-                partly.add(str(tail.process["process"]))
-            if answer.rows:
-                files.append((tail, _file(answer, tail)))
+        for pid, tails in found:
+            for tail in self._not_empty(name, pid, tails, until):
+                who = f"{named([tail.process])}, {tail.table}"
+                try:
+                    answer = self._query(name, pid, tail.sql(pid), limit, until)
+                except ProbeError as error:
+                    notes.append(f"{who}: its newest rows are missing: {error.message}")
+                    partly.add(str(tail.process["process"]))
+                    continue
+                notes += [f"{who}: {note}" for note in answer.notes]
+                if answer.truncated:
+                    notes.append(f"{who}: of its newest rows only the first {len(answer):,} are used")
+                    partly.add(str(tail.process["process"]))
+                if answer.rows:
+                    files.append((tail, _file(answer, tail)))
         return Sent(files, notes, partly)
+
+    def _not_empty(self, name: str, pid: int, tails: Sequence[Tail], until: float) -> Sequence[Tail]:
+        """The tails of a process that have rows, by one statement; all of them if the server cannot tell."""
+        sql = " UNION ALL ".join(
+            f"SELECT {place} AS place WHERE EXISTS (SELECT 1 FROM ({tail.sql(pid)}))"
+            for place, tail in enumerate(tails)
+        )
+        try:
+            return [tails[place] for (place,) in self._query(name, pid, sql, len(tails), until).rows]
+        except ProbeError:  # it does not know one of the tables: which, its answers to each will say
+            return tails
+
+    def _query(self, name: str, pid: int, sql: str, limit: int, until: float) -> Answer:
+        """A server's answer to a statement. Waits where it takes only so many requests in a second."""
+        while True:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise ServerUnavailable(f"{name} has not sent all rows within {ROWS_S:g} s")
+            body = {"endpoint": str(pid), "sql": sql, "limit": limit, "scope": "host", "timeout_s": left_s}
+            try:
+                return Answer.parse(self._transports[name].request("POST", "/v1/query", body, left_s))
+            except TooMany:
+                time.sleep(_AGAIN_S)
 
 
 def _newer(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:

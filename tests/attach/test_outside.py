@@ -235,18 +235,18 @@ def test_forked_dataloader_workers_are_seen_with_their_role(fork: Start) -> None
     for _ in range(2):
         job.wait_for("STUCK")
 
-    def both_stuck(found: dict[str, Any]) -> bool:
-        return sum(innermost(thread)["func"] == "Hangs.reads_from_a_dead_disk"
-                   for thread in found["threads"]) == 2
+    def all_wait(found: dict[str, Any]) -> bool:
+        stuck = [one for one in found["threads"] if innermost(one)["func"] == "Hangs.reads_from_a_dead_disk"]
+        waits = any("_MultiProcessingDataLoaderIter" in name for name in functions(found["threads"][0]))
+        return len(stuck) == 2 and waits
 
-    found = until(both_stuck, job.pid, workers=True)
+    found = until(all_wait, job.pid, workers=True)
     workers = {line["pid"] for line in found["processes"] if line["role"] == "DataLoader worker"}
     assert len(workers) == 2 and job.pid not in workers
     stuck = {thread["process_id"]: functions(thread) for thread in found["threads"][1:]}
     assert set(stuck) == workers
     assert all("Hangs.__getitem__" in frames and "_worker_loop" in frames for frames in stuck.values())
     assert found["threads"][0]["training"]
-    assert any("_MultiProcessingDataLoaderIter" in name for name in functions(found["threads"][0]))
 
 
 def test_a_process_computes_on_unharmed_while_it_is_read(bare: Start) -> None:

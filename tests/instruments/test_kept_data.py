@@ -108,7 +108,7 @@ def test_a_file_that_is_loaded_again_in_training_steps_is_counted(tmp_path: Path
     reads, load = FileReads(cast(Any, recorder), Isolation(lambda *_: None)), numpy.load
     path = tmp_path / "images.npy"
     numpy.save(path, numpy.zeros(100))
-    reads.install()
+    reads.wrap()
     try:
         numpy.load(path)
         recorder.step = 5
@@ -116,7 +116,7 @@ def test_a_file_that_is_loaded_again_in_training_steps_is_counted(tmp_path: Path
             numpy.load(path)
             numpy.load(path, mmap_mode="r")
     finally:
-        reads.uninstall()
+        reads.unwrap()
     assert numpy.load is load
     recorder.step = 9
     found = dict(reads.facts())
