@@ -39,8 +39,8 @@ CLEAN = {
     "svd": (states.SLOW_STEP,),
     "lengths": (states.SLOW_STEP,),
 }
-RARELY = ("evaluation", "generation", "lengths", "child")
-"""Slow steps in plain Python or in a child, as one in C is: in the campaign. The child is in
+RARELY = ("evaluation", "generation", "lengths", "child", "checkpoint")
+"""Slow steps in plain Python, in a child or in a write, as one in C is: in the campaign. The child is in
 `test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient`, too."""
 
 
