@@ -12,7 +12,7 @@ const BUCKETS = 480;
 const ROWS_MS = [60_000, 300_000]; // between two queries, a twentieth of the run: each costs the server as much as thirty rounds, which bring what is new
 const ELSEWHERE_MS = [8000, 30_000]; // of a rank on another host, whose rounds bring only its state
 const EVENTS_MS = 60_000; // if something was noted since, or when an incident begins or ends
-const SHADE_MS = 60_000; // or a sixtieth of a longer run: eight buckets
+const SHADE_MS = [8000, 60_000]; // a quarter of a young run, in which recipes begin to judge; a sixtieth of a long one: eight buckets
 const FOREVER_MS = 9_000_000_000_000;
 const INCIDENTS_MS = 8000;
 const DIAGNOSE_MS = 15_000; // at most so often, and only when something changed
@@ -209,7 +209,8 @@ export async function open(page) {
     noted = one.noted ?? null;
     if (pending) diagnose();
     if (Date.now() - looked > EVENTS_MS && running() && (looked === 0 || noted === null || noted !== noted_before)) await look();
-    if (Date.now() - shaded > Math.max(SHADE_MS, (Date.now() - first_ms) / 60) && running() && !zoomed) await shade();
+    const age_ms = Date.now() - first_ms;
+    if (Date.now() - shaded > Math.max(SHADE_MS[0], Math.min(SHADE_MS[1], age_ms / 4), age_ms / 60) && running() && !zoomed) await shade();
   }
 
   say_end();
