@@ -35,15 +35,6 @@ class Shipped(NamedTuple):
     """Size of both journals when they were read for it."""
 
 
-def journal_bytes(process: Path) -> int:
-    """Size of both journals of a recording now."""
-    found = 0
-    for path in places.journals(process):
-        with contextlib.suppress(OSError):
-            found += path.stat().st_size
-    return found
-
-
 def read(process: Path, url: str) -> Shipped:
     """What is known to be in the archive at `url`; nothing without the file."""
     try:
@@ -57,7 +48,7 @@ def read(process: Path, url: str) -> Shipped:
         if any(type(number) is not int and number is not None for number in numbers):
             raise ValueError("a field that must be a number is not")
         rows, last_step, last_t_ns, shipped_ns, read_bytes = numbers
-        complete = one["complete"] is True and read_bytes == journal_bytes(process)
+        complete = one["complete"] is True and read_bytes == places.journal_bytes(process)
         return Shipped(url, complete, tables, rows, last_step, last_t_ns, shipped_ns or 0, read_bytes or 0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Shipped(url)

@@ -163,6 +163,15 @@ def journals(process: Path) -> tuple[Path, Path]:
     return process / "journal.bin", process / "watch.bin"
 
 
+def journal_bytes(process: Path) -> int:
+    """Size of both journals now, which only grow: the same as before if nothing was noted since."""
+    found = 0
+    for path in journals(process):
+        with contextlib.suppress(OSError):  # not there yet
+            found += path.stat().st_size
+    return found
+
+
 def crash_file(process: Path) -> Path:
     """File for the stacks of a fatal signal; empty without one."""
     return process / "crash.txt"

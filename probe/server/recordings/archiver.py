@@ -22,6 +22,7 @@ from probe.archive.store import open_store
 from probe.archive.throttle import Pace
 from probe.base.errors import ArchiveUnavailable, PackageMissing, ProbeError, UsageError
 from probe.base.settings import Settings
+from probe.recording import places
 from probe.server.recordings.registry import Recorded, Registry
 from probe.server.recordings.sealer import Sealer
 from probe.server.runtime.supervision import FAILURES, Supervised
@@ -100,7 +101,7 @@ class Archiver:
             done = ended and known.complete
             self._due_s[identity] = float("inf") if done else 0.0 if ended else now_s + self._first_s()
         elif self._due_s[identity] == float("inf"):
-            if shipped.journal_bytes(recorded.folder) == self._whole_bytes[identity]:
+            if places.journal_bytes(recorded.folder) == self._whole_bytes[identity]:
                 return False
             self._due_s[identity] = now_s
         if ended and identity not in self._ended:

@@ -310,8 +310,8 @@ class Registry:
 
     def noted(self, recorded: Recorded) -> int:
         """A number that grows when its journals do, or with another interval between steps."""
-        sizes = [os.stat(path).st_size for path in places.journals(recorded.folder) if os.path.exists(path)]
-        return sum(sizes) + self._newest_rows.count(recorded.meta, "python.intervals")
+        intervals = self._newest_rows.count(recorded.meta, "python.intervals")
+        return places.journal_bytes(recorded.folder) + intervals
 
     # Endpoints --------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class FileReads:
         recorder = self._recorder
         if recorder.step < 1 or _ident() != recorder.thread:  # before, data and checkpoints are loaded
             return
-        path = file if type(file) is str else os.fspath(file) if hasattr(file, "__fspath__") else None
+        path = file if type(file) is str else os.fspath(file) if isinstance(file, os.PathLike) else None
         if type(path) is not str:
             return
         known = self._paths.get(path)
