@@ -141,12 +141,19 @@ def test_data_workers_have_nothing_of_ours(fork: Callable[..., Forked], place: P
     assert len(ours) == len(theirs) == workers
     for mine, other in zip(ours, theirs, strict=True):
         assert threads(mine) == threads(other)
-        assert descriptors(mine) == descriptors(other)
+        assert without_lock(place, descriptors(mine)) == descriptors(other)
         assert not {path for path in mapped(mine) if str(place.rings) in path}
     batches = "SELECT count(*), count(*) FILTER (WHERE state = 'done') FROM python.batches"
     assert query(place, job.pid, batches) == [[12, 12]]
     assert query(place, job.pid, "SELECT step FROM python.steps ORDER BY step") == [[n] for n in range(12)]
     assert (job.let_go(), job.errors()) == (0, plain.errors())
+
+
+def without_lock(place: Place, names: list[str]) -> list[str]:
+    """Without the lock and its folder, which the agent's thread has open for a moment when it looks for a
+    server. A child that is forked in that moment keeps them, but not the lock (`probe.boot.launch`)."""
+    looked_at = {str(place.directory), str(place.directory / "server.lock")}
+    return [name for name in names if name not in looked_at]
 
 
 def children(pid: int) -> list[int]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 
+from agent.asking import tell, wait_for_names
 from harness import PATIENCE_S, Job, Place, run_probe
 from probe.client.answer import Answer
 from probe.recording.tables import BY_NAME, columns_of
@@ -138,7 +139,11 @@ def traced(place: Place, folder: Path, *words: str, name: str = "x.json") -> tup
 def test_a_trace_has_every_recorded_step_with_its_phases_and_modules_and_works_for_the_dead(
     place: Place, start: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job = start("gpt_in_main", "--size", "tiny", "--hold", PROBE_NAME="gpt")
+    job = start(
+        "gpt_in_main", "--size", "tiny", "--pause", "--hold", PROBE_NAME="gpt", PROBE_MODULES_INTERVAL="2"
+    )
+    wait_for_names(place, job.pid)
+    tell(job)
     job.result()
     job.kill()
     trace, _ = traced(place, tmp_path, "gpt", "--since", "0")
