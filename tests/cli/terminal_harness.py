@@ -130,7 +130,14 @@ class Typist:
         deadline = time.monotonic() + PATIENCE_S
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it does not end; shown:\n{plain(self.shown)}"
-            ready, _, _ = select.select([self._controller], [], [], 0.05)
-            if ready:
-                self.shown += os.read(self._controller, 1 << 16).decode(errors="replace")
+            self._read(0.05)
+        while self._read(0.0):  # what it showed last
+            pass
         return self.process.wait(PATIENCE_S)
+
+    def _read(self, wait_s: float) -> bool:
+        """Read what it shows within that time; whether it was anything."""
+        ready, _, _ = select.select([self._controller], [], [], wait_s)
+        if ready:
+            self.shown += os.read(self._controller, 1 << 16).decode(errors="replace")
+        return bool(ready)
