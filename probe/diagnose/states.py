@@ -57,7 +57,7 @@ STATES: dict[str, str] = {
     WAITING_FOR_DATA: "the training thread waits for a batch",
     IN_COLLECTIVE: "the training thread waits for other ranks",
     LOCK_WAIT: "the training thread waits for a lock of this process",
-    DEADLOCK: "two or more threads each wait for a lock, and none gets on",
+    DEADLOCK: "two or more threads each wait for a lock, and none makes progress",
     HOLDS_GIL: "one thread holds the GIL in C code, so no other Python code runs",
     BLOCKED: "the training thread waits in C code with the GIL released",
     BUSY: "it keeps running in one function, and no step or batch ends: an endless loop, or long work",

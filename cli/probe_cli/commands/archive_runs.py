@@ -40,7 +40,7 @@ def command(
         typer.Argument(metavar="[RUN…] [URL]", help="Runs or jobs; then the archive."),
     ] = None,
     status: Annotated[
-        bool, typer.Option("--status", help="Say what of this host is in its archives, and what waits.")
+        bool, typer.Option("--status", help="Show what this host has archived and what is waiting.")
     ] = False,
     compact: Annotated[bool, typer.Option("--compact", help="Merge the small files of the archive.")] = False,
     older_than: Annotated[
@@ -50,13 +50,12 @@ def command(
         str | None,
         typer.Option("--keep-bytes", metavar="SIZE", help="Delete the oldest runs beyond it: 2T."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before deleting.")] = False,
 ) -> None:
     """Ship recordings of this host into an archive of many runs.
 
-    Rows that are there already are not sent again. Without a URL, PROBE_ARCHIVE is meant. The options are
-    about an archive that is there.
-    """
+    Rows already there are not sent again. Without a URL it uses PROBE_ARCHIVE. The options act on an
+    existing archive."""
     session: Session = context.obj
     session.no_endpoint("archive")
     names = list(words or ())

@@ -67,14 +67,14 @@ def command(
     ],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SQL|RUN]...", help="SQL of `query` (`-`: stdin), runs of the others."),
+        typer.Argument(metavar="[SQL|RUN]...", help="SQL for `query` (`-`: stdin); runs for the others."),
     ] = None,
     job: Annotated[list[str] | None, typer.Option("--job", metavar="JOB", help="Only this job.")] = None,
     run: Annotated[list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run.")] = None,
     host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only this host.")] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only what ran after it: 12h, 7d, 2w or 2026-03-01."),
+        typer.Option("--since", metavar="TIME", help="Only what ran since: 12h, 7d, 2w or 2026-03-01."),
     ] = None,
     recipe: Annotated[
         list[str] | None,
@@ -82,10 +82,10 @@ def command(
     ] = None,
     file: File = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="With diagnose, report, compare: also what is only information.")
+        bool, typer.Option("--all", help="With diagnose, report, compare: include information.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="With query: show the files that it would open.")
+        bool, typer.Option("--explain", help="With query: show which files it would open.")
     ] = False,
     per_run: Annotated[
         str | None,
@@ -96,18 +96,18 @@ def command(
     ray: Annotated[
         str | None,
         typer.Option(
-            "--ray", metavar="ADDRESS", help="Ask the runs as tasks of this Ray cluster (`local`: one here)."
+            "--ray", metavar="ADDRESS", help="Run per-run work on this Ray cluster (`local`: start one here)."
         ),
     ] = None,
     live: Annotated[
         bool,
-        typer.Option("--live", help="Ask servers for what is not shipped yet of runs that live."),
+        typer.Option("--live", help="Include rows of live runs that are not archived yet, from their servers."),
     ] = False,
     server: Annotated[
         list[str] | None,
         typer.Option(
             "--server", metavar="HOST:PORT",
-            help="As --live, and ask this server beside that of this PROBE_DIR and those in PROBE_PEERS.",
+            help="As --live, and also ask this server, not only this PROBE_DIR's and those in PROBE_PEERS.",
         ),
     ] = None,
     output_format: RowsFormat = None,

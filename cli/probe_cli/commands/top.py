@@ -73,7 +73,7 @@ def command(
 ) -> int:
     """Watch all jobs, or the ranks of one, live. Key h lists the keys, q quits.
 
-    Step, rate, loss, phases, memory, state and newest verdict. In a pipe it is shown once.
+    Step, rate, loss, phases, memory, state and newest verdict. In a pipe it prints once.
     """
     drawn = session.out.moves and session.input.isatty() and not once
     jobs = LiveJobs(session, interval, partial(known_processes, figures=True))
@@ -83,7 +83,7 @@ def command(
         gc.enable()  # off in a command, which ends before there is anything to collect
         return View(session, jobs).run()
     if session.out.terminal and not once:
-        session.note("this terminal cannot be drawn on: shown once")
+        session.note("this terminal cannot be drawn on: printed once")
     of_ranks = bool(jobs.endpoint)
     session.out.lines(table_lines(jobs.seen.rows, session.out, session.out.width, of_ranks=of_ranks))
     for note in (*jobs.seen.notes, *filter(None, [jobs.seen.problem])):

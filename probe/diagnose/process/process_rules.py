@@ -364,7 +364,7 @@ def _deadlock(case: Case) -> Finding | None:
     places = "; ".join(f"{thread.name} in {wording.place_of(thread.frames)}" for thread in waiting)
     severity = ALARM if case.quiet_s is None else case.waiting(sure=case.sleeps)
     others = [line for one in waiting if not one.training for line in wording.thread_lines(e, one)]
-    what = f"{len(waiting)} threads each wait for a lock, and none gets on: {places}{case.since}"
+    what = f"{len(waiting)} threads each wait for a lock, and none makes progress: {places}{case.since}"
     ask = ["probe {pid} backtrace --all-threads --locals", _NATIVE]
     return _finding(case, states.DEADLOCK, severity, what, *others, ask=ask, gil=True)
 
