@@ -55,7 +55,8 @@ def command(
     """Ship recordings of this host into an archive of many runs.
 
     Rows already there are not sent again. Without a URL it uses PROBE_ARCHIVE. The options act on an
-    existing archive."""
+    existing archive.
+    """
     session: Session = context.obj
     session.no_endpoint("archive")
     names = list(words or ())

@@ -101,7 +101,7 @@ def command(
     ] = None,
     live: Annotated[
         bool,
-        typer.Option("--live", help="Include rows of live runs that are not archived yet, from their servers."),
+        typer.Option("--live", help="Include rows of live runs not archived yet, from their servers."),
     ] = False,
     server: Annotated[
         list[str] | None,
