@@ -6,7 +6,8 @@ A real job trains beside a real server that seals every 5 s. The recording is sh
 apart, from a thread of this process to an archive in a folder, without limits; the first time, which ships
 facts and the source of modules too, is listed apart. Then the job is stopped (SIGSTOP), what is left is
 shipped, and N times nothing is new. The processor time is that of the thread (`time.thread_time`); the
-share is for 100 ranks that train and are shipped every 600 s. Prints a Markdown table.
+share is for 100 ranks that train and are shipped once in the usual PROBE_ARCHIVE_INTERVAL_S, with as many
+rows as the job wrote in S seconds. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from harness import Place, running  # noqa: E402
 from probe.archive.shipping import Shipper  # noqa: E402
 from probe.archive.store import FolderStore  # noqa: E402
 from probe.archive.throttle import Pace  # noqa: E402
+from probe.base.settings import BY_NAME  # noqa: E402
 from probe.recording import places  # noqa: E402
 
-SEAL_S, INTERVAL_S, RANKS = 5.0, 600.0, 100
+SEAL_S, INTERVAL_S, RANKS = 5.0, float(BY_NAME["archive_interval_s"].default), 100
 PROGRAM = ("gpt_with_schedule", "--forever")
 
 
@@ -65,7 +67,8 @@ def main() -> None:
     finally:
         place.remove()
     print(machine())
-    print("\n| shipment | processor time | of a core, 100 ranks every 600 s |\n| --- | ---: | ---: |")
+    share = f"of a core, 100 ranks every {INTERVAL_S:.0f} s"
+    print(f"\n| shipment | processor time | {share} |\n| --- | ---: | ---: |")
     for name, found in (("first", [first]), ("new rows", new), ("nothing new", nothing)):
         middle_s = statistics.median(found)
         print(f"| {name} | {middle_s * 1e3:.1f} ms | {middle_s * RANKS / INTERVAL_S:.2%} |")

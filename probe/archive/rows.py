@@ -191,11 +191,9 @@ def make(connection: duckdb.DuckDBPyConnection, folder: Path, meta: Meta, piece:
         told = typed_rows.parameter([*columns, _NUMBER], map(cleaning.plain, piece.rows))
         source = f"({typed_rows.query([*columns, _NUMBER])})"
         return _write(connection, folder, source, [told], meta, piece.table.full_name, names)
-    order = f" ORDER BY {dataset.NUMBER}" if len(piece.files) > 1 else ""  # one file is in order
-    source = (
+    source = (  # the files are in order, and so are the rows of each: sorting them took a quarter of the time
         f"(SELECT * FROM {_segments_of(piece.files)}"
-        f" WHERE {dataset.NUMBER} BETWEEN {int(piece.first)} AND {int(piece.last)}{_shown(piece.table)}"
-        f"{order})"
+        f" WHERE {dataset.NUMBER} BETWEEN {int(piece.first)} AND {int(piece.last)}{_shown(piece.table)})"
     )
     try:
         return _write(connection, folder, source, [], meta, piece.table.full_name, {*names, "pid"})

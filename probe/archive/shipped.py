@@ -64,17 +64,25 @@ def write(process: Path, shipped: Shipped) -> None:
     places.write_whole(process / FILE, checked.sealed(FILE, {"archives": archives}))
 
 
-def waiting_rows(process: Path, rank: int, pid: int, known: Shipped) -> int:
-    """How many sealed rows of a recording are not in the archive; those overwritten before they were sealed
-    count, too."""
+class Waiting(NamedTuple):
+    """Sealed rows of a recording that are not in the archive; `size_bytes`: of the segments with any."""
+
+    rows: int
+    size_bytes: int
+
+
+def waiting(process: Path, rank: int, pid: int, known: Shipped) -> Waiting:
+    """What of a recording is to be shipped; rows overwritten before they were sealed count, too."""
     from probe.recording import segments
 
-    found = 0
+    rows = size_bytes = 0
     for folder in process.parent.glob(f"table=*/rank={rank}"):
         held = known.tables.get(folder.parent.name.removeprefix("table="), [])
         for one in segments.visible(segments.listing(folder, pid)):
-            found += sum(last - first + 1 for first, last in missing(held, one.first, one.last))
-    return found
+            new = missing(held, one.first, one.last)
+            rows += sum(last - first + 1 for first, last in new)
+            size_bytes += one.size_bytes if new else 0
+    return Waiting(rows, size_bytes)
 
 
 def holds_segment(known: Shipped, path: Path) -> bool:

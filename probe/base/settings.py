@@ -144,7 +144,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("seal_interval_s", "PROBE_SEAL_INTERVAL_S", "60", "s", "Rows older than this are sealed into Parquet segments; with many ranks some wait up to five times as long. A host that loses power loses the others.", _positive),
     Setting("retention_bytes", "PROBE_RETENTION_BYTES", "2G", "bytes", "Limit for the segments on disk; the oldest are deleted first.", _bytes),
     Setting("archive", "PROBE_ARCHIVE", "", "", "Folder or URL (s3://, gs://, az://) of an archive that the server ships recordings to; set for a job, it holds for that job.", _text),
-    Setting("archive_interval_s", "PROBE_ARCHIVE_INTERVAL_S", "600", "s", "Time between two shipments of a running process; one that has ended is shipped at once.", _positive),
+    Setting("archive_interval_s", "PROBE_ARCHIVE_INTERVAL_S", "3600", "s", "Longest time between two shipments of a running process; one that is young or has a new verdict is shipped sooner, one that has ended at once.", _positive),
     Setting("archive_rate_bytes_s", "PROBE_ARCHIVE_RATE", "20M", "bytes/s", "Limit for what the server sends to the archive.", _bytes),
     Setting("archive_cpu_ratio", "PROBE_ARCHIVE_CPU", "5%", "ratio", "Share of one core that shipping may use.", _ratio),
     Setting("query_timeout_s", "PROBE_QUERY_TIMEOUT_S", "5", "s", "Deadline of one SQL query.", _positive),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from probe.archive.catalog import Catalog
 from probe.archive.compaction import compact
 from probe.archive.store import Store, open_store
 from probe.base.errors import ArchiveUnavailable, ObjectMissing
+from probe.fleet.fleet_runs import Fleet, Limits
 from server.beside import Beside, Writer, until
 
 pytestmark = pytest.mark.campaign
@@ -41,9 +44,9 @@ def proxy(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     proxy.close()
 
 
-def direct(port: int) -> Store:
+def direct(port: int, url: str = URL) -> Store:
     """The same store without the proxy."""
-    return open_store(URL, {**NO_KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"})
+    return open_store(url, {**NO_KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"})
 
 
 def test_an_object_store_does_what_a_folder_does(proxy: Proxy, tmp_path: Path) -> None:
@@ -99,3 +102,58 @@ def test_every_sealed_row_is_there_once_through_faults_and_kills(
     [row] = Catalog(store).processes()
     assert row["state"] == "finished" and row["complete"]
     assert archive_state.read(beside.directory)[URL].error == ""
+
+
+def test_readers_see_each_row_once_while_a_server_ships_and_files_are_merged_and_deleted(
+    beside: Beside, record: Callable[..., Writer], proxy: Proxy, s3_port: int
+) -> None:
+    url = f"s3://{BUCKET}/merged/probe"
+    store = direct(s3_port, url)
+    beside.set(PROBE_ARCHIVE=url, **FAST)
+    writer = record(job="gpt")
+    sql = "SELECT count(*), count(DISTINCT step), max(step) - min(step) + 1, min(step) FROM python.steps"
+    told: list[list[int]] = []
+    refused: list[str] = []
+    over = threading.Event()
+
+    def read_on() -> None:
+        """Ask as a new command does each time; without an answer it must say why."""
+        while not over.is_set():
+            try:
+                with Fleet(open_store(url), limits=Limits(60.0, 512 << 20, 1)) as fleet:
+                    answered = fleet.query(sql)
+                assert not answered.body["notes"], answered.body["notes"]
+                told.append(answered.body["rows"][0])
+            except ArchiveUnavailable as error:
+                refused.append(str(error))
+
+    reader = threading.Thread(target=read_on, name="reader")
+    beside.start()
+    writer.tell("run 50")
+    until(lambda: any("python.steps" in one.name for one in store.list()), "rows are shipped")
+    proxy.latency_s, proxy.faults = 0.002, 15
+    reader.start()
+    merged = deleted = 0
+    try:
+
+        def enough() -> bool:
+            """Merge, and delete at once what the last merger replaced: readers have no grace."""
+            nonlocal merged, deleted
+            with contextlib.suppress(ArchiveUnavailable):
+                done = compact(open_store(url), grace_s=0)
+                merged, deleted = merged + done.merged, deleted + done.deleted
+            return (len(told) >= 8 and merged > 20 and deleted > 20) or not reader.is_alive()
+
+        until(enough, "answers, mergers and deletions")
+    finally:
+        over.set()
+        reader.join()
+        writer.tell("halt")
+    assert len(told) >= 8 and min(proxy.failed.values()) >= 1, (len(told), refused, proxy.failed)
+    for count, different, spanned, first in told:
+        assert count == different == spanned and first == told[0][3], told
+    assert told == sorted(told), told
+    proxy.faults = 0
+    writer.exit()
+    until(lambda: complete(writer, url), "everything is shipped")
+    assert check_rows(beside, writer, store) > told[-1][0] > told[0][0]

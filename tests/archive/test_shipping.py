@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -21,9 +22,14 @@ from probe.archive.catalog import Catalog
 from probe.archive.shipping import Shipper
 from probe.archive.store import FolderStore, Listed, Store
 from probe.archive.throttle import Pace
+from probe.base.settings import Settings
+from probe.recording import places
 from probe.recording.recording import Meta
 from probe.recording.tables import TABLES, columns_of
+from probe.server.recordings import archiver
+from probe.server.recordings.archiver import Archiver
 from probe.server.recordings.gathered_facts import fact
+from probe.server.recordings.registry import Registry
 from probe.server.recordings.server_journal import note_rows
 from server.beside import Beside, Writer, until
 
@@ -192,6 +198,51 @@ def test_a_shipment_touches_only_what_is_new_since_the_last_one(
     assert row["rows"] == counted == sum(
         len(read(store, table)) for table in Catalog(store).tables() if table != dataset.PROCESSES.full_name
     )
+    beside.start()
+    writer.exit()
+
+
+def test_rows_of_a_living_process_wait_together_until_something_is_noted_or_much_waits(
+    beside: Beside, record: Callable[..., Writer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day_ns = 86400 * 10**9
+    writer = record(job="gpt")
+    store = FolderStore(tmp_path / "archive")
+    now_s, ran_ns = 0.0, 0
+    started_ns = Meta.read(writer.folder).started_ns
+    monkeypatch.setattr(archiver, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(archiver, "clock", SimpleNamespace(wall_ns=lambda: started_ns + ran_ns))
+    settings = Settings({"PROBE_ARCHIVE": store.url, "PROBE_ARCHIVE_CPU": "100%"})
+    sealer: Any = SimpleNamespace(is_done=lambda recorded: False)
+    ships = Archiver(Registry(beside.directory), sealer, settings)
+
+    shipments = []
+    ship = Shipper.ship
+    monkeypatch.setattr(Shipper, "ship", lambda *given: (shipments.append(now_s), ship(*given))[1])
+
+    def shipped_after(seconds: float) -> bool:
+        nonlocal now_s
+        before, now_s = len(shipments), now_s + seconds
+        ships.round()
+        return len(shipments) > before
+
+    assert not shipped_after(0) and shipped_after(31)
+    ran_ns = 100 * 10**9
+    assert shipped_after(31)  # it was young when it was shipped first
+    assert not shipped_after(31) and shipped_after(70)  # as long as it has run
+    ran_ns = day_ns
+    assert shipped_after(101)
+    assert not shipped_after(599) and not shipped_after(599)
+    assert note_rows(writer.folder, "probe.facts", [fact("package", "late", "1")])
+    assert shipped_after(601) and not shipped_after(599)
+    segment = places.segments_folder(writer.folder, "python.steps", 0) / f"{writer.pid}-1-9-00000000.parquet"
+    segment.parent.mkdir(parents=True, exist_ok=True)
+    segment.write_bytes(b"much")
+    assert not shipped_after(601)
+    monkeypatch.setattr(archiver, "_MUCH_BYTES", 4)
+    assert shipped_after(601)
+    segment.unlink()
+    monkeypatch.undo()
     beside.start()
     writer.exit()
 

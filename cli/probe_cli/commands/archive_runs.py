@@ -147,7 +147,7 @@ def _status(session: Session, names: list[str]) -> None:
         )
         for folder, meta, one in told[-_LONGEST_LIST:]:
             if not one.complete:
-                number = shipped.waiting_rows(folder, meta.rank, meta.pid, one)
+                number = shipped.waiting(folder, meta.rank, meta.pid, one).rows
                 last = f"last shipped {_ago(one.shipped_ns)}" if one.shipped_ns else "not shipped yet"
                 name = escape_controls(f"{meta.job}/{meta.rank} (pid {meta.pid})")
                 session.out.line(f"  {name}: {number:,} sealed rows wait, {last}")

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from probe.base.errors import UsageError
 from probe_cli.core.options import File, OutputFile, RowsFormat
+from probe_cli.core.parameters import Argument, Option
 from probe_cli.core.session import Session
 from probe_cli.core.wait_line import waiting
 
@@ -58,54 +57,54 @@ def is_endpoint(_word: str, _words: Sequence[str], _session: Session) -> bool:
 
 
 def command(
-    context: typer.Context,
+    session: Session,
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="The archive: a folder, s3://…, gs://… or az://….")
+        str, Argument(metavar="URL", help="The archive: a folder, s3://…, gs://… or az://….")
     ],
     ask: Annotated[
-        _ASKS, typer.Argument(metavar="query|runs|hosts|report|diagnose|compare", help="The question."),
+        _ASKS, Argument(metavar="query|runs|hosts|report|diagnose|compare", help="The question."),
     ],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SQL|RUN]...", help="SQL for `query` (`-`: stdin); runs for the others."),
+        Argument(metavar="[SQL|RUN]...", help="SQL for `query` (`-`: stdin); runs for the others."),
     ] = None,
-    job: Annotated[list[str] | None, typer.Option("--job", metavar="JOB", help="Only this job.")] = None,
-    run: Annotated[list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run.")] = None,
-    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only this host.")] = None,
+    job: Annotated[list[str] | None, Option("--job", metavar="JOB", help="Only this job.")] = None,
+    run: Annotated[list[str] | None, Option("--run", metavar="RUN", help="Only this run.")] = None,
+    host: Annotated[list[str] | None, Option("--host", metavar="HOST", help="Only this host.")] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only what ran since: 12h, 7d, 2w or 2026-03-01."),
+        Option("--since", metavar="TIME", help="Only what ran since: 12h, 7d, 2w or 2026-03-01."),
     ] = None,
     recipe: Annotated[
         list[str] | None,
-        typer.Option("--recipe", metavar="NAME", help="With diagnose and report: only this recipe."),
+        Option("--recipe", metavar="NAME", help="With diagnose and report: only this recipe."),
     ] = None,
     file: File = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="With diagnose, report, compare: include information.")
+        bool, Option("--all", help="With diagnose, report, compare: include information.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="With query: show which files it would open.")
+        bool, Option("--explain", help="With query: show which files it would open.")
     ] = False,
     per_run: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--per-run", metavar="SQL", help="With query: run this over each run, whose rows are per_run."
         ),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--ray", metavar="ADDRESS", help="Run per-run work on this Ray cluster (`local`: start one here)."
         ),
     ] = None,
     live: Annotated[
         bool,
-        typer.Option("--live", help="Include rows of live runs not archived yet, from their servers."),
+        Option("--live", help="Include rows of live runs not archived yet, from their servers."),
     ] = False,
     server: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--server", metavar="HOST:PORT",
             help="As --live, and also ask this server, not only this PROBE_DIR's and those in PROBE_PEERS.",
         ),
@@ -113,10 +112,10 @@ def command(
     output_format: RowsFormat = None,
     output: OutputFile = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")
+        int, Option("--limit", metavar="N", min=1, help="Maximum number of rows.")
     ] = 10_000,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="S", min=0.1, help="Time limit of a statement, in seconds.")
+        float, Option("--timeout", metavar="S", min=0.1, help="Time limit of a statement, in seconds.")
     ] = 60.0,
 ) -> None:
     """Ask about all runs of an archive.
@@ -129,7 +128,6 @@ def command(
     from probe.fleet.per_run import Workers
     from probe.fleet.ray_tasks import Over
 
-    session: Session = context.obj
     session.no_endpoint("fleet")
     named = [*(run or ()), *(words or () if ask in ("runs", "hosts", "report") else ())]
     narrowing = Narrowing(job or (), named, host or (), None if since is None else _since_ns(since))

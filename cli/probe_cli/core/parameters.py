@@ -34,11 +34,13 @@ class Argument:
 
 
 class Parameter(NamedTuple):
-    """One parameter of a command; `type` is the annotated one without None."""
+    """One parameter of a command; `type` is the annotated one without None: `list[str]` if it can be given
+    several times. `required`: it has no default."""
 
     name: str
     type: Any
     declared: Option | Argument
+    required: bool
 
 
 def parameters_of(command: Callable[..., Any]) -> list[Parameter] | None:
@@ -47,15 +49,16 @@ def parameters_of(command: Callable[..., Any]) -> list[Parameter] | None:
     if names[:1] != ("session",):
         return None
     hints = get_type_hints(command, include_extras=True)
-    found = [_parameter(name, hints[name]) for name in names[1:]]
+    first_default = len(names) - len(command.__defaults__ or ())
+    found = [_parameter(name, hints[name], n < first_default) for n, name in enumerate(names) if n]
     return [one for one in found if one is not None] if None not in found else None
 
 
-def _parameter(name: str, hint: Any) -> Parameter | None:
+def _parameter(name: str, hint: Any, required: bool) -> Parameter | None:
     kind, *more = get_args(_without_none(hint)) or (None,)  # Python 3.10 adds a None of its own
     if len(more) != 1 or not isinstance(more[0], (Option, Argument)):
         return None
-    return Parameter(name, _without_none(kind), more[0])
+    return Parameter(name, _without_none(kind), more[0], required)
 
 
 def _without_none(hint: Any) -> Any:
@@ -65,14 +68,15 @@ def _without_none(hint: Any) -> Any:
     return others[0] if len(others) == 1 else hint
 
 
-def valued_and_most(parameters: Sequence[Parameter]) -> tuple[set[str], int]:
-    """The options whose value is the next word, and the number of arguments; for `endpoint_after`."""
+def valued_and_most(parameters: Sequence[Parameter]) -> tuple[set[str], float]:
+    """The options whose value is the next word, and the most arguments; for `with_endpoint_first`."""
     options = [one for one in parameters if isinstance(one.declared, Option)]
     valued = {
         name for one in options if isinstance(one.declared, Option) and one.type is not bool
         for name in one.declared.names
     }
-    return valued, len(parameters) - len(options)
+    arguments = [one for one in parameters if isinstance(one.declared, Argument)]
+    return valued, float("inf") if any(one.type == list[str] for one in arguments) else len(arguments)
 
 
 def plain_values(parameters: Sequence[Parameter], words: Sequence[str]) -> dict[str, Any] | None:
@@ -98,14 +102,18 @@ def plain_values(parameters: Sequence[Parameter], words: Sequence[str]) -> dict[
                     return None
                 value = left.pop(0)
         elif arguments:
-            one, value = arguments.pop(0), word
+            value = word
+            one = arguments[0] if arguments[0].type == list[str] else arguments.pop(0)
         else:
             return None
         try:
-            values[one.name] = _converted(value, one)
+            if one.type == list[str]:
+                values.setdefault(one.name, []).append(value)
+            else:
+                values[one.name] = _converted(value, one)
         except ValueError:
             return None
-    return values
+    return values if all(one.name in values for one in parameters if one.required) else None
 
 
 def _converted(text: str, one: Parameter) -> Any:

@@ -1,9 +1,11 @@
 """Archiver: ships the recordings of this host to their archives, in the background.
 
-Thread `probe-archive`, at low priority and within PROBE_ARCHIVE_RATE and PROBE_ARCHIVE_CPU. A recording is
-shipped every PROBE_ARCHIVE_INTERVAL_S, and once all its rows are sealed. It may be killed at any moment, and
-an archive may be out of reach for days: what is missing there is found by its names and shipped later.
-Nothing waits for it but pruning. May import duckdb, through `probe.archive`.
+Thread `probe-archive`, at low priority and within PROBE_ARCHIVE_RATE and PROBE_ARCHIVE_CPU. A file for each
+table costs most, however few rows it has, so those of a living process wait together: as long as it has run,
+at most PROBE_ARCHIVE_INTERVAL_S, and a sixth of that when the server noted something about it or much waits.
+One that has ended is shipped once all its rows are sealed. The thread may be killed at any moment, and an
+archive may be out of reach for days: what is missing there is found by its names and shipped later. Nothing
+waits for it but pruning. May import duckdb, through `probe.archive`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from probe.archive import archive_state, shipped
 from probe.archive.shipping import Shipper, Stopped, destination
 from probe.archive.store import open_store
 from probe.archive.throttle import Pace
+from probe.base import clock
 from probe.base.errors import ArchiveUnavailable, PackageMissing, ProbeError, UsageError
 from probe.base.settings import Settings
 from probe.recording import places
@@ -30,6 +33,13 @@ from probe.server.runtime.supervision import FAILURES, Supervised
 _log = logging.getLogger("probe.archive")
 _NICE = 15
 _ROUND_S = 5.0
+_FIRST_S = 30.0
+"""A process is in the archive soon after its start, with its facts."""
+_LOOKS = 6
+"""So often in an interval a living process is looked at."""
+_MUCH_BYTES = 16 << 20
+"""Of sealed rows: a host of 64 ranks has half of the usual PROBE_RETENTION_BYTES then, beyond which what was
+not shipped is deleted."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 300.0
 """Before an archive that could not be used is tried again; doubled each time."""
 _WORTH_STAYING_S = 1800.0
@@ -46,18 +56,28 @@ class _Archive:
     failing_since_s: float | None = None
 
 
+@dataclass
+class _Turn:
+    """When one recording is shipped next. Times are monotonic seconds."""
+
+    due_s: float
+    """Infinite once everything is shipped."""
+    look_s: float
+    journal_bytes: int
+    """Of both journals when it was shipped: what is whole is shipped again when something was noted since."""
+    noted_bytes: int
+    """Of the server's journal: it tells of stalls and verdicts."""
+    sealed: bool = False
+    """Whether it was to be shipped at once because its process has ended."""
+
+
 class Archiver:
     """Ships for one registry, on `thread`; `round` handles every recording that is due."""
 
     def __init__(self, registry: Registry, sealer: Sealer, settings: Settings) -> None:
         self._registry, self._sealer, self._settings = registry, sealer, settings
         self._archives: dict[str, _Archive] = {}
-        self._due_s: dict[tuple[Path, int], float] = {}
-        """When each recording is to be shipped next; infinite once everything is."""
-        self._whole_bytes: dict[tuple[Path, int], int] = {}
-        """Size of the journals of those: they are shipped again when facts or verdicts were noted since."""
-        self._ended: set[tuple[Path, int]] = set()
-        """Recordings that were to be shipped at once because they were sealed."""
+        self._turns: dict[tuple[Path, int], _Turn] = {}
         self._stopping = threading.Event()
         self._pace = Pace(settings.archive_rate_bytes_s, settings.archive_cpu_ratio, self._stopping)
         self.thread = Supervised("probe-archive", self._run, self._stopping)
@@ -79,45 +99,52 @@ class Archiver:
             if not url or self._stopping.is_set():
                 continue
             ended = self._sealer.is_done(recorded)
-            if self._is_due(recorded, url, ended):
-                self._ship(recorded, url)
+            turn = self._turns.get(recorded.identity) or self._first_turn(recorded, url, ended)
+            if self._is_due(turn, recorded, url, ended):
+                self._ship(turn, recorded, url)
             since_s = self._archives[url].failing_since_s if url in self._archives else None
-            if ended and self._due_s.get(recorded.identity) != float("inf"):
+            if ended and turn.due_s != float("inf"):
                 waiting |= since_s is None or time.monotonic() - since_s < _WORTH_STAYING_S
         for archive in self._archives.values():
             if archive.shipper is not None:
                 archive.shipper.close()
         self.waiting = waiting
         here = {recorded.identity for recorded in listed}
-        self._due_s = {one: due_s for one, due_s in self._due_s.items() if one in here}
-        self._whole_bytes = {one: size for one, size in self._whole_bytes.items() if one in here}
-        self._ended &= here
+        self._turns = {one: turn for one, turn in self._turns.items() if one in here}
 
-    def _is_due(self, recorded: Recorded, url: str, ended: bool) -> bool:
-        identity, now_s = recorded.identity, time.monotonic()
-        if identity not in self._due_s:
-            known = shipped.read(recorded.folder, url)
-            self._whole_bytes[identity] = known.journal_bytes
-            done = ended and known.complete
-            self._due_s[identity] = float("inf") if done else 0.0 if ended else now_s + self._first_s()
-        elif self._due_s[identity] == float("inf"):
-            if places.journal_bytes(recorded.folder) == self._whole_bytes[identity]:
+    def _first_turn(self, recorded: Recorded, url: str, ended: bool) -> _Turn:
+        known, now_s = shipped.read(recorded.folder, url), time.monotonic()
+        due_s = float("inf") if ended and known.complete else now_s
+        if not ended:
+            due_s += min(_FIRST_S, self._settings.archive_interval_s)
+        turn = _Turn(due_s, due_s, known.journal_bytes, _noted_bytes(recorded.folder))
+        self._turns[recorded.identity] = turn
+        return turn
+
+    def _is_due(self, turn: _Turn, recorded: Recorded, url: str, ended: bool) -> bool:
+        now_s = time.monotonic()
+        if turn.due_s == float("inf"):
+            if places.journal_bytes(recorded.folder) == turn.journal_bytes:
                 return False
-            self._due_s[identity] = now_s
-        if ended and identity not in self._ended:
-            self._ended.add(identity)
-            if self._due_s[identity] != float("inf"):
-                self._due_s[identity] = now_s
+            turn.due_s = now_s
+        if ended and not turn.sealed:
+            turn.sealed, turn.due_s = True, now_s
+        elif turn.look_s <= now_s < turn.due_s and not ended:
+            turn.look_s = now_s + self._settings.archive_interval_s / _LOOKS
+            if _noted_bytes(recorded.folder) != turn.noted_bytes or self._much_waits(recorded, url):
+                turn.due_s = now_s
         archive = self._archives.get(url)
-        return now_s >= self._due_s[identity] and (archive is None or now_s >= archive.due_s)
+        return now_s >= turn.due_s and (archive is None or now_s >= archive.due_s)
 
-    def _first_s(self) -> float:
-        """A process is in the archive soon after its start, with its facts."""
-        return min(30.0, self._settings.archive_interval_s)
+    @staticmethod
+    def _much_waits(recorded: Recorded, url: str) -> bool:
+        known, meta = shipped.read(recorded.folder, url), recorded.meta
+        return shipped.waiting(recorded.folder, meta.rank, meta.pid, known).size_bytes >= _MUCH_BYTES
 
-    def _ship(self, recorded: Recorded, url: str) -> None:
+    def _ship(self, turn: _Turn, recorded: Recorded, url: str) -> None:
         archive = self._archives.setdefault(url, _Archive())
         try:
+            turn.noted_bytes = _noted_bytes(recorded.folder)
             if archive.shipper is None:
                 archive.shipper = Shipper(self._registry.directory, open_store(url), self._pace)
             done = archive.shipper.ship(recorded.folder)
@@ -128,13 +155,14 @@ class Archiver:
         except FAILURES as error:  # of this recording alone: it is pruned, or damaged
             text = str(error).partition("\n")[0]
             _log.warning("%s: %s; it is not shipped now", recorded.folder, text)
-            self._due_s[recorded.identity] = time.monotonic() + self._settings.archive_interval_s
+            turn.due_s = time.monotonic() + self._settings.archive_interval_s / _LOOKS
             what = f"{recorded.name} (pid {recorded.meta.pid}): {text}"
             archive_state.note(self._registry.directory, url, what, "")
         else:
-            interval_s = float("inf") if done.complete else self._settings.archive_interval_s
-            self._due_s[recorded.identity] = time.monotonic() + interval_s
-            self._whole_bytes[recorded.identity] = done.journal_bytes
+            interval_s, now_s = self._settings.archive_interval_s, time.monotonic()
+            ran_s = (clock.wall_ns() - recorded.meta.started_ns) * 1e-9
+            turn.due_s = float("inf") if done.complete else now_s + min(interval_s, max(_FIRST_S, ran_s))
+            turn.look_s, turn.journal_bytes = now_s + interval_s / _LOOKS, done.journal_bytes
             if archive.failing_since_s is not None:
                 _log.info("%s can be used again", url)
             archive.wait_s, archive.due_s, archive.failing_since_s = 0.0, 0.0, None
@@ -148,3 +176,11 @@ class Archiver:
         archive.wait_s = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, 2 * archive.wait_s))
         archive.due_s = now_s + archive.wait_s
         archive_state.note(self._registry.directory, url, error.message, error.hint)
+
+
+def _noted_bytes(process: Path) -> int:
+    """Size of the server's journal of a recording."""
+    try:
+        return places.journals(process)[1].stat().st_size
+    except OSError:  # nothing was noted yet
+        return 0
