@@ -18,6 +18,10 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
+-- [parameters.cut]
+-- value = 0.1
+-- unit = "ratio that clipping leaves"
+-- source = "ours: a limit that was multiplied by the scaler's factor, too, cuts as a limit should"
 -- [parameters.left]
 -- value = 0.005
 -- unit = "ratio of the gradient's norm"
@@ -26,19 +30,23 @@ WITH clipped AS (
     SELECT step, grad_norm, clip_norm, clip_scaled, loss_scale, clip_norm / NULLIF(grad_norm, 0) AS left_ FROM python.steps
     WHERE clip_norm IS NOT NULL AND clip_norm > 0 ORDER BY step DESC LIMIT 200
 ), counted AS (
-    SELECT COUNT(*) AS n, MIN(step) AS step, MEDIAN(clip_norm) AS clip_norm, COUNT(*) FILTER (clip_scaled) AS scaled, MEDIAN(loss_scale) AS loss_scale,
+    SELECT COUNT(*) AS n, MIN(step) AS step, MEDIAN(clip_norm) AS clip_norm, COUNT(*) FILTER (clip_scaled) AS scaled, COUNT(clip_scaled) AS told, MEDIAN(loss_scale) AS loss_scale, MEDIAN(left_ / loss_scale) AS left_scaled,
         COUNT(*) FILTER (left_ < 1) AS cut, MEDIAN(left_) AS left_, MEDIAN(grad_norm) AS norm, COUNT(left_) AS known FROM clipped WHERE grad_norm IS NULL OR isfinite(grad_norm)
+), cuts AS (
+    SELECT MEDIAN(clip_ratio) AS ratio FROM (SELECT clip_ratio FROM python.updates WHERE clip_scale > 1 AND clip_ratio IS NOT NULL ORDER BY step DESC LIMIT 100)
 ), optimizer AS (
     SELECT ARG_MAX(optimizer, t_ns) AS optimizer FROM python.optimizers
 )
 SELECT NULL AS unknown, 'scaled' AS subject, 'notice' AS severity, n, scaled AS cut, step,
     'gradients are clipped before they are unscaled: the limit sees them times the loss scale, and cuts each step to next to nothing' AS fact,
     format('clip_grad_norm_(…, {:.3g}) runs while the GradScaler''s factor{} is still in the gradients: call scaler.unscale_(optimizer) first', clip_norm, COALESCE(format(' {:.0f}', loss_scale), '')) AS evidence
-FROM counted WHERE n >= $least AND scaled > 0.9 * n AND COALESCE(loss_scale > 1, true)
+FROM counted, cuts WHERE told >= $least AND scaled > 0.9 * told AND COALESCE(ratio, left_scaled) < $cut
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'limit' AS subject, CASE WHEN optimizer = 'SGD' THEN 'notice' ELSE 'info' END AS severity, n, cut, step,
     format('the clip cuts nearly every step to a tiny part: {:.2g} of the gradient is left', left_) AS fact,
     format('max_norm is {:.3g}, and the gradients'' norm is {:.3g} (median)', clip_norm, norm) AS evidence
-FROM counted, optimizer WHERE known >= $least AND cut > 0.9 * known AND left_ < $left AND NOT scaled > 0.9 * n
+FROM counted, optimizer WHERE known >= $least AND cut > 0.9 * known AND left_ < $left AND NOT scaled > 0.9 * told
 UNION ALL BY NAME
 SELECT 'the job does not clip by clip_grad_norm_, or has done so on too few steps' AS unknown FROM counted WHERE n < $least
+UNION ALL BY NAME
+SELECT 'whether a GradScaler''s factor is in the gradients that are clipped was not measured yet' AS unknown FROM counted WHERE n >= $least AND told < $least

@@ -17,7 +17,7 @@
 --   "probe {endpoint} clip --max-norm {clip:.3g}",
 --   "probe {endpoint} query \"SELECT param, norm, abs_max, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY norm DESC LIMIT 10\"",
 -- ]
--- false_positives = "a loss summed over batches of very different sizes; reinforcement learning"
+-- false_positives = "one hard batch, after which the loss is what it was (`info`); a loss summed over batches of very different sizes; reinforcement learning"
 -- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow", "output-constant"]
 -- dated = true
 -- [parameters.times]
@@ -92,7 +92,8 @@ WITH adversarial AS (
     -- NULL where losses are not known: then nothing is taken for harmless. A loss that is not finite has suffered.
     SELECT CASE WHEN COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) THEN true
         WHEN ANY_VALUE(holds) THEN MEDIAN(loss) FILTER (step > last - 50) >= MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1)
-        ELSE MAX(loss) FILTER (step BETWEEN start AND start + 20) > MAX(loss) FILTER (step BETWEEN start - 50 AND start - 1) END AS suffered
+        -- A batch that is hard has a large loss and a large gradient itself: what counts is whether those after it suffer.
+        ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 20) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1) END AS suffered
     FROM losses, (SELECT MAX(step) AS last FROM losses)
 ), worst AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients

@@ -15,7 +15,7 @@
 --   "probe {endpoint} query \"SELECT param, norm, zero_ratio, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
--- false_positives = "a model that has memorized its data: the loss has fallen too, and nothing is reported"
+-- false_positives = "a model that has memorized its data: the loss has fallen too, and nothing is reported; one that stands where its loss is lowest, as in training on all of the data at once: `info` once the loss has fallen at all"
 -- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
 -- [parameters.ratio]
 -- value = 0.01
@@ -29,6 +29,10 @@
 -- value = 0.5
 -- unit = "ratio of the first loss"
 -- source = "ours: a loss that halved explains a smaller gradient"
+-- [parameters.fallen]
+-- value = 0.05
+-- unit = "ratio of the first loss"
+-- source = "ours: what a loss of noisy data can fall by may be little, and the gradient is 0 at its lowest"
 -- [parameters.least]
 -- value = 6
 -- unit = "norms"
@@ -43,16 +47,17 @@ WITH seen AS (
 ), since AS (
     SELECT MAX(step) AS step FROM seen, norms WHERE grad_norm > 10 * highest
 ), losses AS (
-    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now FROM (
+    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, 1.4826 * MAD(loss) FILTER (i > k - 20) AS spread FROM (
         SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
 )
 SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
     CASE WHEN highest = 0 THEN format('every gradient is exactly 0 since step {}: the loss does not depend on the parameters', COALESCE(since.step, 0))
+        WHEN fell THEN format('gradient norm fell to {:.2g} since step {}, {:.1g} of its previous value; whether it has vanished, or the loss is at its lowest, was not shown', now, COALESCE(since.step, 0), now / early)
         ELSE format('gradient norm fell to {:.2g} since step {}, {:.1g} of its previous value, and the loss did not fall with it', now, COALESCE(since.step, 0), now / early) END AS fact,
     CASE WHEN highest = 0 THEN 'exactly 0 is no small gradient: the loss is clamped or masked, it is multiplied by 0, or every unit on the way is dead or saturated'
         ELSE 'saturated activations, a scale that shrinks from layer to layer, or weights that became small' END AS hint,
-    CASE WHEN highest = 0 THEN 'alarm' ELSE 'notice' END AS severity
-FROM norms, since, losses
+    CASE WHEN highest = 0 THEN 'alarm' WHEN fell THEN 'info' ELSE 'notice' END AS severity
+FROM norms, since, (SELECT *, COALESCE(loss_now < loss_early - GREATEST($fallen * ABS(loss_early), 2 * spread), false) AS fell FROM losses)
 WHERE n >= $least AND (highest < $ratio * early OR highest < $floor)
     AND COALESCE(loss_now > loss_early - (1 - $kept) * ABS(loss_early), true)
 UNION ALL BY NAME

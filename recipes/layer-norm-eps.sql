@@ -10,11 +10,15 @@
 --   "probe {endpoint} query \"SELECT module, class, eps FROM python.modules WHERE eps < 1e-6\"",
 --   "probe {endpoint} eval --at-step \"for m in model.modules():\n    if type(m).__name__.endswith('Norm'): m.eps = max(m.eps or 0, 1e-6)\"",
 -- ]
--- false_positives = "1e-12, as in BERT in float32: `info`; a notice below that, or if half precision rounds it to 0"
+-- false_positives = "1e-12, as in BERT: `info`, also with AMP and in half precision, as torch's own normalizations compute in float32; a notice below that, or if a normalization of the model's own in float16 rounds it to 0"
 -- [parameters.eps]
 -- value = 1e-6
 -- unit = "eps"
 -- source = "practice: raise what is below 1e-6 (LLM training guides); torch's default is 1e-5; BERT has 1e-12"
+-- [parameters.halfs]
+-- value = 3e-8
+-- unit = "eps"
+-- source = "float16: half of its smallest number above 0"
 -- [parameters.least]
 -- value = 1e-12
 -- unit = "eps"
@@ -23,18 +27,17 @@ WITH latest AS (
     SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(eps, t_ns) AS eps, MAX(step) AS step FROM python.modules GROUP BY module
 ), types AS (
     SELECT MODE(dtype) AS dtype FROM python.parameters
-), scaler AS (
-    SELECT COUNT(*) > 0 AS yes FROM python.steps WHERE loss_scale > 1
 ), small AS (
-    SELECT COUNT(*) AS n, MIN(eps) AS eps, ARG_MIN(module, (eps, module)) AS module, ARG_MIN(class, (eps, module)) AS class, MIN(step) AS step
+    -- Where torch's own work with half precision, they compute in float32 inside; bfloat16 reaches as far down as float32.
+    SELECT COUNT(*) AS n, MIN(eps) AS eps, COUNT(*) FILTER (eps < $halfs AND NOT regexp_matches(class, '^((Sync)?Batch|Lazy.*|Layer|Group|Instance)Norm')) > 0 AS own, ARG_MIN(module, (eps, module)) AS module, ARG_MIN(class, (eps, module)) AS class, MIN(step) AS step
     FROM latest WHERE eps < $eps AND regexp_matches(class, 'Norm')
 ), judged AS (
-    SELECT *, scaler.yes OR COALESCE(dtype LIKE '%16%', false) AS half FROM small, types, scaler WHERE n > 0
+    SELECT *, own AND COALESCE(regexp_matches(dtype, '(^|[.])float16$'), false) AS half FROM small, types WHERE n > 0
 )
 SELECT NULL AS unknown, module AS subject, n, eps, module, class, step, replace(dtype, 'torch.', '') AS dtype,
     CASE WHEN half THEN 6e-8 ELSE 1.2e-38 END AS tiny,
     CASE WHEN half THEN 'half precision may round it to 0: a constant input then divides by 0'
-        WHEN eps < $least THEN 'a constant input is then divided by almost zero' ELSE 'sufficient in float32' END AS reason,
+        WHEN eps < $least THEN 'a constant input is then divided by almost zero' ELSE 'sufficient in float32, in which it is added' END AS reason,
     CASE WHEN half OR eps < $least THEN 'notice' ELSE 'info' END AS severity
 FROM judged
 UNION ALL BY NAME

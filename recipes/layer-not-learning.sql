@@ -17,7 +17,7 @@
 --   "probe {endpoint} query \"SELECT * FROM python.optimizers ORDER BY t_ns DESC LIMIT 5\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
--- false_positives = "biases in front of a normalization and of keys in attention cancel: left out where their names and the order of the layers tell; experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
+-- false_positives = "biases in front of a normalization and of keys in attention cancel: left out where their names and the order of the layers tell; experts that were not chosen; an adapter initialized to zero; a group that is frozen by a rate of 0 from the start (`info`); parameters that only some batches use"
 -- explains = ["plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
@@ -50,11 +50,16 @@ WITH steps AS (
     WHERE param LIKE '%bias' AND (next IN (SELECT module FROM norms WHERE norm) OR regexp_matches(param, '(k_proj|k_lin|key|to_k)[.]bias$'))
 ), called AS (
     SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward'
+), still AS (
+    -- A rate of 0 is how some programs freeze a layer: nobody can know whether it is meant.
+    SELECT param FROM (SELECT param, ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(param_group, t_ns) AS param_group FROM python.parameters WHERE optimizer IS NOT NULL GROUP BY param)
+    JOIN (SELECT optimizer, param_group, ARG_MAX(lr, t_ns) AS lr, MAX(lr) AS highest FROM python.optimizers GROUP BY ALL) USING (optimizer, param_group) WHERE lr = 0 AND highest = 0
 ), silent AS (
     SELECT *, CASE WHEN missing = n AND EXISTS (SELECT 1 FROM called SEMI JOIN learning USING (module)) AND regexp_replace(param, '\.[^.]*$', '') IN (SELECT module FROM norms EXCEPT SELECT module FROM called)
             THEN format('it is in an optimizer but never gets a gradient: no recorded forward calls its module, {}', regexp_replace(param, '\.[^.]*$', ''))
         WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
         WHEN norm = 0 THEN 'its gradient is exactly 0'
+        WHEN moved = 0 AND others_ratio > 0 AND param IN (SELECT param FROM still) THEN 'its group has a learning rate of 0, so it has a gradient but does not change'
         WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
         ELSE 'its gradient is almost zero' END AS reason
     FROM params, usual
@@ -65,7 +70,8 @@ WITH steps AS (
         AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)
         OR (size < $behind * others_size AND numel >= 64 AND NOT param LIKE '%bias' AND COALESCE(ratio < 1e-4 * others_ratio, true)))
 )
-SELECT NULL AS unknown, param, param AS subject, step, n, norm, others, ratio, others_ratio, NULLIF(missing, 0) AS missing, zero_ratio, reason
+SELECT NULL AS unknown, param, param AS subject, step, n, norm, others, ratio, others_ratio, NULLIF(missing, 0) AS missing, zero_ratio, reason,
+    CASE WHEN starts_with(reason, 'its group has a learning rate of 0') THEN 'info' ELSE 'notice' END AS severity
 FROM silent QUALIFY ROW_NUMBER() OVER (ORDER BY place) <= 5
 UNION ALL BY NAME
 SELECT format('gradients of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

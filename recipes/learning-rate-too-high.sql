@@ -31,6 +31,10 @@
 -- value = 10.0
 -- unit = "times"
 -- source = "practice: weight norms grow by 10 % to 50 % over a training, ten times is an alarm; an adaptive optimizer with a rate far too high makes large weights, and its ratios small again"
+-- [parameters.learned]
+-- value = 0.6
+-- unit = "ratio of the first loss"
+-- source = "ours: a loss that has fallen by so much is learned in spite of one large step"
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -67,23 +71,27 @@ WITH adversarial AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
     FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)
 ), best AS (
-    SELECT MIN(level) AS loss_best FROM (SELECT MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) GROUP BY step // 20)
+    SELECT MIN(level) AS loss_best, ARG_MIN(level, part) AS loss_first FROM (SELECT step // 20 AS part, MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) GROUP BY part)
 ), optimizer AS (
     SELECT COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
 ), judged AS (
-    SELECT *, NOT adversarial.yes AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen FROM losses, best, optimizer, adversarial
+    SELECT losses.*, loss_best, adaptive, NOT adversarial.yes AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
+        -- A step can be large beside what a parameter began with, and right: then the loss falls.
+        worst IS NOT NULL AND adaptive AND NOT COALESCE(loss_first > 0 AND loss_now < $learned * loss_first, false) AS jumped
+    FROM losses CROSS JOIN best CROSS JOIN optimizer CROSS JOIN adversarial LEFT JOIN worst ON true
 )
 SELECT NULL AS unknown, COALESCE(worst_step, step) AS step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
     loss_best, loss_then, loss_now,
-    CASE WHEN risen OR (worst IS NOT NULL AND adaptive) THEN format('learning rate {:.3g} is too high for {} training', lr, phase)
+    CASE WHEN risen OR jumped THEN format('learning rate {:.3g} is too high for {} training', lr, phase)
         WHEN grown > $growth THEN format('whether the learning rate {:.3g} is why was not shown', lr)
+        WHEN worst IS NOT NULL AND NOT risen THEN format('large for {} training, but the loss fell; that the learning rate {:.3g} is too high was not shown', phase, lr)
         ELSE format('large for {} training, and the loss is not falling; whether the learning rate {:.3g} is why was not shown', phase, lr) END AS verdict,
     CASE WHEN risen THEN 0.1 END AS scale,
     CASE WHEN grown > $growth THEN grown END AS grown,
-    worst, worst_step,
+    worst.worst, worst_step,
     CASE WHEN grown > $growth THEN format('the weights have grown {:.0f} times', grown) WHEN worst > ratio THEN format('step {} changed the weights by {:.0f} %', worst_step, 100 * worst)
         ELSE format('each step changes the weights by {:.2f} %', 100 * ratio) END AS seen,
-    CASE WHEN least_ratio > $limit AND risen THEN 'alarm' WHEN risen OR (worst IS NOT NULL AND adaptive) THEN 'notice' ELSE 'info' END AS severity
+    CASE WHEN least_ratio > $limit AND risen THEN 'alarm' WHEN risen OR jumped THEN 'notice' ELSE 'info' END AS severity
 FROM phase CROSS JOIN judged CROSS JOIN grown LEFT JOIN worst ON true
 WHERE worst IS NOT NULL OR n >= $least AND (least_ratio > $limit OR grown > $growth
     OR (least_ratio > $over * high AND loss_now > loss_then - 0.02 * ABS(loss_then) - 0.2 * spread))

@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MIN(lr), MAX(lr) FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} stop --checkpoint last.pt",
 -- ]
--- false_positives = "a last step or two at 0, as in cosine schedules"
+-- false_positives = "a last step or two at 0, as in cosine schedules; a first parameter group that is frozen by a rate of 0 while others train (left out)"
 -- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 -- dated = true
 -- [parameters.steps]
@@ -37,9 +37,12 @@ WITH seen AS (
     SELECT COALESCE(MAX(step) FILTER (isfinite(lr) AND lr > $ratio * highest), -1) AS last FROM seen
 ), dead AS (
     SELECT COUNT(*) AS n, MIN(step) AS step, MAX(lr) AS lr, MAX(highest) AS highest FROM seen, alive WHERE step > last
+), elsewhere AS (
+    -- The rate of a step is that of the first group: others may train, or another optimizer.
+    SELECT COUNT(*) > 0 AS trains FROM python.optimizers o, dead WHERE o.step >= dead.step AND o.lr > $ratio * GREATEST(COALESCE(highest, 0), 1e-9)
 )
 SELECT NULL AS unknown, step, lr, highest, n, CASE WHEN isfinite(lr) THEN n END AS small,
     CASE WHEN isfinite(lr) THEN 'a schedule that ends before training does: too few steps configured, or stepped too often' END AS schedule
-FROM dead WHERE n >= $steps
+FROM dead, elsewhere WHERE n >= $steps AND NOT trains
 UNION ALL BY NAME
 SELECT 'the learning rate of fewer than 50 steps is known' AS unknown FROM seen HAVING COUNT(*) < $steps

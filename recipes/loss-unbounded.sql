@@ -15,13 +15,17 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "log-densities of continuous data, which may be negative, but do not fall faster and faster; critics without a constraint on their weights; several optimizers with their own backward are excluded"
+-- false_positives = "log-densities of continuous data, which may be negative, but do not fall faster and faster; critics without a constraint on their weights; similarities that are made larger, down to -1 (left out); several optimizers with their own backward are excluded"
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "optimizer-state", "layer-not-learning", "loss-spike", "oscillation", "nan-origin", "loss-nan", "amp-overflow"]
 -- dated = true
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times the size of the first losses"
 -- source = "ours: a loss that had a lower bound near zero could not get there"
+-- [parameters.least]
+-- value = 1.0
+-- unit = "below zero"
+-- source = "cosines, correlations and overlaps (dice, IoU) that are made larger go from about 0 to -1, their bound, and fall faster and faster at first"
 -- [parameters.faster]
 -- value = 3.0
 -- unit = "times its depth halfway"
@@ -50,6 +54,6 @@ SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: 
     COALESCE(positive + 1, oldest) AS step, first, now, middle, size, norm_first, norm_now,
     CASE WHEN now < $faster * middle THEN 'it falls faster and faster' ELSE 'it is far below anything it began with' END AS how
 FROM levels, adversarial
-WHERE n >= 2 * $early AND now < 0 AND size > 0 AND -now > $times * size AND (now < $faster * LEAST(middle, 0) OR -now > $any * size)
+WHERE n >= 2 * $early AND now < -$least AND size > 0 AND -now > $times * size AND (now < $faster * LEAST(middle, 0) OR -now > $any * size)
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COALESCE(n, 0), 2 * $early) AS unknown FROM levels WHERE COALESCE(n, 0) < 2 * $early

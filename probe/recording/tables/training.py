@@ -26,7 +26,7 @@ TRAINING: tuple[Table, ...] = (
             Column("grad_norm", "DOUBLE", "", "L2 norm of all gradients together, before clipping and without the scaling of a GradScaler: from the job's own `clip_grad_norm_`, else measured by probe on sampled steps; NULL otherwise"),
             Column("lr", "DOUBLE", "", "learning rate of the leading optimizer's first group, as used by this step"),
             Column("clip_norm", "DOUBLE", "", "`max_norm` of the job's own clipping in this step; NULL without, or when it is on a device"),
-            Column("clip_scaled", "BOOLEAN", "", "true when the gradients that were clipped still had the factor of a GradScaler; NULL without clipping"),
+            Column("clip_scaled", "BOOLEAN", "", "true when the gradients that were clipped still had the factor of a GradScaler: measured on sampled steps where unscale_ was not called before. NULL without clipping, and until it was measured; then grad_norm is NULL, too"),
             Column("loss_scale", "DOUBLE", "", "factor of the GradScaler at this step; NULL without one, or when it is on a device"),
             Column("skipped", "BOOLEAN", "", "true when the GradScaler skipped the update because of non-finite gradients"),
             Column("training_mode", "BOOLEAN", "", "`training` flag of the first module called in the step: false when the model trains in eval mode; NULL when that call was not seen"),

@@ -28,6 +28,8 @@ from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.introspection.snippet_names import place_in_job
 from probe.recording.journal import Journal
 
+FIRST_BACKWARDS = 50
+"""In the first step: from here on facts are looked for as well, as a step may never come."""
 AGAIN_S, SOON_S, SOON_ROUNDS = 30.0, 8.0, 4
 """Between two rounds; the first ones come sooner: what a short run does wrong shows there."""
 SLICE_S, REST_S = 0.0005, 0.0005
@@ -77,7 +79,8 @@ class RunFacts:
 
     def step(self) -> None:
         """Gather when it is time."""
-        if self._recorder.step < FIRST_STEPS or time.monotonic() < self._next_s:
+        begun = self._recorder.step >= FIRST_STEPS or self._recorder.micro_step >= FIRST_BACKWARDS
+        if not begun or time.monotonic() < self._next_s:
             return
         self._rounds += 1
         self._next_s = time.monotonic() + (SOON_S if self._rounds <= SOON_ROUNDS else AGAIN_S)

@@ -67,8 +67,13 @@ class GradientNorm:
         self._patches = Patches()
         self._kind: float | None = None
         self._covered: dict[tuple[int, int, int, int], frozenset[int]] = {}
-        self._clip: tuple[int, frozenset[int], Any, Any] | None = None
-        """Step, optimizers covered, the factor that undoes it, a scaler's factor still in the gradients."""
+        self._clip: tuple[int, frozenset[int], Any] | None = None
+        """Step, optimizers covered, the factor that undoes it."""
+        self.scale_left: bool | None = None
+        """Whether gradients that a scaler was not asked to unscale have its factor when they are clipped, as
+        `updates` has measured it: the job may divide them itself. None: not known yet."""
+        self.clipping: Callable[[bool], None] | None = None
+        """Told of each clipping of such gradients, and whether it is over."""
         self._costs: deque[int] = deque(maxlen=5)
         self._measured = 0
 
@@ -136,7 +141,7 @@ class GradientNorm:
                 return original(parameters, max_norm, total_norm, *args, **kwargs)
             if isinstance(parameters, GeneratorType):
                 parameters = list(parameters)
-            note(parameters, max_norm, total_norm, self._kind)
+            note(parameters, max_norm, total_norm, self._kind, False)
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
         return clip_grads_with_norm_
@@ -153,7 +158,7 @@ class GradientNorm:
             if isinstance(parameters, GeneratorType):
                 parameters = list(parameters)
             total_norm = original(parameters, max_norm, norm_type, *args, **kwargs)
-            note(parameters, max_norm, total_norm, norm_type)
+            note(parameters, max_norm, total_norm, norm_type, True)
             return total_norm
 
         return clip_grad_norm_
@@ -165,12 +170,14 @@ class GradientNorm:
         def clip_grad_norm_(model: Any, max_norm: Any, norm_type: float = 2.0, *args: Any) -> Any:
             total_norm = original(model, max_norm, norm_type, *args)
             if live[0]:
-                note(list(model.parameters()), max_norm, total_norm, norm_type)
+                note(list(model.parameters()), max_norm, total_norm, norm_type, True)
             return total_norm
 
         return clip_grad_norm_
 
-    def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any, kind: float | None) -> None:
+    def _clipped(
+        self, parameters: Any, max_norm: Any, total_norm: Any, kind: float | None, is_over: bool
+    ) -> None:
         """The job clips: take the norm if it covers the leading optimizer's gradients."""
         begun = _now()
         recorder = self.recorder
@@ -202,11 +209,19 @@ class GradientNorm:
             undone = _undone(norm, max_norm)
         else:
             return
+        self._clip = (recorder.step, covered, undone)
+        recorder.clip_norm = most
         scale = self._scale_before_step(leader)
-        self._clip = (recorder.step, covered, undone, scale)
-        recorder.clip_norm, recorder.clip_scaled = most, scale is not None
+        left: bool | None = False
+        if scale is not None:
+            left = self.scale_left
+            if self.clipping is not None:
+                self.clipping(is_over)
+        if left is not None:
+            recorder.clip_scaled = left
         if kind == 2.0:
-            self._tell(norm, scale)
+            if left is not None:
+                self._tell(norm, scale if left else None)
             self.due = max(self.due, recorder.step + CLIPS_STEPS)
         self._spend(_now() - begun)
 
@@ -227,7 +242,7 @@ class GradientNorm:
         return found
 
     def _scale_before_step(self, optimizer: Any) -> Any:
-        """The factor that the scaler has not yet removed from the optimizer's gradients; None without."""
+        """The factor that the scaler was not asked yet to remove from the optimizer's gradients."""
         scaler = self._optimizers.newest_scaler()
         if scaler is None or not scaler.is_enabled():
             return None
@@ -242,13 +257,12 @@ class GradientNorm:
             return 1.0
         return clip[2]
 
-    def clip_of(self, optimizer: Any) -> tuple[Any, Any] | None:
-        """Of the job's clipping in this step: the factor that undoes it, and the scaler's factor that the
-        gradients still had (None without). On a device, tensors. None without clipping."""
+    def clip_of(self, optimizer: Any) -> Any:
+        """The factor that undoes the job's clipping of this step, on a device a tensor; None without."""
         clip = self._clip
         if clip is None or clip[0] != self.recorder.step or id(optimizer) not in clip[1]:
             return None
-        return clip[2], clip[3]
+        return clip[2]
 
     # HOT PATH: measuring ----------------------------------------------------
 

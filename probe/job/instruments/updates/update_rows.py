@@ -10,6 +10,7 @@ import math
 import sys
 import time
 import weakref
+from statistics import median
 from typing import Any, NamedTuple
 
 from probe.base.accelerator import measurable
@@ -23,7 +24,10 @@ ELEMENTS = SIDE * SIDE
 some count several times."""
 LEAST_BOUNDED, LEAST_SIZES = 32, 8
 """Of a parameter whose bounds are looked for: different elements, and different sizes among them."""
-_VALUES = ("ended", "entered", "before", "after", "later", "between")
+LEAST_SCALE = 16.0
+"""Factor of a scaler from which on a gradient with it is told from one without it."""
+_VALUES = ("ended", "clipped", "entered", "before", "after", "later", "between")
+CARRIED = ("scale", "clip_undone")
 
 
 class Watched(NamedTuple):
@@ -70,8 +74,8 @@ class Entry:
     """One parameter of a sample. Values are tensors of `ELEMENTS` elements, None while not taken."""
 
     __slots__ = (
-        *_VALUES, "at_step", "cleared", "clip_ratio", "clip_scale", "decay", "differentiable", "ended_at",
-        "group", "in_graph", "kept", "optimizer", "owners", "parameter", "rounds", "scale", "spoiled",
+        *_VALUES, *CARRIED, "at_step", "cleared", "clip_is_in", "decay", "differentiable", "ended_at",
+        "group", "in_graph", "kept", "optimizer", "owners", "parameter", "rounds", "spoiled",
         "stepped", "watched",
     )
 
@@ -83,6 +87,10 @@ class Entry:
         """Ids of the optimizers that hold it, the first one's class, and its group there."""
         self.ended: Any = None
         """The gradient when the last backward before the step ended."""
+        self.clipped: Any = None
+        """The gradient when it was clipped, if a GradScaler had not been asked to take its factor out."""
+        self.clip_is_in = False
+        """Whether `clipped` was read behind the clipping."""
         self.entered: Any = None
         """The gradient at the entry of the step."""
         self.before: Any = None
@@ -97,9 +105,12 @@ class Entry:
         self.stepped = False
         self.spoiled = False
         """Whether an optimizer stepped again before it was looked at."""
-        self.clip_ratio = self.clip_scale = self.decay = NULL_DOUBLE
-        self.scale = math.nan
-        """Factor of a GradScaler that `ended` contains; NaN: unknown."""
+        self.decay = NULL_DOUBLE
+        self.scale: Any = 1.0
+        """Factor of a GradScaler that `ended` contains."""
+        self.clip_undone: Any = math.nan
+        """The factor that undoes the job's clipping; NaN without. Like `scale` a number, or until the values
+        are on the host a tensor of one element, and then its place among those."""
         self.rounds = False
         """Whether the optimizer is torch's own, which rounds each update to the parameter's precision."""
         self.in_graph = NULL_BOOLEAN
@@ -108,14 +119,22 @@ class Entry:
         self.kept = 0
         """Tensors that this graph still kept when the step ended; 0 once something went through it."""
 
-    def release(self, reached: set[int] | None) -> list[Any]:
+    def release(self, reached: set[int] | None, carried: list[Any]) -> list[Any]:
         """The values taken, in the order of `_VALUES`; afterwards whether each was taken stands in its
-        place, and the parameter is let go. `reached`: ids of the leaves of the graphs, None if unknown."""
+        place, and the parameter is let go. `reached`: ids of the leaves of the graphs, None if unknown.
+        Adds to `carried` what is still a tensor of one element, once."""
         if reached is not None:
             self.in_graph = id(self.parameter) in reached
         values = [getattr(self, name) for name in _VALUES]
         for name, value in zip(_VALUES, values, strict=True):
             setattr(self, name, value is not None)
+        for name in CARRIED:
+            number = getattr(self, name)
+            if not isinstance(number, float):
+                places = [place for place, one in enumerate(carried) if one is number]
+                setattr(self, name, places[0] if places else len(carried))
+                if not places:
+                    carried.append(number)
         self.parameter = None
         return [value for value in values if value is not None]
 
@@ -127,16 +146,34 @@ class UpdateRows:
         self._append = recorder.rings["python.updates"].append
         self._words = {name: recorder.intern(name) for name in ("none", "zero", "present")}
 
-    def write(self, step: int, t_ns: int, entries: list[Entry], values: Any) -> None:
-        """`values`: float64 on the host, the `release`d ones of all entries in a row."""
-        torch: Any = sys.modules["torch"]
-        with torch.no_grad():
-            matrices = _matrices(entries, values.reshape(-1, ELEMENTS))
-            figures = {name: column.tolist() for name, column in _figures(*matrices).items()}
-        for number, entry in enumerate(entries):
-            self._put(step, t_ns, entry, {name: column[number] for name, column in figures.items()})
+    def write(self, step: int, t_ns: int, entries: list[Entry], values: Any) -> bool | None:
+        """`values`: float64 on the host, the `release`d ones of all entries in a row, and what they carry.
 
-    def _put(self, step: int, t_ns: int, entry: Entry, found: dict[str, float]) -> None:
+        Returns whether a GradScaler's factor was still in the gradients that were clipped; None if that was
+        not looked at, or they are neither as backward left them nor without it."""
+        torch: Any = sys.modules["torch"]
+        ends = ELEMENTS * sum(getattr(entry, name) for entry in entries for name in _VALUES)
+        carried = values[ends:].tolist()
+        for entry in entries:
+            entry.scale, entry.clip_undone = (
+                carried[one] if isinstance(one, int) else one for one in (entry.scale, entry.clip_undone)
+            )
+        with torch.no_grad():
+            matrices = _matrices(entries, values[:ends].reshape(-1, ELEMENTS))
+            figures = {name: column.tolist() for name, column in _figures(*matrices).items()}
+        parts = []
+        for number, entry in enumerate(entries):
+            found = {name: column[number] for name, column in figures.items()}
+            part = _left_of_scale(entry, found)
+            self._put(step, t_ns, entry, found, part)
+            if math.isfinite(part) and entry.scale >= LEAST_SCALE:
+                parts.append((part, part * entry.scale))
+        if not parts:
+            return None
+        part, times = (median(each) for each in zip(*parts, strict=True))
+        return True if 0.5 < part < 2.0 else False if 0.5 < times < 2.0 else None
+
+    def _put(self, step: int, t_ns: int, entry: Entry, found: dict[str, float], part: float) -> None:
         one = entry.watched
         measured = entry.before and entry.after and entry.stepped
         followed = entry.after and entry.later
@@ -148,7 +185,9 @@ class UpdateRows:
             _number(found["ended"] / entry.scale if entry.ended else math.nan),
             _number(found["entered"] if entry.entered else math.nan),
             _number(found["direction"] if entry.ended and entry.entered else math.nan),
-            self._cleared(entry, found), entry.clip_ratio, entry.clip_scale, one.looked_at, _number(weight),
+            self._cleared(entry, found),
+            _number(1.0 / entry.clip_undone if entry.clip_undone >= 1.0 else math.nan),
+            _number(entry.scale * part), _number(entry.scale), one.looked_at, _number(weight),
             _number(found["update"] if measured else math.nan),
             entry.decay * weight if entry.decay != NULL_DOUBLE and entry.before else NULL_DOUBLE,
             _number(found["changed"] if measured else math.nan),
@@ -173,6 +212,13 @@ class UpdateRows:
         return self._words["zero" if state == "present" and size == 0 else state]
 
 
+def _left_of_scale(entry: Entry, found: dict[str, float]) -> float:
+    """Part of a GradScaler's factor that the gradient had when it was clipped; NaN when not looked at."""
+    if not entry.clipped or not found["ended"]:
+        return math.nan
+    return found["clipped"] / found["ended"] * (entry.clip_undone if entry.clip_is_in else 1.0)
+
+
 def _matrices(entries: list[Entry], taken: Any) -> list[Any]:
     """The values as one matrix for each of `_VALUES`, a row for each entry; zeros where none was taken."""
     torch: Any = sys.modules["torch"]
@@ -187,7 +233,7 @@ def _matrices(entries: list[Entry], taken: Any) -> list[Any]:
 
 
 def _figures(
-    ended: Any, entered: Any, before: Any, after: Any, later: Any, between: Any
+    ended: Any, clipped: Any, entered: Any, before: Any, after: Any, later: Any, between: Any
 ) -> dict[str, Any]:
     """What the columns of python.updates say, one vector each; NaN where a share has no base."""
     torch: Any = sys.modules["torch"]
@@ -198,8 +244,8 @@ def _figures(
     has = entered != 0
     last = torch.where((after != 0).any(1, keepdim=True), after, later).reshape(-1, SIDE, SIDE)
     return {
-        "ended": _rms(ended), "entered": _rms(entered), "weight": _rms(before), "later": _rms(later),
-        "update": _rms(change), "moved": (between != before).any(1),
+        "ended": _rms(ended), "clipped": _rms(clipped), "entered": _rms(entered), "weight": _rms(before),
+        "later": _rms(later), "update": _rms(change), "moved": (between != before).any(1),
         "direction": (ended * entered).sum(1) / (ended.norm(dim=1) * entered.norm(dim=1)),
         "changed": (after != before).double().mean(1),
         "lost": ((after == before) & has).sum(1) / has.sum(1),

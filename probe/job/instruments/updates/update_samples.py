@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from probe.base.accelerator import capturing
+from probe.base.accelerator import capturing, measurable
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import Delivery, host_number
 from probe.job.instruments.core.recorder import Recorder
@@ -85,11 +85,12 @@ class Updates:
         self.step_begins = guard("updates", self._step_begins)
         self.step_ends = guard("updates", self._step_ends)
         self._losses.updates = self._optimizers.updates = self
+        self._norm.clipping = self._clips
 
     def uninstall(self) -> None:
         """Stop listening, and let everything go."""
         self.due = NEVER
-        self._losses.updates = self._optimizers.updates = None
+        self._losses.updates = self._optimizers.updates = self._norm.clipping = None
         self._entries, self._plan = [], None
         self._finished.clear()
         self._delivery.clear()
@@ -140,6 +141,7 @@ class Updates:
         closure = any(callable(one) for one in (*args, *kwargs.values()) if one is not optimizer)
         own = id(optimizer)
         with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
+            factors = self._factors(optimizer)
             for entry in self._entries:
                 if own not in entry.owners:
                     continue
@@ -153,7 +155,7 @@ class Updates:
                     entry.at_step = _state(gradient, entry.entered)
                     entry.differentiable = gradient is not None and gradient.requires_grad
                     entry.kept = kept_for(gradient) if entry.differentiable else 0
-                self._note_settings(entry, optimizer)
+                self._note_settings(entry, optimizer, factors)
         self._account(begun, begun_cpu)
 
     def _step_ends(self, optimizer: Any) -> None:
@@ -170,6 +172,13 @@ class Updates:
                     if entry.kept and kept_for(entry.parameter.grad) != entry.kept:
                         entry.kept = 0  # the step went through it
         self._account(begun, begun_cpu)
+
+    def _clips(self, is_over: bool) -> None:
+        """Gradients that a scaler was not asked to unscale are clipped, or have been (`is_over`)."""
+        with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
+            for entry in self._entries:
+                if entry.ended is not None and not entry.stepped:
+                    entry.clipped, entry.clip_is_in = taken(entry.parameter.grad, entry.watched), is_over
 
     def _may_look(self) -> bool:
         """Whether gradients may be read now; else the sample under way is given up."""
@@ -228,7 +237,23 @@ class Updates:
         self._watched.note_leaves(found.leaves)
         self._graphs.note(found, root, limit_ns)
 
-    def _note_settings(self, entry: Entry, optimizer: Any) -> None:
+    def _factors(self, optimizer: Any) -> tuple[Any, Any]:
+        """What undoes the clipping of its gradients (NaN without), and the factor of a scaler that they had
+        after backward: numbers, or a tensor of one element that a device has not told yet."""
+        undone = self._norm.clip_of(optimizer)
+        scaler = self._optimizers.newest_scaler()
+        scale = getattr(scaler, "_scale", None) if scaler is not None and scaler.is_enabled() else 1.0
+        return self._carried(undone), self._carried(scale)
+
+    def _carried(self, number: Any) -> Any:
+        known = host_number(number)
+        if known != NULL_DOUBLE:
+            return known
+        if not isinstance(number, self._torch.Tensor) or number.numel() != 1 or not measurable(number):
+            return math.nan
+        return number.detach().reshape(1).clone()  # the scaler writes its next factor into the same tensor
+
+    def _note_settings(self, entry: Entry, optimizer: Any, factors: tuple[Any, Any]) -> None:
         """Learning rate and decay of its group, and how the gradient was scaled and clipped."""
         group = optimizer.param_groups[entry.group]
         rate, decay = host_number(group.get("lr")), host_number(group.get("weight_decay"))
@@ -236,22 +261,16 @@ class Updates:
         entry.rounds = kind.__module__.startswith("torch.optim") and rate not in (0.0, NULL_DOUBLE)
         if decay > 0 and rate > 0:
             entry.decay = _decay(kind.__name__, group, rate * decay)
-        clip = self._norm.clip_of(optimizer)
-        if clip is not None:
-            undone, scale = (host_number(one) for one in clip)
-            entry.clip_ratio = 1.0 / undone if undone >= 1.0 else NULL_DOUBLE
-            entry.clip_scale = scale
-        scaler = self._optimizers.newest_scaler()
-        scaled = scaler is not None and scaler.is_enabled()
-        entry.scale = host_number(getattr(scaler, "_scale", None)) if scaled else 1.0
+        entry.clip_undone, entry.scale = factors
 
     def _close(self, begun_cpu: int) -> None:
         """Hand the values over and choose the step of the next sample."""
         entries, self._entries = self._entries, []
         self._plan, self.due = None, NEVER
-        values = [one for entry in entries for one in entry.release(self._reached)]
+        carried: list[Any] = []
+        values = [one for entry in entries for one in entry.release(self._reached, carried)]
         if values:
-            whole = self._torch.cat(values).double()
+            whole = self._torch.cat([*values, *carried]).double()
             step, t_ns = self._began, wall_ns()
             if whole.is_cpu:
                 self._finished.append((step, t_ns, entries, whole))
@@ -277,7 +296,8 @@ class Updates:
         self._delivery.collect()
         self._graphs.collect()
         while self._finished:
-            self._rows.write(*self._finished.popleft())
+            left = self._rows.write(*self._finished.popleft())
+            self._norm.scale_left = self._norm.scale_left if left is None else left
         if self.due == NEVER:
             plan = self._watched.plan()
             if plan is not None:
