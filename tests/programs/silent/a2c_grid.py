@@ -15,7 +15,7 @@ MOVES = np.array([(0, 1), (1, 0), (0, -1), (-1, 0)])
 
 
 class Grids:
-    """Sixteen grids: walk to the key (reward 1), keep off the pit (-1); each ends there or after 40 steps."""
+    """Sixteen grids: walk to the key (reward 1), keep off the pit (-1); a step nearer counts a little."""
 
     def __init__(self, seed: int) -> None:
         self.source = np.random.default_rng(seed)
@@ -35,14 +35,19 @@ class Grids:
             planes[np.arange(ENVIRONMENTS), thing, self.places[:, thing, 0], self.places[:, thing, 1]] = 1.0
         return planes
 
+    def distance(self) -> np.ndarray:
+        return np.abs(self.places[:, 0] - self.places[:, 1]).sum(1)
+
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        before = self.distance()
         self.places[:, 0] = (self.places[:, 0] + MOVES[actions]).clip(0, SIZE - 1)
+        nearer = before - self.distance()
         self.age += 1
         key = (self.places[:, 0] == self.places[:, 1]).all(1)
         pit = (self.places[:, 0] == self.places[:, 2]).all(1)
         done = key | pit | (self.age >= 40)
         self.reset(done)
-        reward = key.astype(np.float32) - pit.astype(np.float32) - 0.01
+        reward = key.astype(np.float32) - pit.astype(np.float32) + 0.1 * nearer
         return self.observe(), reward.astype(np.float32), done
 
 

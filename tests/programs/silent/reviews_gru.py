@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-PAD, NOT, WORDS, BATCH = 0, 1, 800, 32
+PAD, NOT, WORDS, BATCH = 0, 1, 200, 32
 
 
 class Reviews:
@@ -22,8 +22,8 @@ class Reviews:
         while len(self.texts) < count:
             length = int(torch.randint(8, 49, (), generator=source))
             words = torch.randint(2, WORDS, (length,), generator=source)
-            words[torch.rand(len(words), generator=source) < 0.15] = NOT
-            feeling = torch.where(words < 120, 1, 0) - torch.where((words >= 120) & (words < 240), 1, 0)
+            words[torch.rand(len(words), generator=source) < 0.1] = NOT
+            feeling = torch.where(words < 40, 1, 0) - torch.where((words >= 40) & (words < 80), 1, 0)
             feeling[words == NOT] = 0
             feeling[1:] *= 1 - 2 * (words[:-1] == NOT).long()
             if feeling.sum() != 0:
@@ -63,7 +63,7 @@ def main() -> None:
     progress = Progress(args)
     train, held_out = Reviews(4800, args.seed), Reviews(320, args.seed + 10_000)
     model = Sentiment()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.05)
     decay = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.85)
     for epoch in itertools.count(1):
         model.train()

@@ -28,7 +28,7 @@ def readings(count: int, seed: int) -> list[tuple[torch.Tensor, int]]:
         phase, speed = torch.rand(2, generator=source).tolist()
         wave = torch.sin(2 * math.pi * ((1 + speed + 0.4 * gesture) * time + phase))
         reading = wave * directions[gesture, 0] + 2 * time * directions[gesture, 1]
-        reading = 1.5 * reading + 1.5 * torch.randn(length, CHANNELS, generator=source) + offsets
+        reading = 1.5 * reading + 4.5 * torch.randn(length, CHANNELS, generator=source) + offsets
         reading[torch.rand(length, CHANNELS, generator=source) < 0.03] = float("nan")
         found.append((reading, gesture))
     return found
