@@ -10,7 +10,7 @@ from progress import Progress, options
 from torch import nn
 from torch.nn import functional as F
 
-SIZE, ENVIRONMENTS, HORIZON, DISCOUNT = 8, 16, 12, 0.95
+SIZE, ENVIRONMENTS, HORIZON, DISCOUNT = 6, 16, 12, 0.95
 MOVES = np.array([(0, 1), (1, 0), (0, -1), (-1, 0)])
 
 
@@ -47,7 +47,7 @@ class Grids:
         pit = (self.places[:, 0] == self.places[:, 2]).all(1)
         done = key | pit | (self.age >= 40)
         self.reset(done)
-        reward = key.astype(np.float32) - pit.astype(np.float32) + 0.1 * nearer
+        reward = key.astype(np.float32) - pit.astype(np.float32) + 0.2 * nearer
         return self.observe(), reward.astype(np.float32), done
 
 

@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn import functional as F
 
 WORDS, QUEUES, PAD = 1500, 6, 0
-LONGEST, WARM_UP, RATE = 400, 100, 1e-3
+LONGEST, WARM_UP, RATE = 320, 50, 2e-3
 
 
 def tickets(count: int, seed: int) -> list[tuple[torch.Tensor, int]]:
-    """Tickets of 60 to 400 words: the first third is about one queue's matters, the rest about any."""
+    """Tickets of 60 to 320 words: the first third is about one queue's matters, the rest about any."""
     source = torch.Generator().manual_seed(seed)
     matters = torch.randperm(WORDS - 1, generator=torch.Generator().manual_seed(3)).add(1)[: QUEUES * 40]
     matters = matters.view(QUEUES, 40)
@@ -28,7 +28,8 @@ def tickets(count: int, seed: int) -> list[tuple[torch.Tensor, int]]:
         length = int(torch.randint(60, LONGEST + 1, (), generator=source))
         words = torch.randint(1, WORDS, (length,), generator=source)
         queue, other = torch.randperm(QUEUES, generator=source)[:2].tolist()
-        telling = torch.rand(length, generator=source) < 0.35
+        share = torch.where(torch.arange(length) < length // 3, 0.5, 0.2)
+        telling = torch.rand(length, generator=source) < share
         about = matters[queue][torch.randint(40, (length,), generator=source)]
         about[length // 3 :] = matters[other][torch.randint(40, (length - length // 3,), generator=source)]
         found.append((torch.where(telling, about, words), queue))
@@ -41,10 +42,10 @@ def padded(batch: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.T
 
 
 class Classifier(nn.Module):
-    def __init__(self, width: int = 64) -> None:
+    def __init__(self, width: int = 48) -> None:
         super().__init__()
         self.embedding = nn.Embedding(WORDS, width, padding_idx=PAD)
-        layer = nn.TransformerEncoderLayer(width, 4, 128, dropout=0.1, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(width, 4, 96, dropout=0.1, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, QUEUES)
