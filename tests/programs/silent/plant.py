@@ -29,10 +29,12 @@ HERE = Path(__file__).resolve().parent
 SHARED = ("progress.py", "synthetic.py")
 """What the programs import; copied beside a planted one."""
 HALVES = {"development": "kinds.toml", "held-out": "kinds_heldout.toml"}
-DISTRIBUTED = ("ddp_cnn", "ddp_gpt")
+DISTRIBUTED = ("ddp_cnn", "ddp_gpt", "ddp_ranker")
 PROGRAMS = (
     "image_cnn", "nano_gpt", "lstm_lm", "house_prices", "vae", "dcgan", "actor_critic", "dqn", "unet",
-    "tagger", *DISTRIBUTED,
+    "tagger", "tabular_kfold", "text_transformer", "audio_cnn", "segmentation", "translator", "sensor_rnn",
+    "reviews_gru", "metric_learning", "two_tower", "detector", "forecaster", "sparse_autoencoder", "a2c_grid",
+    *DISTRIBUTED,
 )
 
 
