@@ -24,7 +24,8 @@ class Two(nn.Module):
 
     def forward(self, x: Any) -> tuple[Any, dict[str, Any]]:
         made = self.layer(x)
-        return made.relu(), {"mean": made.tanh(), "std": made.exp()}
+        mean, deviation = made.tanh(), made.exp()
+        return mean * deviation, {"mean": mean, "std": deviation}
 
 
 def seen(step: Callable[[Callable[[Any], Any]], Any]) -> list[dict[str, Any]]:
@@ -49,9 +50,10 @@ def seen(step: Callable[[Callable[[Any], Any]], Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("step", "found"), [
     (lambda call: (call(BATCH)[0].detach() * call(BATCH)[0]).mean(), (2, 1, 0)),
-    (lambda call: (call(BATCH)[0] + call(BATCH)[1]["mean"] * call(BATCH)[1]["std"]).mean(), (3, 0, 1)),
+    (lambda call: (call(BATCH)[0] + call(BATCH)[1]["mean"] - call(BATCH)[1]["std"]).mean(), (3, 0, 1)),
     (lambda call: (call(BATCH)[0] - call(BATCH)[0]).square().mean(), (2, 0, 0)),
-], ids=("for the log", "for each output", "compared"))
+    (lambda call: (call(BATCH)[0] - call(BATCH)[1]["mean"]).square().mean(), (2, 0, 0)),
+], ids=("for the log", "for each output", "compared", "one output of several once more"))
 def test_calls_on_one_batch_are_told_apart_by_the_outputs_that_get_a_gradient(
     step: Callable[[Callable[[Any], Any]], Any], found: tuple[int, int, int]
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from probe.base.clock import ANCHOR_NS
@@ -21,12 +22,14 @@ from probe.job.instruments.core.recorder import Recorder
 MOST_CALLS = 32
 """Outermost calls of one step that are compared."""
 MOST_OUTPUTS = 8
+MOST_NODES = 64
+"""Followed from each output to find the other outputs that it was made of."""
 
 
 class RootCall:
     """An outermost call in the sampled step."""
 
-    __slots__ = ("input", "micro_step", "module", "name", "outputs", "reached", "version")
+    __slots__ = ("input", "made_of", "micro_step", "module", "name", "outputs", "reached", "version")
 
     def __init__(self, module: Any, name: int, given: Any, micro_step: int) -> None:
         self.module = id(module)
@@ -37,6 +40,14 @@ class RootCall:
         self.outputs = 0
         self.reached: set[int] = set()
         """Numbers of the tensors in its output that got a gradient."""
+        self.made_of: dict[int, set[int]] = {}
+        """The other outputs behind each of them: a gradient that reaches it reaches them, too."""
+
+    @property
+    def used(self) -> set[int]:
+        """Outputs that got a gradient, without those that got it by another one."""
+        through: set[int] = set().union(*(self.made_of.get(number, set()) for number in self.reached))
+        return self.reached - through
 
     def repeats(self, other: RootCall) -> bool:
         """Whether it is the same module with the same input, unchanged."""
@@ -66,11 +77,14 @@ class RootCalls:
         if next(type(module).parameters(module), None) is None:
             return
         call = RootCall(module, name, given, self._recorder.micro_step)
-        for number, one in enumerate(_tensors(output, tensor)):
-            node = one.grad_fn if number < MOST_OUTPUTS else None
-            if node is not None:
-                call.outputs += 1
-                node.register_prehook(self._isolation.guard("modules", _reaches(call, number, one.output_nr)))
+        made = [one for one in islice(_tensors(output, tensor), MOST_OUTPUTS) if one.grad_fn is not None]
+        call.outputs = len(made)
+        nodes = {one.grad_fn: number for number, one in enumerate(made)}
+        for number, one in enumerate(made):
+            hook = self._isolation.guard("modules", _reaches(call, number, one.output_nr))
+            one.grad_fn.register_prehook(hook)
+            if len(nodes) > 1:
+                call.made_of[number] = _behind(one.grad_fn, nodes)
         group = next((group for group in self._groups if group[0].repeats(call)), None)
         if group is None:
             self._groups.append([call])
@@ -86,12 +100,24 @@ class RootCalls:
             followed = recorder.step != self._step or recorder.micro_step > calls[-1].micro_step
             if len(calls) < 2 or not followed or not all(one.outputs for one in calls):
                 continue
-            used = [one.reached for one in calls if one.reached]
-            apart = sum(map(len, used)) == len(set().union(*used))
+            used = [one.used for one in calls if one.reached]
+            together = set().union(*used)
+            apart = sum(map(len, used)) == len(together) == calls[0].outputs
             self._append(
                 self._step, calls[0].micro_step, time.monotonic_ns() + ANCHOR_NS, calls[0].name, len(calls),
                 len(calls) - len(used), calls[0].outputs, int(apart and len(used) > 1),
             )
+
+
+def _behind(first: Any, nodes: dict[Any, int]) -> set[int]:
+    """Numbers of the outputs that lie behind the node of another one."""
+    waiting, seen = [first], {first}
+    while waiting and len(seen) <= MOST_NODES:
+        for following, _ in waiting.pop(0).next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return {number for node, number in nodes.items() if node in seen and node != first}
 
 
 def _reaches(call: RootCall, number: int, place: int) -> Callable[[Any], None]:
