@@ -3,7 +3,7 @@
 -- symptoms = ["slow", "loss"]
 -- order = 524
 -- scope = "rank"
--- needs = "two sampled steps in which a model was called several times with the same tensor"
+-- needs = "a step that was sampled with its modules"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
@@ -18,7 +18,7 @@
 -- [parameters.least]
 -- value = 2
 -- unit = "sampled steps"
--- source = "ours: the structure of a step is the same in each"
+-- source = "ours: the structure of a step is the same in each; one alone may be an odd one, and is `info`"
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the sampled steps"
@@ -28,9 +28,9 @@ WITH calls AS (
 ), sampled AS (
     SELECT COUNT(*) AS sampled FROM python.steps WHERE sampled AND step >= (SELECT MIN(step) FROM python.repeated_calls)
 ), usual AS (
-    SELECT * FROM calls, sampled WHERE n >= $least AND n >= $share * sampled QUALIFY ROW_NUMBER() OVER (PARTITION BY module ORDER BY n DESC) = 1
+    SELECT * FROM calls, sampled WHERE n >= $share * sampled QUALIFY ROW_NUMBER() OVER (PARTITION BY module ORDER BY n DESC) = 1
 )
-SELECT NULL AS unknown, module AS subject, usual.*,
+SELECT NULL AS unknown, module AS subject, usual.*, CASE WHEN n >= $least THEN 'notice' ELSE 'info' END AS severity,
     CASE WHEN apart THEN format('{} is called {} times on the same batch in each step, once for each of its outputs', module, calls)
         ELSE format('{} is called {} times on the same batch in each step, and {} of these forward passes {} for nothing: no gradient comes of what it gives', module, calls, unused, CASE WHEN unused = 1 THEN 'is' ELSE 'are' END) END AS fact,
     CASE WHEN apart THEN 'each call is used for other outputs: one call gives them all. With dropout or noise inside, the outputs that are put together now are not of one pass'
