@@ -6,7 +6,7 @@
 -- needs = "three evaluations with a DataLoader whose sampler tells how many samples a pass has"
 -- what = "{fact}"
 -- why = [
---   "{looks} evaluations over {loader}, from step {step} to {last}: {evaluated:.0f} of its {whole:.0f} samples at most, {batches} batch(es) each time; no evaluation read more of it",
+--   "{looks} evaluations over {loader}, from step {step} to {last}: {evaluated:.0f} of its {whole:.0f} samples and {batches} batch(es) in the median one; none read all of it",
 --   "{evidence}",
 -- ]
 -- next = [
@@ -33,8 +33,8 @@ WITH held AS (
     SELECT step, t_ns, loader, batches, samples::DOUBLE AS samples, whole_samples::DOUBLE AS whole FROM python.intervals
     WHERE kind = 'evaluation' AND state = 'done' AND loader IS NOT NULL AND samples IS NOT NULL AND whole_samples IS NOT NULL
 ), judged AS (
-    SELECT loader, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, MAX(batches) AS batches, MAX(samples) AS evaluated, MAX(whole) AS whole
-    FROM held GROUP BY loader HAVING COUNT(*) >= $evaluations AND MAX(samples / whole) < $share AND MIN(batches) = MAX(batches)
+    SELECT loader, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, CAST(MEDIAN(batches) AS BIGINT) AS batches, MEDIAN(samples) AS evaluated, MAX(whole) AS whole
+    FROM held GROUP BY loader HAVING COUNT(*) >= $evaluations AND MAX(samples / whole) < $share
 )
 SELECT NULL AS unknown, loader AS subject, judged.*, CASE WHEN batches <= $few AND evaluated <= $half * whole THEN 'notice' ELSE 'info' END AS severity,
     CASE WHEN batches = 1 THEN format('each evaluation stops after the first batch of its loader: {:.0f} of {:.0f} validation samples', evaluated, whole)

@@ -19,7 +19,7 @@
 -- unit = "steps looked at"
 -- source = "ours"
 -- [parameters.rows]
--- value = 1000
+-- value = 500
 -- unit = "samples"
 -- source = "ours: what is rare has then been seen"
 -- [parameters.apart]
