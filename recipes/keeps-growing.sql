@@ -15,7 +15,7 @@
 --   "probe {endpoint} backtrace --locals",
 --   "probe {endpoint} checkpoint before-restart.pt",
 -- ]
--- false_positives = "a replay buffer or a data set that fills once, logs and metrics of a long epoch (`info`); a cache in its first epoch (`info`); results that are collected on purpose, and copied as a whole with each step; a default argument that is meant as a log of all calls"
+-- false_positives = "a replay buffer or a data set that fills once, logs and metrics of a long epoch (`info`); a cache in its first epoch (`info`); results that are collected on purpose, and copied as a whole with each step; a default argument that is meant as a log of all calls; a cycle over a validation set, or over batches that are to stay the same (`info` while it is small and the training still draws from loaders)"
 -- explains = ["host-memory-growth", "device-memory-growth", "host-memory-near-limit", "device-memory-near-limit", "out-of-memory", "throughput-drop", "slow-step", "slow-module", "low-mfu"]
 -- [parameters.least]
 -- value = 3
@@ -40,13 +40,19 @@
 WITH seen AS (
     SELECT name, kind, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, ARG_MIN(count, step) AS first, ARG_MAX(count, step) AS now, CORR(count, step) AS r, REGR_SLOPE(count, step) AS slope,
         ARG_MAX(bytes, step) AS bytes, ARG_MAX(holds, step) AS holds, ARG_MAX(hits, step) AS hits
-    FROM python.growth GROUP BY name, kind HAVING COUNT(*) >= CASE WHEN kind = 'default' THEN $least - 1 ELSE $least END
+    FROM python.growth WHERE kind <> 'cycle' GROUP BY name, kind HAVING COUNT(*) >= CASE WHEN kind = 'default' THEN $least - 1 ELSE $least END
 ), newest AS (
     SELECT MAX(step) AS step FROM python.steps
 ), passes AS (
     SELECT MAX(epoch) AS ended FROM python.batches WHERE state = 'done'
 ), grown AS (
     SELECT seen.*, ended FROM seen, newest, passes WHERE r >= $r AND (now >= 2 * first OR looks > $least AND now >= 1.1 * first AND (kind = 'graph' OR holds = 'tensor with its graph')) AND newest.step <= 2 * last + 500
+), cycled AS (
+    SELECT name, kind, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, ARG_MIN(count, step) AS first, ARG_MAX(count, step) AS now, COALESCE(CORR(count, step), 1) AS r, ARG_MAX(bytes, step) AS bytes
+    FROM python.growth WHERE kind = 'cycle' AND holds LIKE 'tensor%' GROUP BY name, kind
+), replayed AS (
+    -- The training goes on, and asks no loader for batches any more.
+    SELECT MAX(b.step) > 0 AND MAX(s.step) > 1.5 * MAX(b.step) + 20 AS yes FROM python.batches b, newest s WHERE b.state = 'done'
 ), piled AS (
     -- It grows by the calls, in steps: with each evaluation, say.
     SELECT seen.*, ended FROM seen, newest, passes WHERE kind = 'default' AND r >= $steps_r AND now >= 1.5 * first AND newest.step <= 2 * last + 500
@@ -65,6 +71,9 @@ WITH seen AS (
     UNION ALL BY NAME
     SELECT *, 'notice' AS severity, format('a default argument keeps what earlier calls put into it: {} has {:,} entries, {:,} at step {}; it is never reset', name, now, first, step) AS fact,
         'a list in the line of def is made once, with the function, and shared by all its calls: what is counted or averaged over it is over all calls since the start. Make it inside the function' AS evidence FROM piled
+    UNION ALL BY NAME
+    SELECT *, CASE WHEN replayed.yes OR bytes >= $bytes THEN 'notice' ELSE 'info' END AS severity, format('{}, an itertools.cycle, keeps every batch of its first pass ({:,} so far) and gives the same batches again in each later pass', name, now) AS fact,
+        'they are not drawn anew: the order, the make-up of the batches and their augmentation are those of the first pass for good, and all of them stay in memory. Iterate over the loader again in each epoch, as with `while True: yield from loader`' AS evidence FROM cycled, replayed
     UNION ALL BY NAME
     SELECT *, 'info' AS severity, format('{} holds {:,} entries with tensors, {:.3g} more each step', name, now, slope) AS fact, 'they have no graph' AS evidence FROM grown WHERE kind = 'container' AND holds = 'tensor' AND bytes >= $bytes
 )

@@ -126,6 +126,10 @@ WITH recent AS (
         'each sample''s probabilities depend on the other samples and do not sum to 1: use the last dimension' AS evidence, calls.*
     FROM calls WHERE over_batch AND function IN ('cross_entropy', 'nll_loss', 'softmax')
     UNION ALL BY NAME
+    SELECT 'one class' AS subject, 'notice' AS severity, format('the softmax before {} runs over a single output: it is always 1, whatever the model computes', function) AS fact,
+        CASE WHEN function = 'cross_entropy' THEN 'the loss is 0 from the first step and has no gradient: give it one output for each class, or use binary_cross_entropy_with_logits on one output' ELSE 'nothing of the loss reaches the model: one output goes with a sigmoid, not with a softmax' END AS evidence, calls.*
+    FROM calls WHERE classes = 1 AND (function IN ('cross_entropy', 'nll_loss', 'softmax') OR behind LIKE '%Softmax%')
+    UNION ALL BY NAME
     SELECT 'broadcast' AS subject, 'notice' AS severity, format('prediction of shape {} is broadcast to {} against its target: each prediction is compared with every target', broadcast, shape) AS fact,
         'the best it can learn is the mean of all targets; give both the same shape (unsqueeze(1) or squeeze(1))' AS evidence, calls.*
     FROM calls WHERE spread

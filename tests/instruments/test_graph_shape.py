@@ -135,6 +135,19 @@ def test_a_softmax_over_another_dimension_than_the_keys_is_seen_however_it_is_wr
     assert (found.attentions, found.unnormalized) == (1, 0 if dimension in (-1, 3) else 1)
 
 
+@pytest.mark.parametrize("positions", [1, 7])
+@pytest.mark.parametrize("how", ["weights", "fused", "written out", "with dropout"])
+def test_the_positions_that_an_attention_runs_over_are_counted_fused_or_not(positions: int, how: str) -> None:
+    x = LAYERS["q"](torch.randn(3, positions, 16))
+    if how == "with dropout":
+        made = nn.TransformerEncoderLayer(16, 4, 32, 0.1, batch_first=True)(x)
+    else:
+        made = nn.MultiheadAttention(16, 4, batch_first=True)(x, x, x, need_weights=how == "weights")[0]
+    if how == "written out":
+        made = (x @ x.mT).softmax(-1) @ x
+    assert shape(made.mean()).attended == [positions]
+
+
 def slots() -> torch.Tensor:
     weights = (LAYERS["q"](TOKENS) @ LAYERS["k"](TOKENS).transpose(1, 2)).softmax(1)
     return (weights / weights.sum(-1, keepdim=True)) @ LAYERS["v"](TOKENS)

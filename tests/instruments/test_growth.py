@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import weakref
 from types import SimpleNamespace
@@ -69,6 +70,20 @@ def test_what_grows_in_the_frames_of_a_loop_is_found_and_what_stays_is_not() -> 
     assert [kind for kind, _ in looker.grown("moved")] == ["graph"] * 4
     assert looker.grown("batch") == []
     assert looker.grown("loss") == []
+
+
+def test_what_a_cycle_keeps_is_seen_also_when_it_is_full_and_a_cycle_of_few_things_is_not() -> None:
+    looker = Looker()
+    batches = itertools.cycle(torch.zeros(8, 4) for _ in range(40))
+    few = itertools.cycle([torch.zeros(8, 4)] * 4)
+    for _ in range(3):
+        taken = list(itertools.islice(batches, 60))
+        next(few)
+        looker.look()
+    assert len(taken) == 60
+    assert looker.grown("batches") == [("cycle", 40)]
+    assert [row["holds"] for row in looker.rows if row["name"] == "batches"] == ["tensor"]
+    assert looker.grown("few") == []
 
 
 def test_a_default_argument_that_every_call_adds_to_is_found_by_its_function() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from probe.job.instruments.tensors.known_samples import MOST_KNOWN, KnownSamples, Recognised, sample_numbers
 from probe.job.instruments.tensors.model_inputs import _repetition
+from probe.job.instruments.tensors.table_columns import TableColumns
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randn(48, 3, 8, 8, generator=GENERATOR)
@@ -74,16 +75,58 @@ def test_no_more_samples_are_remembered_than_there_is_room_for() -> None:
     assert len(known._labels) == MOST_KNOWN
 
 
-@pytest.mark.parametrize(("batch", "alike", "middle", "share", "ends"), [
-    (IMAGES[:1].expand(8, -1, -1, -1), 1.0, None, None, 2 / 192),
-    (IMAGES[:8], 0.0, None, None, 2 / 1536),
-    ((IMAGES[:8] > 1).half(), 0.0, None, None, 1.0),
-    (torch.tensor([[1, 1, 1, 2], [1, 1, 1, 3]]), 0.0, 1.0, 0.75, 0.875),
-    (torch.ones(4, 1), None, None, None, 1.0),
-    (torch.ones(4, 3, dtype=torch.bool), 1.0, None, None, 1.0),
+@pytest.mark.parametrize(("batch", "alike", "middle", "share", "ends", "high"), [
+    (IMAGES[:1].expand(8, -1, -1, -1), 1.0, None, None, 2 / 192, 1 / 192),
+    (IMAGES[:8], 0.0, None, None, 2 / 1536, 1 / 1536),
+    (torch.tensor([[1.0, 0.0], [0.0, 0.0]]).half(), 0.0, None, None, 1.0, 0.25),
+    (torch.tensor([[1, 1, 1, 2], [1, 1, 1, 3]]), 0.0, 1.0, 0.75, 0.875, 0.125),
+    (torch.ones(4, 1), None, None, None, 1.0, 1.0),
+    (torch.ones(4, 3, dtype=torch.bool), 1.0, None, None, 1.0, 1.0),
 ])
 def test_repetition_is_told_from_difference(
-    batch: Any, alike: float | None, middle: float | None, share: float | None, ends: float
+    batch: Any, alike: float | None, middle: float | None, share: float | None, ends: float, high: float
 ) -> None:
     found = [None if one != one else one for one in _repetition(torch, batch, batch.reshape(-1)).tolist()]
-    assert found == [alike, middle, share, pytest.approx(ends)]
+    assert found == [alike, middle, share, pytest.approx(ends), pytest.approx(high)]
+
+
+def columns_of(batches: list[Any]) -> list[float]:
+    """Rows so far, still columns, the first of them and its value; the value apart: ratio, share, column."""
+    looking, like = TableColumns(), torch.zeros((), dtype=torch.float64)
+    found = [looking.look(torch, (1, 2), one, like).tolist() for one in batches]
+    return list(found[-1])
+
+
+def test_a_column_that_never_changes_is_told_from_one_that_rarely_does() -> None:
+    table = torch.randn(128, 5, generator=torch.Generator().manual_seed(0))
+    table[:, 1] = 0.5
+    table[:, 3] = 0.0
+    other = table.clone()
+    other[7, 3] = 1.0
+    rows, still, first, value = columns_of([table, table])[:4]
+    assert (rows, still, first, value) == (256, 2, 1, 0.5)
+    assert columns_of([other, table])[1] == 1
+
+
+def test_a_number_that_stands_for_what_is_missing_is_told_from_outliers_and_zeros() -> None:
+    table = torch.randn(128, 5, generator=torch.Generator().manual_seed(0))
+    assert columns_of([table])[4] < 1
+    outlier = table.clone()
+    outlier[3, 2] = 1e4
+    assert columns_of([outlier])[4] < 1, "one sample is an outlier"
+    nothing = table.abs()
+    nothing[::3, 2] = 0.0
+    assert columns_of([nothing])[4] < 1
+    missing = table.clone()
+    missing[::16, 2] = -9999.0
+    ratio, share, column = columns_of([missing])[4:]
+    assert ratio > 1000 and share == 8 / 128 and column == 2
+    assert columns_of([-missing])[4:] == [ratio, share, column]
+
+
+@pytest.mark.parametrize("tensor", [
+    None, torch.zeros(128, 784), torch.zeros(4, 5), torch.zeros(128, 5, dtype=torch.long),
+    torch.zeros(128, 5, 5),
+], ids=("none", "pictures", "few samples", "whole numbers", "more dimensions"))
+def test_what_is_no_table_has_no_columns(tensor: Any) -> None:
+    assert all(one != one for one in columns_of([tensor]))

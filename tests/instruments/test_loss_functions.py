@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from probe.job.instruments.core.delivery import Delivery
-from probe.job.instruments.loop.batch_history import Batches
+from probe.job.instruments.loop.batch_history import Batches, samples_in_pass
 from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
 from probe.job.instruments.tensors import loss_figures
 from probe.job.instruments.tensors.input_targets import relation
@@ -338,6 +338,29 @@ def test_a_loss_that_saved_no_target_is_recorded_beside_the_inputs_it_was_made_o
     names = [column.name for column in BY_NAME["python.loss_functions"].columns]
     assert [len(row) for row in rows] == [len(names)]
     assert dict(zip(names, rows[0], strict=True))["error_rms"] == pytest.approx(300, rel=0.02)
+
+
+@pytest.mark.parametrize(("made", "samples"), [
+    ({}, 50), ({"shuffle": True}, 50), ({"drop_last": True}, 50), ({"batch_size": None}, NULL_INTEGER),
+    ({"sampler": RandomSampler(range(50), num_samples=20)}, 20), ({"sampler": [3, 1, 2]}, NULL_INTEGER),
+])
+def test_the_samples_of_a_pass_are_known_without_asking_the_data_set(
+    made: dict[str, Any], samples: int
+) -> None:
+    iterator = iter(DataLoader(range(50), **{"batch_size": 8, **made}))  # type: ignore[arg-type]
+    for _ in range(2 if made.get("batch_size", 8) else 1):
+        if "sampler" not in made or samples != NULL_INTEGER:
+            next(iterator)
+    assert samples_in_pass(iterator) == samples
+
+
+def test_the_share_of_targets_at_their_ends_and_the_classes_that_occur_are_known() -> None:
+    target = torch.tensor([-2.0, -1.0, 0.5, 0.5, 0.5, 0.5, 0.1, 0.2])
+    loss = F.mse_loss(LAYER(INPUT)[:, 0], target)
+    figures = loss_figures.figures(torch, loss.grad_fn, target, 0)
+    assert figures[9:13].tolist() == [-2.0, 0.5, 0.125, 0.5]
+    node = F.cross_entropy(LAYER(INPUT), TARGET).grad_fn
+    assert loss_figures.figures(torch, node, TARGET, 5)[13].item() == 5
 
 
 def test_neighbours_are_alike_in_pictures_and_not_in_noise() -> None:

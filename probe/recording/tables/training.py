@@ -108,6 +108,7 @@ TRAINING: tuple[Table, ...] = (
             Column("loader", "VARCHAR", "", "its (first) loader, as in python.batches; NULL without one"),
             Column("recognised_by", "VARCHAR", "", "name of the function that was called, or the signs that told it from training"),
             Column("state", "VARCHAR", "", "`pending`, `done` or `failed` (it raised)"),
+            Column("whole_samples", "BIGINT", "", "samples of a whole pass over its (first) loader, as its sampler draws them; NULL without a loader, when it cannot be told, and while it goes on"),
         ),
         "SELECT step, kind, duration_s, batches, samples, recognised_by FROM python.intervals ORDER BY t_ns DESC LIMIT 10",
         rows=1024, pending="state", hidden="state = 'withdrawn'",

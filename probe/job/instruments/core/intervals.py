@@ -59,7 +59,7 @@ class Interval:
     __slots__ = ("batches", "before", "began_ns", "by", "calls", "data_ns", "eval_mode", "forward",
                  "gradless", "held_ns", "inner_ns", "kind", "loader", "micro_step", "number", "outer",
                  "own_ns", "passes", "sampled", "samples", "state", "step", "sure", "tokens", "train_mode",
-                 "trained")
+                 "trained", "whole")
 
     def __init__(self, recorder: Recorder, state: int, now_ns: int) -> None:
         self.state = state
@@ -75,7 +75,8 @@ class Interval:
         self.batches = 0
         self.calls = 0
         """Of a root of the training without gradients, in a stretch."""
-        self.samples = self.tokens = NULL_INTEGER
+        self.samples = self.tokens = self.whole = NULL_INTEGER
+        """Of the batches that were fetched; `whole`: samples of a whole pass over the (first) loader."""
         self.number = 0
         """Of its row."""
         self.inner_ns = self.own_ns = self.data_ns = 0
@@ -390,7 +391,7 @@ class Intervals:
             one.data_ns / 1e9 if over and one.loader != NULL_STRING else NULL_DOUBLE,
             one.batches if over and one.loader != NULL_STRING else NULL_INTEGER,
             one.samples if over else NULL_INTEGER,
-            one.loader, one.by, self._states[state],
+            one.loader, one.by, self._states[state], one.whole if over else NULL_INTEGER,
         ]
 
 

@@ -15,6 +15,8 @@ end of a sum. torch inside functions.
 from __future__ import annotations
 
 import functools
+import gc
+import itertools
 import sys
 import time
 from collections import deque
@@ -48,6 +50,7 @@ LEAST_ENTRIES, LEAST_ELEMENTS, LEAST_NODES = 16, 1024, 64
 
 _CACHED = type(functools.lru_cache(maxsize=None)(len))
 TENSOR, GRAPH, CONTAINER, CACHE, DEFAULT = "tensor", "graph", "container", "cache", "default"
+CYCLE = "cycle"
 
 
 class Size(NamedTuple):
@@ -116,9 +119,12 @@ class Growth:
         key = (name, size.kind)
         known = self._known.get(key)
         if known is None:
-            if len(self._known) < MOST_NAMES:
-                self._known[key] = _Known(size.entries)
-            return []
+            if len(self._known) >= MOST_NAMES:
+                return []
+            known = self._known[key] = _Known(size.entries)
+            if size.kind != CYCLE:  # which may be full already
+                return []
+            known.written = 0
         known.looks += 1
         shrank, known.size = size.entries < known.size, size.entries
         if shrank:  # emptied at times, as for each epoch: it begins again
@@ -198,6 +204,11 @@ def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Ite
                 yield from _sized(torch, f"{name}[{_shown(key)}]", inner, seen, 1)
         elif len(thing) >= LEAST_ENTRIES:
             yield name, _container(torch, thing)
+    elif kind is itertools.cycle:
+        seen.add(id(thing))
+        kept = [one for one in gc.get_referents(thing) if type(one) is list and len(one) >= LEAST_ENTRIES]
+        if kept:
+            yield name, _container(torch, kept[-1])._replace(kind=CYCLE)
     elif kind is _CACHED:
         seen.add(id(thing))
         info = thing.cache_info()  # of C: it takes the cache's own lock for no longer than a lookup

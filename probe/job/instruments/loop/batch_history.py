@@ -11,6 +11,9 @@ import weakref
 from collections import deque
 from typing import Any, NamedTuple
 
+from probe.job.instruments.core.object_access import attributes
+from probe.recording.layout import NULL_INTEGER
+
 LAST = 64
 """Batches whose indices are remembered."""
 LONGEST_INDICES = 8192
@@ -21,6 +24,7 @@ MOST_TENSORS = 64
 """Weak references per batch."""
 _made: Any = tuple.__new__
 """Makes a named tuple without a call of its Python constructor."""
+_TORCHS, _SAMPLERS = "torch.utils.data.sampler", ("RandomSampler", "WeightedRandomSampler")
 MOST_SEARCHED = 256
 """Indices of a batch among which `highest` looks."""
 MOST_DRAWN = 4096
@@ -115,6 +119,36 @@ class Batches:
         if getattr(iterator, "_dataset_kind", None) != 0 or not getattr(iterator, "_in_order", True):
             return None
         return indices if not hasattr(indices, "__len__") or len(indices) <= LONGEST_INDICES else None
+
+
+def samples_in_pass(iterator: Any) -> int:
+    """Samples of a whole pass of a loader's iterator, as its sampler draws them; NULL when it cannot be told.
+    The samplers of torch that ask the data set for its length keep it in their own frame (as `n`, or as the
+    end of a range): the data set, whose `__len__` is the job's code, is not asked."""
+    batches = getattr(iterator, "_sampler_iter", None)
+    held = _variables(batches, "BatchSampler")
+    samples = held.get("sampler_iter")
+    if type(samples) is type(iter(range(0))):
+        whole: Any = samples.__reduce__()[1]  # of a range, what is left of it
+        return int(whole[0].stop)
+    for name in _SAMPLERS:
+        own = _variables(samples, name)
+        if own:
+            sampler = attributes(own.get("self"))
+            counts = (sampler.get("_num_samples"), sampler.get("num_samples"), own.get("n"))
+            known = [one for one in counts if type(one) is int]
+            return known[0] if known else NULL_INTEGER
+    return NULL_INTEGER
+
+
+def _variables(generator: Any, kind: str) -> dict[str, Any]:
+    """Variables of a generator that is the `__iter__` of torch's sampler of this class; of another, none."""
+    frame = getattr(generator, "gi_frame", None)
+    if frame is None:
+        return {}
+    held = dict(frame.f_locals)
+    own = type(held.get("self"))
+    return held if own.__name__ == kind and own.__module__ == _TORCHS else {}
 
 
 def as_list(indices: Any) -> list[Any] | None:

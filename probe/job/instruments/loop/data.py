@@ -21,7 +21,7 @@ from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.object_access import attributes
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.loop.batch_history import Batch, Batches
+from probe.job.instruments.loop.batch_history import Batch, Batches, samples_in_pass
 from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
@@ -266,7 +266,10 @@ class Data:
             samples, tokens, shapes, dtypes, self._done, epoch, place, digest, shuffled,
             dropped,
         )
-        if recorder.aside is not None:
+        aside = recorder.aside
+        if aside is not None:
+            if not aside.batches:
+                aside.whole = samples_in_pass(iterator)
             self.intervals.batch(samples, tokens)
         if batches is not None:
             batches.arrived(

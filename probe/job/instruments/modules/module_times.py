@@ -27,6 +27,7 @@ from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.modules.module_names import ModuleNames, Unnamed
 from probe.job.instruments.modules.recomputed_masks import RecomputedMasks
+from probe.job.instruments.modules.root_calls import RootCalls
 from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
@@ -81,6 +82,7 @@ class Modules:
         self._isolation = isolation
         self._append = recorder.rings["python.torch_trace"].append
         self._masks = RecomputedMasks(recorder)
+        self._roots = RootCalls(recorder, isolation)
         self._stages = {name: recorder.intern(name) for name in ("forward", "backward", "step")}
         self._handles: list[Any] = []
         self._stack: list[Call] = []
@@ -158,6 +160,7 @@ class Modules:
 
     def _stop(self) -> None:
         self._masks.over()
+        self._roots.over()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -194,7 +197,7 @@ class Modules:
         call.start_ns = now = _now()
         recorder.cost_ns += now - start
 
-    def _after_call(self, module: Any, _args: Any, output: Any) -> None:
+    def _after_call(self, module: Any, args: Any, output: Any) -> None:
         end = _now()
         recorder = self.recorder
         stack = self._stack
@@ -211,6 +214,8 @@ class Modules:
         tensor = self._first_tensor(output)
         if tensor is not None and tensor.grad_fn is not None:
             tensor.grad_fn.register_prehook(self._output_hook(call))
+        if not stack and not self.losses.in_backward and self._grad_enabled():
+            self._roots.ended(module, call.name, self._first_tensor(args), output, self._tensor)
         recorder.cost_ns += _now() - end
 
     def _first_tensor(self, value: Any) -> Any:

@@ -14,7 +14,7 @@ MOST_ELEMENTS = 4096
 SAMPLES = 32
 """Samples of the batch that the spread of the outputs covers."""
 MOST_CLASSES = 1 << 17
-FIGURES = 12
+FIGURES = 15
 WRITTEN_OUT = ("Pow", "Abs")
 """Of a difference: the loss function of a regression, written out."""
 _REGRESSIONS = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
@@ -46,8 +46,8 @@ def kept(node: Any, name: str) -> Any:
 def figures(torch: Any, node: Any, target: Any, classes: int) -> Any:
     """ignored_ratio, top_ratio, entropy, mean, std of the target, smallest share of a class in the loss, its
     share of the targets, ratio of the class weights, spread of the outputs over the samples, smallest and
-    largest target, and size of the error: float64 on their device, NaN for what is missing; None without a
-    target and an error."""
+    largest target, shares of the targets that equal these two, classes that occur, and size of the error:
+    float64 on their device, NaN for what is missing; None without a target and an error."""
     error = _error(torch, node, target)
     if target is None or not target.numel() or target.layout is not torch.strided:
         if error is None:
@@ -56,7 +56,7 @@ def figures(torch: Any, node: Any, target: Any, classes: int) -> Any:
     device = target.device
     none = torch.full((), float("nan"), dtype=torch.float64, device=device)
     flat = part(target)
-    ignored = top = entropy = least = plain = ratio = none
+    ignored = top = entropy = least = plain = ratio = occur = none
     exact = flat.double()
     counted = torch.ones_like(exact)
     if not flat.is_floating_point() and 0 < classes <= MOST_CLASSES:
@@ -67,7 +67,7 @@ def figures(torch: Any, node: Any, target: Any, classes: int) -> Any:
         counts = torch.zeros(classes, dtype=torch.float64, device=device)
         counts.scatter_add_(0, flat.clamp(0, classes - 1).long(), counted)
         shares = counts / counts.sum()
-        top = shares.max()
+        top, occur = shares.max(), (counts > 0).sum().double()
         entropy = -torch.special.xlogy(shares, shares).sum()
         weight = kept(node, "weight")
         if weight is not None and weight.numel() == classes and weight.device == device:
@@ -83,7 +83,8 @@ def figures(torch: Any, node: Any, target: Any, classes: int) -> Any:
     low = torch.where(some, exact, torch.inf).min()
     high = torch.where(some, exact, -torch.inf).max()
     spread = _spread(torch, node, none)
-    found = [ignored, top, entropy, mean, std, least, plain, ratio, spread, low, high]
+    at_ends = [((exact == end) & some).sum().double() / total for end in (low, high)]
+    found = [ignored, top, entropy, mean, std, least, plain, ratio, spread, low, high, *at_ends, occur]
     same = error is not None and error.device == device
     return torch.cat([torch.stack(found), error if same else none.reshape(1)])
 

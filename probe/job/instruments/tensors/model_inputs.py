@@ -26,9 +26,11 @@ from probe.job.instruments.core.tensor_summaries import tensors_in
 from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.forward import keywords
 from probe.job.instruments.modules.module_names import ModuleNames
+from probe.job.instruments.tensors import table_columns
 from probe.job.instruments.tensors.activations import transformed
 from probe.job.instruments.tensors.known_samples import KnownSamples, Recognised
 from probe.job.instruments.tensors.pace import SHORTEST_STEPS, Pace
+from probe.job.instruments.tensors.table_columns import TableColumns
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
@@ -68,6 +70,7 @@ class ModelInputs:
         self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
         self._known = KnownSamples()
+        self._columns = TableColumns()
         self._copies: dict[int, tuple[weakref.ref[Any], list[float]]] = {}
         """Copies of the model that were called without gradients: a few weights, when first seen."""
         self.look = isolation.guard("model inputs", self._look)
@@ -194,6 +197,8 @@ class ModelInputs:
         more = _repetition(torch, some, values.flat)
         more = torch.cat([more, more.new_full((1,), float("nan")) if near is None else near.reshape(1)])
         more = torch.cat([more, _padding(torch, tensor, more)])
+        table = tensor if gradless == 0 else None
+        more = torch.cat([more, self._columns.look(torch, (module, fields[4]), table, more)])
         if values.flat.is_cpu:
             self._put(fields, [*moments, *more.tolist()])
         elif not capturing():
@@ -208,14 +213,17 @@ class ModelInputs:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], row: list[float]) -> None:
-        *moments, alike, middle, share, ends, neighbours, unused, padding = row
+        row, columns = row[: -table_columns.FIGURES], row[-table_columns.FIGURES :]
+        *moments, alike, middle, share, ends, high, neighbours, unused, padding = row
+        rows, still, first, value, ratio, at, column = columns
         found = statistics.figures(moments, fields[_LOOKED_AT])
         known = (
             found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share, neighbours,
-            ends, unused, padding,
+            ends, unused, padding, high, ratio, at, value,
         )
         figures = [NULL_DOUBLE if one != one else one for one in known]
-        self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
+        counts = [NULL_INTEGER if one != one else int(one) for one in (column, rows, still, first)]
+        self._append(*fields[: _LOOKED_AT + 1], *figures, *counts, *fields[_LOOKED_AT + 1 :])
 
 
 def _is_readable(parameter: Any) -> bool:
@@ -252,9 +260,10 @@ def thinned(some: Any) -> Any:
 def _repetition(torch: Any, some: Any, flat: Any) -> Any:
     """Share of the samples after the first that equal it; median of whole numbers, and the share of them that
     equal it, which is the commonest value's if that is above a half; share of the elements that equal the
-    smallest or the largest one: float64 on their device, NaN for what is missing."""
+    smallest or the largest one, and of those that equal the largest: float64 on their device, NaN for what is
+    missing."""
     none = torch.full((), float("nan"), dtype=torch.float64, device=flat.device)
-    alike = middle = share = ends = none
+    alike = middle = share = ends = high = none
     narrow = some.is_floating_point() and some.element_size() == 1  # not to be compared
     plain = type(some) is torch.Tensor and not narrow  # others have an arithmetic of their own
     if plain and len(some) > 1 and some[0].numel() > 1:
@@ -264,8 +273,9 @@ def _repetition(torch: Any, some: Any, flat: Any) -> Any:
         middle = flat.median()
         share = (flat == middle).double().mean()
     if plain and not flat.is_complex():
-        ends = ((flat == flat.amin()) | (flat == flat.amax())).double().mean()
-    return torch.stack([alike, middle.double(), share, ends])
+        largest = flat == flat.amax()
+        ends, high = ((flat == flat.amin()) | largest).double().mean(), largest.double().mean()
+    return torch.stack([alike, middle.double(), share, ends, high])
 
 
 def _neighbours(torch: Any, some: Any) -> Any:

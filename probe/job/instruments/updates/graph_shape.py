@@ -29,10 +29,11 @@ _FOLLOWED = 16
 
 _LEAF = "torch::autograd::AccumulateGrad"
 _MATRIX = frozenset({"Addmm", "Mm", "Linear"})
-_PRODUCT = frozenset({
-    "Bmm", "Baddbmm", "ScaledDotProductFlashAttention", "ScaledDotProductFlashAttentionForCpu",
+_FUSED = frozenset({
+    "ScaledDotProductFlashAttention", "ScaledDotProductFlashAttentionForCpu",
     "ScaledDotProductEfficientAttention", "ScaledDotProductCudnnAttention", "ScaledDotProductFusedAttention",
 })
+_PRODUCT = frozenset({"Bmm", "Baddbmm", *_FUSED})
 _SHAPING = frozenset({
     "View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "Clone",
     "ToCopy", "Alias", "Slice", "Select", "Narrow", "Unbind", "Split", "UnsafeSplit", "Chunk", "Expand",
@@ -71,6 +72,8 @@ class Shape(NamedTuple):
     """Products of values with a softmax over products of queries with keys."""
     unnormalized: int
     """Of these, the ones that sum over another dimension than their softmax does."""
+    attended: list[int]
+    """Positions over which the softmax of each attention runs, fused ones too."""
     loss_weights: list[Any]
     """Parameters that multiply terms of the loss, and that nothing else in the loss depends on."""
     positive: bool
@@ -98,7 +101,8 @@ def shape_of(root: Any, limit_ns: int) -> Shape | None:
     behind = [node for node, layer in layers.items() if layer.data is not None]
     sums = [one for node in users if (one := _sums_over_softmax(node)) is not None]
     direct = _direct(users, layers, behind)
-    return Shape(len(behind), direct, len(sums), sums.count(False), weights, positive)
+    attended = [positions for node in users if (positions := _attended(node))]
+    return Shape(len(behind), direct, len(sums), sums.count(False), attended, weights, positive)
 
 
 def _users(first: Any, limit_ns: int) -> dict[Any, list[Any]] | None:
@@ -249,6 +253,19 @@ def _sums_over_softmax(node: Any) -> bool | None:
             if over is not None and _has_scores(given):
                 return dimension == over
     return None
+
+
+def _attended(node: Any) -> int:
+    """Positions that an attention weighs; 0 for what is none, or where it cannot be told."""
+    name, sizes = operation(node), _sizes(node)
+    if name in _FUSED:
+        keys = node.next_functions[1][0]
+        made = _sizes(keys) if keys is not None and node.next_functions[1][1] == 0 else ()
+        return made[-2] if len(made) == len(sizes) == 4 else 0
+    if name not in ("Softmax", "SafeSoftmax") or len(sizes) < 3 or not _has_scores(node):
+        return 0
+    over = _place_of(getattr(node, "_saved_dim", None), len(sizes))
+    return 0 if over is None else sizes[over]
 
 
 def _is_reshaped(node: Any) -> bool:

@@ -40,6 +40,8 @@ class Noted(NamedTuple):
     chains: list[tuple[Weak, list[Weak]]]
     attentions: int
     unnormalized: int
+    softmaxes: int
+    lone: int
     loss_weights: list[Weak]
     positive: bool
 
@@ -94,7 +96,7 @@ class Graphs:
         """Its columns."""
         if noted is None:
             unknown = (NULL_INTEGER, NULL_INTEGER)
-            return *unknown, NULL_STRING, *unknown, NULL_STRING, NULL_BOOLEAN
+            return *unknown, NULL_STRING, *unknown, *unknown, NULL_STRING, NULL_BOOLEAN
         chains = [
             f"{self._layer(one)} > {', '.join(map(self._layer, after[:MOST_NAMED]))}"
             for one, after in noted.chains[:MOST_NAMED]
@@ -102,7 +104,7 @@ class Graphs:
         weights = self._text(", ".join(map(self._name, noted.loss_weights[:MOST_NAMED])))
         positive = noted.positive if noted.loss_weights else NULL_BOOLEAN
         layers = self._text("; ".join(chains))
-        seen = (noted.attentions, noted.unnormalized)
+        seen = (noted.attentions, noted.unnormalized, noted.softmaxes, noted.lone)
         return noted.junctions, noted.direct, layers, *seen, weights, positive
 
     def _layer(self, reference: Weak) -> str:
@@ -128,5 +130,6 @@ def _noted(shape: Shape | None) -> Noted | None:
     direct = sum(len(afters) for _, afters in shape.direct)
     weights = [weak(one) for one in shape.loss_weights]
     return Noted(
-        shape.junctions, direct, chains, shape.attentions, shape.unnormalized, weights, shape.positive
+        shape.junctions, direct, chains, shape.attentions, shape.unnormalized, len(shape.attended),
+        shape.attended.count(1), weights, shape.positive,
     )
