@@ -100,7 +100,7 @@ class StackSampler:
                 self._append_sample(
                     step, t_ns, phase, name, training, passed_ns,
                     NULL_INTEGER if spent_ns is None else spent_ns, node, innermost,
-                    self._asleep(number, frame) if training else NULL_BOOLEAN,
+                    self._asleep(number, frame) if training else NULL_BOOLEAN, self._place_of(frame),
                 )
         self._cpu_ns = used_ns
 
@@ -133,6 +133,14 @@ class StackSampler:
             return NULL_BOOLEAN
         sleeps = call[:1] and (call[0] in _SLEEPS or (call[0] in _SELECTS and call[1:2] == ["0x0"]))
         return int(bool(sleeps) and python_frames.is_user_code(frame.f_code.co_filename))
+
+    def _place_of(self, frame: FrameType) -> int:
+        """The line of the innermost frame of the program's own code; NULL without one."""
+        for one in python_frames.walk(frame):
+            if python_frames.is_user_code(one.f_code.co_filename):
+                name = python_frames.code_name(one.f_code)
+                return self._number(f"{name} ({_short(one.f_code.co_filename)}:{one.f_lineno})")
+        return NULL_STRING
 
     def _node(self, frame: FrameType) -> tuple[int, int]:
         """The node of a stack, and the name of its innermost frame."""
