@@ -241,6 +241,7 @@ TRAINING: tuple[Table, ...] = (
             Column("children", "BIGINT", "", "processes that the training thread has started and nobody has waited for, such as the workers of a loader, also those that have ended; NULL when it cannot be read"),
             Column("write_calls", "BIGINT", "", "calls of the kernel so far that wrote into a file, a pipe or a terminal; NULL when it does not tell"),
             Column("written_bytes", "BIGINT", "bytes", "bytes that these wrote; NULL when it does not tell"),
+            Column("middle_collections", "BIGINT", "", "times so far that Python's garbage collector went through the middle generation of objects: by itself it does so ten times or more for each time that it goes through all; NULL where it does not count them"),
         ),
         "SELECT t_ns, rss_bytes / 1048576 AS rss_mb FROM process.memory ORDER BY t_ns DESC LIMIT 10",
         rows=4096,

@@ -134,11 +134,11 @@ def machine_cpu_ns() -> tuple[int | None, int | None]:
     return (user + nice + system + irq + softirq + steal) * _TICK_NS, (idle + iowait) * _TICK_NS
 
 
-def full_collections() -> int | None:
-    """Garbage collections of the oldest generation so far: reads counters, and collects nothing. None where
-    the interpreter keeps none."""
-    generations = gc.get_stats()
-    return int(generations[-1]["collections"]) if generations else None
+def collections() -> tuple[int | None, int | None]:
+    """Garbage collections of the oldest and of the middle generation so far: reads counters, and collects
+    nothing. None where the interpreter keeps none."""
+    *_, middle, oldest = (None, None, *(one["collections"] for one in gc.get_stats()))
+    return oldest, middle
 
 
 def device_memory(index: int | None) -> tuple[int | None, int | None, int | None, int | None]:
@@ -178,6 +178,7 @@ class Memory:
         recorder.allocated_bytes, recorder.reserved_bytes, recorder.peak_allocated_bytes = device
         started = children(recorder.thread)
         self._open_files = open_files(self._open_files)
+        oldest, middle = collections()
         self._append(
             recorder.step,
             wall_ns(),
@@ -186,8 +187,8 @@ class Memory:
             *device,
             found.get("threads", NULL_INTEGER),
             *(NULL_INTEGER if value is None else value for value in (
-                *host, total, runnable(), cpu_wait_ns(recorder.thread), full_collections(),
+                *host, total, runnable(), cpu_wait_ns(recorder.thread), oldest,
                 cpu_ns(started), *machine_cpu_ns(), self._open_files,
-                None if started is None else len(started), *written(),
+                None if started is None else len(started), *written(), middle,
             )),
         )
