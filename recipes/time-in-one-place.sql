@@ -3,7 +3,7 @@
 -- symptoms = ["slow"]
 -- order = 526
 -- scope = "rank"
--- needs = "thirty looks at the training thread, one a second"
+-- needs = "some twenty looks at the training thread, one a second"
 -- what = "{share:.0%} of the time goes into {thing}, at {place}"
 -- why = [
 --   "seen there at {seen} of {n} looks at the training thread, one a second, from step {step} to {last}; evaluations, and checkpoints that are saved, are not counted",
@@ -18,13 +18,13 @@
 -- false_positives = "work that is part of the training and stands in the program's own code: an environment, a simulation, batches that are made by hand (`info`); a copy, a log or a process that is made now and then in a short run"
 -- explains = ["time-outside", "low-mfu"]
 -- [parameters.least]
--- value = 30
+-- value = 24
 -- unit = "looks"
 -- source = "ours"
 -- [parameters.seen]
--- value = 8
+-- value = 5
 -- unit = "looks in the place"
--- source = "ours: from here on a share of a quarter is known to a few percent"
+-- source = "ours: fewer may be one pause"
 -- [parameters.share]
 -- value = 0.2
 -- unit = "ratio of the time"
