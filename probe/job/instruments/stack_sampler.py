@@ -27,7 +27,9 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 DEEPEST = 128
 """Frames of a stack that are kept, from the outermost."""
 BUSY_RATIO = 0.1
-"""Other threads are recorded when they used this part of a core since the look before."""
+"""Other threads are recorded when they used this part of a core since the look before, …"""
+BESIDE_RATIO, LEAST_RATIO = 0.5, 0.01
+"""… or, on a machine where all get little, this part of what the training thread used and of a core."""
 MOST_THREADS = 64
 """With more threads than this only the training thread is looked at: each costs a system call."""
 ANEW_S = 3600.0
@@ -89,12 +91,16 @@ class StackSampler:
         step, phase = recorder.step, recorder.intern(recorder.phase)
         threads = {thread.ident: thread for thread in threading.enumerate()}
         used_ns: dict[int, int] = {}
-        for ident, frame in self._stacks(len(threads)):
+        least_ns = BUSY_RATIO * passed_ns
+        # The training thread first: what it used says what is busy beside it.
+        for ident, frame in sorted(self._stacks(len(threads)), key=lambda one: one[0] != recorder.thread):
             thread = threads.get(ident)
             number = None if thread is None else native_id(thread)
             spent_ns = None if number is None else self._spent_ns(number, used_ns)
             training = ident == recorder.thread
-            if training or (spent_ns or 0) >= BUSY_RATIO * passed_ns:
+            if training and spent_ns is not None:
+                least_ns = min(least_ns, max(BESIDE_RATIO * spent_ns, LEAST_RATIO * passed_ns))
+            if training or (spent_ns or 0) >= least_ns:
                 node, innermost = self._node(frame)
                 name = self._number(thread.name) if thread is not None else NULL_STRING
                 self._append_sample(
