@@ -3,7 +3,7 @@
 -- symptoms = ["slow", "memory"]
 -- order = 526
 -- scope = "rank"
--- needs = "gradients of a few sampled steps, and the settings of autograd"
+-- needs = "gradients of a few sampled steps, and the settings of the process"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
@@ -11,10 +11,10 @@
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, optimizer, differentiable, graph_unused FROM python.updates ORDER BY step DESC LIMIT 10\"",
---   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name IN ('autograd.anomaly_mode', 'CUDA_LAUNCH_BLOCKING')\"",
+--   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE kind = 'environment' OR name = 'autograd.anomaly_mode' ORDER BY name\"",
 -- ]
--- false_positives = "estimates of a Hessian between backward and step that keep the graph (retain_graph=True); optimizers of second order are left out (only torch's own are judged), and gradients that something went through; a NaN that is being looked for (`info` in the first steps)"
--- explains = ["low-mfu", "host-memory-growth", "device-memory-growth"]
+-- false_positives = "estimates of a Hessian between backward and step that keep the graph (retain_graph=True); optimizers of second order are left out (only torch's own are judged), and gradients that something went through; a NaN or a slow step that is being looked for (`info` in the first steps); a profiler with a schedule is off at most looks"
+-- explains = ["low-mfu", "host-memory-growth", "device-memory-growth", "slow-step", "throughput-drop", "time-outside", "time-in-one-place"]
 -- [parameters.least]
 -- value = 4
 -- unit = "steps looked at"
@@ -42,8 +42,25 @@ SELECT NULL AS unknown, 'anomaly mode' AS subject, step, CASE WHEN n >= $steps T
     format('it was on whenever it was looked at; {} steps are known', n) AS evidence, 'each operation of a forward keeps a traceback, and each result of a backward is checked for NaN: steps take up to several times as long' AS cost
 FROM anomaly, steps WHERE on_all
 UNION ALL BY NAME
-SELECT NULL AS unknown, 'CUDA_LAUNCH_BLOCKING' AS subject, step, CASE WHEN n >= $steps THEN 'notice' ELSE 'info' END AS severity, 'every kernel is waited for: CUDA_LAUNCH_BLOCKING is set' AS fact,
-    format('CUDA_LAUNCH_BLOCKING={} in the environment of a job that uses {}', e.value, h.value) AS evidence, 'the host waits for each kernel to end before it launches the next one' AS cost
-FROM probe.facts e, probe.facts h, steps WHERE e.kind = 'environment' AND e.name = 'CUDA_LAUNCH_BLOCKING' AND e.value NOT IN ('0', '') AND h.kind = 'hardware' AND h.name = 'device_type'
+SELECT NULL AS unknown, subject, step, CASE WHEN mild OR n < $steps THEN 'info' ELSE 'notice' END AS severity, fact, format('{} = {} whenever it was looked at, which began {:.0f} s ago; {} steps are known', name, value, seconds, n) AS evidence, cost
+FROM (SELECT name, ANY_VALUE(value) AS value, COUNT(DISTINCT value) AS levels, MIN(t_ns) AS since_ns FROM probe.facts WHERE kind = 'environment' GROUP BY name)
+JOIN (VALUES
+    ('CUDA_LAUNCH_BLOCKING', '^[^0]', true, false, 'CUDA_LAUNCH_BLOCKING', 'every kernel is waited for: CUDA_LAUNCH_BLOCKING is set', 'the host waits for each kernel to end before it launches the next one'),
+    ('PYTORCH_NO_CUDA_MEMORY_CACHING', '^[^0]', true, false, 'PYTORCH_NO_CUDA_MEMORY_CACHING', 'memory of the device is not cached: PYTORCH_NO_CUDA_MEMORY_CACHING is set', 'each tensor is allocated by the driver, which waits for the device'),
+    ('torch.cudnn.enabled', '^False$', true, false, 'cuDNN', 'cuDNN is switched off: torch.backends.cudnn.enabled is False', 'convolutions and recurrent layers take slower ways'),
+    ('torch.mkldnn.enabled', '^False$', false, false, 'oneDNN', 'oneDNN is switched off: torch.backends.mkldnn.enabled is False', 'convolutions and matrix products on a CPU take slower ways, in half precision many times slower'),
+    ('torch.profiler', '^True$', NULL, false, 'profiler', 'a profiler is left on: torch''s profiler records every operation of every step', 'what it records stays in memory until it is stopped, and each operation takes longer: profile a few steps (schedule=torch.profiler.schedule(...)) and stop it'),
+    ('python.tracemalloc', '^True$', NULL, false, 'tracemalloc', 'tracemalloc is left on: Python notes where each block of memory was allocated', 'each allocation of a Python object takes a traceback: several times the time and memory of Python code'),
+    ('TORCH_DISTRIBUTED_DEBUG', '(?i)^detail$', NULL, false, 'TORCH_DISTRIBUTED_DEBUG', 'each collective is checked by others: TORCH_DISTRIBUTED_DEBUG=DETAIL', 'before each collective all ranks compare what they are about to call in more collectives, and DistributedDataParallel keeps statistics'),
+    ('PYTHONMALLOC', 'debug', NULL, false, 'PYTHONMALLOC', 'Python checks its memory: PYTHONMALLOC is debug', 'each allocation and each release writes and checks patterns around the block'),
+    ('TORCHDYNAMO_DISABLE', '^[^0]', NULL, true, 'TORCHDYNAMO_DISABLE', 'torch.compile does nothing: TORCHDYNAMO_DISABLE is set', 'what is passed to torch.compile runs as it is'),
+    ('torch.deterministic', '^True$', NULL, true, 'deterministic', 'deterministic algorithms only: torch.use_deterministic_algorithms(True)', 'some operations take slower ways, and new memory is filled; where runs must repeat exactly, this is the price')
+) AS known(name, pattern, on_device, mild, subject, fact, cost) USING (name), steps, (SELECT COUNT(*) > 0 AS device FROM probe.facts WHERE kind = 'hardware' AND name = 'device_type'), (SELECT MAX(t_ns) AS now_ns FROM python.steps), LATERAL (SELECT GREATEST(0, (now_ns - since_ns) / 1e9) AS seconds)
+WHERE levels = 1 AND regexp_matches(value, pattern) AND COALESCE(on_device = device, true)
+UNION ALL BY NAME
+SELECT NULL AS unknown, name AS subject, step, CASE WHEN n >= $steps THEN 'notice' ELSE 'info' END AS severity, format('Python calls {} for each {} of the program: {}', value, CASE name WHEN 'python.profile' THEN 'function call' ELSE 'line' END, CASE name WHEN 'python.profile' THEN 'a profiler is left on' ELSE 'a debugger, a tracer or a measurement of coverage is left on' END) AS fact,
+    format('it was on whenever the training thread was looked at; {} steps are known', n) AS evidence, 'Python code takes several times as long, which counts where the operations are short' AS cost
+FROM (SELECT name, ANY_VALUE(value) AS value, COUNT(DISTINCT value) AS levels FROM probe.facts WHERE kind = 'environment' AND name IN ('python.profile', 'python.trace') GROUP BY name), steps
+WHERE levels = 1 AND value NOT IN ('off', 'TraceContext')
 UNION ALL BY NAME
 SELECT format('gradients were sampled on {} steps, {} are needed', n, $least) AS unknown FROM graphs WHERE n < $least

@@ -6,7 +6,7 @@
 -- needs = "counts of garbage collections over sixteen steps, and how long those steps took"
 -- what = "Python's garbage collector goes through all objects {often}: {per_step:.2f} full collections per step, {fact}"
 -- why = [
---   "{collections} full collections in {steps} steps, from step {step} on; by itself Python makes one now and then, so the program calls gc.collect() (often with torch.cuda.empty_cache())",
+--   "{collections} full collections in {steps} steps, from step {step} on; {who}",
 --   "{share:.0%} of the time of these steps is in no phase (loading, forward, backward, the optimizer's step): {other_ms:.1f} ms of {wall_ms:.1f} ms, in the middle of them",
 --   "memory that tensors hold is freed when the last reference goes, without a collection",
 -- ]
@@ -21,6 +21,10 @@
 -- value = 0.2
 -- unit = "full collections per step"
 -- source = "practice: training frameworks that collect by hand do it every 50 to 1,000 steps; ours: every fifth step is no such schedule"
+-- [parameters.called]
+-- value = 0.3
+-- unit = "full collections for each of the middle generation"
+-- source = "CPython: by itself it goes through all objects after ten collections of the middle generation at the earliest"
 -- [parameters.least]
 -- value = 16
 -- unit = "steps"
@@ -34,18 +38,20 @@
 -- unit = "s"
 -- source = "ours"
 WITH samples AS (
-    SELECT step, t_ns, full_collections FROM process.memory WHERE full_collections IS NOT NULL AND step >= 0
+    SELECT step, t_ns, full_collections, middle_collections FROM process.memory WHERE full_collections IS NOT NULL AND step >= 0
 ), recent AS (
     SELECT * FROM samples WHERE t_ns >= (SELECT MAX(t_ns) FROM samples) - $window_s * 1e9
 ), counted AS (
-    SELECT MIN(step) AS step, MAX(step) - MIN(step) AS steps, MAX(full_collections) - MIN(full_collections) AS collections FROM recent
+    SELECT MIN(step) AS step, MAX(step) - MIN(step) AS steps, MAX(full_collections) - MIN(full_collections) AS collections, MAX(middle_collections) - MIN(middle_collections) AS middle FROM recent
 ), phases AS (
     SELECT SUM(other_s) / SUM(wall_s - COALESCE(held_s, 0)) AS share, 1000 * MEDIAN(other_s) AS other_ms, 1000 * MEDIAN(wall_s - COALESCE(held_s, 0)) AS wall_ms FROM python.steps
     WHERE other_s IS NOT NULL AND NOT COALESCE(sampled, false) AND step >= (SELECT step FROM counted)
 ), judged AS (
-    SELECT *, collections / NULLIF(steps, 0) AS per_step FROM counted, phases
+    SELECT *, collections / NULLIF(steps, 0) AS per_step, COALESCE(collections > $called * middle, true) AS called FROM counted, phases
 )
-SELECT NULL AS unknown, 'gc' AS subject, CASE WHEN share >= $share THEN 'notice' ELSE 'info' END AS severity, step, steps, collections, per_step, share, other_ms, wall_ms,
+SELECT NULL AS unknown, 'gc' AS subject, CASE WHEN share >= $share AND called THEN 'notice' ELSE 'info' END AS severity, step, steps, collections, per_step, share, other_ms, wall_ms,
+    CASE WHEN called THEN 'by itself Python makes one for ten or more of the generation before, so the program calls gc.collect() (often with torch.cuda.empty_cache())'
+        ELSE 'as many as Python makes by itself, for so many objects are made: make fewer of them, or gc.freeze() those that stay before the training' END AS who,
     CASE WHEN per_step > 0.9 THEN 'in every step' ELSE 'every few steps' END AS often,
     CASE WHEN share >= $share THEN format('and up to {:.0f} % of the time goes into them', 100 * share) WHEN share IS NULL THEN 'how long they take is not known' ELSE 'which cost little here, or are part of a phase' END AS fact
 FROM judged WHERE steps >= $least AND per_step >= $per_step

@@ -3,7 +3,8 @@
 Runs when the agent starts and stops, and once a round on the agent's thread (`collect`). Instruments and the
 tables they write:
 
-    steps        python.steps, python.intervals, python.pulse (always, when anything is recorded)
+    steps        python.steps, python.intervals, python.saves, python.pulse (always, when anything is
+                 recorded)
     losses       python.losses, python.loss_functions, python.model_inputs
     modules      python.torch_trace
     data         python.batches
@@ -38,6 +39,7 @@ from probe.job.instruments.facts.planned_end import PlannedEnd
 from probe.job.instruments.facts.random_generators import RandomStates
 from probe.job.instruments.facts.resumption import Resumption
 from probe.job.instruments.facts.run_facts import RunFacts
+from probe.job.instruments.facts.saved_files import SavedFiles
 from probe.job.instruments.governor import Governor
 from probe.job.instruments.loop.data import Data
 from probe.job.instruments.loop.forward import Forward
@@ -86,6 +88,8 @@ class Installation:
         self.intervals = Intervals(recorder, lambda: self.optimizers.made_any)
         self.forward.intervals = self.intervals
         self.calls = FrameworkCalls(self.intervals, isolation)
+        self.saved_files = SavedFiles(recorder, recording.journal)
+        self.calls.saved = self.saved_files.note
         self.data: Data | None = None
         if "data" in wanted:
             self.data = Data(recorder, isolation, lambda: self.optimizers.made_any, self.intervals)
@@ -119,7 +123,9 @@ class Installation:
             )
         self.modules: Modules | None = None
         if "modules" in wanted:
-            self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
+            modules = self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
+            if self.run_facts is not None:
+                self.run_facts.tools = lambda: modules.tools
             self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
             self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
         self.nan_detector: NanDetector | None = None
@@ -241,6 +247,7 @@ class Installation:
             attempt("modules", self.modules.collect)
         if self._parts:
             attempt("intervals", self.calls.wrap_loaded)
+            attempt("saves", self.saved_files.collect)
         if self.scalars is not None:
             attempt("scalars", self.scalars.wrap_loaded)
         if self.schedules is not None:

@@ -27,7 +27,9 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 DEEPEST = 128
 """Frames of a stack that are kept, from the outermost."""
 BUSY_RATIO = 0.1
-"""Other threads are recorded when they used this part of a core since the look before."""
+"""Other threads are recorded when they used this part of a core since the look before, …"""
+BESIDE_RATIO, LEAST_RATIO = 0.5, 0.01
+"""… or, on a machine where all get little, this part of what the training thread used and of a core."""
 MOST_THREADS = 64
 """With more threads than this only the training thread is looked at: each costs a system call."""
 ANEW_S = 3600.0
@@ -89,18 +91,22 @@ class StackSampler:
         step, phase = recorder.step, recorder.intern(recorder.phase)
         threads = {thread.ident: thread for thread in threading.enumerate()}
         used_ns: dict[int, int] = {}
-        for ident, frame in self._stacks(len(threads)):
+        least_ns = BUSY_RATIO * passed_ns
+        # The training thread first: what it used says what is busy beside it.
+        for ident, frame in sorted(self._stacks(len(threads)), key=lambda one: one[0] != recorder.thread):
             thread = threads.get(ident)
             number = None if thread is None else native_id(thread)
             spent_ns = None if number is None else self._spent_ns(number, used_ns)
             training = ident == recorder.thread
-            if training or (spent_ns or 0) >= BUSY_RATIO * passed_ns:
+            if training and spent_ns is not None:
+                least_ns = min(least_ns, max(BESIDE_RATIO * spent_ns, LEAST_RATIO * passed_ns))
+            if training or (spent_ns or 0) >= least_ns:
                 node, innermost = self._node(frame)
                 name = self._number(thread.name) if thread is not None else NULL_STRING
                 self._append_sample(
                     step, t_ns, phase, name, training, passed_ns,
                     NULL_INTEGER if spent_ns is None else spent_ns, node, innermost,
-                    self._asleep(number, frame) if training else NULL_BOOLEAN,
+                    self._asleep(number, frame) if training else NULL_BOOLEAN, self._place_of(frame),
                 )
         self._cpu_ns = used_ns
 
@@ -133,6 +139,14 @@ class StackSampler:
             return NULL_BOOLEAN
         sleeps = call[:1] and (call[0] in _SLEEPS or (call[0] in _SELECTS and call[1:2] == ["0x0"]))
         return int(bool(sleeps) and python_frames.is_user_code(frame.f_code.co_filename))
+
+    def _place_of(self, frame: FrameType) -> int:
+        """The line of the innermost frame of the program's own code; NULL without one."""
+        for one in python_frames.walk(frame):
+            if python_frames.is_user_code(one.f_code.co_filename):
+                name = python_frames.code_name(one.f_code)
+                return self._number(f"{name} ({_short(one.f_code.co_filename)}:{one.f_lineno})")
+        return NULL_STRING
 
     def _node(self, frame: FrameType) -> tuple[int, int]:
         """The node of a stack, and the name of its innermost frame."""

@@ -114,6 +114,17 @@ TRAINING: tuple[Table, ...] = (
         rows=1024, pending="state", hidden="state = 'withdrawn'",
     ),
     Table(
+        "python", "saves", "file that the training thread saved with torch or safetensors", "journal",
+        (
+            STEP, T_NS,
+            Column("path", "VARCHAR", "", "path of the file"),
+            Column("bytes", "BIGINT", "bytes", "its size; NULL when it could not be looked at, as when it was gone already"),
+            Column("file", "VARCHAR", "", "device and number of the file: the same on two ranks when it is one file; NULL likewise"),
+            Column("free_bytes", "BIGINT", "bytes", "room left in its file system; NULL likewise"),
+        ),
+        "SELECT step, path, bytes, free_bytes FROM python.saves ORDER BY t_ns DESC LIMIT 10",
+    ),
+    Table(
         "python", "scalars", "value logged with `probe.log`, or by the job's own TensorBoard, W&B and MLflow calls", "ring",
         (
             STEP, T_NS,
@@ -227,6 +238,11 @@ TRAINING: tuple[Table, ...] = (
             Column("cpu_ns", "BIGINT", "ns", "CPU time so far of this process and of those it started, such as the workers of a loader; NULL when it cannot be read"),
             Column("machine_cpu_ns", "BIGINT", "ns", "CPU time so far that all processes of the machine used, with what the hypervisor gave to other machines (steal); NULL when it cannot be read"),
             Column("machine_idle_ns", "BIGINT", "ns", "time so far, of all CPUs of the machine together, in which nothing wanted to run; NULL when it cannot be read"),
+            Column("open_files", "BIGINT", "", "file descriptors that the process has open: files, pipes, sockets; NULL when it cannot be read"),
+            Column("children", "BIGINT", "", "processes that the training thread has started and nobody has waited for, such as the workers of a loader, also those that have ended; NULL when it cannot be read"),
+            Column("write_calls", "BIGINT", "", "calls of the kernel so far that wrote into a file, a pipe or a terminal; NULL when it does not tell"),
+            Column("written_bytes", "BIGINT", "bytes", "bytes that these wrote; NULL when it does not tell"),
+            Column("middle_collections", "BIGINT", "", "times so far that Python's garbage collector went through the middle generation of objects: by itself it does so ten times or more for each time that it goes through all; NULL where it does not count them"),
         ),
         "SELECT t_ns, rss_bytes / 1048576 AS rss_mb FROM process.memory ORDER BY t_ns DESC LIMIT 10",
         rows=4096,
@@ -298,6 +314,7 @@ TRAINING: tuple[Table, ...] = (
             Column("node", "BIGINT", "", "its stack: the innermost frame's node in python.stack_nodes. A thread is seen where it lets go of the GIL: time in C code that keeps it counts for the line after it"),
             Column("frame", "VARCHAR", "", "its innermost frame, as `function (file:line)` with the function's first line"),
             Column("asleep", "BOOLEAN", "", "whether it slept for a set time (nanosleep), by a call in the program's own code such as time.sleep; NULL for other threads, and where the kernel does not tell"),
+            Column("place", "VARCHAR", "", "the line that it was at in the program's own code, as `function (file:line)`; NULL where none of its frames is the program's own"),
         ),
         "SELECT frame, sum(wall_ns) / 1e9 AS seconds FROM python.stack_samples WHERE training GROUP BY frame ORDER BY seconds DESC LIMIT 10",
         rows=2048,

@@ -1,5 +1,5 @@
-"""Memory: samples of the process's and the device's memory, of how the machine's CPUs are shared, and the
-count of Python's garbage collections.
+"""Memory: samples of the process's and the device's memory, of how the machine's CPUs are shared, the count
+of Python's garbage collections, and what else of the system the process holds and writes.
 
 Writes process.memory and gives the recorder the last figures for python.steps. Runs on the agent's thread:
 small reads from /proc and, with a device in use, one read of the allocator's counters (no device call).
@@ -25,8 +25,12 @@ _STATUS = Path("/proc/self/status")
 _LOAD = Path("/proc/loadavg")
 _OWN = Path("/proc/self/stat")
 _MACHINE = Path("/proc/stat")
+_OPEN = Path("/proc/self/fd")
+_IO = Path("/proc/self/io")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOST_CHILDREN = 64
+_MOST_LISTED = 4096
+"""Open files that are counted by listing them, where the kernel does not count them itself."""
 _FIELDS = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "Threads": "threads"}
 
 
@@ -70,20 +74,47 @@ def _number_of(ident: int | None) -> int | None:
     return None if thread is None else native_id(thread)
 
 
-def cpu_ns(ident: int | None) -> int | None:
-    """CPU time so far of this process, of its children that have ended, and of those that the training thread
-    started, such as the workers of a loader; None when /proc cannot be read."""
+def children(ident: int | None) -> list[str] | None:
+    """Process ids of what a thread has started and nobody has waited for, ended or not; None when /proc
+    cannot be read."""
     number = _number_of(ident)
     try:
+        return None if number is None else descriptors.read_text(f"/proc/self/task/{number}/children").split()
+    except OSError:
+        return None
+
+
+def cpu_ns(started: list[str] | None) -> int | None:
+    """CPU time so far of this process, of its children that have ended, and of those in `started`, such as
+    the workers of a loader; None when /proc cannot be read."""
+    try:
         own = _ticks(_OWN, 4)
-        children = [] if number is None else descriptors.read_text(
-            f"/proc/self/task/{number}/children").split()[:_MOST_CHILDREN]
     except (OSError, ValueError, IndexError):
         return None
-    for child in children:
+    for child in (started or [])[:_MOST_CHILDREN]:
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
             own += _ticks(Path(f"/proc/{child}/stat"), 2)
     return own * _TICK_NS
+
+
+def open_files(before: int | None) -> int | None:
+    """File descriptors that this process has open; None when it cannot be read, and for a kernel that does
+    not count them (before Linux 6.2) once there were too many to list, `before`."""
+    try:
+        return os.stat(_OPEN).st_size or (
+            len(descriptors.names(_OPEN)) if (before or 0) < _MOST_LISTED else None)
+    except OSError:
+        return None
+
+
+def written() -> tuple[int | None, int | None]:
+    """Calls of the kernel that wrote so far, and their bytes, into files, pipes and terminals; None when the
+    kernel does not tell."""
+    try:
+        found = dict(line.split(": ", 1) for line in descriptors.read_lines(_IO))
+        return int(found["syscw"]), int(found["wchar"])
+    except (OSError, ValueError, KeyError):
+        return None, None
 
 
 def _ticks(stat: Path, fields: int) -> int:
@@ -103,11 +134,11 @@ def machine_cpu_ns() -> tuple[int | None, int | None]:
     return (user + nice + system + irq + softirq + steal) * _TICK_NS, (idle + iowait) * _TICK_NS
 
 
-def full_collections() -> int | None:
-    """Garbage collections of the oldest generation so far: reads counters, and collects nothing. None where
-    the interpreter keeps none."""
-    generations = gc.get_stats()
-    return int(generations[-1]["collections"]) if generations else None
+def collections() -> tuple[int | None, int | None]:
+    """Garbage collections of the oldest and of the middle generation so far: reads counters, and collects
+    nothing. None where the interpreter keeps none."""
+    *_, middle, oldest = (None, None, *(one["collections"] for one in gc.get_stats()))
+    return oldest, middle
 
 
 def device_memory(index: int | None) -> tuple[int | None, int | None, int | None, int | None]:
@@ -132,6 +163,7 @@ class Memory:
         self._optimizers = optimizers
         self._host = HostMemoryReader()
         self._append = recorder.rings["process.memory"].append
+        self._open_files: int | None = None
 
     def sample(self) -> None:
         """One row of process.memory."""
@@ -144,6 +176,9 @@ class Memory:
         )
         recorder.rss_bytes = found.get("rss_bytes", NULL_INTEGER)
         recorder.allocated_bytes, recorder.reserved_bytes, recorder.peak_allocated_bytes = device
+        started = children(recorder.thread)
+        self._open_files = open_files(self._open_files)
+        oldest, middle = collections()
         self._append(
             recorder.step,
             wall_ns(),
@@ -152,7 +187,8 @@ class Memory:
             *device,
             found.get("threads", NULL_INTEGER),
             *(NULL_INTEGER if value is None else value for value in (
-                *host, total, runnable(), cpu_wait_ns(recorder.thread), full_collections(),
-                cpu_ns(recorder.thread), *machine_cpu_ns(),
+                *host, total, runnable(), cpu_wait_ns(recorder.thread), oldest,
+                cpu_ns(started), *machine_cpu_ns(), self._open_files,
+                None if started is None else len(started), *written(), middle,
             )),
         )

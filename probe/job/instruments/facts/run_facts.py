@@ -17,7 +17,8 @@ from typing import Any
 from probe.base import accelerator, clock
 from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.facts import data_contents, data_cuts, transitions
+from probe.job.instruments.core.thread_tools import Tools
+from probe.job.instruments.facts import data_contents, data_cuts, process_settings, transitions
 from probe.job.instruments.facts.hyperparameters import Value, from_frames, plain
 from probe.job.instruments.facts.model_facts import FIRST_STEPS, fact
 from probe.job.instruments.facts.resumption import Resumption
@@ -35,12 +36,6 @@ AGAIN_S, SOON_S, SOON_ROUNDS = 30.0, 8.0, 4
 SLICE_S, REST_S = 0.0005, 0.0005
 MOST_TIMES = 20
 """A fact is written this often at most: what keeps changing is not a fact."""
-ENVIRONMENT = frozenset({
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "CUDA_LAUNCH_BLOCKING",
-    "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "LD_PRELOAD", "MALLOC_ARENA_MAX",
-})
-ENVIRONMENT_STARTS = ("NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "KMP_", "MKL_", "UCX_", "FI_")
 _GROUP = (
     "initial_lr", "lr", "weight_decay", "betas", "momentum", "dampening", "alpha", "rho", "eps", "nesterov",
     "amsgrad", "maximize",
@@ -70,6 +65,8 @@ class RunFacts:
         self._data = data
         self._journal = journal
         self._unread = UnreadSettings()
+        self.tools: Callable[[], Tools | None] = lambda: None
+        """Set by the installation: what watched the training thread when a step was last sampled."""
         self._next_s = 0.0
         self._rounds = 0
         self._known: dict[tuple[str, str], tuple[str, int]] = {}
@@ -134,12 +131,10 @@ class RunFacts:
         torch = sys.modules["torch"]
         yield "seed", "torch", int(torch.initial_seed())
         yield "seed", "PYTHONHASHSEED", os.environ.get("PYTHONHASHSEED", "random")
-        for name, value in sorted(os.environ.copy().items()):
-            if name in ENVIRONMENT or name.startswith(ENVIRONMENT_STARTS):
-                yield "environment", name, value
-        yield "environment", "torch.num_threads", int(torch.get_num_threads())
-        yield "environment", "torch.float32_matmul_precision", str(torch.get_float32_matmul_precision())
-        yield "environment", "torch.deterministic", bool(torch.are_deterministic_algorithms_enabled())
+        for name, value in process_settings.environment():
+            yield "environment", name, value
+        for name, value in process_settings.watching(self.tools()):
+            yield "environment", name, value
 
     def _device(self) -> Iterator[tuple[str, str, Value]]:
         """The device in use."""
@@ -189,6 +184,8 @@ class RunFacts:
             yield f"optimizer.remade.{name}", value
         for name, value in self._optimizers.clips_of_nothing.copy().items():
             yield f"clip.nothing.{name}", value
+        models = [reference() for reference in list(self._forward.roots.values())]
+        yield from process_settings.replicated(models)
         loaders = self._data.loaders if self._data is not None else []
         alive = [loader for reference in loaders if (loader := reference()) is not None]
         for number, loader in enumerate(alive[:_MOST_LOADERS], 1):

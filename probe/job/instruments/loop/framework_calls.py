@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -57,6 +58,9 @@ KNOWN = (
     Known(CHECKPOINT, "pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint"),
 )
 """A function that stands in two modules has one wrapper: `torch.save is torch.serialization.save` holds."""
+_STORAGES = ("UntypedStorage", "TypedStorage")
+TO_A_PATH = ("save", "save_file")
+"""Functions among them whose second argument is a file."""
 
 
 class FrameworkCalls:
@@ -64,6 +68,8 @@ class FrameworkCalls:
 
     def __init__(self, intervals: Intervals, isolation: Isolation) -> None:
         self._intervals = intervals
+        self.saved: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
+        """Set by the installation: called with the arguments of a call that saved to a path."""
         self._isolation = isolation
         self._patches = Patches()
         self._loaded = 0
@@ -116,18 +122,27 @@ class FrameworkCalls:
         by = self._intervals.recorder.intern(known.by)
         enter = self._isolation.guard("intervals", self._intervals.enter)
         leave = self._isolation.guard("intervals", self._intervals.leave)
+        saved = None
+        if self.saved is not None and known.function in TO_A_PATH:
+            saved = self._isolation.guard("saves", self.saved)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            interval = enter(known.kind, by) if live[0] else None
-            if interval is None:
-                return original(*args, **kwargs)
+            interval = enter(known.kind, by) if live[0] and not _pickles(args) else None
             failed = True
             try:
                 result = original(*args, **kwargs)
                 failed = False
             finally:
-                leave(interval, failed)
+                if interval is not None:
+                    leave(interval, failed)
+            if saved is not None and live[0]:
+                saved(args, kwargs)
             return result
 
         self._made[original] = call
         return call
+
+
+def _pickles(args: tuple[Any, ...]) -> bool:
+    """Whether a tensor is being pickled, for a queue or another rank: its storage then saves itself."""
+    return bool(args) and type(args[0]).__name__ in _STORAGES

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from probe.base import accelerator, descriptors
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
+from probe.job.instruments.core import thread_tools
 from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
@@ -97,6 +98,8 @@ class Modules:
         self._device: accelerator.Accelerator | None = None
         self._tensor: Any = None
         self._late_rows: deque[LateRow] = deque(maxlen=MOST_LATE_ROWS)
+        self.tools: thread_tools.Tools | None = None
+        """What watched the training thread when a step was last sampled; None before."""
 
     def install(self) -> None:
         """Offer sampling to the recorder; off the hot path."""
@@ -136,6 +139,7 @@ class Modules:
         elif device.capturing():
             return False
         self._sample += 1
+        self.tools = thread_tools.here()
         if self.forward.compiles:
             return True
         if not self.names.ready:
