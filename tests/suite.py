@@ -101,15 +101,20 @@ def run(phase: Phase) -> tuple[int, set[str]]:
     return once_more(phase, subprocess.run(all_of(phase), cwd=ROOT, check=False).returncode)
 
 
-def run_all() -> int:
-    """The worst exit status of all phases; says at the end which tests were flaky."""
-    results = [run(SIDE_BY_SIDE)]
-    with on_idle_time(all_of(PURE)) as pure:
-        results.append(run(ALONE))
-        take_all_time()
-        said, _ = pure.communicate()
-    sys.stderr.write(said.decode())
-    results.append(once_more(PURE, pure.returncode))
+def run_all(phases: Sequence[Phase], pure: Phase | None = None) -> int:
+    """The worst exit status of phases, one after the other, and of `pure`, on the time that the last of them
+    leaves idle; says at the end which tests were flaky."""
+    *before, last = phases
+    results = [run(phase) for phase in before]
+    if pure is None:
+        results.append(run(last))
+    else:
+        with on_idle_time(all_of(pure)) as process:
+            results.append(run(last))
+            take_all_time()
+            said, _ = process.communicate()
+        sys.stderr.write(said.decode())
+        results.append(once_more(pure, process.returncode))
     flaky = sorted(set().union(*(names for _, names in results)))
     for name in flaky:
         sys.stderr.write(f"flaky: {name} failed once and passed when it was repeated\n")
@@ -178,7 +183,7 @@ def main() -> int:
         return subprocess.run(quick, cwd=ROOT, check=False).returncode
     with on_idle_time([sys.executable, "-m", "mypy"]) as types:
         compile_tests()
-        status = run_all()
+        status = run_all([SIDE_BY_SIDE, ALONE], PURE)
         said, _ = types.communicate()
     sys.stderr.write(f"mypy: {said.decode()}")
     return max(types.returncode, status)

@@ -123,9 +123,9 @@ def with_little_quota(pid: int) -> Iterator[None]:
         group.rmdir()
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("hold_back", "said"), [
-    (beside_burners, "waiting for a CPU"), (with_little_quota, "used up its CPU quota in"),
+    pytest.param(beside_burners, "waiting for a CPU", marks=pytest.mark.alone),
+    (with_little_quota, "used up its CPU quota in"),
 ])
 def test_a_starved_job_is_starved_and_not_hung(
     place: Place, fork: Callable[..., Forked], said: str,
@@ -326,7 +326,6 @@ def test_without_py_spy_there_is_a_verdict_that_says_so(
     assert any("py-spy" in line for line in verdict.why) and evidence.samples == 0
 
 
-@pytest.mark.alone
 def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(
     place: Place, nursery: Nursery
 ) -> None:
