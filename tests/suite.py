@@ -111,7 +111,7 @@ def run_all(phases: Sequence[Phase], pure: Phase | None = None) -> int:
     else:
         with on_idle_time(all_of(pure)) as process:
             results.append(run(last))
-            take_all_time()
+            take_all_time(process)
             said, _ = process.communicate()
         sys.stderr.write(said.decode())
         results.append(once_more(pure, process.returncode))
@@ -130,10 +130,6 @@ def compile_tests() -> None:
             [sys.executable, "-m", "pytest", "--collect-only", "-qq"], cwd=ROOT, check=False,
             stdout=subprocess.DEVNULL,
         )
-
-
-IDLE: set[int] = set()
-"""The sessions that run on idle time."""
 
 
 def idle_only() -> None:
@@ -155,24 +151,20 @@ def on_idle_time(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True, preexec_fn=idle_only
     ) as process:
-        IDLE.add(process.pid)
         try:
             yield process
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
-        finally:
-            IDLE.discard(process.pid)
 
 
-def take_all_time() -> None:
+def take_all_time(process: subprocess.Popen[bytes]) -> None:
     """What runs on idle time is waited for from now on: on a busy machine there would be none."""
-    for session in IDLE:
-        rank_of_session(session, 0)
+    rank_of_session(process.pid, 0)
     for folder in Path("/proc").glob("[0-9]*/task/[0-9]*"):
         with contextlib.suppress(OSError):  # it ended, or the kernel lets nobody leave that policy
-            if os.getsid(int(folder.parts[2])) in IDLE:
+            if os.getsid(int(folder.parts[2])) == process.pid:
                 os.sched_setscheduler(int(folder.name), os.SCHED_OTHER, os.sched_param(0))
 
 
@@ -184,6 +176,7 @@ def main() -> int:
     with on_idle_time([sys.executable, "-m", "mypy"]) as types:
         compile_tests()
         status = run_all([SIDE_BY_SIDE, ALONE], PURE)
+        take_all_time(types)
         said, _ = types.communicate()
     sys.stderr.write(f"mypy: {said.decode()}")
     return max(types.returncode, status)
