@@ -1,7 +1,8 @@
 """Servers that need no interpreter start: forked from a process that has imported what they import.
 
 `python()` stands for a Python where a server is started, in PROBE_SERVER_PYTHON; `programs/server_nursery.py`
-is the process. A test of how a server starts names the real Python there instead.
+is the process. A test of how a server starts names the real Python there instead. `address()` is where that
+process forks query workers as well.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NURSERY = ROOT / "tests" / "programs" / "server_nursery.py"
+SOCKET = "nursery.sock"
 _BACKLOG = 64
 _GIVEN = "SERVERS_OF_TESTS"
 """In the environment of pytest's workers: the executable that their controller made."""
@@ -31,7 +33,7 @@ def python() -> str:
         return os.environ[_GIVEN]
     folder = Path(tempfile.mkdtemp(prefix="probe-servers-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    address = folder / "nursery.sock"
+    address = folder / SOCKET
     executable = folder / "python"
     words = f'"{sys.executable}" -ISE "{NURSERY}" ask "{address}" "{sys.executable}"'
     executable.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
@@ -50,3 +52,8 @@ def python() -> str:
     os.close(theirs)
     os.environ[_GIVEN] = str(executable)
     return str(executable)
+
+
+def address() -> str:
+    """Of the socket of the process behind `python()`."""
+    return str(Path(python()).with_name(SOCKET))

@@ -62,6 +62,8 @@ class Place:
     """A private folder for recordings and sockets, and one for rings."""
 
     def __init__(self) -> None:
+        self._before = set(os.listdir("/proc"))
+        """The processes that were there before: none of them can name what has no name yet."""
         self.failures_expected = False
         """Set by tests that break a hook of ours on purpose: everywhere else a failure fails the test."""
         self.directory = Path(tempfile.mkdtemp(prefix="probe-test-"))
@@ -144,9 +146,8 @@ class Place:
         its errors into it: the environment and command line of a fork are those of its nursery."""
         mark = os.fsencode(self.directory)
         found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            if int(folder.name) == os.getpid():
-                continue
+        for name in set(os.listdir("/proc")) - self._before:
+            folder = Path("/proc", name)
             with contextlib.suppress(OSError):
                 command = (folder / "cmdline").read_bytes()
                 texts = [command, (folder / "environ").read_bytes()]

@@ -11,9 +11,10 @@ from agent.nursery import Forked
 from harness import PATIENCE_S, Job, Place
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import kernel_waits, stall_thresholds
-from probe.diagnose.process.evidence import Evidence, gather
+from probe.diagnose.process.evidence import Evidence, gather, stall_setting
 from probe.diagnose.process.kernel_waits import Rested
 from probe.diagnose.process.process_rules import diagnose_process
+from probe.diagnose.process.progress import History, Progress
 from probe.diagnose.process.settled import settled
 from probe.recording import places
 from probe.recording.journal import read_journal
@@ -61,12 +62,15 @@ def look(place: Place, job: Job, *, late: bool = True) -> tuple[Evidence, Findin
     registry = Registry(place.directory)
     recorded = recorded_of(place, job.pid)
 
+    def is_late(progress: Progress | None) -> bool:
+        quiet_s, stall_s = stall_thresholds.quiet_s(progress), stall_setting(recorded.meta)
+        return quiet_s is not None and quiet_s > stall_thresholds.limit_s(stall_s, progress)
+
     def now() -> Evidence | None:
+        if late:  # a look takes most of a second, the rings tell at once
+            until(lambda: is_late(History(recorded.meta).read()), "a late step")
         found = gather(job.pid, recorded.meta, training_thread=registry.training_thread(recorded))
-        quiet_s = stall_thresholds.quiet_s(found.progress)
-        if late and (quiet_s is None or quiet_s <= stall_thresholds.limit_s(found.stall_s, found.progress)):
-            return None
-        return found
+        return found if not late or is_late(found.progress) else None
 
     evidence = until(now, "a late step")
     assert evidence is not None

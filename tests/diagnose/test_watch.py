@@ -39,9 +39,10 @@ CLEAN = {
     "svd": (states.SLOW_STEP,),
     "lengths": (states.SLOW_STEP,),
 }
-RARELY = ("evaluation", "generation", "lengths", "child", "checkpoint")
-"""Slow steps in plain Python, in a child or in a write, as one in C is: in the campaign. The child is in
-`test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient`, too."""
+RARELY = ("evaluation", "generation", "lengths", "child", "checkpoint", "svd")
+"""Slow steps in plain Python, in a child, in a write or in C: in the campaign. The last is, every day, the
+first pause of `test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient`, whose next is in a
+child."""
 
 
 @pytest.fixture
@@ -122,9 +123,9 @@ def with_little_quota(pid: int) -> Iterator[None]:
         group.rmdir()
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("hold_back", "said"), [
-    (beside_burners, "waiting for a CPU"), (with_little_quota, "used up its CPU quota in"),
+    pytest.param(beside_burners, "waiting for a CPU", marks=pytest.mark.alone),
+    (with_little_quota, "used up its CPU quota in"),
 ])
 def test_a_starved_job_is_starved_and_not_hung(
     place: Place, fork: Callable[..., Forked], said: str,
@@ -208,6 +209,16 @@ def test_a_pause_that_is_part_of_training_is_no_alarm(
     pause_s = 3 * STALL_S
     job = fork("stall_pauses", "--kind", kind, "--steps", "35", "--length", str(pause_s), "--hold")
     job.wait_for("PAUSE")
+    in_the_pause(place, job, kind)
+    job.wait_for("ON")
+    job.wait_for("RESULT")
+    longest = query(place, job.pid, "SELECT max(wall_s) / median(wall_s) FROM python.steps")[0][0]
+    assert longest > 50, "the pause was one"
+    nothing_noted(place, job)
+
+
+def in_the_pause(place: Place, job: Job, kind: str) -> None:
+    """The verdict is that of its kind, and no alarm."""
     _, verdict = look(place, job, late=kind != "evaluation with a loader")
     if kind == "evaluation with a loader":
         verdict = until(
@@ -215,10 +226,10 @@ def test_a_pause_that_is_part_of_training_is_no_alarm(
             "an evaluation",
         ) or verdict
     assert verdict.state in CLEAN[kind] and verdict.severity != ALARM, verdict
-    job.wait_for("ON")
-    job.wait_for("RESULT")
-    longest = query(place, job.pid, "SELECT max(wall_s) / median(wall_s) FROM python.steps")[0][0]
-    assert longest > 50, "the pause was one"
+
+
+def nothing_noted(place: Place, job: Job) -> None:
+    """Nothing came of the pauses until now."""
     assert alarms(place, job.pid) == []
     verdicts = query(place, job.pid, "SELECT state FROM probe.verdicts")
     assert verdicts == [], "a notice is not written"
@@ -248,8 +259,12 @@ def test_a_job_that_waits_for_input_after_training_is_idle(place: Place, fork: C
 def test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient(
     place: Place, fork: Callable[..., Forked]
 ) -> None:
-    job = fork("stall_pauses", "--kind", "child", "--forever", "--length", str(3 * STALL_S))
+    kinds = ("--kind", "svd", "--then", "child")
+    job = fork("stall_pauses", *kinds, "--forever", "--length", str(3 * STALL_S))
+    job.wait_for("PAUSE")
+    in_the_pause(place, job, "svd")
     job.wait_for("ON")
+    nothing_noted(place, job)
     job.wait_for("PAUSE")
     evidence, verdict = look(place, job)
     assert evidence.progress is not None and evidence.progress.longest_pause_s is not None
@@ -311,7 +326,6 @@ def test_without_py_spy_there_is_a_verdict_that_says_so(
     assert any("py-spy" in line for line in verdict.why) and evidence.samples == 0
 
 
-@pytest.mark.alone
 def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(
     place: Place, nursery: Nursery
 ) -> None:

@@ -19,6 +19,7 @@ from probe.fleet.fleet_runs import Fleet, Limits, Narrowing
 from probe.fleet.per_run import Workers
 from probe_cli.main import run as run_command
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
 LIMITS = Limits(60.0, 1 << 30, 1)
 GPT, OLD, ODD, NAN = (
     Simulated("gpt", "gpt-1", ("n1", "n2"), 4, day=10, about={"image": "new"}),

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 SERVER = ["-m", "probe.server"]
-WORKER = ["-m", "probe.server.sql.worker"]
 _SURROUNDINGS = ("Umask:", "Uid:", "Gid:", "Groups:", "Cpus_allowed:", "CapEff:")
 """Lines of /proc/PID/status."""
 
@@ -106,6 +105,7 @@ def import_server(address: str) -> None:
     import gc
     from unittest.mock import MagicMock
 
+    import probe.fleet.fleet_worker
     import probe.server.__main__
     import probe.server.http.app
     import probe.server.serve
@@ -127,7 +127,7 @@ def import_server(address: str) -> None:
 
 
 class Workers:
-    """Stands for `worker_frames.start` where a server starts its query workers."""
+    """Stands for `worker_frames.start` where a server or a command starts its query workers."""
 
     def __init__(self, address: str, real: Any) -> None:
         self._address = address
@@ -223,13 +223,14 @@ def be_server(environ: dict[str, str], streams: list[int]) -> int:
     return main()
 
 
-def be_worker(environ: dict[str, str], words: list[str], server: int, descriptor: int) -> None:
-    """What `python -m probe.server.sql.worker FD PARENT_PID WORD…` does, ending with the server."""
+def be_worker(environ: dict[str, str], words: list[str], asker: int, descriptor: int) -> None:
+    """What `python -m MODULE FD PARENT_PID WORD…` does, ending with the process that asked."""
+    import importlib
     import select
     import threading
 
-    from probe.server.sql import worker
-
+    _, module, _, _, *more = words
+    worker = importlib.import_module(module)
     with open("/proc/self/statm") as file:  # what this process has mapped for a server is not the query's
         worker.ADDRESS_SPACE_BYTES += int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     parent = os.getppid()
@@ -240,17 +241,17 @@ def be_worker(environ: dict[str, str], words: list[str], server: int, descriptor
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
-    life = os.pidfd_open(server)
+    life = os.pidfd_open(asker)
 
-    def end_with_server() -> None:
+    def end_with_asker() -> None:
         select.select([life], [], [])
         os._exit(0)
 
-    threading.Thread(target=end_with_server, daemon=True).start()
+    threading.Thread(target=end_with_asker, daemon=True).start()
     try:
-        worker.main([str(descriptor), str(parent), *words[len(WORKER) + 2 :]])
+        worker.main([str(descriptor), str(parent), *more])
     finally:
-        os._exit(0)  # as one that its server kills
+        os._exit(0)  # as one that is killed
 
 
 if __name__ == "__main__":

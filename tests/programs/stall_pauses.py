@@ -1,4 +1,5 @@
 """Clean training with a pause of the kind asked for every EVERY steps: nothing is wrong with any of them.
+After the first one they are of the kind that `--then` says.
 
 Each pause is as long as `--length` says, in seconds, many times the usual step. Says `PAUSE` when one
 begins and `ON` when it is over.
@@ -118,6 +119,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, ledger: Ledge
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--kind", choices=[*KINDS, "lengths", "warm-up"], required=True)
+    parser.add_argument("--then", choices=KINDS)
     parser.add_argument("--length", type=float, default=3.0)
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
@@ -134,6 +136,7 @@ def main() -> None:
                 KINDS[arguments.kind](model, arguments.length)
             else:
                 length_s = arguments.length
+            arguments.kind = arguments.then or arguments.kind
         train_step(model, optimizer, ledger, length_s)
         if pauses:
             print("ON", flush=True)
