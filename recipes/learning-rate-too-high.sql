@@ -17,7 +17,7 @@
 --   "probe {endpoint} lr --scale {scale:.1g}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "`info` where the updates are large or the weights grew tenfold but the loss did not rise, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
+-- false_positives = "`info` where the updates are large or the weights grew tenfold but the loss did not rise, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, but for RMSprop's, which are larger than the rate whatever it is"
 -- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
 -- [parameters.limit]
 -- value = 0.1
@@ -31,6 +31,10 @@
 -- value = 10.0
 -- unit = "times"
 -- source = "practice: weight norms grow by 10 % to 50 % over a training, ten times is an alarm; an adaptive optimizer with a rate far too high makes large weights, and its ratios small again"
+-- [parameters.settled]
+-- value = 30
+-- unit = "steps"
+-- source = "torch: RMSprop divides by a mean of squares that begins at 0 and is not corrected for it; at alpha 0.99 its first update is 10 times the rate, and that of step 30 twice"
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -55,9 +59,11 @@ WITH adversarial AS (
 ), phase AS (
     SELECT *, CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
         CASE WHEN last < 1000 THEN 1e-2 WHEN last < 10000 THEN 1e-3 ELSE 1e-4 END AS high FROM now
+), optimizer AS (
+    SELECT ARG_MAX(optimizer, t_ns) AS name, COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
 ), worst AS (
-    SELECT step AS worst_step, MEDIAN(update_ratio) AS worst FROM updates
-    WHERE isfinite(update_ratio) AND numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 2000
+    SELECT step AS worst_step, MEDIAN(update_ratio) AS worst FROM updates, optimizer
+    WHERE isfinite(update_ratio) AND numel >= 64 AND (step >= $settled OR name IS DISTINCT FROM 'RMSprop') AND step > (SELECT MAX(step) FROM python.gradients) - 2000
     GROUP BY step HAVING COUNT(*) >= 5 AND MEDIAN(update_ratio) > $limit ORDER BY worst DESC LIMIT 1
 ), grown AS (
     SELECT MEDIAN(now / first) AS grown, COUNT(*) AS params FROM (
@@ -68,8 +74,6 @@ WITH adversarial AS (
     FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)
 ), best AS (
     SELECT MIN(level) AS loss_best FROM (SELECT MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) GROUP BY step // 20)
-), optimizer AS (
-    SELECT COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
 ), judged AS (
     SELECT *, NOT adversarial.yes AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen FROM losses, best, optimizer, adversarial
 )

@@ -10,6 +10,7 @@
 --   "since then: {later:.4g} (median of the last {later_steps} steps)",
 --   "gradient norm at step {step}: {grad_norm:.3g}, usual {usual_norm:.3g}",
 --   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
+--   "each sample of the model's input was {was} before, and is {became} since: that the loss rises is to be expected",
 --   "{spikes} such jumps since step {oldest}",
 -- ]
 -- next = [
@@ -18,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a harder part of the data; loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a harder part of the data (`info` where the model's inputs have another shape since); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- [parameters.sigmas]
 -- value = 6.0
@@ -86,6 +87,17 @@ WITH moving AS (
     SELECT * FROM high WHERE gap IS NULL OR gap > 50
 ), spike AS (
     SELECT *, GREATEST(usual + $recovered * ABS(usual), usual + 3 * spread) AS level FROM starts ORDER BY step DESC LIMIT 1
+), shapes AS (
+    -- Of the model's input, but for the first dimension: batches differ in size.
+    SELECT regexp_replace(shape, '^\[[0-9]+,? ?', '[') AS shape, i.step < spike.step AS earlier, ROW_NUMBER() OVER (PARTITION BY i.step < spike.step ORDER BY ABS(i.step - spike.step)) AS near
+    FROM python.model_inputs i, spike WHERE NOT COALESCE(gradless, false) AND module <> 'batch' AND name = (SELECT MIN(name) FROM python.model_inputs WHERE module <> 'batch')
+), inputs AS (
+    -- A curriculum, or larger pictures: one shape before, another one since. Where the shape went up before and has not been looked at since, it may have again.
+    SELECT MIN(shape) FILTER (earlier AND near <= 3) AS was, MIN(shape) FILTER (NOT earlier AND near <= 3) AS became,
+        COALESCE(MIN(shape) FILTER (earlier AND near <= 3) = MAX(shape) FILTER (earlier AND near <= 3)
+            AND CASE WHEN COUNT(*) FILTER (NOT earlier) = 0 THEN COUNT(DISTINCT shape) > 1
+                ELSE MIN(shape) FILTER (NOT earlier AND near <= 3) = MAX(shape) FILTER (NOT earlier AND near <= 3)
+                    AND MIN(shape) FILTER (NOT earlier AND near <= 3) <> MIN(shape) FILTER (earlier AND near <= 3) END, false) AS other FROM shapes
 ), later AS (
     SELECT MEDIAN(loss) AS later, COUNT(*) AS later_steps FROM (
         SELECT loss FROM seen WHERE step > (SELECT step FROM spike) ORDER BY step DESC LIMIT 20)
@@ -106,9 +118,10 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     (loss - usual) / GREATEST(spread, 0.002 * ABS(usual)) AS sigmas_above,
     CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
-    CASE WHEN moving.yes OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
+    CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
+    CASE WHEN moving.yes OR inputs.other OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
         WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged, moving
+FROM judged, moving, inputs
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough

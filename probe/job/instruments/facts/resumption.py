@@ -125,7 +125,9 @@ class Resumption:
                     self._matches.clear()
                 self._matches[id(module)] = (name, references, len(state), matched, missing)
 
-    def _optimizer(self, _: Any, optimizer: Any, *__: Any) -> None:
+    def _optimizer(self, _: Any, optimizer: Any, given: Any = None, *__: Any) -> None:
+        if isinstance(given, dict) and not given.get("state"):
+            return  # nothing that a step has left: frameworks hand an optimizer its own state to move it to a device
         self._found["loaded.optimizer"] = type(optimizer).__name__
         groups = attributes(optimizer).get("param_groups")
         rate = plain(groups[0].get("lr")) if isinstance(groups, list) and groups else None
