@@ -44,10 +44,20 @@ WITH adversarial AS (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
         OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
     FROM python.steps
+), looks AS (
+    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
+        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
+    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
+), newest AS (
+    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
+), training AS (
+    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
+    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
+        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
 ), updates AS (
     -- Beside the size that the parameter began with: next to weights that have shrunk to nothing, any update is large.
     SELECT * REPLACE (COALESCE(update_ratio * weight_norm / NULLIF(GREATEST(weight_norm, first), 0), update_ratio) AS update_ratio) FROM (
-        SELECT *, FIRST_VALUE(weight_norm IGNORE NULLS) OVER (PARTITION BY param ORDER BY step) AS first FROM python.gradients)
+        SELECT *, FIRST_VALUE(weight_norm IGNORE NULLS) OVER (PARTITION BY param ORDER BY step) AS first FROM python.gradients, training WHERE step >= begun)
 ), steps AS (
     SELECT DISTINCT step FROM updates WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
 ), seen AS (
@@ -67,13 +77,13 @@ WITH adversarial AS (
     GROUP BY step HAVING COUNT(*) >= 5 AND MEDIAN(update_ratio) > $limit ORDER BY worst DESC LIMIT 1
 ), grown AS (
     SELECT MEDIAN(now / first) AS grown, COUNT(*) AS params FROM (
-        SELECT ARG_MAX(weight_norm, step) AS now, ARG_MIN(weight_norm, step) AS first FROM python.gradients
+        SELECT ARG_MAX(weight_norm, step) AS now, ARG_MIN(weight_norm, step) AS first FROM updates
         WHERE weight_norm > 0 AND isfinite(weight_norm) AND numel >= 16 GROUP BY param HAVING COUNT(*) >= 3)
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
-    FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)
+    FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps, training WHERE isfinite(loss) AND step >= begun ORDER BY step DESC LIMIT 300)
 ), best AS (
-    SELECT MIN(level) AS loss_best FROM (SELECT MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) GROUP BY step // 20)
+    SELECT MIN(level) AS loss_best FROM (SELECT MEDIAN(loss) AS level FROM python.steps, training WHERE isfinite(loss) AND step >= begun GROUP BY step // 20)
 ), judged AS (
     SELECT *, NOT adversarial.yes AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen FROM losses, best, optimizer, adversarial
 )

@@ -71,9 +71,19 @@
 WITH moving AS (
     -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
     SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
+), looks AS (
+    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
+        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
+    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
+), newest AS (
+    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
+), training AS (
+    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
+    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
+        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
 ), seen AS (
-    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps
-    WHERE isfinite(loss)
+    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps, training
+    WHERE isfinite(loss) AND step >= begun
 ), before AS (
     SELECT *, COUNT(*) OVER w AS known, MEDIAN(loss) OVER w AS usual, 1.4826 * MAD(loss) OVER w AS spread,
         QUANTILE_CONT(loss, 0.98) OVER w AS highest
@@ -82,7 +92,7 @@ WITH moving AS (
     SELECT *, step - LAG(step) OVER (ORDER BY step) AS gap FROM before
     WHERE known >= $enough AND loss - usual > $sigmas * GREATEST(spread, 0.002 * ABS(usual))
         AND loss - usual > $beyond * (highest - usual)
-        AND loss - usual > $fallen * GREATEST((SELECT MEDIAN(loss) FROM (SELECT loss FROM python.steps WHERE isfinite(loss) ORDER BY step LIMIT 10)) - usual, 0)
+        AND loss - usual > $fallen * GREATEST((SELECT MEDIAN(loss) FROM (SELECT loss FROM seen ORDER BY step LIMIT 10)) - usual, 0)
 ), starts AS (
     SELECT * FROM high WHERE gap IS NULL OR gap > 50
 ), spike AS (
