@@ -35,6 +35,10 @@
 -- value = 30
 -- unit = "steps"
 -- source = "torch: RMSprop divides by a mean of squares that begins at 0 and is not corrected for it; at alpha 0.99 its first update is 10 times the rate, and that of step 30 twice"
+-- [parameters.least_rms]
+-- value = 1e-3
+-- unit = "root mean square of a parameter"
+-- source = "ours: weights are initialized with 0.02 and more; half of the parameters of a BERT are biases that begin at 0, next to which any update is large"
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -73,12 +77,12 @@ WITH adversarial AS (
     SELECT ARG_MAX(optimizer, t_ns) AS name, COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
 ), worst AS (
     SELECT step AS worst_step, MEDIAN(update_ratio) AS worst FROM updates, optimizer
-    WHERE isfinite(update_ratio) AND numel >= 64 AND (step >= $settled OR name IS DISTINCT FROM 'RMSprop') AND step > (SELECT MAX(step) FROM python.gradients) - 2000
+    WHERE isfinite(update_ratio) AND numel >= 64 AND COALESCE(first >= $least_rms * SQRT(numel), true) AND (step >= $settled OR name IS DISTINCT FROM 'RMSprop') AND step > (SELECT MAX(step) FROM python.gradients) - 2000
     GROUP BY step HAVING COUNT(*) >= 5 AND MEDIAN(update_ratio) > $limit ORDER BY worst DESC LIMIT 1
 ), grown AS (
     SELECT MEDIAN(now / first) AS grown, COUNT(*) AS params FROM (
         SELECT ARG_MAX(weight_norm, step) AS now, ARG_MIN(weight_norm, step) AS first FROM updates
-        WHERE weight_norm > 0 AND isfinite(weight_norm) AND numel >= 16 GROUP BY param HAVING COUNT(*) >= 3)
+        WHERE weight_norm > 0 AND isfinite(weight_norm) AND numel >= 16 AND COALESCE(updates.first >= $least_rms * SQRT(numel), true) GROUP BY param HAVING COUNT(*) >= 3)
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
     FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps, training WHERE isfinite(loss) AND step >= begun ORDER BY step DESC LIMIT 300)

@@ -127,7 +127,7 @@ class Resumption:
 
     def _optimizer(self, _: Any, optimizer: Any, given: Any = None, *__: Any) -> None:
         if isinstance(given, dict) and not given.get("state"):
-            return  # nothing that a step has left: frameworks hand an optimizer its own state to move it to a device
+            return  # no step has left anything in it: Accelerate hands each optimizer its own state
         self._found["loaded.optimizer"] = type(optimizer).__name__
         groups = attributes(optimizer).get("param_groups")
         rate = plain(groups[0].get("lr")) if isinstance(groups, list) and groups else None
