@@ -2,7 +2,7 @@
 
     python bench/silent.py [--half development|held-out] [--only KIND …] [--programs NAME …] [--seeds N]
                            [--again SECONDS] [--json OUT]
-    python bench/silent.py --clean [--seconds S]     # the programs as they stand: false alarms per hour
+    python bench/silent.py --clean [--seconds S]     # as they stand, and those of tests/programs/healthy
 
 A trial asks `probe PID diagnose` again and again until the mechanism is named or the time is up, and with
 `--again` once more some seconds later: a verdict holds as long as what it found. Its outcome:
@@ -220,7 +220,7 @@ def run_clean(arguments: argparse.Namespace) -> dict[str, Any]:
     """The clean programs."""
     false: list[dict[str, Any]] = []
     hours = 0.0
-    for program in arguments.programs or plant.PROGRAMS:
+    for program in arguments.programs or (*plant.PROGRAMS, *plant.HEALTHY):
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             found, steps = clean(program, seed, arguments.seconds)
             hours += arguments.seconds / 3600
@@ -259,7 +259,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_is)
     parser.add_argument("--half", choices=[*plant.HALVES, "all"], default="all", help="of the kinds")
     parser.add_argument("--only", nargs="+", choices=list(plant.kinds()), metavar="KIND")
-    parser.add_argument("--programs", nargs="+", choices=plant.PROGRAMS, metavar="NAME")
+    parser.add_argument("--programs", nargs="+", choices=[*plant.PROGRAMS, *plant.HEALTHY], metavar="NAME")
     parser.add_argument("--seeds", type=int, default=1, help="trials of each kind in each program")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--watch", type=float, default=40.0, help="seconds in which it is to be named")

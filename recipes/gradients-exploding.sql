@@ -36,6 +36,10 @@
 -- value = 3.0
 -- unit = "times the highest before"
 -- source = "ours: norms of small batches have heavy tails"
+-- [parameters.fallen]
+-- value = 0.1
+-- unit = "ratio of what the loss has fallen by"
+-- source = "ours, as in loss-spike: a loss that gives back less than a tenth of what was learned did not suffer"
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
@@ -93,8 +97,9 @@ WITH adversarial AS (
     SELECT CASE WHEN COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) THEN true
         WHEN ANY_VALUE(holds) THEN MEDIAN(loss) FILTER (step > last - 50) >= MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1)
         -- A batch that is hard has a large loss and a large gradient itself: what counts is whether those after it suffer.
-        ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 20) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1) END AS suffered
-    FROM losses, (SELECT MAX(step) AS last FROM losses)
+        ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1)
+            + $fallen * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0) END AS suffered
+    FROM losses, (SELECT MAX(step) AS last FROM losses), (SELECT MEDIAN(loss) AS first FROM (SELECT loss FROM python.steps WHERE isfinite(loss) ORDER BY step LIMIT 10))
 ), worst AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1

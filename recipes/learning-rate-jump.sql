@@ -41,9 +41,19 @@
 --     AND NOT EXISTS (SELECT 1 FROM probe.actions a WHERE a.action = 'lr' AND a.step BETWEEN before.step - 2 AND before.last) THEN $times * before END AS high
 -- FROM before, (SELECT MIN(ms) AS fell FROM (SELECT ms, lr < LAG(lr) OVER (ORDER BY i) AS less FROM rates) WHERE less)
 -- '''
-WITH seen AS (
+WITH looks AS (
+    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
+        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
+    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
+), newest AS (
+    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
+), training AS (
+    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
+    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
+        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
+), seen AS (
     SELECT step, lr, loss, LAG(lr) OVER w AS before, MAX(lr) OVER (ORDER BY step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest
-    FROM python.steps WHERE lr IS NOT NULL WINDOW w AS (ORDER BY step)
+    FROM python.steps, training WHERE lr IS NOT NULL AND step >= begun WINDOW w AS (ORDER BY step)
 ), rises AS (
     SELECT *, lr > before AS rises FROM seen WHERE before IS NOT NULL
 ), quiet AS (

@@ -17,7 +17,7 @@
 --   "probe {endpoint} lr --scale {scale:.1g}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "`info` where the updates are large or the weights grew tenfold but the loss did not rise, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
+-- false_positives = "`info` where the updates are large or the weights grew tenfold but the loss did not rise, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, but for RMSprop's, which are larger than the rate whatever it is"
 -- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
 -- [parameters.limit]
 -- value = 0.1
@@ -35,6 +35,14 @@
 -- value = 0.6
 -- unit = "ratio of the first loss"
 -- source = "ours: a loss that has fallen by so much is learned in spite of one large step"
+-- [parameters.settled]
+-- value = 30
+-- unit = "steps"
+-- source = "torch: RMSprop divides by a mean of squares that begins at 0 and is not corrected for it; at alpha 0.99 its first update is 10 times the rate, and that of step 30 twice"
+-- [parameters.least_rms]
+-- value = 1e-3
+-- unit = "root mean square of a parameter"
+-- source = "ours: weights are initialized with 0.02 and more; half of the parameters of a BERT are biases that begin at 0, next to which any update is large"
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -44,10 +52,20 @@ WITH adversarial AS (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
         OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
     FROM python.steps
+), looks AS (
+    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
+        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
+    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
+), newest AS (
+    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
+), training AS (
+    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
+    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
+        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
 ), updates AS (
     -- Beside the size that the parameter began with: next to weights that have shrunk to nothing, any update is large.
     SELECT * REPLACE (COALESCE(update_ratio * weight_norm / NULLIF(GREATEST(weight_norm, first), 0), update_ratio) AS update_ratio) FROM (
-        SELECT *, FIRST_VALUE(weight_norm IGNORE NULLS) OVER (PARTITION BY param ORDER BY step) AS first FROM python.gradients)
+        SELECT *, FIRST_VALUE(weight_norm IGNORE NULLS) OVER (PARTITION BY param ORDER BY step) AS first FROM python.gradients, training WHERE step >= begun)
 ), steps AS (
     SELECT DISTINCT step FROM updates WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
 ), seen AS (
@@ -59,21 +77,21 @@ WITH adversarial AS (
 ), phase AS (
     SELECT *, CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
         CASE WHEN last < 1000 THEN 1e-2 WHEN last < 10000 THEN 1e-3 ELSE 1e-4 END AS high FROM now
+), optimizer AS (
+    SELECT ARG_MAX(optimizer, t_ns) AS name, COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
 ), worst AS (
-    SELECT step AS worst_step, MEDIAN(update_ratio) AS worst FROM updates
-    WHERE isfinite(update_ratio) AND numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 2000
+    SELECT step AS worst_step, MEDIAN(update_ratio) AS worst FROM updates, optimizer
+    WHERE isfinite(update_ratio) AND numel >= 64 AND COALESCE(first >= $least_rms * SQRT(numel), true) AND (step >= $settled OR name IS DISTINCT FROM 'RMSprop') AND step > (SELECT MAX(step) FROM python.gradients) - 2000
     GROUP BY step HAVING COUNT(*) >= 5 AND MEDIAN(update_ratio) > $limit ORDER BY worst DESC LIMIT 1
 ), grown AS (
     SELECT MEDIAN(now / first) AS grown, COUNT(*) AS params FROM (
-        SELECT ARG_MAX(weight_norm, step) AS now, ARG_MIN(weight_norm, step) AS first FROM python.gradients
-        WHERE weight_norm > 0 AND isfinite(weight_norm) AND numel >= 16 GROUP BY param HAVING COUNT(*) >= 3)
+        SELECT ARG_MAX(weight_norm, step) AS now, ARG_MIN(weight_norm, step) AS first FROM updates
+        WHERE weight_norm > 0 AND isfinite(weight_norm) AND numel >= 16 AND COALESCE(updates.first >= $least_rms * SQRT(numel), true) GROUP BY param HAVING COUNT(*) >= 3)
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
-    FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)
+    FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps, training WHERE isfinite(loss) AND step >= begun ORDER BY step DESC LIMIT 300)
 ), best AS (
-    SELECT MIN(level) AS loss_best, ARG_MIN(level, part) AS loss_first FROM (SELECT step // 20 AS part, MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) GROUP BY part)
-), optimizer AS (
-    SELECT COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
+    SELECT MIN(level) AS loss_best, ARG_MIN(level, part) AS loss_first FROM (SELECT step // 20 AS part, MEDIAN(loss) AS level FROM python.steps, training WHERE isfinite(loss) AND step >= begun GROUP BY part)
 ), judged AS (
     SELECT losses.*, loss_best, adaptive, NOT adversarial.yes AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
         -- A step can be large beside what a parameter began with, and right: then the loss falls.

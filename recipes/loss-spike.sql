@@ -10,6 +10,7 @@
 --   "since then: {later:.4g} (median of the last {later_steps} steps)",
 --   "gradient norm at step {step}: {grad_norm:.3g}, usual {usual_norm:.3g}",
 --   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
+--   "each sample of the model's input was {was} before, and is {became} since: that the loss rises is to be expected",
 --   "{spikes} such jumps since step {oldest}",
 -- ]
 -- next = [
@@ -18,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a harder part of the data; loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a harder part of the data (`info` where the model's inputs have another shape since); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- [parameters.sigmas]
 -- value = 6.0
@@ -70,9 +71,19 @@
 WITH moving AS (
     -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
     SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
+), looks AS (
+    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
+        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
+    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
+), newest AS (
+    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
+), training AS (
+    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
+    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
+        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
 ), seen AS (
-    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps
-    WHERE isfinite(loss)
+    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps, training
+    WHERE isfinite(loss) AND step >= begun
 ), before AS (
     SELECT *, COUNT(*) OVER w AS known, MEDIAN(loss) OVER w AS usual, 1.4826 * MAD(loss) OVER w AS spread,
         QUANTILE_CONT(loss, 0.98) OVER w AS highest
@@ -81,11 +92,22 @@ WITH moving AS (
     SELECT *, step - LAG(step) OVER (ORDER BY step) AS gap FROM before
     WHERE known >= $enough AND loss - usual > $sigmas * GREATEST(spread, 0.002 * ABS(usual))
         AND loss - usual > $beyond * (highest - usual)
-        AND loss - usual > $fallen * GREATEST((SELECT MEDIAN(loss) FROM (SELECT loss FROM python.steps WHERE isfinite(loss) ORDER BY step LIMIT 10)) - usual, 0)
+        AND loss - usual > $fallen * GREATEST((SELECT MEDIAN(loss) FROM (SELECT loss FROM seen ORDER BY step LIMIT 10)) - usual, 0)
 ), starts AS (
     SELECT * FROM high WHERE gap IS NULL OR gap > 50
 ), spike AS (
     SELECT *, GREATEST(usual + $recovered * ABS(usual), usual + 3 * spread) AS level FROM starts ORDER BY step DESC LIMIT 1
+), shapes AS (
+    -- Of the model's input, but for the first dimension: batches differ in size.
+    SELECT regexp_replace(shape, '^\[[0-9]+,? ?', '[') AS shape, i.step < spike.step AS earlier, ROW_NUMBER() OVER (PARTITION BY i.step < spike.step ORDER BY ABS(i.step - spike.step)) AS near
+    FROM python.model_inputs i, spike WHERE NOT COALESCE(gradless, false) AND module <> 'batch' AND name = (SELECT MIN(name) FROM python.model_inputs WHERE module <> 'batch')
+), inputs AS (
+    -- A curriculum, or larger pictures: one shape before, another one since. Where the shape went up before and has not been looked at since, it may have again.
+    SELECT MIN(shape) FILTER (earlier AND near <= 3) AS was, MIN(shape) FILTER (NOT earlier AND near <= 3) AS became,
+        COALESCE(MIN(shape) FILTER (earlier AND near <= 3) = MAX(shape) FILTER (earlier AND near <= 3)
+            AND CASE WHEN COUNT(*) FILTER (NOT earlier) = 0 THEN COUNT(DISTINCT shape) > 1
+                ELSE MIN(shape) FILTER (NOT earlier AND near <= 3) = MAX(shape) FILTER (NOT earlier AND near <= 3)
+                    AND MIN(shape) FILTER (NOT earlier AND near <= 3) <> MIN(shape) FILTER (earlier AND near <= 3) END, false) AS other FROM shapes
 ), later AS (
     SELECT MEDIAN(loss) AS later, COUNT(*) AS later_steps FROM (
         SELECT loss FROM seen WHERE step > (SELECT step FROM spike) ORDER BY step DESC LIMIT 20)
@@ -106,9 +128,10 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     (loss - usual) / GREATEST(spread, 0.002 * ABS(usual)) AS sigmas_above,
     CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
-    CASE WHEN moving.yes OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
+    CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
+    CASE WHEN moving.yes OR inputs.other OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
         WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged, moving
+FROM judged, moving, inputs
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough

@@ -50,10 +50,20 @@
 -- source = "ours: a thread that waits for a CPU for half of the time runs when others let it; only more CPU time in each step is the job's own doing then"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
+), looks AS (
+    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
+        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
+    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
+), newest AS (
+    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
+), training AS (
+    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
+    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
+        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
 ), seen AS (
     SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, data_s, forward_s, backward_s, optimizer_s, comm_s, other_s, tokens,
-        (last - step) // $block AS ago, t_ns FROM python.steps, ends
-    WHERE step > first + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
+        (last - step) // $block AS ago, t_ns FROM python.steps, ends, training
+    WHERE step > GREATEST(ends.first, begun) + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
 ), blocks AS (
     SELECT ago, ago < $recent // $block OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(wall_s, $quick) AS wall, MEDIAN(tokens) AS tokens FROM seen, ends GROUP BY ago HAVING COUNT(*) >= $block / 2
 ), now AS (
@@ -91,10 +101,12 @@ WITH ends AS (
         COALESCE(busy > 1.3 * busy_before + 1 AND busy > 0.5 * busy_before * sides.times, false)
             OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - 1 / sides.times), false)
             OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(sides.times) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
-            OR COALESCE(waited >= $starved AND COALESCE(sides.times * own / own_before < SQRT(sides.times), true), false) AS machine, waited_before, waited, own_before, own, others_before, others
+            OR COALESCE(waited >= $starved AND COALESCE(cost < SQRT(sides.times) * cost_before, true), false) AS machine, waited_before, waited, own_before, own, others_before, others
     FROM sides LEFT JOIN worst ON true, change, now, old, steady, (
         SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy, AVG(runnable) FILTER (m.step >= change.step) >= AVG(runnable) FILTER (m.step < change.step) AS wanted,
             MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited,
+            (MAX(cpu_ns) FILTER (m.step < change.step) - MIN(cpu_ns) FILTER (m.step < change.step)) / NULLIF(MAX(m.step) FILTER (m.step < change.step) - MIN(m.step) FILTER (m.step < change.step), 0) AS cost_before,
+            (MAX(cpu_ns) FILTER (m.step >= change.step) - MIN(cpu_ns) FILTER (m.step >= change.step)) / NULLIF(MAX(m.step) FILTER (m.step >= change.step) - MIN(m.step) FILTER (m.step >= change.step), 0) AS cost,
             AVG(own) FILTER (m.step < change.step) AS own_before, AVG(own) FILTER (m.step >= change.step) AS own, AVG(others) FILTER (m.step < change.step) AS others_before, AVG(others) FILTER (m.step >= change.step) AS others
         FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited, (cpu_ns - LAG(cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS own,
             (machine_cpu_ns - cpu_ns - LAG(machine_cpu_ns - cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS others FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)

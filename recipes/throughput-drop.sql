@@ -51,9 +51,19 @@
 -- '''
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
+), looks AS (
+    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
+        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
+    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
+), newest AS (
+    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
+), training AS (
+    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
+    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
+        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
 ), seen AS (
     SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, forward_s, backward_s, optimizer_s, data_s, other_s, t_ns, (last - step) // $block AS ago
-    FROM python.steps, ends WHERE step > first + 10 AND NOT COALESCE(sampled, false)
+    FROM python.steps, ends, training WHERE step > GREATEST(ends.first, begun) + 10 AND NOT COALESCE(sampled, false)
 ), blocks AS (
     SELECT ago, ago < 3 OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(size / wall_s, 0.8) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward, MEDIAN(optimizer_s) AS optimizer, MEDIAN(data_s) AS data, MEDIAN(other_s) AS other FROM seen, ends
     WHERE size IS NOT NULL AND wall_s > 0 GROUP BY ago HAVING COUNT(*) >= $block / 2
@@ -75,6 +85,8 @@ WITH ends AS (
     SELECT *, COALESCE(busy > 1.3 * busy_before + 1, false) AS busier FROM (
         SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy, AVG(runnable) FILTER (m.step >= change.step) >= AVG(runnable) FILTER (m.step < change.step) AS wanted,
             MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited,
+            (MAX(cpu_ns) FILTER (m.step < change.step) - MIN(cpu_ns) FILTER (m.step < change.step)) / NULLIF(MAX(m.step) FILTER (m.step < change.step) - MIN(m.step) FILTER (m.step < change.step), 0) AS cost_before,
+            (MAX(cpu_ns) FILTER (m.step >= change.step) - MIN(cpu_ns) FILTER (m.step >= change.step)) / NULLIF(MAX(m.step) FILTER (m.step >= change.step) - MIN(m.step) FILTER (m.step >= change.step), 0) AS cost,
             AVG(own) FILTER (m.step < change.step) AS own_before, AVG(own) FILTER (m.step >= change.step) AS own, AVG(others) FILTER (m.step < change.step) AS others_before, AVG(others) FILTER (m.step >= change.step) AS others
         FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited, (cpu_ns - LAG(cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS own,
             (machine_cpu_ns - cpu_ns - LAG(machine_cpu_ns - cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS others FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)
@@ -82,7 +94,7 @@ WITH ends AS (
     SELECT COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 1 + 0.3 * (old.rate / now.rate - 1), false) OR busier AS alike,
         busier AND busy > 0.5 * busy_before * old.rate / now.rate OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - now.rate / old.rate), false)
             OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(old.rate / now.rate) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
-            OR COALESCE(waited >= $starved AND COALESCE(old.rate / now.rate * own / own_before < SQRT(old.rate / now.rate), true), false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
+            OR COALESCE(waited >= $starved AND COALESCE(cost < SQRT(old.rate / now.rate) * cost_before, true), false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
 )
 SELECT NULL AS unknown, change.step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,

@@ -63,6 +63,15 @@ def test_the_reader_is_still_one_function_that_can_be_pickled_unless_the_job_has
     monkeypatch.undo()
 
 
+def test_an_optimizer_that_is_handed_its_own_state_before_any_step_has_resumed_nothing(
+    watched: tuple[Resumption, Training, Any]
+) -> None:
+    resumption, training, _ = watched
+    state = training.optimizer.state_dict()
+    training.optimizer.load_state_dict(state)  # as Accelerate does, to move it to a device
+    assert dict(resumption.facts()) == {}
+
+
 def test_what_is_loaded_before_the_first_step_is_told_from_what_the_file_holds(
     watched: tuple[Resumption, Training, Any], tmp_path: Path
 ) -> None:

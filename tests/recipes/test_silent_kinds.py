@@ -31,3 +31,7 @@ def in_its_programs(kind: dict[str, Any]) -> None:
             for pattern in kind.get(field, []) + planted.get(field, []):
                 re.compile(pattern)
         assert kind["name"] not in plant.edited(program, planted["edits"]), "the text says what is wrong"
+
+
+def test_every_healthy_program_is_there_and_no_other() -> None:
+    assert sorted(path.stem for path in plant.HEALTHY_FOLDER.glob("*.py")) == sorted(plant.HEALTHY)

@@ -25,13 +25,17 @@ VALUES = {
     "allocated": "step, greatest(reserved_bytes, peak_allocated_bytes) AS value FROM process.memory",
 }
 NO_LEVEL = {
+    "a second training begins, of another loss, with an optimizer of its own": "another training",
+    "a new fold: the same model anew, and its optimizer": "another training",
+    "a new fold, with an optimizer and a schedule of its own": "another training",
     "they grow from step to step": "judged against a time long ago",
     "it became NaN on the way": "not a number on any side",
     "the norm grew 20,000 steps ago, and the loss has fallen since": "it did no harm",
     "0 on the last step alone": "it lasted a step",
     "pauses for evaluation": "they lasted a step each",
 }
-"""Cases in which more than a level decides: then recipe and zone differ, and the page says that they may."""
+"""Cases in which more than a level decides, or where one training ends and another begins: then
+recipe and zone differ, and the page says that they may."""
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,12 @@ PROGRAMS = (
     "reviews_gru", "metric_learning", "two_tower", "detector", "forecaster", "sparse_autoencoder", "a2c_grid",
     *DISTRIBUTED,
 )
+HEALTHY_FOLDER = HERE.parent / "healthy"
+HEALTHY = (
+    "curriculum", "diffusion", "distillation", "fine_tuning", "k_fold", "lbfgs_physics", "mixture_of_experts",
+    "multitask", "ppo", "recommender", "swa_forecast", "two_towers",
+)
+"""Programs in which nothing is planted: they do on purpose what looks like a fault."""
 
 
 class Script(NamedTuple):
@@ -64,7 +70,8 @@ def symptoms() -> list[str]:
 
 def edited(program: str, edits: list[list[str]]) -> str:
     """The program's text after the edits; ValueError when one does not apply exactly once."""
-    text = (HERE / f"{program}.py").read_text()
+    folder = HEALTHY_FOLDER if program in HEALTHY else HERE
+    text = (folder / f"{program}.py").read_text()
     for old, new in edits:
         if text.count(old) != 1:
             raise ValueError(f"{program}: {text.count(old)} places for {old!r}")
@@ -110,7 +117,7 @@ def main() -> None:
     """Plant, and become the program."""
     as_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_is)
-    parser.add_argument("program", nargs="?", choices=PROGRAMS)
+    parser.add_argument("program", nargs="?", choices=[*PROGRAMS, *HEALTHY])
     parser.add_argument("--fault", default="", metavar="KIND")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0, help="0: until it is stopped")

@@ -125,7 +125,9 @@ class Resumption:
                     self._matches.clear()
                 self._matches[id(module)] = (name, references, len(state), matched, missing)
 
-    def _optimizer(self, _: Any, optimizer: Any, *__: Any) -> None:
+    def _optimizer(self, _: Any, optimizer: Any, given: Any = None, *__: Any) -> None:
+        if isinstance(given, dict) and not given.get("state"):
+            return  # no step has left anything in it: Accelerate hands each optimizer its own state
         self._found["loaded.optimizer"] = type(optimizer).__name__
         groups = attributes(optimizer).get("param_groups")
         rate = plain(groups[0].get("lr")) if isinstance(groups, list) and groups else None
