@@ -160,7 +160,8 @@ class Recordings:
 
     def _other_files(self) -> None:
         self.other = self.directory / "other"
-        shutil.copytree(recipes.built_in_folder(), self.other / "recipes")
+        own_recipes = shutil.ignore_patterns("fleet")  # their files are read like these
+        shutil.copytree(recipes.built_in_folder(), self.other / "recipes", ignore=own_recipes)
         for name in ("token", "token.viewer"):
             tokens.load_token("", self.other / name)
         store = Store(self.other)
