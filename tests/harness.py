@@ -244,6 +244,10 @@ class Job:
         """Exit code, once it has ended."""
         return self._process.wait(PATIENCE_S)
 
+    def status(self) -> int | None:
+        """Exit code if it has ended."""
+        return self._process.poll()
+
     def kill(self) -> None:
         """SIGKILL for the program and its children (they share its session)."""
         with contextlib.suppress(ProcessLookupError):

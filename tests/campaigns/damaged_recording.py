@@ -45,7 +45,10 @@ PARTS = (
 )
 """What is damaged, the more often the oftener it stands here."""
 _JOBS = ("gpt_in_main", "gpt_with_schedule")
-_SETTINGS = {"PROBE_SEAL_INTERVAL_S": "3600", "PROBE_MODULES_INTERVAL": "10", "PROBE_RINGS_BYTES": "3M"}
+_SETTINGS = {
+    "PROBE_SEAL_INTERVAL_S": "3600", "PROBE_MODULES_INTERVAL": "10", "PROBE_RINGS_BYTES": "3M",
+    "PROBE_SAMPLE_HZ": "0.2",  # on a busy machine the stacks of each second would not fit these rings
+}
 LONG_AGO_S = 1_700_000_000
 _MEMORY_BYTES = 512 << 20
 _LIMIT = 100_000
@@ -160,7 +163,8 @@ class Recordings:
 
     def _other_files(self) -> None:
         self.other = self.directory / "other"
-        shutil.copytree(recipes.built_in_folder(), self.other / "recipes")
+        own_recipes = shutil.ignore_patterns("fleet")  # their files are read like these
+        shutil.copytree(recipes.built_in_folder(), self.other / "recipes", ignore=own_recipes)
         for name in ("token", "token.viewer"):
             tokens.load_token("", self.other / name)
         store = Store(self.other)

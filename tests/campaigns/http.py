@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -43,6 +44,8 @@ PROGRAM = "holds_secrets"
 ROLES = ("viewer", "operator", "nobody")
 NOT_TRIED = frozenset({"/v1/detach", "/metrics"})
 """The agent would leave; and text, which has no shape in the description."""
+CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""What no action ends a job with."""
 EXPLAINED = frozenset({503, 504})
 """No answer for a reason that is told: a query that ended its process, an agent that does not answer."""
 
@@ -81,7 +84,7 @@ class Target:
 
     def see_to_the_job(self) -> None:
         """Start it again when an action has ended it."""
-        if not os.path.exists(f"/proc/{self.job.pid}/fd"):
+        if self.job.status() is not None:
             self.job.kill()
             self.job = self._job()
 
@@ -111,6 +114,9 @@ def main() -> int:
                 schema.round(number)
             else:
                 _parser_round(campaign, target, number)
+            status = target.job.status()
+            if status is not None and -status in CRASHES:
+                campaign.found(number, f"the job died: {signal.Signals(-status).name}, {target.job.errors()}")
             if target.server.poll() is not None:
                 campaign.found(number, f"the server ended ({target.server.returncode})")
                 break

@@ -73,9 +73,9 @@ LONG = "long"
 (`test_declarations`)."""
 CHECKOUT: dict[str, tuple[str, str]] = {
     "./bench/demo": ("DEMO_SIZE=tiny DEMO_TRAINS_S=2 REST_S=0.1 ./bench/demo", ITS_OWN),
-    "./tests/run": ("./tests/run --collect-only -q tests/docs", LONG),  # every day by whoever runs the tests
-    "./tests/run --quick": ("./tests/run --quick", LONG),
-    "./tests/run -k hook": ("./tests/run --collect-only -q -k hook tests/startup", LONG),
+    "./tests/run": ("./tests/run --collect-only -q tests/docs", ITS_OWN),  # every day by whoever runs tests
+    "./tests/run --quick": ("./tests/run --quick", ITS_OWN),
+    "./tests/run -k hook": ("./tests/run --collect-only -q -k hook tests/startup", ITS_OWN),
     ".venv/bin/ruff check": ("ruff check tests/docs", ""),
     ".venv/bin/mypy": ("mypy cli/probe_cli/core/exit_codes.py", LONG),
     ".venv/bin/pytest tests/cli": ("pytest --collect-only -q tests/cli", LONG),

@@ -26,17 +26,18 @@ def digest() -> str:
     return f"{found:08x}"
 
 
-def build() -> str:
-    """Compile the library. Returns the problem, empty if there is none."""
+def build(library: Path = LIBRARY, headers: Path | None = None) -> str:
+    """Compile the library with this Python's headers, or those in another folder. Returns the problem, empty
+    if there is none."""
     import sysconfig  # not in the job, which only asks for the digest
 
-    headers = Path(sysconfig.get_path("include"))
+    headers = headers or Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").is_file():
         return f"Python's headers are not installed ({headers}/Python.h)"
     flags = (*FLAGS, f'-DPROBE_SOURCES="{digest()}"', f"-I{headers}")
-    problem = compile_to(LIBRARY, flags, sorted(HERE.glob("*.c")))
+    problem = compile_to(library, flags, sorted(HERE.glob("*.c")))
     if not problem:
-        LIBRARY.chmod(0o755)  # other users may import it
+        library.chmod(0o755)  # other users may import it
     return problem
 
 

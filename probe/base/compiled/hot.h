@@ -24,6 +24,11 @@
 #error "without the GIL the plain source runs"
 #endif
 
+/* The headers of 3.12 and later do not count this reference, since None is immortal there. Before 3.12 it is not,
+   and a job would end when None has lost its last one. */
+#undef Py_RETURN_NONE
+#define Py_RETURN_NONE return Py_NewRef(Py_None)
+
 #define NULL_INTEGER INT64_MIN
 #define NULL_DOUBLE (-DBL_MAX)
 #define NULL_BOOLEAN (-1)
