@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from probe.job.instruments.core.object_access import attributes
+from probe.job.introspection import python_frames
 from probe.recording.layout import NULL_INTEGER
 
 LAST = 64
@@ -146,7 +147,7 @@ def _variables(generator: Any, kind: str) -> dict[str, Any]:
     frame = getattr(generator, "gi_frame", None)
     if frame is None:
         return {}
-    held = dict(frame.f_locals)
+    held = python_frames.variables(frame)
     own = type(held.get("self"))
     return held if own.__name__ == kind and own.__module__ == _TORCHS else {}
 
