@@ -23,6 +23,8 @@ from torch.nn import functional
 from ledger import Ledger, options
 
 SCALE = 1024.0
+FACTOR_KNOWN = 8
+"""Steps after which probe has measured what it follows from backward to the update."""
 
 
 class Reference:
@@ -56,18 +58,23 @@ def figures(gradient: Any, factor: float) -> list[float]:
     ]
 
 
-def sample_each_step(parameters: list[Any]) -> Callable[[], None]:
-    """Have probe sample each step, when it is here; the answer waits until it knows the parameters' names."""
+def sample_each_step(parameters: list[Any], kind: str) -> Callable[[int], None]:
+    """Have probe sample each step, when it is here. The answer, asked with the steps made, waits until it knows
+    the parameters' names, and whether clipped gradients have the scaler's factor."""
     lifecycle: Any = sys.modules.get("probe.job.agent.lifecycle")
     agent = lifecycle.agent_here() if lifecycle is not None else None
     if agent is None:
-        return lambda: None
+        return lambda steps: None
     gradients = agent.instruments.gradients
     gradients.fixed_interval = gradients.norm.fixed_interval = 1
 
-    def wait() -> None:
+    known = {3: lambda: all(map(gradients.names.of, parameters))}
+    if kind == "scaled_clip":
+        known[FACTOR_KNOWN] = lambda: gradients.norm.scale_left is not None
+
+    def wait(steps: int) -> None:
         deadline = time.monotonic() + 30
-        while not all(map(gradients.names.of, parameters)) and time.monotonic() < deadline:
+        while steps in known and not known[steps]() and time.monotonic() < deadline:
             time.sleep(0.01)
 
     return wait
@@ -90,7 +97,7 @@ def main() -> None:
     other = nn.Linear(8, 1)
     critic = torch.optim.SGD(other.parameters(), lr=0.1)
     called = [model, other] if kind == "gan" else [model]
-    wait = sample_each_step([parameter for one in called for parameter in one.parameters()])
+    wait = sample_each_step([parameter for one in called for parameter in one.parameters()], kind)
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=kind.startswith("scaled"))
     reference = Reference(model)
     critics = Reference(other)
@@ -141,8 +148,7 @@ def main() -> None:
 
             reference.around(step, plain)
         ledger.step()
-        if ledger.steps == 3:
-            wait()
+        wait(ledger.steps)
     ledger.extra = {"reference": reference.rows, "norms": reference.norms, "critics": critics.rows}
     ledger.finish(model, other)
 
