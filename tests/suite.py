@@ -1,5 +1,5 @@
 """Runs every test, for `tests/run`: first those that may run side by side, then, one at a time, those that
-hold deadlines, and on the time that these leave idle those of pure code.
+hold deadlines, and on the time that these leave idle those that wait for nothing.
 
 The type checker runs on idle time from the start, and says what it found at the end. What failed is repeated
 alone, once. A test that then passes is flaky, a defect: it is listed by name and counted at the end.
@@ -35,6 +35,12 @@ QUICK = (
     "tests/server/test_cut_answers.py", "tests/server/test_ends.py", "tests/server/test_run_incidents.py",
 )
 """Tests of pure code: linter and types before them, and all of it within 90 s."""
+UNHURRIED = (
+    *QUICK, "tests/archive/test_compaction.py", "tests/cli/test_reference.py", "tests/client/test_answer.py",
+    "tests/control/test_checkpoint_ranks.py", "tests/fleet/test_questions.py",
+    "tests/instruments/test_graph_shape.py", "tests/server/test_segments.py", "tests/startup/test_hook.py",
+)
+"""They compute and wait for nothing, so beside others they take time from those that hold deadlines."""
 
 
 class Phase(NamedTuple):
@@ -56,12 +62,12 @@ def files_with(mark: str) -> tuple[str, ...]:
     ))
 
 
-SIDE_BY_SIDE = Phase("not campaign and not alone", 6, without=QUICK)
-"""More at once than there are cores: tests wait for jobs most of the time."""
+SIDE_BY_SIDE = Phase("not campaign and not alone", 4, without=UNHURRIED)
+"""More at once than there are cores, since tests wait for jobs; each more costs the imports of all tests."""
 ALONE = Phase("alone and not campaign", 0, files_with("alone"))
 """In pytest's own process."""
-PURE = Phase("not campaign and not alone", 2, QUICK, cache=".pytest_cache/pure")
-"""They wait for nothing, so they cost the others their time; beside those that run alone there is enough."""
+IN_IDLE_TIME = Phase("not campaign and not alone", 2, UNHURRIED, cache=".pytest_cache/unhurried")
+"""Beside tests that run alone, and wait, there is time enough."""
 
 
 def command(phase: Phase, *words: str) -> list[str]:
@@ -101,20 +107,20 @@ def run(phase: Phase) -> tuple[int, set[str]]:
     return once_more(phase, subprocess.run(all_of(phase), cwd=ROOT, check=False).returncode)
 
 
-def run_all(phases: Sequence[Phase], pure: Phase | None = None) -> int:
-    """The worst exit status of phases, one after the other, and of `pure`, on the time that the last of them
+def run_all(phases: Sequence[Phase], idle: Phase | None = None) -> int:
+    """The worst exit status of phases, one after the other, and of `idle`, on the time that the last of them
     leaves idle; says at the end which tests were flaky."""
     *before, last = phases
     results = [run(phase) for phase in before]
-    if pure is None:
+    if idle is None:
         results.append(run(last))
     else:
-        with on_idle_time(all_of(pure)) as process:
+        with on_idle_time(all_of(idle)) as process:
             results.append(run(last))
             take_all_time(process)
             said, _ = process.communicate()
         sys.stderr.write(said.decode())
-        results.append(once_more(pure, process.returncode))
+        results.append(once_more(idle, process.returncode))
     flaky = sorted(set().union(*(names for _, names in results)))
     for name in flaky:
         sys.stderr.write(f"flaky: {name} failed once and passed when it was repeated\n")
@@ -125,11 +131,18 @@ def run_all(phases: Sequence[Phase], pure: Phase | None = None) -> int:
 def compile_tests() -> None:
     """In a fresh clone, compile the test files once: else all workers do so, each for itself, as they import
     the same files at the same time."""
-    if not any(ROOT.glob("tests/*/__pycache__/test_*.pyc")):
-        subprocess.run(
-            [sys.executable, "-m", "pytest", "--collect-only", "-qq"], cwd=ROOT, check=False,
-            stdout=subprocess.DEVNULL,
+    if any(ROOT.glob("tests/*/__pycache__/test_*.pyc")):
+        return
+    files = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob("tests/**/test_*.py"))
+    halves = [
+        subprocess.Popen(
+            [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", *half],
+            cwd=ROOT, stdout=subprocess.DEVNULL,
         )
+        for half in (files[::2], files[1::2])
+    ]
+    for one in halves:
+        one.wait()
 
 
 def idle_only() -> None:
@@ -171,11 +184,11 @@ def take_all_time(process: subprocess.Popen[bytes]) -> None:
 def main() -> int:
     """Run all phases, or the quick tests; the exit status of the worst."""
     if sys.argv[1:] == ["--quick"]:
-        quick = [sys.executable, "-m", "pytest", "-q", "-n", str(PURE.workers), *QUICK]
+        quick = [sys.executable, "-m", "pytest", "-q", "-n", str(IN_IDLE_TIME.workers), *QUICK]
         return subprocess.run(quick, cwd=ROOT, check=False).returncode
     with on_idle_time([sys.executable, "-m", "mypy"]) as types:
         compile_tests()
-        status = run_all([SIDE_BY_SIDE, ALONE], PURE)
+        status = run_all([SIDE_BY_SIDE, ALONE], IN_IDLE_TIME)
         take_all_time(types)
         said, _ = types.communicate()
     sys.stderr.write(f"mypy: {said.decode()}")

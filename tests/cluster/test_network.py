@@ -97,6 +97,7 @@ def test_the_command_on_one_host_shows_all_and_goes_straight_to_another(pair: Ru
     assert straight.returncode == 0, straight.stderr
 
 
+@pytest.mark.campaign
 def test_a_trace_has_one_time_line_and_a_bundle_the_rows_of_both_hosts(pair: Running, tmp_path: Path) -> None:
     """Both hosts have this machine's clock: the trace finds them no further apart than its error."""
     here = pair.hosts[0]

@@ -59,8 +59,8 @@ def figures(gradient: Any, factor: float) -> list[float]:
 
 
 def sample_each_step(parameters: list[Any], kind: str) -> Callable[[int], None]:
-    """Have probe sample each step, when it is here. The answer, asked with the steps made, waits until it knows
-    the parameters' names, and whether clipped gradients have the scaler's factor."""
+    """Have probe sample each step, when it is here. The answer is called with the steps made: it waits until
+    the parameters' names are known, and whether clipped gradients have the scaler's factor."""
     lifecycle: Any = sys.modules.get("probe.job.agent.lifecycle")
     agent = lifecycle.agent_here() if lifecycle is not None else None
     if agent is None:
