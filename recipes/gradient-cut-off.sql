@@ -22,21 +22,27 @@
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
+), thawed AS (
+    SELECT param, ARG_MAX(requires_grad, t_ns) AS trains, MAX(t_ns) AS t_ns FROM python.parameters GROUP BY param
 ), seen AS (
-    SELECT u.* FROM python.updates u JOIN steps USING (step)
+    -- Since the parameter trains: a part may be thawed in mid-run.
+    SELECT u.* FROM python.updates u JOIN steps USING (step) LEFT JOIN thawed USING (param) WHERE NOT COALESCE(u.t_ns < thawed.t_ns, false)
 ), params AS (
     SELECT param, ANY_VALUE(place) AS place, COUNT(DISTINCT step) AS n, MIN(step) AS step, BOOL_OR(in_graph) AS reached,
         BOOL_OR(after_backward IN ('present', 'zero') OR at_step IN ('present', 'zero')) AS gradient, COUNT(in_graph) AS walked
     FROM seen WHERE optimizer IS NOT NULL AND param IS NOT NULL GROUP BY param
 ), called AS (
     SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward' AND step >= (SELECT MIN(step) - 1000 FROM steps)
-), frozen AS (
-    SELECT param FROM python.parameters GROUP BY param HAVING NOT ARG_MAX(requires_grad, t_ns)
 ), cut AS (
     SELECT p.*, regexp_replace(param, '\.[^.]*$', '') AS owner FROM params p
-    WHERE n >= $least AND walked >= n AND NOT reached AND NOT gradient AND param NOT IN (SELECT param FROM frozen)
+    WHERE n >= $least AND walked >= n AND NOT reached AND NOT gradient AND param NOT IN (SELECT param FROM thawed WHERE NOT trains)
+), alive AS (
+    SELECT param FROM params WHERE gradient OR reached
+    UNION SELECT param FROM python.gradients WHERE norm > 0 AND step >= (SELECT MIN(step) FROM steps)
 ), found AS (
-    SELECT *, split_part(owner, '.', 1) AS module FROM cut WHERE EXISTS (SELECT 1 FROM called WHERE called.module = owner)
+    -- The outermost module of which no parameter is reached; where a module has one that is, it is not cut off.
+    SELECT *, CASE WHEN EXISTS (SELECT 1 FROM alive WHERE starts_with(alive.param, split_part(owner, '.', 1) || '.')) THEN owner ELSE split_part(owner, '.', 1) END AS module
+    FROM cut WHERE EXISTS (SELECT 1 FROM called WHERE called.module = owner) AND NOT EXISTS (SELECT 1 FROM alive WHERE starts_with(alive.param, owner || '.'))
 ), others AS (
     SELECT COUNT(*) FILTER (gradient) AS others FROM params
 )

@@ -29,8 +29,11 @@
 -- source = "practice: first layers below 1 % of the last are vanishing (that is gradient-depth); ours: a hundred-thousandth is no learning at all"
 WITH steps AS (
     SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 8
+), thawed AS (
+    SELECT param, ARG_MAX(requires_grad, t_ns) AS trains, MAX(t_ns) AS t_ns FROM python.parameters GROUP BY param
 ), seen AS (
-    SELECT g.* FROM python.gradients g JOIN steps USING (step) WHERE numel > 1
+    -- Since the parameter trains: a part may be thawed in mid-run.
+    SELECT g.* FROM python.gradients g JOIN steps USING (step) LEFT JOIN thawed USING (param) WHERE g.numel > 1 AND COALESCE(trains, true) AND NOT COALESCE(g.t_ns < thawed.t_ns, false)
 ), params AS (
     SELECT param, MIN(place) AS place, MIN(step) AS step, COUNT(*) AS n, COUNT(*) FILTER (norm IS NULL) AS missing, ANY_VALUE(numel) AS numel,
         MAX(norm) AS norm, MEDIAN(norm / SQRT(numel)) AS size, MAX(update_ratio) AS ratio, MAX(update_norm) AS moved, MIN(zero_ratio) AS zero_ratio

@@ -44,8 +44,11 @@ WITH looks AS (
         ARG_MAX(before, step) FILTER (anew) AS before, ARG_MAX(state_before, step) FILTER (anew) AS state_before,
         MAX(state_steps) AS oldest, MAX(twins) AS twins
     FROM judged GROUP BY ALL
+), models AS (
+    -- Models that follow each other in one process (folds, a sweep) have an optimizer each, and should.
+    SELECT COUNT(*) AS followed FROM (SELECT MIN(step) AS first, LAG(MAX(step)) OVER (ORDER BY number) AS before FROM python.weights GROUP BY number) WHERE first > before
 ), newest AS (
-    SELECT * FROM counted WHERE n >= $least AND anew >= $share * n AND anew >= $least AND twins = 1
+    SELECT counted.* FROM counted, models WHERE n >= $least AND anew - followed >= $share * n AND anew - followed >= $least AND twins = 1
 ), remade AS (
     SELECT ARG_MAX(number, t_ns) FILTER (name = 'optimizer.remade.times') AS times, MIN(number) FILTER (name = 'optimizer.remade.from') AS first, MAX(number) FILTER (name = 'optimizer.remade.until') AS until,
         COALESCE(MAX(value) FILTER (name = 'optimizer'), 'optimizer') AS optimizer, MAX(number) FILTER (name = 'optimizer.momentum') AS momentum

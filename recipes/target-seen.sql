@@ -14,7 +14,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "an autoencoder of tokens with a bottleneck; a model that reads the whole sequence on purpose although its targets are the next tokens; a head of its own for the token after the next, where no other predicts the next one"
+-- false_positives = "targets that are handed to the model, which shifts them itself, as a decoder does that is told the right words (`info` until the loss shows that it copies them); an autoencoder of tokens with a bottleneck; a model that reads the whole sequence on purpose although its targets are the next tokens; a head of its own for the token after the next, where no other predicts the next one"
 -- explains = ["gradients-vanishing", "train-validation-gap", "plateau"]
 -- [parameters.least]
 -- value = 3
@@ -28,6 +28,10 @@
 -- value = 0.999999
 -- unit = "correlation"
 -- source = "ours: equal but for scale and the rounding of float32"
+-- [parameters.copied]
+-- value = 0.2
+-- unit = "ratio of the first loss"
+-- source = "ours: a token that is to be predicted from itself is copied, and the loss soon falls to nothing; where it does not, the model may shift its input itself"
 WITH seen AS (
     SELECT * FROM python.loss_functions WHERE same_ratio IS NOT NULL OR column_r IS NOT NULL QUALIFY ROW_NUMBER() OVER (PARTITION BY function, layer ORDER BY step DESC) <= 8
 ), judged AS (
@@ -50,6 +54,7 @@ WITH seen AS (
     SELECT 'column ' || input_column AS subject, format('the target is part of the input: it is the same as column {} but for scale', input_column) AS fact,
         format('their correlation over the samples of a batch is {:.7f}', r) AS evidence, * FROM judged WHERE r >= $r AND input_column = other_column
 )
-SELECT NULL AS unknown, facts.*, losses.* FROM facts, losses
+SELECT NULL AS unknown, facts.* REPLACE (CASE WHEN open THEN fact || ', unless the model shifts its input' ELSE fact END AS fact), losses.*, CASE WHEN open THEN 'info' ELSE 'notice' END AS severity
+FROM facts, losses, LATERAL (SELECT subject = 'tokens' AND NOT COALESCE(loss_now < $copied * loss_first, false) AS open)
 UNION ALL BY NAME
 SELECT format('inputs and targets were compared on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM seen HAVING COUNT(DISTINCT step) < $least
