@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 import probe
 from agent.asking import listed, tell
-from harness import SERVER, Job, Place
+from harness import PATIENCE_S, SERVER, Job, Place
 from probe.base.errors import (
     ActionUnknown,
     EndpointUnknown,
@@ -33,6 +34,10 @@ def training(place: Place, fork: Callable[..., Job], monkeypatch: pytest.MonkeyP
     place.start_server()
     job = fork("scheduled", "none", "--until-told", PROBE_NAME="small", PATIENT_REST_S="0.05", **SERVER)
     job.wait_for("READY")
+    deadline = time.monotonic() + PATIENCE_S
+    while len(probe.connect("small").query(LOSSES)) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     return job
 
 

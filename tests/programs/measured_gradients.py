@@ -23,8 +23,9 @@ from torch.nn import functional
 from ledger import Ledger, options
 
 SCALE = 1024.0
-FACTOR_KNOWN = 8
-"""Steps after which probe has measured what it follows from backward to the update."""
+NAMES_KNOWN, FACTOR_KNOWN = 3, 8
+"""Steps after which to wait until probe knows the parameters' names, and whether clipped gradients still have
+the scaler's factor, which it measures on two of the steps before."""
 
 
 class Reference:
@@ -68,7 +69,7 @@ def sample_each_step(parameters: list[Any], kind: str) -> Callable[[int], None]:
     gradients = agent.instruments.gradients
     gradients.fixed_interval = gradients.norm.fixed_interval = 1
 
-    known = {3: lambda: all(map(gradients.names.of, parameters))}
+    known = {NAMES_KNOWN: lambda: all(map(gradients.names.of, parameters))}
     if kind == "scaled_clip":
         known[FACTOR_KNOWN] = lambda: gradients.norm.scale_left is not None
 

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 import emulated_device
 from ledger import Ledger, digest, options
-from measured_gradients import sample_each_step
+from measured_gradients import NAMES_KNOWN, sample_each_step
 
 HELD_FROM, HELD_TO = 6, 10
 WIDTH = 16
@@ -54,7 +54,7 @@ def main() -> None:
     data = torch.randn(8, 32, WIDTH)
     model = Net().to(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    wait = sample_each_step(list(model.parameters()))
+    wait = sample_each_step(list(model.parameters()), "plain")
     losses: list[torch.Tensor] = []
     norms: list[torch.Tensor] = []
     batch = [one.to(kind) for one in data]
@@ -80,7 +80,7 @@ def main() -> None:
             emulated.release()
         step()
         if ledger.steps == 3:
-            wait()
+            wait(NAMES_KNOWN)
     waits = [] if emulated is None else [*emulated.waits]
     if hasattr(device, "set_sync_debug_mode"):
         device.set_sync_debug_mode("default")
