@@ -14,7 +14,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "targets that are handed to the model, which shifts them itself, as a decoder does that is told the right words (`info` until the loss shows that it copies them); an autoencoder of tokens with a bottleneck; a model that reads the whole sequence on purpose although its targets are the next tokens; a head of its own for the token after the next, where no other predicts the next one"
+-- false_positives = "targets that are the only input of a model, which shifts them itself (`info` until the loss shows that it copies them); an autoencoder of tokens with a bottleneck; a model that reads the whole sequence on purpose although its targets are the next tokens; a head of its own for the token after the next, where no other predicts the next one"
 -- explains = ["gradients-vanishing", "train-validation-gap", "plateau"]
 -- [parameters.least]
 -- value = 3

@@ -254,7 +254,9 @@ def test_targets_that_are_shifted_twice_are_told_from_the_next_tokens(turned: bo
 def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> None:
     x = TEXT[:, :-1]
     logits = Reader(lambda one: one)(x)
-    assert compared([x], F.cross_entropy(logits, x.reshape(-1)))["same"] == 1.0
+    copied = F.cross_entropy(logits, x.reshape(-1))
+    assert compared([x], copied)["same"] == 1.0
+    assert not compared([TEXT[:, :10], x], copied), "behind a source it is what a decoder is told"
     padded = TEXT.clone()
     padded[2, 9:], padded[3, 4:] = 0, 0  # most rows are full
     x, y = padded[:, :-1], padded[:, 1:]

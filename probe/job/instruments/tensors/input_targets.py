@@ -32,10 +32,11 @@ def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, ro
         whole = not given.is_floating_point() and not target.is_floating_point()
         if whole and given.dim() == 2 and given.shape[1] > 1 and given.numel() >= LEAST_TOKENS:
             found = token_shares(torch, given, target, ignored)
-            if found is not None:
-                later = _sees_later(torch, root, set(map(int, given.shape)), target.device)
-                shifted = torch.fmax(found.across, found.along)
-                return torch.stack([found.same, shifted, found.second, found.padding, none, none, later])
+            if found is None:  # what comes behind a source is what a decoder is told, which it shifts itself
+                return None
+            later = _sees_later(torch, root, set(map(int, given.shape)), target.device)
+            shifted = torch.fmax(found.across, found.along)
+            return torch.stack([found.same, shifted, found.second, found.padding, none, none, later])
         column = given.is_floating_point() and given.dim() == 2 and target.numel() == len(given)
         if column and target.is_floating_point() and len(given) >= LEAST_SAMPLES:
             return torch.stack([none, none, none, none, *_columns(given, target), none])
