@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agent.asking import tell, wait_for_names
 from agent.nursery import Nursery, forked, ready
 from harness import Place, run_probe, running
 
@@ -45,6 +46,8 @@ RARELY = {
     "workers_none", "workers_fork_persistent", "workers_spawn",
 }
 """Variants that take long and share most with another job here: in the campaign."""
+
+QUICK = {"gan", "accumulation_amp_schedule", "workers_fork"}
 
 MODULES = {"PROBE_MODULES_INTERVAL": "5"}
 
@@ -109,12 +112,16 @@ def watched(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[tuple[
             plain = alone.result()
             assert alone.let_go() == 0
             plain_errors = alone.errors()
-        command = (*JOBS[name], "--hold")
+        # Steps are sampled once the modules' names are known: a short job is over before, on a quick machine.
+        command = (*JOBS[name], "--hold", *(["--pause"] if name in QUICK else []))
         # Some in an interpreter of their own, which costs two seconds of processor time more.
         started = running(place, *command, **MODULES) if name in RARELY else ready(
             nursery, place, *command, **MODULES
         )
         with started as job:
+            if "--pause" in command:
+                wait_for_names(place, job.pid)
+                tell(job)
             found = Watched(place, job.pid, job.result(), plain)
             yield name, found
             assert figureless(job.errors()) == figureless(plain_errors), "it says something else"
