@@ -186,6 +186,7 @@ def plant(name: str, seed: int) -> Trial:
     options.append("--forever")
     place = Place()
     try:
+        place.start_server(**DEPLOYED)  # a job that dies in its first second starts none in time
         with running_ranks(place, world_size, "faulty_ranks", *options, *fault.options, **DEPLOYED) as ranks:
             began_ns = int(ranks[trial.rank].wait_for("FAULT").split()[1])
             watch(place, ranks, fault, trial, began_ns)
@@ -212,6 +213,7 @@ def clean(name: str, seed: int, seconds: float) -> list[dict[str, Any]]:
     options = ["--fault", name, "--way", way, "--forever", *CLEAN[name]]
     place = Place()
     try:
+        place.start_server(**DEPLOYED)  # a job that dies in its first second starts none in time
         with running_ranks(place, world_size, "faulty_ranks", *options, **DEPLOYED) as ranks:
             ends_s = time.monotonic() + seconds
             asked: list[dict[str, Any]] = []

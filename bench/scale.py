@@ -39,7 +39,7 @@ from probe.base.settings import Settings
 from probe.boot import launch
 from probe.server.hosts import merged_stacks
 
-JOB = "fleet"
+JOB = "many"
 FRAMES, CLASSES = 24, 40
 MERGES = ((1_024, 1.0), (131_072, 3.0))
 ONE_HOST = ((64, 1.0), (1_024, 5.0))

@@ -44,6 +44,7 @@ WITH steps AS (
         ABS(step_rms * direction - given) <= 4 / SQRT(looked_at) * added AS kept
     FROM python.updates u JOIN steps USING (step)
     WHERE optimizer IS NOT NULL AND after_backward = 'present' AND at_step = 'present' AND direction IS NOT NULL AND gradient_rms > 0 AND step_rms > 0 AND looked_at >= 16
+        AND COALESCE(in_graph, true)  -- else its gradient comes from elsewhere: a copy that is handed the gradients of the model
 ), by_step AS (
     SELECT step, COUNT(*) AS params, MEDIAN(direction) AS cosine, MAX(direction) AS most, MEDIAN(added) AS noise, STDDEV_POP(added) / AVG(added) AS scatter,
         quantile_cont(gradient_rms, 0.9) / quantile_cont(gradient_rms, 0.1) AS spread, SQRT(SUM(numel * added * added) / SUM(numel * given * given)) AS ratio, MEDIAN(ABS(inward)) AS inward, AVG(kept::INT) AS kept

@@ -19,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
--- false_positives = "a converged model: only `info` when the learning rate has decayed, the loss has fallen by 90 %, or noise would hide a slow fall"
+-- false_positives = "a converged model: only `info` when the learning rate has decayed, the loss has fallen by 90 %, nine tenths of the model are frozen, or noise would hide a slow fall"
 -- [parameters.window]
 -- value = 1000
 -- unit = "steps"
@@ -32,6 +32,10 @@
 -- value = 0.01
 -- unit = "ratio"
 -- source = "practice: mean of 100 steps at least 0.99 times that of 100 steps before"
+-- [parameters.frozen]
+-- value = 0.9
+-- unit = "ratio of the model's elements"
+-- source = "ours: a small part that trains on frozen features soon learns what it can"
 WITH adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
@@ -68,7 +72,8 @@ WITH adversarial AS (
     SELECT ANY_VALUE(function) AS function, COUNT(DISTINCT function || COALESCE(layer, '')) = 1 AND COALESCE(MAX(smoothing), 0) = 0 AND COUNT(weights_ratio) = 0 AND BOOL_AND(reduction = 'mean') AS alone,
         MEDIAN(CASE WHEN function = 'cross_entropy' THEN entropy ELSE target_std * target_std END) AS chance, MEDIAN(LN(classes)) AS uniform, MEDIAN(spread_ratio) AS spread, COUNT(*) AS looks FROM compared
 ), held AS (
-    SELECT COUNT(*) AS trainable, COUNT(optimizer) AS held FROM (SELECT ARG_MAX(requires_grad, t_ns) AS needs, ARG_MAX(optimizer, t_ns) AS optimizer FROM python.parameters GROUP BY param) WHERE needs
+    SELECT COUNT(*) FILTER (needs) AS trainable, COUNT(optimizer) FILTER (needs) AS held, SUM(numel) FILTER (NOT needs) / SUM(numel) AS frozen_ratio
+    FROM (SELECT ARG_MAX(requires_grad, t_ns) AS needs, ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(numel, t_ns) AS numel FROM python.parameters GROUP BY param)
 ), reached AS (
     SELECT COUNT(*) AS measured, COUNT(*) FILTER (norm > 0) AS reached FROM (SELECT MAX(norm) AS norm FROM python.gradients WHERE step > (SELECT MAX(step) FROM python.gradients) - 500 GROUP BY param)
 ), checked AS (
@@ -85,7 +90,7 @@ SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: 
     part * 4 AS part, start, lr, highest_lr, update_ratio, checked, chance_said AS chance,
     CASE WHEN chance_said IS NULL THEN '' WHEN spread < 1e-4 THEN '; the output does not depend on the input'
         WHEN now >= 0.97 * chance AND now <= 1.03 * GREATEST(chance, COALESCE(CASE WHEN function = 'cross_entropy' THEN uniform END, 0)) THEN '; that is the level of chance' ELSE '' END AS at_chance,
-    CASE WHEN lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start)
+    CASE WHEN lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start) OR (frozen_ratio > $frozen AND start - now > $improvement * ABS(start))
         OR 2.5 * error / SQRT(parts / 2) > 2 * $improvement * ABS(now) THEN 'info' ELSE 'notice' END AS severity
 FROM trend, ends, shape, ratio, adversarial, checked
 WHERE flat_steps >= $window AND flat_steps >= $share * n

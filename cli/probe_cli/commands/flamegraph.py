@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "probe PID flamegraph -o x.svg",
     "probe JOB flamegraph --seconds 2 -o x.speedscope.json",
-    "probe JOB flamegraph --since 1200 --until 1800",
+    "probe JOB flamegraph --since 10 --until 5000",
 )
 LIVE_S = 5
 RATE_HZ = 100
