@@ -212,8 +212,11 @@ def guard_page() -> Iterator[str]:
     """docs/guard.md, from `probe.job.snippets.guard.rules`."""
     from probe.job.snippets.guard.rules import CLASSES
 
-    yield from ["# Guard: which code `eval` may run", "", *_compared(_GUARD).splitlines(), "", "## The classes", ""]
-    yield from ["A snippet has the class of its most severe part. The answer names the lines that determine it.", ""]
+    yield from ["# Guard: which code `eval` may run", "", *_compared(_GUARD).splitlines(), ""]
+    yield from [
+        "## The classes", "",
+        "A snippet has the class of its most severe part. The answer names the lines that determine it.", "",
+    ]
     yield from _grid(("class", "meaning"), ((f"`{kind}`", means) for kind, means in CLASSES.items()))
     for kind in CLASSES:
         yield from [f"## {kind.capitalize()}", "", _GUARD_OF[kind], ""]
@@ -243,8 +246,9 @@ def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
     for (of, why), names in together.items():
         yield f"`{of}`", _code(names), why
     if kind == rules.READING:
-        yield "methods of the result of a reading call", _code(sorted(rules.PURE_METHODS)), "reads; matched by name"
-        yield "methods of objects that the snippet created", _code(sorted(rules.OWN_METHODS)), "only the snippet has them"
+        pure, own = _code(sorted(rules.PURE_METHODS)), _code(sorted(rules.OWN_METHODS))
+        yield "methods of the result of a reading call", pure, "reads; matched by name"
+        yield "methods of objects that the snippet created", own, "only the snippet has them"
     elif kind == rules.BLOCKING:
         yield "methods of objects that the snippet created", _code(sorted(rules.BLOCKING_METHODS)), "wait"
     elif kind == rules.SETTLED:
@@ -274,7 +278,7 @@ def cli_page() -> Iterator[str]:
 
     group = command_group()
     yield from ["# Command reference", "", "`probe ENDPOINT COMMAND …`; also `probe COMMAND ENDPOINT …` and `probe -t ENDPOINT COMMAND …`. "
-                "`probe` alone shows what runs and what to do next.", ""]
+                "`probe` alone lists what is running and what to do next.", ""]
     yield from _options(group)
     yield from ["## Endpoints", ""]
     yield from _grid(
@@ -309,15 +313,16 @@ def cli_page() -> Iterator[str]:
 
 def _other_words(same_as: Mapping[str, str], instead: Mapping[str, str]) -> Iterator[str]:
     """Words of other tools."""
-    yield from ["## Other words", "", "These words run the command beside them:", ""]
+    yield from ["## Aliases and unknown words", "", "These words run the command next to them:", ""]
     meant: dict[str, list[str]] = {}
     for word, command in same_as.items():
         meant.setdefault(command, []).append(f"`{word}`")
     yield from _grid(("word", "command"), ((", ".join(words), f"`{name}`") for name, words in meant.items()))
     yield from [
-        "These run nothing and are answered with what to type: " + ", ".join(f"`{word}`" for word in instead)
-        + ". So is any unknown word: with at most three commands it may have meant, and one that changes a job "
-        "only where the word can hardly mean another.",
+        "These words run nothing; `probe` answers with what to type instead: "
+        + ", ".join(f"`{word}`" for word in instead)
+        + ". For an unknown word, it suggests at most three commands that may have been meant. It suggests a "
+        "command that changes a job only if the word can hardly mean another.",
         "",
     ]
 
@@ -333,7 +338,7 @@ def _options(command: Any) -> Iterator[str]:
             words[-1] += " " + ("|".join(choices) if choices else parameter.metavar)
         rows.append(("`" + ", ".join(words) + "`", parameter.help or ""))
     if rows:
-        yield from _grid(("word", "meaning"), rows)
+        yield from _grid(("argument", "meaning"), rows)
 
 
 def main(words: Sequence[str]) -> int:
