@@ -78,7 +78,7 @@ def settings_page() -> Iterator[str]:
 
     yield from ["# Settings", ""]
     yield from [
-        "Environment variables, read once when a process starts. `probe config` shows their values.",
+        "These environment variables are read once, when a process starts. `probe config` shows their values.",
         "",
     ]
     yield from _grid(

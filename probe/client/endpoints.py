@@ -20,7 +20,7 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 FORMS: tuple[tuple[str, str], ...] = (
     ("", "the only live process"),
     ("PID", "a process on this machine"),
-    ("JOB, JOB/RANK", "a job by name, or one of its ranks; JOB@FOLDER if two folders have a script of this name"),
+    ("JOB, JOB/RANK", "a job by name, or one of its ranks; JOB@FOLDER if two folders use the name"),
     ("/PATH, ./PATH", "a recording folder"),
     ("X.tar.zst, X.tar.gz, X.tar.zst/RANK", "a bundle written by `bundle`, or one of its ranks"),
     ("DIR/server.sock, DIR/agents/PID.sock", "the server of another PROBE_DIR, or one of its processes"),

@@ -120,8 +120,8 @@ def command(
 ) -> None:
     """Query, diagnose and compare the runs of an archive.
 
-    `query` runs SQL over every table of every run; `runs` and `hosts` list runs and hosts; `report` says
-    which hosts, jobs and runs stand out; `diagnose` runs the recipes on each run; `compare` compares two runs.
+    `query` runs SQL over every table of every run; `runs` and `hosts` list them; `report` says which
+    hosts, jobs and runs stand out; `diagnose` runs the recipes on each run; `compare` compares two runs.
     """
     from probe.archive.store import open_store
     from probe.fleet.fleet_runs import Fleet, Limits, Narrowing, memory_for_queries
