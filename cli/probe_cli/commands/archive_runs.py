@@ -49,7 +49,7 @@ def command(
     ] = None,
     keep_bytes: Annotated[
         str | None,
-        typer.Option("--keep-bytes", metavar="SIZE", help="Delete the oldest runs beyond it, e.g. 2T."),
+        typer.Option("--keep-bytes", metavar="SIZE", help="Delete the oldest runs until the rest fit: 2T."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before deleting.")] = False,
 ) -> None:

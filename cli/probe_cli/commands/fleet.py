@@ -81,7 +81,7 @@ def command(
     ] = None,
     file: File = None,
     everything: Annotated[
-        bool, Option("--all", help="With diagnose, report, compare: include severity info.")
+        bool, Option("--all", help="With diagnose, report, compare: show everything.")
     ] = False,
     explain: Annotated[
         bool, Option("--explain", help="With query: show which files it would open.")
