@@ -53,14 +53,14 @@ def tables_page() -> Iterator[str]:
     from probe.recording.tables import COMMON, TABLES
 
     sources = {
-        "ring": "Written as it happens",
-        "journal": "Written as it happens",
-        "live": "Collected when a query names it",
+        "ring": "Rows are written as they happen",
+        "journal": "Rows are written as they happen",
+        "live": "Rows are collected when a query names the table",
     }
     yield from [
         "# Tables",
         "",
-        "NULL means not measured. `probe tables NAME` shows the same in a terminal.",
+        "NULL means not measured. `probe tables NAME` describes a table in the terminal.",
         "",
     ]
     yield from ["Every table also has these columns:", ""]
@@ -78,7 +78,7 @@ def settings_page() -> Iterator[str]:
 
     yield from ["# Settings", ""]
     yield from [
-        "Environment variables, read once when a process starts. `probe config` shows their values.",
+        "These environment variables are read once, when a process starts. `probe config` shows their values.",
         "",
     ]
     yield from _grid(
@@ -103,63 +103,64 @@ def verdicts_page() -> Iterator[str]:
 
 
 _GUARD = """\
-`eval` reads the syntax tree of a snippet before it runs, and watches the snippet while it runs. This
-protects a run from mistakes. It is not a sandbox: Python has none, and anyone who can reach the socket of a
-job can run code as the user who trains. File modes and tokens control access, not the guard.
+The guard checks code (a snippet) that `eval` is asked to run in a job: it reads the syntax tree before the
+snippet runs, and watches the snippet while it runs. This protects a run from mistakes. It is not a sandbox:
+Python has none, and anyone who can reach the socket of a job can run code as the user who trains. Access is
+controlled by file modes and tokens, not by the guard.
 
 ## Before it runs
 
 The guard is an allow-list: a snippet is `reading` if every call, attribute, operator and loop in it is known
-to change nothing. Everything else is `changing`, including what is merely unknown. Names are resolved to the
-objects they refer to in the job, so the guard sees through aliases (`D = dist`, `f = optimizer.step`) and
-does not mistake a method that a class of the job overrides for the library's. The guard runs nothing: no
-property, no `__getattr__`, no `__repr__`. Properties, methods and operators of any code but the standard
+to change nothing. Everything else is `changing`, including calls that are merely unknown. Names are resolved
+to the objects they refer to in the job, so the guard sees through aliases (`D = dist`, `f = optimizer.step`)
+and can tell a library's method from one that a class of the job overrides. The guard itself executes nothing:
+no property, no `__getattr__`, no `__repr__`. Properties, methods and operators of any code but the standard
 library, torch and NumPy are therefore `changing`, even if they are harmless. Such a snippet waits for the
 next step boundary.
 
-The tree is read from top to bottom. For each variable and container the guard keeps every value it is ever
-given. If a value turns up after the variable was read (in a loop, in a function), the tree is read again.
+The tree is read from top to bottom. For each variable and container, the guard tracks every value assigned to
+it. If it finds another value after the variable was read (in a loop, in a function), it reads the tree again.
 
-A snippet may change what it made itself (a list, a counter, a clone of a tensor) and still be `reading`. It
-may not change what it took from the job (an element of a list, a view of a tensor), nor its own tensors in
-ways that reach the job: `set_`, or in-place random numbers. `+=` is changing if the left side may be a
-tensor of the job. So are iterating over a `DataLoader`, a generator or a file of the job (it consumes them)
-and drawing random numbers of any kind.
+A snippet may change objects that it created (a list, a counter, a clone of a tensor) and still be `reading`.
+It may not change objects that it took from the job (an element of a list, a view of a tensor). Nor may it
+change its own tensors in ways that affect the job: `set_`, or in-place random numbers. Three more things are
+`changing`: `+=` if the left side may be a tensor of the job; iterating over a `DataLoader`, a generator or a
+file of the job, which consumes it; and drawing random numbers of any kind.
 
-Reading gradients is a class of its own, `settled`. The training thread may read `.grad` between two steps.
-No other thread may: with torch 2.13, a process in which one thread reads `.grad` in a loop while another
-trains dies within seconds.
+Reading gradients has a separate class, `settled`. The training thread may read `.grad` between two steps. No
+other thread may: with torch 2.13, a process in which one thread reads `.grad` in a loop while another trains
+dies within seconds.
 
-Absurdly large constants (`3**10**9`, `[0] * 10**12`) and endless iterators passed to a C function
+Extremely large constants (`3**10**9`, `[0] * 10**12`) and endless iterators passed to a C function
 (`list(itertools.count())`) are refused, because nothing could stop them.
 
 ### Compared with the first guard
 
-The first guard was an interpreter of 2,600 lines. The table shows the class of each snippet that
-`tests/control/judged.py` had for it, by the first guard and by this one. No snippet has a milder class than
-before. The file has {more} more snippets now, most of which hide a change.
+The first guard was an interpreter of 2,600 lines. The table counts the snippets in each class, by the first
+guard and by this one, for the snippets that `tests/control/judged.py` had for the first guard. No snippet has
+a milder class than before. The file now has {more} more snippets, most of which hide a change.
 
 | class | first guard | now |
 | --- | --- | --- |
 {classes}
 
-These only read, and wait for a boundary now:
+These snippets only read, but now wait for a step boundary:
 
 {waits}
 
-Some snippets that the first guard took for `reading` do change something, and are `changing` now:
+Some snippets that the first guard classified as `reading` do change something, and are now `changing`:
 `torch.empty(3).uniform_()`, `torch.nn.functional.relu(x, True)`, `torch.add(x, 1, **{{'out': x}})`, `w.data
 = x` followed by `w.zero_()`, `raise ValueError(thing)` where the thing has its own `__str__`.
 
 ## While it runs
 
-Before each line of Python that the snippet runs, including functions of the job, the watch checks the time;
-twenty times a second it checks how much memory was taken, at most four fifths of what was available. A
-single larger allocation fails with MemoryError. The watch sees each call before it happens, so a name built
-at run time, `functools.partial` or `map` do not get around what is refused. On the training thread
-`time.sleep` is refused too.
+The watch checks the time before each line of Python that the snippet runs, including lines in functions of
+the job. Twenty times a second it checks how much memory the snippet has taken; the limit is four fifths of
+what was available. A single larger allocation fails with MemoryError. The watch sees each call before it
+happens, so a name built at run time, `functools.partial` or `map` cannot bypass a refusal. On the training
+thread `time.sleep` is refused too.
 
-The watch cannot interrupt, and waits for:
+The watch cannot interrupt the following, and waits until they end:
 
 - a single C call: a matrix product, a sort without a key, a read from a slow disk, a lock, a regular
   expression;
@@ -169,39 +170,41 @@ The watch does not see:
 
 - a C function called by another C function under a name built at run time: `map` over `os._exit`,
   `operator.methodcaller` on a process group in C++, an operator of `torch.ops`;
-- what threads and processes do that the snippet starts; the guard classes starting them as changing or
-  refused;
-- what objects of libraries do internally: a hook on a module, a callback, a subclass of a tensor that lies;
-- changes between reading and running: a snippet runs with the same objects that its names had when it was
-  read, but what those objects hold may have changed.
+- what happens in threads and processes that the snippet starts; the guard classifies starting them as
+  `changing` or `refused`;
+- what objects of libraries do internally: a hook on a module, a callback, a tensor subclass that misreports;
+- changes between reading and running: a snippet runs with the objects that its names referred to when it was
+  read, but the contents of those objects may have changed.
 
 ## Collectives
 
-On one rank of several, a collective is refused before and while a snippet runs: the other ranks would wait
-for it for ever, or take it for their own next one. With `--together` and the name of the job, every rank
-runs the snippet at the same boundary. Its calls on the default group go through a group of our own, which is
-made at the first such call: always on gloo, with its own connection to the job's store, in none of torch's
-tables, and closed when the snippet ends. The job's groups do not notice.
+If a snippet runs on only one of several ranks, collectives are refused, before and while it runs: it would
+wait for the other ranks for ever, or they would match its call with their own next collective. With
+`--together` and the name of the job, every rank runs the snippet at the same step boundary. Its calls on the
+default group then use a separate group, which probe creates at the first such call. This group always uses
+gloo, has its own connection to the job's store, is in none of torch's tables, and is closed when the snippet
+ends. The job's groups are not affected.
 
-Before each call the ranks compare the operation, its root, and the number and type of the elements. If these
-differ, if the snippet of a rank has ended, or if a rank does not arrive in time, the call raises an
-exception in the snippet on every rank, and nothing is called: gloo would end a process that receives more
+Before each call, the ranks compare the operation, its root, and the number and type of the elements. If these
+differ, if the snippet of a rank has ended, or if a rank does not arrive in time, the call raises an exception
+in the snippet on every rank, and the collective is not called: gloo would end a process that receives more
 than it expects.
 
-Refused with `--together` too, unless `--force` is given: a group that the snippet names, sending to one
-rank, making or destroying groups, functional collectives, and calls that use the job's groups themselves
+Also refused with `--together`, unless `--force` is given: using a group that the snippet names, sending to
+one rank, creating or destroying groups, functional collectives, and calls that use the job's own groups
 (`backward`, calling a wrapped model, `full_tensor` of a DTensor).
 """
 _GUARD_OF = {
     "reading": "Everything that is known to change nothing.",
-    "blocking": "These wait for something outside. So does importing a module that is neither loaded nor of "
-    "the standard library.",
+    "blocking": "These calls wait for something outside the job. So does importing a module that is neither "
+    "loaded nor part of the standard library.",
     "settled": "Refused with `--now`, and if several threads train, unless `--force` is given.",
-    "changing": "Everything that is in no table, assignments to attributes and items of objects that the "
-    "snippet did not make, and these, with their reasons.",
+    "changing": "Everything that is in no table on this page, assignments to attributes and items of objects "
+    "that the snippet did not create, and the following.",
     "collective": "The other ranks would have to make the same call at the same time. `backward` counts as "
     "collective if a process group exists.",
-    "refused": "Never run, not even with `--force`. A variable of the job named `input` is that variable.",
+    "refused": "Never run, not even with `--force`. If the job has a variable named `input`, the name means "
+    "that variable and is not refused.",
 }
 
 
@@ -209,12 +212,15 @@ def guard_page() -> Iterator[str]:
     """docs/guard.md, from `probe.job.snippets.guard.rules`."""
     from probe.job.snippets.guard.rules import CLASSES
 
-    yield from ["# What a snippet may do", "", *_compared(_GUARD).splitlines(), "", "## The classes", ""]
-    yield from ["A snippet has the class of its worst part; the answer names the lines.", ""]
+    yield from ["# Guard: which code `eval` may run", "", *_compared(_GUARD).splitlines(), ""]
+    yield from [
+        "## The classes", "",
+        "A snippet has the class of its most severe part. The answer names the lines that determine it.", "",
+    ]
     yield from _grid(("class", "meaning"), ((f"`{kind}`", means) for kind, means in CLASSES.items()))
     for kind in CLASSES:
         yield from [f"## {kind.capitalize()}", "", _GUARD_OF[kind], ""]
-        yield from _grid(("of", "what", "why"), _rules_of(kind))
+        yield from _grid(("owner", "names", "reason"), _rules_of(kind))
 
 
 def _compared(text: str) -> str:
@@ -240,8 +246,9 @@ def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
     for (of, why), names in together.items():
         yield f"`{of}`", _code(names), why
     if kind == rules.READING:
-        yield "methods of a result of a reading call", _code(sorted(rules.PURE_METHODS)), "by name"
-        yield "methods of what the snippet made", _code(sorted(rules.OWN_METHODS)), "only the snippet has it"
+        pure, own = _code(sorted(rules.PURE_METHODS)), _code(sorted(rules.OWN_METHODS))
+        yield "methods of the result of a reading call", pure, "reads; matched by name"
+        yield "methods of objects that the snippet created", own, "only the snippet has them"
     elif kind == rules.BLOCKING:
         yield "methods of objects that the snippet created", _code(sorted(rules.BLOCKING_METHODS)), "wait"
     elif kind == rules.SETTLED:
@@ -254,7 +261,7 @@ def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
         for module in rules.COLLECTIVE_MODULES:
             yield f"`{module}`", "everything not in another table", "waits for the other ranks"
         for cls in rules.COLLECTIVE_CLASSES:
-            yield f"`{cls}`", "calling it, or an object that holds it", "waits for the other ranks"
+            yield f"`{cls}`", "calling it, or an object that contains it", "waits for the other ranks"
         yield "methods, matched by name", _code(sorted(rules.COLLECTIVE_METHODS)), "wait for the other ranks"
 
 
@@ -271,7 +278,7 @@ def cli_page() -> Iterator[str]:
 
     group = command_group()
     yield from ["# Command reference", "", "`probe ENDPOINT COMMAND …`; also `probe COMMAND ENDPOINT …` and `probe -t ENDPOINT COMMAND …`. "
-                "`probe` alone shows what runs and what to do next.", ""]
+                "`probe` alone lists what is running and what to do next.", ""]
     yield from _options(group)
     yield from ["## Endpoints", ""]
     yield from _grid(
@@ -306,15 +313,16 @@ def cli_page() -> Iterator[str]:
 
 def _other_words(same_as: Mapping[str, str], instead: Mapping[str, str]) -> Iterator[str]:
     """Words of other tools."""
-    yield from ["## Other words", "", "These words run the command beside them:", ""]
+    yield from ["## Aliases and unknown words", "", "These words run the command next to them:", ""]
     meant: dict[str, list[str]] = {}
     for word, command in same_as.items():
         meant.setdefault(command, []).append(f"`{word}`")
     yield from _grid(("word", "command"), ((", ".join(words), f"`{name}`") for name, words in meant.items()))
     yield from [
-        "These run nothing and are answered with what to type: " + ", ".join(f"`{word}`" for word in instead)
-        + ". So is any unknown word: with at most three commands it may have meant, and one that changes a job "
-        "only where the word can hardly mean another.",
+        "These words run nothing; `probe` answers with what to type instead: "
+        + ", ".join(f"`{word}`" for word in instead)
+        + ". For an unknown word, it suggests at most three commands that may have been meant. It suggests a "
+        "command that changes a job only if the word can hardly mean another.",
         "",
     ]
 
@@ -330,7 +338,7 @@ def _options(command: Any) -> Iterator[str]:
             words[-1] += " " + ("|".join(choices) if choices else parameter.metavar)
         rows.append(("`" + ", ".join(words) + "`", parameter.help or ""))
     if rows:
-        yield from _grid(("word", "meaning"), rows)
+        yield from _grid(("argument", "meaning"), rows)
 
 
 def main(words: Sequence[str]) -> int:

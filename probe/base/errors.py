@@ -37,7 +37,7 @@
     │   ├── NoBoundary
     │   ├── TooLarge
     │   └── TooMany
-    ├── RecordingError        exit 6   the recording cannot be made or read
+    ├── RecordingError        exit 6   the recording cannot be created or read
     │   ├── DirectoryRefused
     │   ├── BundleInvalid
     │   ├── ArchiveUnavailable
@@ -355,7 +355,7 @@ class TooMany(LimitReached):
 
 
 class RecordingError(ProbeError):
-    """The recording cannot be made or read."""
+    """The recording cannot be created or read."""
 
     code = "recording"
     exit_code = 6

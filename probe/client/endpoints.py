@@ -20,10 +20,10 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 FORMS: tuple[tuple[str, str], ...] = (
     ("", "the only live process"),
     ("PID", "a process on this machine"),
-    ("JOB, JOB/RANK", "a job by name, one of its ranks; JOB@FOLDER if scripts of two folders have one name"),
+    ("JOB, JOB/RANK", "a job by name, or one of its ranks; JOB@FOLDER if two folders use the name"),
     ("/PATH, ./PATH", "a recording folder"),
-    ("X.tar.zst, X.tar.gz, X.tar.zst/RANK", "a bundle that `bundle` wrote, one of its ranks"),
-    ("DIR/server.sock, DIR/agents/PID.sock", "the server of another PROBE_DIR, one of its processes"),
+    ("X.tar.zst, X.tar.gz, X.tar.zst/RANK", "a bundle written by `bundle`, or one of its ranks"),
+    ("DIR/server.sock, DIR/agents/PID.sock", "the server of another PROBE_DIR, or one of its processes"),
     ("ANY.sock, ANY.sock/JOB/RANK", "any server listening there, e.g. a forwarded socket"),
     (
         "HOST:PORT, HOST:PORT/JOB/RANK",

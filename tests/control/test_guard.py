@@ -102,7 +102,7 @@ def test_few_that_only_read_wait_now_and_none_is_judged_milder_than_by_the_first
 
 def test_a_finding_says_where_and_why() -> None:
     (finding,) = judge("x.shape\noptimizer.step()").findings
-    assert finding == ("changing", 2, "optimizer.step()", "makes a step of an optimizer or a scheduler")
+    assert finding == ("changing", 2, "optimizer.step()", "steps an optimizer or a scheduler")
     (finding,) = judge("dist.all_reduce(x)").findings
     assert (finding.kind, finding.why) == ("collective", "waits for the other ranks")
 

@@ -20,7 +20,7 @@ def command(
     context: typer.Context,
     threshold: Annotated[
         float | None,
-        typer.Option("--threshold", metavar="X", help="Spike: a gradient X times its usual norm."),
+        typer.Option("--threshold", metavar="X", help="A spike is a gradient X times its usual norm."),
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="Turn it off.")] = False,
     force: Force = False,

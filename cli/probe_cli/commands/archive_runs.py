@@ -44,18 +44,19 @@ def command(
     ] = False,
     compact: Annotated[bool, typer.Option("--compact", help="Merge the small files of the archive.")] = False,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="TIME", help="Delete runs that ended earlier: 90d.")
+        str | None,
+        typer.Option("--older-than", metavar="TIME", help="Delete runs that ended longer ago, e.g. 90d."),
     ] = None,
     keep_bytes: Annotated[
         str | None,
-        typer.Option("--keep-bytes", metavar="SIZE", help="Delete the oldest runs beyond it: 2T."),
+        typer.Option("--keep-bytes", metavar="SIZE", help="Delete the oldest runs until the rest fit: 2T."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before deleting.")] = False,
 ) -> None:
     """Ship recordings of this host into an archive of many runs.
 
-    Rows already there are not sent again. Without a URL it uses PROBE_ARCHIVE. The options act on an
-    existing archive.
+    Rows that are already in the archive are not sent again. Without a URL, PROBE_ARCHIVE is used. The options
+    act on an existing archive.
     """
     session: Session = context.obj
     session.no_endpoint("archive")

@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Show the current stack of a process.
 
-    Works on any Python process, recorded or not. For a multi-rank job: ranks grouped by where they are, the
+    Works on any Python process, recorded or not. For a multi-rank job, groups the ranks by where they are,
     smallest group first.
     """
     wanted = {"all_threads": all_threads, "native": native, "locals": variables, "workers": workers}

@@ -38,11 +38,11 @@ def command(
         str | None,
         Option(
             "--output", "-o", metavar="FILE",
-            help="Name of the bundle, .tar.zst or .tar.gz (default: of the run and its step, here).",
+            help="Output file, .tar.zst or .tar.gz (default: named after the run and its step, here).",
         ),
     ] = None,
     max_size: Annotated[
-        str, Option("--max-size", metavar="SIZE", help="Largest size of the bundle (default: 500M).")
+        str, Option("--max-size", metavar="SIZE", help="Maximum size of the bundle (default: 500M).")
     ] = "500M",
     since: Annotated[
         int | None, Option("--since", metavar="STEP", min=0, help="Leave out rows of earlier steps.")
@@ -51,8 +51,8 @@ def command(
 ) -> None:
     """Write everything recorded about a job into one file.
 
-    Rows, verdicts, stacks and facts of all ranks, as they are now, without secrets; of ranks on other hosts,
-    what those answer. `probe FILE diagnose` opens it on any machine.
+    Contains rows, verdicts, stacks and facts of all ranks, as they are now, without secrets; for ranks on
+    other hosts, what those hosts answer. `probe FILE diagnose` opens it on any machine.
     """
     from probe.bundle import archive, making
 

@@ -23,7 +23,7 @@ def command(
     other: Annotated[
         str, typer.Argument(metavar="OTHER", help="The other run: any endpoint, live or ended.")
     ],
-    everything: Annotated[bool, typer.Option("--all", help="Include what does not differ.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include values that do not differ.")] = False,
     output_format: TextFormat = "text",
 ) -> None:
     """Show the differences between two runs.

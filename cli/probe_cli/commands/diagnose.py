@@ -46,17 +46,17 @@ def command(
         ),
     ] = None,
     everything: Annotated[
-        bool, Option("--all", help="Also findings of severity info, and checks not judged.")
+        bool, Option("--all", help="Include findings of severity info and checks not judged.")
     ] = False,
     no_watch: Annotated[
         bool, Option("--no-watch", help="With a symptom: do not collect deep statistics in the job.")
     ] = False,
     log: Annotated[
         str | None,
-        Option("--log", metavar="FILE", help="Diagnose the log of a run (`-`: stdin), not a job."),
+        Option("--log", metavar="FILE", help="Diagnose the log of a run (`-`: stdin) instead of a job."),
     ] = None,
     exit_code: Annotated[
-        bool, Option("--exit-code", help="End with 1 if there is an alarm, for scripts.")
+        bool, Option("--exit-code", help="Exit with 1 if there is an alarm, for scripts.")
     ] = False,
     output: OutputFile = None,
     output_format: VerdictFormat = "text",

@@ -59,7 +59,7 @@ def command(
         str | None,
         Option(
             "--output", "-o", metavar="FILE",
-            help="SVG, or a file for speedscope if it ends in .json (default: a new .svg here).",
+            help="SVG, or a file for speedscope if it ends in .json (default: a new .svg file here).",
         ),
     ] = None,
     seconds: Annotated[
@@ -70,10 +70,10 @@ def command(
         Option("--since", metavar="STEP", min=0, help="Draw recorded samples instead, from this step on."),
     ] = None,
     until: Annotated[
-        int | None, Option("--until", metavar="STEP", min=0, help="Recorded samples up to this step.")
+        int | None, Option("--until", metavar="STEP", min=0, help="Draw recorded samples up to this step.")
     ] = None,
     threads: Annotated[
-        bool, Option("--threads", help="With --since: other busy threads too, each below a frame of its own.")
+        bool, Option("--threads", help="With --since: include other busy threads, each below its own frame.")
     ] = False,
     rank: Ranks = None,
     native: Annotated[
@@ -87,8 +87,8 @@ def command(
 ) -> None:
     """Sample where the training spends its time, as a flame graph.
 
-    All ranks at the same time, each below a frame of its own; with --diff, what the ranks of --rank do more
-    and less than the others. Time that a thread waits counts like time that it computes.
+    Samples all ranks at the same time and draws each below its own frame. With --diff, shows what the ranks
+    of --rank do more and less than the others. Waiting time counts like computing time.
     """
     path = file_for(session, None, "flamegraph", ".svg") if output is None else output
     for_speedscope = path.endswith(".json")

@@ -62,7 +62,7 @@ def command(
         str, Argument(metavar="URL", help="The archive: a folder, s3://…, gs://… or az://….")
     ],
     ask: Annotated[
-        _ASKS, Argument(metavar="query|runs|hosts|report|diagnose|compare", help="The question."),
+        _ASKS, Argument(metavar="query|runs|hosts|report|diagnose|compare", help="What to do."),
     ],
     words: Annotated[
         list[str] | None,
@@ -73,7 +73,7 @@ def command(
     host: Annotated[list[str] | None, Option("--host", metavar="HOST", help="Only this host.")] = None,
     since: Annotated[
         str | None,
-        Option("--since", metavar="TIME", help="Only what ran since: 12h, 7d, 2w or 2026-03-01."),
+        Option("--since", metavar="TIME", help="Only what ran since then: 12h, 7d, 2w or 2026-03-01."),
     ] = None,
     recipe: Annotated[
         list[str] | None,
@@ -81,7 +81,7 @@ def command(
     ] = None,
     file: File = None,
     everything: Annotated[
-        bool, Option("--all", help="With diagnose, report, compare: include information.")
+        bool, Option("--all", help="With diagnose, report, compare: show everything.")
     ] = False,
     explain: Annotated[
         bool, Option("--explain", help="With query: show which files it would open.")
@@ -89,7 +89,7 @@ def command(
     per_run: Annotated[
         str | None,
         Option(
-            "--per-run", metavar="SQL", help="With query: run this over each run, whose rows are per_run."
+            "--per-run", metavar="SQL", help="With query: run this on each run; its rows are table per_run."
         ),
     ] = None,
     ray: Annotated[
@@ -106,7 +106,7 @@ def command(
         list[str] | None,
         Option(
             "--server", metavar="HOST:PORT",
-            help="As --live, and also ask this server, not only this PROBE_DIR's and those in PROBE_PEERS.",
+            help="Like --live, but also ask this server, besides that of PROBE_DIR and those in PROBE_PEERS.",
         ),
     ] = None,
     output_format: RowsFormat = None,
@@ -118,10 +118,10 @@ def command(
         float, Option("--timeout", metavar="S", min=0.1, help="Time limit of a statement, in seconds.")
     ] = 60.0,
 ) -> None:
-    """Ask about all runs of an archive.
+    """Query, diagnose and compare the runs of an archive.
 
-    `query` runs SQL over every table of every run; `runs` and `hosts` list them; `report` says which hosts,
-    jobs and runs stand out; `diagnose` runs the recipes over each run; `compare` compares two.
+    `query` runs SQL over every table of every run; `runs` and `hosts` list them; `report` says which
+    hosts, jobs and runs stand out; `diagnose` runs the recipes on each run; `compare` compares two runs.
     """
     from probe.archive.store import open_store
     from probe.fleet.fleet_runs import Fleet, Limits, Narrowing, memory_for_queries

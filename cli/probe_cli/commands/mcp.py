@@ -25,9 +25,9 @@ def command(
         ),
     ] = False,
 ) -> None:
-    """Serve agents as an MCP server on stdin and stdout.
+    """Run an MCP server for agents on stdin and stdout.
 
-    Its tools ask what the commands ask, with the same rights, and only read unless --allow-act is given.
+    Its tools do what the commands do, with the same rights. They only read unless --allow-act is given.
     """
     from probe_cli.agent_tools.tools import need_mcp
 

@@ -49,7 +49,8 @@ def is_endpoint(_word: str, words: Sequence[str], _session: Session) -> bool:
 def command(
     context: typer.Context,
     actions: Annotated[
-        list[str] | None, typer.Argument(metavar="[ACTION]...", help='One for each --on: "lr --scale 0.5".')
+        list[str] | None,
+        typer.Argument(metavar="[ACTION]...", help='An action for each --on, e.g. "lr --scale 0.5".'),
     ] = None,
     notify: Annotated[
         list[str] | None,
@@ -64,11 +65,12 @@ def command(
     on: Annotated[
         list[str] | None,
         typer.Option(
-            "--on", metavar='RECIPE "ACTION …"', help="Run the action if the recipe fires, once per incident."
+            "--on", metavar='RECIPE "ACTION …"', help="Run ACTION when the recipe fires, once per incident."
         ),
     ] = None,
     off: Annotated[
-        list[str] | None, typer.Option("--off", metavar="RECIPE", help="Remove its automatic action.")
+        list[str] | None,
+        typer.Option("--off", metavar="RECIPE", help="Remove the automatic action of this recipe."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Show open incidents and exit.")] = False,
     output_format: TableFormat = "table",

@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Plot the result of an SQL query.
 
-    The first column is x, each of the others is a line. NULL is a gap.
+    The first column is x; each other column is a line. NULL leaves a gap.
     """
     kind = PurePath(output or "x.svg").suffix.lower()
     if kind not in (".svg", ".png"):

@@ -26,11 +26,11 @@ def command(
     context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="One table with its columns, e.g. python.steps."),
+        typer.Argument(metavar="[NAME]", help="Table to describe, e.g. python.steps."),
     ] = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """List the tables that queries can use; one with its columns."""
+    """List the tables that queries can use, or the columns of one."""
     session: Session = context.obj
     found = _tables(session)
     if name is not None:

@@ -66,14 +66,14 @@ and the memory of the rank that has most."""
 
 def command(
     session: Session,
-    once: Annotated[bool, Option("--once", help="Show it once and exit, as in a pipe.")] = False,
+    once: Annotated[bool, Option("--once", help="Print once and exit, as in a pipe.")] = False,
     interval: Annotated[
-        float, Option("--interval", metavar="S", min=0.2, help="Seconds between two refreshes (default: 2).")
+        float, Option("--interval", metavar="S", min=0.2, help="Seconds between refreshes (default: 2).")
     ] = 2.0,
 ) -> int:
-    """Watch all jobs, or the ranks of one, live. Key h lists the keys, q quits.
+    """Watch all jobs, or the ranks of one job, live. Press h for the keys, q to quit.
 
-    Step, rate, loss, phases, memory, state and newest verdict. In a pipe it prints once.
+    Shows step, rate, loss, phases, memory, state and newest verdict. In a pipe it prints once.
     """
     drawn = session.out.moves and session.input.isatty() and not once
     jobs = LiveJobs(session, interval, partial(known_processes, figures=True))

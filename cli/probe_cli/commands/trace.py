@@ -64,9 +64,9 @@ def command(
 ) -> None:
     """Write recorded steps as a trace for Perfetto.
 
-    All ranks on one time line: steps, phases, modules of sampled steps, collectives with arrows from the rank
-    that entered last, waits for data, evaluations, checkpoints, actions, verdicts, loss and memory. Made from
-    the recording: nothing is asked of the job.
+    Shows all ranks on one timeline: steps, phases, modules of sampled steps, collectives with arrows from the
+    rank that entered last, waits for data, evaluations, checkpoints, actions, verdicts, loss and memory. Uses
+    only the recording and does not contact the job.
     """
     if last is not None and (since is not None or until is not None):
         one_of(last=last, since=since, until=until)

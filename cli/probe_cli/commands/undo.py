@@ -22,7 +22,7 @@ def command(
     context: typer.Context,
     action_id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="Action ID, as `actions` lists it; default: asks for the last."),
+        typer.Argument(metavar="[ID]", help="Action ID from `actions` (default: offers the last one)."),
     ] = None,
     wait: Wait = None,
     output_format: TextFormat = "text",

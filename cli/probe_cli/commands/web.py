@@ -35,15 +35,15 @@ _LONGEST_REQUEST_S = 4000.0
 def command(
     session: Session,
     port: Annotated[
-        int | None, Option("--port", metavar="N", min=1, help="Port of this machine (default: any free one).")
+        int | None, Option("--port", metavar="N", min=1, help="Port on this machine (default: any free one).")
     ] = None,
     look_only: Annotated[
-        bool, Option("--look-only", help="The page can see everything and change nothing.")
+        bool, Option("--look-only", help="Let the page show everything but change nothing.")
     ] = False,
 ) -> None:
-    """Show a job in the browser: a live page.
+    """Show a live page of a job in the browser.
 
-    Prints a link that opens once and serves the page until Ctrl-C; Enter prints another link.
+    Prints a link that can be opened once, and serves the page until Ctrl-C. Enter prints another link.
     """
     from probe.page.gateway import Gateway
     from probe.page.link_keys import LinkKeys

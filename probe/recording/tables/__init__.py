@@ -20,8 +20,8 @@ from probe.recording.tables.training import TRAINING
 __all__ = ["BY_NAME", "COMMON", "RINGS", "TABLES", "Column", "Table", "columns_of"]
 
 COMMON: tuple[Column, ...] = (
-    Column("rank", "BIGINT", "", "rank of the process in its job; 0 when the job has one process"),
-    Column("run", "VARCHAR", "", "name of the run the row belongs to"),
+    Column("rank", "BIGINT", "", "rank of the process in its job; 0 if the job has one process"),
+    Column("run", "VARCHAR", "", "name of the run"),
     Column("attempt", "BIGINT", "", "restart count of the run, from 0"),
     Column("pid", "BIGINT", "", "process id of the training process"),
 )

@@ -41,6 +41,6 @@ class Table(NamedTuple):
         return f"{self.schema}.{self.name}"
 
 
-STEP = Column("step", "BIGINT", "", "optimizer step of the row, from 0 since recording began; NULL outside of counted steps")
-MICRO_STEP = Column("micro_step", "BIGINT", "", "backward calls that ended before it within the step (gradient accumulation), from 0")
-T_NS = Column("t_ns", "BIGINT", "ns", "wall time, nanoseconds since 1970, from the monotonic clock")
+STEP = Column("step", "BIGINT", "", "optimizer step, counted from 0 since recording began; NULL outside counted steps")
+MICRO_STEP = Column("micro_step", "BIGINT", "", "number of backward calls that ended earlier in the same step (gradient accumulation), from 0")
+T_NS = Column("t_ns", "BIGINT", "ns", "wall time in nanoseconds since 1970, derived from the monotonic clock")

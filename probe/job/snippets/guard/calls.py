@@ -323,7 +323,7 @@ class Calls(Snippet):
         self.may_call(given.named("key"), node, given=Arguments((inside,)))
         self.may_call(everything - given.named("key"), node)
         if name in rules.BLOCKING_METHODS and base.kind == "fresh":
-            self.note(node, "waits for something outside of the job", rules.BLOCKING)
+            self.note(node, "waits for something outside the job", rules.BLOCKING)
             return self.made(node, kind="fresh")
         in_place = name.endswith("_") and not name.startswith("_") and base.site is not None
         in_place = in_place and base.kind == "fresh" and name not in rules.NEVER_ON_OWN

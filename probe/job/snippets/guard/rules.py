@@ -19,17 +19,18 @@ COLLECTIVE = "collective"
 REFUSED = "refused"
 
 CLASSES = {
-    READING: "Only reads. Runs at once, beside the training.",
+    READING: "Only reads. Runs immediately, concurrently with the training.",
     BLOCKING: "Waits for something outside (a file, a program, the network, a device) and changes nothing in "
-    "the job. Runs at once, never on the training thread.",
-    SETTLED: "Only reads, but gradients, or what autograd keeps for backward. Backward writes these without "
-    "Python's lock, and torch's memory breaks when another thread touches one meanwhile. Runs on the "
-    "training thread, between two optimizer steps.",
-    CHANGING: "Changes the job, or may: everything that is not known to be reading. Runs on the training "
+    "the job. Runs immediately, never on the training thread.",
+    SETTLED: "Only reads, but reads gradients or what autograd keeps for backward. Backward writes these "
+    "without holding the GIL, and torch's memory is corrupted if another thread touches one meanwhile. Runs "
+    "on the training thread, between two optimizer steps.",
+    CHANGING: "Changes the job, or might: everything that is not known to only read. Runs on the training "
     "thread, between two optimizer steps.",
-    COLLECTIVE: "Waits for the other ranks, which do not know of it: would hang or corrupt the run. Refused "
-    "with more than one rank.",
-    REFUSED: "Ends, forks or blinds the process, waits for a terminal, or can never end. Always refused.",
+    COLLECTIVE: "Waits for the other ranks, which do not make the same call: would hang or corrupt the run. "
+    "Refused with more than one rank.",
+    REFUSED: "Ends or forks the process, disables what watches it, waits for a terminal, or can never end. "
+    "Always refused.",
 }
 """What each class means, the mildest first; a snippet has the class of the worst of its parts."""
 
@@ -131,7 +132,7 @@ data pty: fork spawn
 data multiprocessing: Process Pool
 data multiprocessing.context: Process ForkProcess
 data concurrent.futures: ProcessPoolExecutor
-= refused: sends, takes or waits for signals of the job
+= refused: sends, handles or waits for signals of the job
 data signal: raise_signal pthread_kill alarm setitimer signal siginterrupt set_wakeup_fd pthread_sigmask
     pause sigwait sigwaitinfo sigtimedwait
 = refused: waits for a terminal, and a job has none
@@ -139,22 +140,22 @@ data builtins: input breakpoint help
 data getpass: getpass
 data pdb: set_trace run runcall post_mortem pm
 data code: interact
-= refused: takes away what ends an endless snippet
+= refused: disables what stops an endless snippet
 data sys: settrace setprofile setrecursionlimit _settraceallthreads _setprofileallthreads
 data threading: settrace setprofile settrace_all_threads setprofile_all_threads
-= refused: shows tuples that other threads are still making; `gc.get_referrers(torch.Tensor)` finds all
+= refused: exposes tuples that other threads are still building; `gc.get_referrers(torch.Tensor)` finds all
     tensors without that
 data gc: get_objects
-= refused: reads or writes memory at an address that is none
+= refused: may read or write memory at an invalid address
 special ctypes: string_at wstring_at memmove memset cast
-= changing: draws random numbers, which the training would then not get
+= changing: takes random numbers from the training's generators
 data random numpy.random: *
 data torch: rand rand_like randn randn_like randint randint_like randperm normal bernoulli multinomial
     poisson dropout seed
 = changing: changes the random state
 data torch.random: manual_seed seed set_rng_state fork_rng
 data torch: manual_seed set_rng_state
-= changing: writes the state, which is only whole between two steps
+= changing: writes the state, which is consistent only between two steps
 data torch: save
 = changing: changes a setting of the whole process
 data torch: set_grad_enabled set_default_dtype set_default_device set_num_threads set_printoptions
@@ -165,15 +166,15 @@ data torch.cuda: empty_cache reset_peak_memory_stats ipc_collect set_device manu
 data torch.xpu: empty_cache reset_peak_memory_stats set_device manual_seed manual_seed_all
     reset_accumulated_memory_stats
 data torch.mps: empty_cache manual_seed
-= changing: empties the cache of casts, which all threads share, when it ends
+= changing: when it ends, empties the cache of casts, which all threads share
 wrapper torch torch.amp.autocast_mode: autocast
-= changing: runs or sets the collector
+= changing: runs or configures the garbage collector
 data gc: collect freeze unfreeze disable enable set_threshold
 = changing: changes gradients or parameters
 data torch.nn.utils: clip_grad_norm_ clip_grad_value_ vector_to_parameters
 = changing: changes an object
 data builtins: setattr delattr
-= changing: runs code that cannot be seen beforehand
+= changing: runs code that cannot be checked beforehand
 special builtins: exec eval compile
 = blocking: runs a program
 fresh subprocess: run check_output check_call call getoutput getstatusoutput Popen
@@ -194,7 +195,7 @@ fresh posixpath: exists getsize getmtime isfile isdir islink realpath
 fresh genericpath: exists getsize getmtime isfile isdir
 fresh glob: glob iglob
 fresh shutil: disk_usage which
-= blocking: waits for something outside of the job
+= blocking: waits for something outside the job
 fresh urllib.request: urlopen
 fresh socket: create_connection getaddrinfo gethostbyname
 = reading: reads
@@ -327,7 +328,7 @@ TENSOR_METHODS_CALLED_ALIKE = frozenset({"gather", "scatter", "reduce", "broadca
 SETTLED_ATTRIBUTES = frozenset({"grad", "_grad", "saved_tensors"})
 """Of a tensor or of a node of the autograd graph: what is safe to touch only while no backward runs."""
 SETTLED_PREFIXES = ("_saved_", "_raw_saved_")
-LOOKS_AT_GRADIENTS = "reads what backward writes without Python's lock"
+LOOKS_AT_GRADIENTS = "reads what backward writes without holding the GIL"
 GROUPS = (
     *_groups(_TABLE),
     _group(READING, "reads", FRESH, "torch", _NEW_TENSORS + _FUNCTIONS_OF_TENSORS),
@@ -381,17 +382,17 @@ __self__ __func__ __wrapped__ __defaults__ __kwdefaults__ __code__
 """Attributes through which one gets from anything to everything."""
 
 CHANGING_METHODS = {
-    "step": "makes a step of an optimizer or a scheduler",
+    "step": "steps an optimizer or a scheduler",
     "zero_grad": "clears gradients",
     "backward": "adds to gradients",
     "load_state_dict": "replaces the state",
     "train": "changes the mode of modules",
     "eval": "changes the mode of modules",
-    "requires_grad_": "changes what gets gradients",
+    "requires_grad_": "changes which tensors get gradients",
     "register_hook": "leaves a hook in the job",
     "append": "changes a container of the job",
     "update": "changes an object of the job",
-    "pop": "takes out of a container of the job",
+    "pop": "removes from a container of the job",
     "clear": "empties a container of the job",
     "acquire": "takes a lock of the job",
     "join": "waits for a thread of the job",
