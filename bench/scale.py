@@ -213,7 +213,8 @@ def host(
 def commands(made: Sequence[Host], ranks: int, bar_s: float, runs: int) -> None:
     """The table of commands about all ranks, on the first host."""
     where = "one host" if len(made) == 1 else f"{len(made)} hosts of {ranks // len(made)} ranks"
-    print(f"\n### {ranks:,} ranks, {where}: {runs} runs each\n\n| command | first | median | longest | target |")
+    print(f"\n### {ranks:,} ranks, {where}: {runs} runs each\n")
+    print("| command | first | median | longest | target |")
     print("|---|---|---|---|---|")
     environment = made[0].environment
     cold_s = timed(("ps",), environment)[0]

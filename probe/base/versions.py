@@ -43,7 +43,7 @@ class Lack(NamedTuple):
 LACKS = (
     Lack("torch", (2, 8), "saved-tensor hooks that a snippet leaves registered are not removed"),
     Lack("torch", (2, 8), "collectives issued from C++ (DDP) are recorded on NCCL only, not on gloo"),
-    Lack("python", (3, 11), "a snippet's collectives called as methods of a group are recognized by name only"),
+    Lack("python", (3, 11), "collectives that snippets call as methods of a group are recognized by name"),
     Lack("python", (3, 12), "snippets do not see variables of functions that call locals() or exec()"),
 )
 

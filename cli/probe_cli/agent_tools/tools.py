@@ -204,7 +204,7 @@ class Tools:
         host, between two steps, and verifies it. Holds training while it writes. path: absolute; a folder for
         a job of several ranks."""
         if not path.startswith("/"):
-            raise UsageError(f"{path!r} is no absolute path", hint="For example /tmp/rescue.pt.")
+            raise UsageError(f"{path!r} is not an absolute path", hint="For example /tmp/rescue.pt.")
         return self._act(endpoint, "checkpoint", {"path": path, "overwrite": overwrite or None})
 
     def undo(self, action_id: str, endpoint: str = "") -> dict[str, Any]:

@@ -37,7 +37,7 @@ LIVE_S = 5
 RATE_HZ = 100
 AGENT_HZ = 10
 """An agent's answer takes the GIL for about a millisecond."""
-_SEEN = "seen where threads let go of the GIL: time in C code that keeps it counts for the line after it"
+_SEEN = "sampled where threads release the GIL: time in C code that holds it counts for the line after it"
 _ENDED = "ended"
 _OTHERS = "others"
 
@@ -186,7 +186,7 @@ def _recorded(
                 ours[f"rank {one}: thread {thread}" if several else f"thread {thread}"] = stacks
     notes = [*found.notes, _SEEN]
     if found.older:
-        notes.append(f"attempt {found.attempt} alone: earlier attempts have samples of these steps too")
+        notes.append(f"attempt {found.attempt} only: earlier attempts have samples of these steps too")
     about = f"{count(found.samples)} samples, steps {found.first} to {found.last}"
     return Drawn(
         ours, {f"rank {one}": found.training[one] for one in others}, 1e9, about,
@@ -223,7 +223,7 @@ def _targets(session: Session) -> list[Target]:
 
 def _dead(what: str) -> ProcessDead:
     return ProcessDead(
-        f"nothing runs that could be sampled: {what}",
+        f"no running process can be sampled: {what}",
         hint="`probe JOB flamegraph --since 0` draws what was sampled while it ran, `probe JOB backtrace`"
         " shows its last stacks.",
     )
@@ -345,7 +345,7 @@ def _ask_agents(
                 found[name][stack] += 1
         time.sleep(max(0.0, min(began + 1 / AGENT_HZ, deadline) - time.monotonic()))
     yield (
-        f"{_names(targets)}: {looks} looks by their agents, which see a thread where it lets go of the GIL"
+        f"{_names(targets)}: {looks} looks by their agents, which sample a thread where it releases the GIL"
     )
 
 

@@ -37,20 +37,20 @@ GAUGES: tuple[tuple[str, str, str], ...] = (
     ("probe_loss", "loss", "Loss of the last step that has one."),
     ("probe_gradient_norm", "grad_norm", "L2 norm of all gradients, of the last step that was measured."),
     ("probe_learning_rate", "lr", "Learning rate of the leading optimizer's first group."),
-    ("probe_loss_scale", "loss_scale", "Factor of the GradScaler."),
+    ("probe_loss_scale", "loss_scale", "Loss scale of the GradScaler."),
 )
 """Name, column of python.steps, meaning."""
 COUNTERS: tuple[tuple[str, str, str], ...] = (
-    ("probe_tokens", "tokens", "Tokens in the batches fetched, since the server first looked."),
-    ("probe_samples", "samples", "Samples in the batches fetched, since the server first looked."),
+    ("probe_tokens", "tokens", "Tokens in the batches fetched, since the server first read the process."),
+    ("probe_samples", "samples", "Samples in the batches fetched, since the server first read the process."),
     ("probe_skipped_steps", "skipped", "Steps whose update the GradScaler skipped."),
 )
 MEMORY: tuple[tuple[str, str, str], ...] = (
     ("probe_resident_memory_bytes", "rss_bytes", "Resident memory of the process."),
-    ("probe_host_memory_available_bytes", "available_bytes", "Host memory the process could still get."),
+    ("probe_host_memory_available_bytes", "available_bytes", "Host memory still available to the process."),
     ("probe_device_memory_allocated_bytes", "allocated_bytes", "Device memory held by tensors."),
     ("probe_device_memory_reserved_bytes", "reserved_bytes", "Device memory held by the allocator."),
-    ("probe_device_memory_total_bytes", "device_total_bytes", "Memory of the device in all."),
+    ("probe_device_memory_total_bytes", "device_total_bytes", "Total memory of the device."),
 )
 """Name, column of process.memory, meaning."""
 
@@ -141,13 +141,13 @@ class Metrics:
             if key in counted:
                 counted[key] += 1
         incidents = core.GaugeMetricFamily(
-            "probe_incidents_open", "Incidents that are not over.", labels=("job", "run", "severity")
+            "probe_incidents_open", "Open incidents.", labels=("job", "run", "severity")
         )
         for key, count in counted.items():
             incidents.add_metric(key, count)
         yield incidents
         alerts = core.CounterMetricFamily(
-            "probe_alerts", "Messages, by what came of them, since the server began.", labels=("outcome",)
+            "probe_alerts", "Alert messages by outcome, since the server started.", labels=("outcome",)
         )
         for outcome in ("delivered", "failed", "dropped"):
             alerts.add_metric((outcome,), self._monitor.alerts.outcomes[outcome])
