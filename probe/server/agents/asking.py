@@ -96,7 +96,8 @@ def stalled(name: str, why: str) -> NoBoundary:
     return NoBoundary(
         f"{name} finishes no steps, so probe does not wait for one: {why}. Nothing was changed",
         hint="Commands that only read still work: `diagnose`, `backtrace --native --all-threads`, `query`, "
-        "`eval` of an expression. `--now` (eval, checkpoint) does not wait for a step; `--wait S` waits anyway.",
+        "`eval` of an expression. `--now` (eval, checkpoint) does not wait for a step; `--wait S` waits "
+        "anyway.",
     )
 
 
