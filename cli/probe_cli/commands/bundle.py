@@ -188,7 +188,7 @@ def _elsewhere(rows: Sequence[dict[str, Any]]) -> list[str]:
     for row in rows:
         hosts.setdefault(str(row.get("host")), []).append(row)
     return [
-        f"{named(row['rank'] for row in found)} on {host}: not in it, run "
+        f"{named(row['rank'] for row in found)} on {host}: not in the bundle, run "
         f"`probe {found[0]['run']} bundle` there"
         for host, found in sorted(hosts.items())
     ]

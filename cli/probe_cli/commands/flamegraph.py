@@ -119,7 +119,7 @@ def command(
     write_file(path, text.encode("utf-8", "backslashreplace"))
     session.out.line(f"{drawn.about} of {drawn.all}: {path}")
     session.out.stream.flush()
-    where = "https://www.speedscope.app, which reads it there alone" if for_speedscope else "a browser"
+    where = "https://www.speedscope.app, read only in the browser" if for_speedscope else "a browser"
     session.err.line(f"  next: open it in {where}")
 
 
@@ -174,8 +174,8 @@ def _recorded(
     ]
     if not chosen:
         raise UsageError(
-            f"nothing of {rank_sets.named(wanted or ())} was sampled in these steps",
-            hint=f"Samples are of {rank_sets.named(found.training)}.",
+            f"there are no samples of {rank_sets.named(wanted or ())} in these steps",
+            hint=f"There are samples of {rank_sets.named(found.training)}.",
         )
     if diff is not None and not others:
         raise UsageError("there is no other rank to compare with", hint="Name fewer ranks with --rank.")

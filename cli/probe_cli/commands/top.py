@@ -200,7 +200,7 @@ class View:
             self._open(row.endpoint, "diagnose")
         elif key in ("p", "r"):
             if not self._jobs.may_act:
-                self._message = "a viewer's token only reads: an operator's can pause and resume"
+                self._message = "a viewer's token is read-only: pausing and resuming need an operator's"
             elif not row.lives:
                 self._message = f"{row.endpoint} has ended"
             elif key == "r":

@@ -95,7 +95,7 @@ def command(
         session.note(note)
     if trace.left_out:
         session.note(f"{count(trace.left_out)} slices left out: more than {MOST_LANES} at the same time")
-    session.err.line("  next: open it in https://ui.perfetto.dev, which reads it in the browser alone")
+    session.err.line("  next: open it in https://ui.perfetto.dev, read only in the browser")
 
 
 # What to write ----------------------------------------------------------------

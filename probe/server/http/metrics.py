@@ -91,7 +91,7 @@ class Metrics:
         from prometheus_client import core
 
         processes = self._processes()
-        what = "1 while the process lives, 0 when it has ended."
+        what = "1 while the process is alive, 0 after it has ended."
         up = core.GaugeMetricFamily("probe_up", what, labels=LABELS)
         for labels, (_, lives) in processes.items():
             up.add_metric(labels, float(lives))
@@ -195,7 +195,7 @@ def _of_steps(core: Any, read: dict[tuple[str, ...], _Known]) -> Iterator[Any]:
 
 def _durations(core: Any, read: dict[tuple[str, ...], _Known]) -> Any:
     family = core.SummaryMetricFamily(
-        "probe_step_duration_seconds", f"Length of a step; quantiles of the last {RECENT}.", labels=LABELS
+        "probe_step_duration_seconds", f"Duration of a step; quantiles of the last {RECENT}.", labels=LABELS
     )
     for labels, known in read.items():
         walls_s = _known_values(known.recent, "wall_s")
@@ -212,7 +212,7 @@ def _durations(core: Any, read: dict[tuple[str, ...], _Known]) -> Any:
 def _shares(core: Any, read: dict[tuple[str, ...], _Known]) -> Iterator[Any]:
     """Shares of step time: each phase, and probe itself."""
     phases = core.GaugeMetricFamily(
-        "probe_step_phase_ratio", f"Share of step time, of the last {RECENT} steps that were timed.",
+        "probe_step_phase_ratio", f"Share of step time, over the last {RECENT} timed steps.",
         labels=(*LABELS, "phase"),
     )
     own = core.GaugeMetricFamily(
