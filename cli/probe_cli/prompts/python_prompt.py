@@ -34,8 +34,8 @@ class PythonPrompt:
         """Until Ctrl-D."""
         session = self._session
         job = session.named or "the only live process"
-        session.err.line(f"Python in {job}; each input is a separate snippet, without the names of earlier ones.")
-        session.err.line("Code that changes the job runs between two steps. Ctrl-C stops waiting, Ctrl-D leaves.")
+        session.err.line(f"Python in {job}; each input is a separate snippet; names are not kept.")
+        session.err.line("Code that changes the job runs between steps. Ctrl-C stops waiting, Ctrl-D leaves.")
         for text in self._reader.inputs(">>> "):
             if text.strip() in _LEAVE:
                 return
