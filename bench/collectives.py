@@ -141,7 +141,7 @@ def main() -> None:
     print("| | without | added, paired | by its own clock |\n|---|---|---|---|")
     reads: list[float] = []
     for name, role, ranks in (
-        ("one `all_reduce`, a world of one", "calls", 1), ("one `all_reduce`, two ranks", "calls", 2),
+        ("one `all_reduce`, world size 1", "calls", 1), ("one `all_reduce`, two ranks", "calls", 2),
         ("one step of DDP and one `all_reduce`, two ranks", "trained", 2),
     ):
         found = run(role, ranks, arguments)

@@ -38,7 +38,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from overhead import HERE, PROGRAMS, environment_of, kept, places, stop_server
+from overhead import HERE, PROGRAMS, environment_of, met, places, stop_server
 
 from probe.base import wire
 from probe.boot.startup import run_environment
@@ -285,7 +285,7 @@ def report(state: str, found: Mapping[Command, Sequence[Taken]], runs: int) -> N
     relative = [name for name in (BASELINE, OUTSIDE) if name in medians]
     print(f"\n### Commands while the job {state}: {runs} runs each\n")
     ratios = "".join(f"× {name} | " for name in relative)
-    print(f"| command | median | 95th percentile | CPU | CPU of what answers | {ratios}bar |")
+    print(f"| command | median | 95th percentile | CPU | CPU, other processes | {ratios}target |")
     print("|---|---|---|---|---|" + "---|" * len(relative) + "---|")
     for command, taken in found.items():
         ratios = "".join(f"{medians[command.name] / medians[name]:.2f} | " for name in relative)
@@ -310,7 +310,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def in_ms(median_ms: float, bar_ms: float | None) -> str:
     """The cell of the limit; empty without one."""
-    return "" if bar_ms is None else kept(median_ms, bar_ms, f"{bar_ms:.0f} ms")
+    return "" if bar_ms is None else met(median_ms, bar_ms, f"{bar_ms:.0f} ms")
 
 
 def cold_start(work: Path, environment: Mapping[str, str], job: Job, runs: int) -> None:
@@ -399,7 +399,7 @@ def million(work: Path, environment: Mapping[str, str], rows: int, runs: int) ->
             raise SystemExit("the recording with many rows could not be made")
         timed((installed("probe"), "ps"), environment)  # starts the server
         print(f"\n### Queries over {rows:,} rows of python.torch_trace: {runs} runs each\n")
-        print("| query | in the worker, median | 95th percentile | bar |")
+        print("| query | in the worker, median | 95th percentile | target |")
         print("|---|---|---|---|")
         for name, sql in OVER_MILLION.items():
             elapsed_ms = [ask(work / "probe", sql) for _ in range(runs)]

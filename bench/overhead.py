@@ -256,9 +256,9 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def kept(found: float, limit: float, shown: str) -> str:
-    """A cell with the limit and whether the figure keeps it."""
-    return f"≤ {shown}: {'kept' if found <= limit else 'MISSED'}"
+def met(found: float, limit: float, shown: str) -> str:
+    """A cell with the limit and whether the figure meets it."""
+    return f"≤ {shown}: {'met' if found <= limit else '**missed**'}"
 
 
 def run(job: Job, variant: Variant) -> Figures:

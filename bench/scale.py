@@ -33,7 +33,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from latency import installed, machine
-from overhead import HERE, free_port, kept, stop_server
+from overhead import HERE, free_port, met, stop_server
 
 from probe.base.settings import Settings
 from probe.boot import launch
@@ -93,7 +93,7 @@ def main() -> None:
 
 def merging(sizes: Sequence[tuple[int, float]]) -> None:
     """The table of merging."""
-    print("\n### Merging stacks\n\n| ranks | stacks | nodes | classes | time | bar |")
+    print("\n### Merging stacks\n\n| ranks | stacks | nodes | classes | time | target |")
     print("|---|---|---|---|---|---|")
     kinds: dict[str, Callable[[int], list[dict[str, Any]]]] = {
         f"{CLASSES} classes": in_classes, "all different": different
@@ -112,7 +112,7 @@ def merging(sizes: Sequence[tuple[int, float]]) -> None:
                 merged = merged_stacks.merge(captures)
                 times.append(time.perf_counter() - started)
             print(f"| {ranks:,} | {name} | {len(merged.tree):,} | {len(merged.classes):,} | "
-                  f"{seconds(median(times))} | {kept(median(times), bar_s, f'{bar_s:g} s')} |")
+                  f"{seconds(median(times))} | {met(median(times), bar_s, f'{bar_s:g} s')} |")
             sys.stdout.flush()
 
 
@@ -213,7 +213,8 @@ def host(
 def commands(made: Sequence[Host], ranks: int, bar_s: float, runs: int) -> None:
     """The table of commands about all ranks, on the first host."""
     where = "one host" if len(made) == 1 else f"{len(made)} hosts of {ranks // len(made)} ranks"
-    print(f"\n### {ranks:,} ranks, {where}: {runs} runs each\n\n| command | first | median | longest | bar |")
+    print(f"\n### {ranks:,} ranks, {where}: {runs} runs each\n")
+    print("| command | first | median | longest | target |")
     print("|---|---|---|---|---|")
     environment = made[0].environment
     cold_s = timed(("ps",), environment)[0]
@@ -252,7 +253,7 @@ def timed(words: Sequence[str], environment: Mapping[str, str]) -> tuple[float, 
 def row(name: str, times: Sequence[float], bar_s: float | None = None) -> None:
     """One row: the first time, and the others."""
     others = times[1:]
-    held = "" if bar_s is None else kept(median(others), bar_s, f"{bar_s:g} s")
+    held = "" if bar_s is None else met(median(others), bar_s, f"{bar_s:g} s")
     print(f"| {name} | {seconds(times[0])} | {seconds(median(others))} | {seconds(max(others))} | {held} |")
     sys.stdout.flush()
 

@@ -112,7 +112,7 @@ INSTEAD: dict[str, str] = {
     "nan": "`probe {endpoint} diagnose nan` looks for the first one.",
     "hang": "`probe {endpoint} diagnose hang` says where each rank waits.",
     "slow": "`probe {endpoint} diagnose slow` says where the time goes.",
-    "logs": "probe keeps no log of a job; `probe {endpoint} health` shows how it does.",
+    "logs": "probe does not record a job's log; `probe {endpoint} health` shows its state.",
     "kill": "`probe {endpoint} stop` ends the training after the current step.",
     "quit": "`probe {endpoint} stop` ends the training after the current step, "
     "`probe {endpoint} detach` removes probe from it.",

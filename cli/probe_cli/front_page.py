@@ -88,7 +88,7 @@ def _what_runs(session: Session) -> Iterator[str]:
         session.note(note)
     if not found and session.named:
         raise EndpointUnknown(
-            f"no process called {session.named!r} is running under probe, and it is no command",
+            f"no process called {session.named!r} is running under probe, and there is no such command",
             hint=f"`probe ps` lists the processes. {ALL_COMMANDS}",
         )
     if not found:

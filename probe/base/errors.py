@@ -172,7 +172,7 @@ class AgentMissing(EndpointError):
 
     code = "agent_missing"
     hint = (
-        "`probe PID attach` starts one in it. Or start the job with PROBE=1 in its environment, or as "
+        "`probe PID attach` starts one in it. Or start the job with PROBE=1 in its environment, or with "
         "`probe run python train.py`."
     )
 
@@ -182,7 +182,7 @@ class AgentUnreachable(EndpointError):
 
     code = "agent_unreachable"
     status = 503
-    hint = "`diagnose` and `backtrace` read it from outside, and its recording answers `query`."
+    hint = "`diagnose` and `backtrace` read the process from outside; `query` still reads its recording."
 
 
 class ProcessDead(EndpointError):
@@ -190,7 +190,7 @@ class ProcessDead(EndpointError):
 
     code = "process_dead"
     status = 410
-    hint = "Its recording still answers `query`."
+    hint = "`query` still reads its recording."
 
 
 class AttachRefused(EndpointError):
@@ -264,7 +264,7 @@ class TokenInvalid(AccessDenied):
     code = "token_invalid"
     status = 401
     hint = (
-        "Put the token of that host (its PROBE_DIR/token) in a file of mode 0600 and name it in "
+        "Copy that host's token (its PROBE_DIR/token) to a file of mode 0600 and put the file's path in "
         "PROBE_TOKEN_FILE."
     )
 
@@ -279,7 +279,7 @@ class SnippetRefused(AccessDenied):
     """The guard refused the snippet: it would end, stop or corrupt the job."""
 
     code = "snippet_refused"
-    hint = "docs/guard.md has the classes of snippets and alternatives."
+    hint = "docs/guard.md says which snippets are refused, and what to use instead."
 
 
 class LimitReached(ProbeError):
@@ -328,7 +328,7 @@ class EvalBusy(LimitReached):
 
     code = "eval_busy"
     status = 409
-    hint = "`backtrace --all-threads` shows where that one is (thread probe-eval)."
+    hint = "`backtrace --all-threads` shows where that snippet is (thread probe-eval)."
 
 
 class NoBoundary(LimitReached):
@@ -372,7 +372,7 @@ class BundleInvalid(RecordingError):
     """The file is not a bundle of `probe bundle`, or was damaged on its way."""
 
     code = "bundle_invalid"
-    hint = "Nothing of it was kept. Ask for it again: `probe JOB bundle` makes one."
+    hint = "Nothing of it was kept. Ask the sender for a new one: `probe JOB bundle` makes it."
 
 
 class ArchiveUnavailable(RecordingError):
@@ -380,7 +380,7 @@ class ArchiveUnavailable(RecordingError):
 
     code = "archive_unavailable"
     status = 503
-    hint = "What is not shipped stays on this host and is tried again; `probe archive --status` shows it."
+    hint = "Rows that were not shipped stay on this host and are retried: see `probe archive --status`."
 
 
 class ObjectMissing(ArchiveUnavailable):
@@ -388,7 +388,7 @@ class ObjectMissing(ArchiveUnavailable):
 
     code = "archive_object_missing"
     status = 404
-    hint = "Ask again: the archive was changed meanwhile."
+    hint = "The archive changed in the meantime: run the command again."
 
 
 class ArchiveInvalid(RecordingError):

@@ -171,7 +171,7 @@ class Isolation:
             if isinstance(error, OSError | ImportError):
                 self.withheld[name] = describe(error)
             else:
-                self._failed(name, error, "is not mentioned again", said_at)
+                self._failed(name, error, "will not be reported again", said_at)
             return None
 
     def _failed(self, name: str, error: Exception, consequence: str, said_at: int = PATIENCE) -> bool:
@@ -183,7 +183,7 @@ class Isolation:
             try:
                 self._report(name, describe(error))
             except Exception as nested:
-                say(f"could not note a failure of {name}: {describe(nested)}")
+                say(f"could not record a failure of {name}: {describe(nested)}")
         return count >= PATIENCE
 
 
@@ -204,7 +204,7 @@ def harmless(function: Callable[_Parameters, None]) -> Callable[_Parameters, Non
                 raise
             if not said:
                 said = True
-                say(f"probe.{function.__name__} did nothing: {_words(error)}. It is not mentioned again")
+                say(f"probe.{function.__name__} did nothing: {_words(error)}. This is reported only once")
 
     return call
 

@@ -41,9 +41,9 @@ class Lack(NamedTuple):
 
 
 LACKS = (
-    Lack("torch", (2, 8), "hooks of saved tensors that a snippet leaves on are not taken off again"),
-    Lack("torch", (2, 8), "collectives that C++ issues (DDP) have rows on NCCL only, not on gloo"),
-    Lack("python", (3, 11), "snippets' collectives by a group's own method are stopped by name alone"),
+    Lack("torch", (2, 8), "saved-tensor hooks that a snippet leaves registered are not removed"),
+    Lack("torch", (2, 8), "collectives issued from C++ (DDP) are recorded on NCCL only, not on gloo"),
+    Lack("python", (3, 11), "collectives that snippets call as methods of a group are recognized by name"),
     Lack("python", (3, 12), "snippets do not see variables of functions that call locals() or exec()"),
 )
 

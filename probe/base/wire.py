@@ -175,7 +175,7 @@ def lines(path: Path, target: str, timeout_s: float) -> Iterator[bytes]:
             data, ended = data + part, not part
         if data.split(b" ", 2)[1:2] != [b"200"]:
             decode_answer(data + _read_all(connection, deadline))
-            raise ConnectionError("the answer is none")
+            raise ConnectionError("the answer is not a stream of lines")
         data = data.partition(b"\r\n\r\n")[2]
         while not ended:
             *whole, data = data.split(b"\n")
@@ -283,9 +283,9 @@ def head_of(data: bytes) -> Head | None:
     end = data.find(b"\r\n\r\n")
     head = data[:end] if end >= 0 else data[: LARGEST_HEAD_BYTES + 1]
     if _UNCLEAR.search(head):
-        raise BadRequest("the request's head has a line that does not end in CR LF, or a control character")
+        raise BadRequest("a header line does not end in CR LF, or has a control character")
     if len(head) > LARGEST_HEAD_BYTES:
-        raise TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes")
+        raise TooLarge(f"the request's headers are longer than {LARGEST_HEAD_BYTES} bytes")
     if end < 0:
         return None
     first, *lines = head.split(b"\r\n")

@@ -165,7 +165,8 @@ def _conclude(
         what, more = f"{wrong.state}: {wrong.what}", wrong.next
     elif past:
         event = past[0].findings[0]
-        conclusion = Finding(PAST, INFO, f"{event.what}; nothing is found now{left}", event.why, next=wanted)
+        what = f"{event.what}; the checks find nothing now{left}"
+        conclusion = Finding(PAST, INFO, what, event.why, next=wanted)
         return conclusion, [one.recipe.name for one in past]
     else:
         return Finding(NOTHING, OK, f"none of {count} checks found anything{left}", next=wanted), []

@@ -102,7 +102,7 @@ class WorkerProcess:
         if head is None or body is None:
             self.close()
             raise QueryWorkerDied(
-                "the query ended the process that ran it",
+                "the process that ran the query died",
                 hint="It needed too much memory, or a file is damaged. Nothing else is affected.",
             )
         return json.loads(head), body

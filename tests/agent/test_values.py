@@ -35,5 +35,6 @@ def test_odd_numbers_and_names_are_kept_as_they_are(fork: Callable[..., Forked],
     assert list(ask(place, job.pid, "GET", "/v1/health")["failures"]) == ["log"]
     place.failures_expected = True
     # What is no number is a line of its own on stderr, the first time alone.
-    said = "probe: log failed and is not mentioned again: OverflowError: int too large to convert to float\n"
+    said = "probe: log failed and will not be reported again: "
+    said += "OverflowError: int too large to convert to float\n"
     assert (job.let_go(), job.errors()) == (0, said)

@@ -139,7 +139,7 @@ def test_a_bundle_of_a_live_a_hung_and_a_dead_job_answers_as_the_recording_did_a
     assert "when the bundle was made" in said["why"][-1] and "main (keeps_secrets" in said["what"]
     assert counts(elsewhere, hung, OF_STEPS) == counts(place, job.pid, OF_STEPS)
     stacks = asking(elsewhere, str(hung), "backtrace")
-    assert "keeps_secrets_in_rows.py" in stacks.stdout and "when that was made" in stacks.stderr
+    assert "keeps_secrets_in_rows.py" in stacks.stdout and "when the bundle was made" in stacks.stderr
     for words in (("eval", "1"), ("lr", "--scale", "0.5"), ("pause",)):
         refused = asking(elsewhere, str(hung), *words)
         assert refused.returncode == 3 and "is a recording in a bundle" in refused.stderr, refused

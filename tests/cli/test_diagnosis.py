@@ -85,7 +85,7 @@ def test_a_terminal_shows_the_state_first_wraps_lines_and_leaves_commands_whole(
             asked.append(target)
             if target.endswith("part=checks"):
                 assert wait_for(lambda: "usually" in screen.getvalue()), "the state is not shown yet"
-                return {**ANSWER, "state": "unknown", "what": "only the checks were asked for"}
+                return {**ANSWER, "state": "unknown", "what": "only the checks were requested"}
             return {**state, "findings": [], "judged": {}, "notes": []}
 
     environ = {"PROBE_DIR": str(tmp_path), "COLUMNS": "80", "NO_COLOR": "1"}

@@ -112,7 +112,7 @@ def recorded(place: Place, tmp_path: Path) -> None:
     """What was sampled while they lived."""
     words = ("pair", "flamegraph", "--since", "0")
     done = run_probe(place, *words, "-o", str(tmp_path / "past.svg"))
-    assert done.returncode == 0 and "let go of the GIL" in done.stderr, done.stderr
+    assert done.returncode == 0 and "release the GIL" in done.stderr, done.stderr
     found = " ".join(titles(tmp_path / "past.svg").values())
     assert "rank 0: 50 %" in found and "sleep_on_storage" in found
     done = run_probe(place, *words, "--rank", "1", "--diff", "others", "-o", str(tmp_path / "past-diff.svg"))

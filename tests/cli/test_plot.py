@@ -83,7 +83,7 @@ def test_what_cannot_be_plotted_is_said_with_what_to_do(
     asked: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for names, rows, what in (
-        (["step"], [[1]], "needs two columns"), (["step", "name"], [[1, "x"]], "name is no number"),
+        (["step"], [[1]], "needs two columns"), (["step", "name"], [[1, "x"]], "name is not numeric"),
         (["step", "loss"], [[1, None]], "nothing to plot"), (["step", "loss"], [], "nothing to plot"),
     ):
         done = asked(names, rows)

@@ -210,7 +210,7 @@ def test_arrows_connect_the_same_collective_from_the_rank_that_entered_last(
     one, _ = traced(place, tmp_path, "pair", "--rank", "1", name="x.json.gz")
     assert set(one.count("step")) == {1} and not one.arrows
     done = run_probe(place, "pair", "trace", "--rank", "5")
-    assert done.returncode != 0 and "of ranks 0-1 is there" in done.stderr
+    assert done.returncode != 0 and "of ranks 0-1 is here" in done.stderr
 
 
 def test_what_goes_on_has_no_end_and_what_a_job_calls_things_stays_text(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_trace_has_one_time_line_and_a_bundle_the_rows_of_both_hosts(pair: Run
         traced = here.probe(*words)
     assert traced.returncode == 0, traced.stderr
     assert "by their collectives; the trace is corrected" in traced.stderr, traced.stderr
-    assert "no one figure fits" not in traced.stderr and "not aligned" not in traced.stderr
+    assert "no single offset fits" not in traced.stderr and "not aligned" not in traced.stderr
     found = json.loads((tmp_path / "x.json").read_text())
     [told] = found["otherData"]["clocks"]
     match = re.search(r"is ([\d.]+) (\S+) (?:ahead|behind) .*give or take ([\d.]+) ([^\s,]+)", told)

@@ -145,7 +145,8 @@ def test_a_rank_of_which_nothing_is_known_is_named_too() -> None:
     found = diagnose_job([rank(0, *WAITS), rank(2, *WAITS)], ["host b does not answer"])
     assert (found.state, found.severity, found.culprits) == (states.UNKNOWN, ALARM, (1,))
     assert found.what == (
-        "ranks 0,2 wait in all_reduce #41 (default group); why is unknown: nothing is seen of rank 1"
+        "ranks 0,2 wait in all_reduce #41 (default group); the reason is unknown: "
+        "there is no information about rank 1"
     ), "whether it joined, nobody knows"
     assert "host b does not answer" in found.why
 

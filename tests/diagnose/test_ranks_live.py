@@ -56,7 +56,7 @@ def test_a_rank_without_probe_is_not_seen_and_neither_it_nor_the_network_is_blam
         found = diagnosed(place, ranks.name)
         assert (found["state"], found["severity"]) == (states.UNKNOWN, ALARM), found
         assert found["what"].startswith("rank 0 waits in all_reduce #")
-        assert found["what"].endswith("why is unknown: nothing is seen of rank 1")
+        assert found["what"].endswith("the reason is unknown: there is no information about rank 1")
         assert [row["state"] for row in noted(recorded)] == [states.UNKNOWN], "and one alarm, there"
 
 

@@ -188,7 +188,7 @@ def test_an_endless_loop_is_busy_without_a_step_with_hardly_any_cpu_too(
         starved = (found["evidence"]["threads"][0]["run_delay_ratio"] or 0.0) > 0.5
         return found if starved and found["state"] == states.BUSY else None
 
-    until(lambda: "makes no step" in run_probe(
+    until(lambda: "finishes no steps" in run_probe(
         place, str(job.pid), "eval", "--at-step", "1", PROBE_ACT_WAIT_S="0.5"
     ).stderr, "a refusal of what needs the end of a step")
     with beside_burners(job.pid):
@@ -285,7 +285,7 @@ def test_what_needs_the_end_of_a_step_is_refused_at_once_by_a_stalled_job(
     for command in (["lr", "--scale", "0.5"], ["eval", "model.noted = 1"], ["pause"]):
         done = run_probe(place, pid, *command, PROBE_ACT_WAIT_S="20")
         assert done.returncode == 5, (command, done)
-        assert "makes no step" in done.stderr and "hang_in_read (stall_hangs.py:" in done.stderr
+        assert "finishes no steps" in done.stderr and "hang_in_read (stall_hangs.py:" in done.stderr
         assert "no step for" in done.stderr and "--wait S" in done.stderr
     done = run_probe(place, pid, "eval", "len(model)")
     assert (done.returncode, done.stdout) == (0, "3\n"), "what only reads is answered"

@@ -104,7 +104,7 @@ def test_probings_own_examples_run_and_say_what_they_show(
     answer = beside.query("ddp", f"SELECT _rank, {timed.format('global.')}, _rank")
     assert [row[0] for row in answer["rows"]] == [0, 1] * 4, "all ranks, and only the name differs"
     [note] = beside.query(pid, "SELECT _rank FROM global.python.steps")["notes"]
-    assert "rank 0 alone" in note and "`probe JOB query`" in note
+    assert "rank 0 only" in note and "`probe JOB query`" in note
     [note] = beside.query(pid, "SELECT role FROM python.torch_trace LIMIT 1")["notes"]
     assert "NULL: role" in note
     answer = beside.query(pid, "SELECT ip, func FROM python.backtrace")

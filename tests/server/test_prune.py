@@ -78,7 +78,7 @@ def test_the_living_and_what_ended_beside_them_in_their_run_stay(
     answer = beside.call("POST", "/v1/prune", ALL)
     assert [row["pid"] for row in answer["deleted"]] == [first.pid]
     assert {row["pid"]: row["why"].split(":")[0] for row in answer["left"]} == {
-        beside_it.pid: "its run goes on", living.pid: "it is being recorded",
+        beside_it.pid: "its run continues", living.pid: "it is being recorded",
     }
     assert set(beside.states()) == {beside_it.pid, living.pid}
     living.tell("write 5")

@@ -143,7 +143,7 @@ def test_jobs_of_two_folders_with_one_script_name_are_told_apart(
     gpt = record(job="main", run="g", cwd="/x/gpt")
     rows, _ = process_rows(registry, lambda _folder: None, False)
     assert {row["pid"]: row["name"] for row in rows} == {vae.pid: "main@vae", gpt.pid: "main@gpt"}
-    choices = rf"main means 2 {{}} jobs: main@vae \(pid {vae.pid}\), main@gpt \(pid {gpt.pid}\)"
+    choices = rf"main matches 2 {{}} jobs: main@vae \(pid {vae.pid}\), main@gpt \(pid {gpt.pid}\)"
     with pytest.raises(EndpointAmbiguous, match=choices.format("running")):
         registry.resolve("main")
     assert [one.meta.pid for one in registry.resolve("main@vae")] == [vae.pid]

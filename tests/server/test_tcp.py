@@ -219,7 +219,7 @@ def test_a_storm_of_requests_is_told_to_wait(beside: Beside) -> None:
         ({"PROBE_LISTEN": "gpu-host.invalid:7130"}, "no TLS"),
         ({"PROBE_LISTEN": "0.0.0.0:7130", "PROBE_INSECURE_NO_TLS": "1"}, ""),
         ({"PROBE_LISTEN": "0.0.0.0:7130", "PROBE_TLS_CERTIFICATE": "/c", "PROBE_TLS_KEY": "/k"}, ""),
-        ({"PROBE_LISTEN": "127.0.0.1:7130", "PROBE_TLS_CERTIFICATE": "/c"}, "belong together"),
+        ({"PROBE_LISTEN": "127.0.0.1:7130", "PROBE_TLS_CERTIFICATE": "/c"}, "must be set together"),
         ({"PROBE_LISTEN": "127.0.0.1"}, "not host:port"),
         ({"PROBE_LISTEN": ":7130"}, "not host:port"),
         ({"PROBE_LISTEN": "127.0.0.1:http"}, "not host:port"),

@@ -106,7 +106,7 @@ def _chosen(home: Path, names: list[str]) -> list[tuple[Path, Meta]]:
             found.append((folder, meta))
     for name in names:
         if not any(name in (meta.run, meta.job) for _, meta in found):
-            raise EndpointUnknown(f"nothing that is recorded on this host is called {name[:80]!r}")
+            raise EndpointUnknown(f"no recording on this host is called {name[:80]!r}")
     return found
 
 
@@ -143,7 +143,7 @@ def _status(session: Session, names: list[str]) -> None:
         rows = sum(one.rows or 0 for _, _, one in told)
         least = "at least " if any(one.rows is None for _, _, one in told) else ""
         session.out.line(
-            f"{escape_controls(url)}: {whole} of {len(told)} recordings of this host are there whole, "
+            f"{escape_controls(url)}: {whole} of {len(told)} recordings of this host are there completely, "
             f"{least}{rows:,} rows"
         )
         for folder, meta, one in told[-_LONGEST_LIST:]:
@@ -155,7 +155,7 @@ def _status(session: Session, names: list[str]) -> None:
         state = known.get(url, archive_state.State())
         if state.error:
             since = _ago(state.failing_since_ns or 0)
-            session.out.line(f"  failed first {since}: {escape_controls(state.error)}")
+            session.out.line(f"  first failed {since}: {escape_controls(state.error)}")
             if state.hint:
                 session.out.line(f"  {escape_controls(state.hint)}")
     if nowhere:
@@ -182,8 +182,8 @@ def _compact(session: Session, url: str) -> None:
         session.note(note)
     if done.waiting:
         session.note(
-            f"{done.waiting:,} replaced files stay for readers; a later --compact, in "
-            f"{compaction.GRACE_S / 60:.0f} minutes or more, deletes them"
+            f"{done.waiting:,} replaced files are kept for readers that still use them; a --compact in "
+            f"{compaction.GRACE_S / 60:.0f} minutes or later deletes them"
         )
 
 

@@ -58,7 +58,8 @@ def command(
 
     if session.address.directory is None:
         raise UsageError(
-            "a bundle is made of files, on the host of the job", hint=f"There: `{typed(session, 'bundle')}`."
+            "a bundle is made from the recording's files, so only on the job's host",
+            hint=f"There: `{typed(session, 'bundle')}`.",
         )
     most_bytes = _bytes(max_size)
     listed = session.request("GET", "/v1/ranks", {"endpoint": session.endpoint})
@@ -143,7 +144,7 @@ def _answers(
         )
         answers["backtrace.json"] = stacks
     except ProbeError as error:
-        session.note(f"there are no stacks in it: {error.message}")
+        session.note(f"the bundle has no stacks: {error.message}")
     made_ns = time.time_ns()
     captures = stacks.get("ranks") or {}
     elsewhere = [
@@ -187,7 +188,7 @@ def _elsewhere(rows: Sequence[dict[str, Any]]) -> list[str]:
     for row in rows:
         hosts.setdefault(str(row.get("host")), []).append(row)
     return [
-        f"{named(row['rank'] for row in found)} on {host}: not in it, run "
+        f"{named(row['rank'] for row in found)} on {host}: not in the bundle, run "
         f"`probe {found[0]['run']} bundle` there"
         for host, found in sorted(hosts.items())
     ]

@@ -37,7 +37,7 @@ LIVE_S = 5
 RATE_HZ = 100
 AGENT_HZ = 10
 """An agent's answer takes the GIL for about a millisecond."""
-_SEEN = "seen where threads let go of the GIL: time in C code that keeps it counts for the line after it"
+_SEEN = "sampled where threads release the GIL: time in C code that holds it counts for the line after it"
 _ENDED = "ended"
 _OTHERS = "others"
 
@@ -119,7 +119,7 @@ def command(
     write_file(path, text.encode("utf-8", "backslashreplace"))
     session.out.line(f"{drawn.about} of {drawn.all}: {path}")
     session.out.stream.flush()
-    where = "https://www.speedscope.app, which reads it there alone" if for_speedscope else "a browser"
+    where = "https://www.speedscope.app, read only in the browser" if for_speedscope else "a browser"
     session.err.line(f"  next: open it in {where}")
 
 
@@ -174,8 +174,8 @@ def _recorded(
     ]
     if not chosen:
         raise UsageError(
-            f"nothing of {rank_sets.named(wanted or ())} was sampled in these steps",
-            hint=f"Samples are of {rank_sets.named(found.training)}.",
+            f"there are no samples of {rank_sets.named(wanted or ())} in these steps",
+            hint=f"There are samples of {rank_sets.named(found.training)}.",
         )
     if diff is not None and not others:
         raise UsageError("there is no other rank to compare with", hint="Name fewer ranks with --rank.")
@@ -186,7 +186,7 @@ def _recorded(
                 ours[f"rank {one}: thread {thread}" if several else f"thread {thread}"] = stacks
     notes = [*found.notes, _SEEN]
     if found.older:
-        notes.append(f"attempt {found.attempt} alone: earlier attempts have samples of these steps too")
+        notes.append(f"attempt {found.attempt} only: earlier attempts have samples of these steps too")
     about = f"{count(found.samples)} samples, steps {found.first} to {found.last}"
     return Drawn(
         ours, {f"rank {one}": found.training[one] for one in others}, 1e9, about,
@@ -223,7 +223,7 @@ def _targets(session: Session) -> list[Target]:
 
 def _dead(what: str) -> ProcessDead:
     return ProcessDead(
-        f"nothing runs that could be sampled: {what}",
+        f"no running process can be sampled: {what}",
         hint="`probe JOB flamegraph --since 0` draws what was sampled while it ran, `probe JOB backtrace`"
         " shows its last stacks.",
     )
@@ -345,7 +345,7 @@ def _ask_agents(
                 found[name][stack] += 1
         time.sleep(max(0.0, min(began + 1 / AGENT_HZ, deadline) - time.monotonic()))
     yield (
-        f"{_names(targets)}: {looks} looks by their agents, which see a thread where it lets go of the GIL"
+        f"{_names(targets)}: {looks} looks by their agents, which sample a thread where it releases the GIL"
     )
 
 

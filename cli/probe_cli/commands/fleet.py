@@ -134,11 +134,11 @@ def command(
     limits = Limits(timeout, memory_for_queries(), rows=limit)
     given = words or []
     if ray is not None and ask not in ("query", "diagnose"):
-        raise UsageError(f"--ray is of `query --per-run` and `diagnose`, not of `{ask}`")
+        raise UsageError(f"--ray works with `query --per-run` and `diagnose`, not with `{ask}`")
     if per_run is None and ray is not None and ask == "query":
-        raise UsageError("a query over a Ray cluster has a part for each run", hint="Add --per-run SQL.")
+        raise UsageError("`query --ray` needs a query to run on each run", hint="Add --per-run SQL.")
     if (live or server) and (per_run is not None or explain or ray is not None):
-        raise UsageError("--live and --server go with none of --per-run, --ray and --explain")
+        raise UsageError("--live and --server cannot be combined with --per-run, --ray or --explain")
     store = open_store(url, session.environ)
     source = _live_rows(session, server or []) if live or server else None
     with Fleet(store, narrowing, limits, source) as fleet:
@@ -184,7 +184,7 @@ def _answers_of_runs(session: Session, fleet: Fleet, answering: Answering, sql: 
     answers: dict[int, per_run.Answer] = {}
     waits = answering.each(asks)
     while len(answers) < len(asks):
-        with waiting(session.err, f"asking the runs: {len(answers):,} of {len(asks):,} answered"):
+        with waiting(session.err, f"querying the runs: {len(answers):,} of {len(asks):,} answered"):
             place, answer = next(waits)
         answers[place] = answer
     failed = {place: one.error for place, one in answers.items() if one.error is not None}
@@ -376,7 +376,7 @@ def _compare(
     if len(given) != 2:
         raise UsageError("compare takes two runs", hint="`probe fleet URL compare RUN RUN`.")
     if output_format not in (None, "table", "json"):
-        raise UsageError(f"a comparison has no form {output_format}", hint="Use --format json.")
+        raise UsageError(f"compare has no format {output_format}", hint="Use --format json.")
     runs = [fleet.run(name) for name in given]
 
     def read(run: Run, until: int | None) -> dict[str, Any]:

@@ -35,8 +35,8 @@ def command(
     need_mcp()
     if session.input is not sys.stdin or session.out.terminal:
         raise UsageError(
-            "`mcp` speaks with a program, not with a person",
-            hint="Name it in the configuration of an MCP client; docs/agents.md has one.",
+            "`mcp` is used by programs, not in a terminal",
+            hint="Add it to the configuration of an MCP client; docs/agents.md shows how.",
         )
     from probe_cli.agent_tools import tool_server
 

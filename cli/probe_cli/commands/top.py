@@ -83,7 +83,7 @@ def command(
         gc.enable()  # off in a command, which ends before there is anything to collect
         return View(session, jobs).run()
     if session.out.terminal and not once:
-        session.note("this terminal cannot be drawn on: printed once")
+        session.note("this terminal does not support the live view: printed once")
     of_ranks = bool(jobs.endpoint)
     session.out.lines(table_lines(jobs.seen.rows, session.out, session.out.width, of_ranks=of_ranks))
     for note in (*jobs.seen.notes, *filter(None, [jobs.seen.problem])):
@@ -200,7 +200,7 @@ class View:
             self._open(row.endpoint, "diagnose")
         elif key in ("p", "r"):
             if not self._jobs.may_act:
-                self._message = "a viewer's token only reads: an operator's can pause and resume"
+                self._message = "a viewer's token is read-only: pausing and resuming need an operator's"
             elif not row.lives:
                 self._message = f"{row.endpoint} has ended"
             elif key == "r":

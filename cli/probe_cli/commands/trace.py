@@ -95,7 +95,7 @@ def command(
         session.note(note)
     if trace.left_out:
         session.note(f"{count(trace.left_out)} slices left out: more than {MOST_LANES} at the same time")
-    session.err.line("  next: open it in https://ui.perfetto.dev, which reads it in the browser alone")
+    session.err.line("  next: open it in https://ui.perfetto.dev, read only in the browser")
 
 
 # What to write ----------------------------------------------------------------
@@ -131,8 +131,8 @@ def _ranks(session: Session, wanted: set[int] | None) -> tuple[int, list[Rank]]:
     if not chosen:
         recorded = f"of {rank_sets.named(row['rank'] for row in newest)} is" if newest else "is"
         raise EndpointUnknown(
-            f"nothing to write: only a recording {recorded} there" if newest else "nothing is recorded yet",
-            hint="Give other ranks with --rank." if newest else "Ask again when the job has made a step.",
+            f"nothing to write: only a recording {recorded} here" if newest else "nothing is recorded yet",
+            hint="Give other ranks with --rank." if newest else "Try again when the job has finished a step.",
         )
     return newest[0]["attempt"], [
         Rank(row["rank"], row["pid"], str(hosts.get(row["rank"]) or ""), row["first_ns"], row["last_step"])
@@ -254,7 +254,7 @@ def _clock_lines(clocks: Mapping[str, Offset | None], ranks: list[Rank]) -> list
         lines.append(
             f"{at} is {duration(abs(ahead_s))} {side} that of {ranks[0].host}, give or take"
             f" {duration(error_s)}, by their collectives; the trace is corrected"
-            + ("" if found.consistent else "; no one figure fits all: a clock was set, or they drift")
+            + ("" if found.consistent else "; no single offset fits all: a clock was set, or they drift")
         )
     return lines
 

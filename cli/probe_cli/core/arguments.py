@@ -142,7 +142,7 @@ def unknown_command(word: str, rest: Sequence[str], endpoint: str | None, known:
     if word.endswith(".py"):
         return UsageError(message, hint=f"`probe run python {word}` starts it with probe.")
     if _is_text(word):
-        return UsageError(message, hint=f"Python is given to `eval`: `probe {whom} eval CODE`.")
+        return UsageError(message, hint=f"`eval` runs Python: `probe {whom} eval CODE`.")
     before = "" if endpoint is None else f"{endpoint} "
     near = [f"`probe {before}{command}`" for command in guesses(word, known)]
     meant = f"Did you mean {_either(near)}? " if near else ""

@@ -33,11 +33,9 @@ class PythonPrompt:
     def run(self) -> None:
         """Until Ctrl-D."""
         session = self._session
-        session.err.line(
-            f"Python in {session.named or 'the only live process'}; each input is one snippet, which keeps "
-            "no names for the next."
-        )
-        session.err.line("What changes the job runs between two steps. Ctrl-C stops waiting, Ctrl-D leaves.")
+        job = session.named or "the only live process"
+        session.err.line(f"Python in {job}; each input is a separate snippet; names are not kept.")
+        session.err.line("Code that changes the job runs between steps. Ctrl-C stops waiting, Ctrl-D leaves.")
         for text in self._reader.inputs(">>> "):
             if text.strip() in _LEAVE:
                 return

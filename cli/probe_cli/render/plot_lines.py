@@ -89,7 +89,7 @@ def plot_of(answer: Answer) -> Plot:
 def _number(found: object, column: str) -> float | None:
     number = value(found)
     if number is None and found is not None:
-        raise UsageError(f"column {column} is no number: {found!r:.40}", hint="CAST it, or leave it out.")
+        raise UsageError(f"column {column} is not numeric: {found!r:.40}", hint="CAST it, or leave it out.")
     return number
 
 
@@ -208,7 +208,7 @@ def png(plot: Plot, title: str) -> bytes:
     except ImportError:
         raise PackageMissing(
             "a PNG needs matplotlib, which is not installed in this Python",
-            hint="pip install matplotlib, or write x.svg, which needs nothing more.",
+            hint="pip install matplotlib, or write x.svg, which needs no package.",
         ) from None
     drawn = Figure(figsize=(9, 4.2), dpi=120, layout="constrained")
     FigureCanvasAgg(drawn)

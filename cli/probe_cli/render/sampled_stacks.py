@@ -146,5 +146,5 @@ def _nothing(asker: Asker) -> StacksUnavailable:
     return StacksUnavailable(
         f"no stack of this job was sampled{why}",
         hint="PROBE_SAMPLE_HZ=1 in the job's environment records its stacks once a second. Without --since,"
-        " a job that runs is sampled now.",
+        " a running job is sampled now.",
     )

@@ -1,8 +1,8 @@
 """Ray Train with probe in each worker: `python train.py --workers 2`.
 
-`runtime_env` gives the workers PROBE=1, and the run's name becomes the job's: `probe gpt diagnose`, `probe gpt ranks`,
-`probe gpt lr --scale 0.5` on any host of the cluster that has a worker. A worker that dies is replaced up to
-`max_failures` times; what comes after is the next attempt of the same run.
+`runtime_env` sets PROBE=1 in the workers, and the job has the name of the Ray run: `probe gpt diagnose`,
+`probe gpt ranks`, `probe gpt lr --scale 0.5` work on any host that has a worker. Ray replaces a worker that dies, up to
+`max_failures` times; the replacements are the next attempt of the same run.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def choose(environ: Mapping[str, str]) -> None:
     from probe.base.compiled import build
 
     if build.digest() != found.SOURCES:
-        _Choice.why = "the library was compiled from other sources"
+        _Choice.why = "the library was compiled from a different version of the sources"
         return
     found.begin(ANCHOR_NS)
     _Choice.library = found

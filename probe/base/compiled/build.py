@@ -44,4 +44,4 @@ def build(library: Path = LIBRARY, headers: Path | None = None) -> str:
 if __name__ == "__main__":
     problem = build()
     if problem:
-        sys.stderr.write(f"the hot path is not compiled, and the plain source runs: {problem}\n")
+        sys.stderr.write(f"the hot path is not compiled, so its Python version runs: {problem}\n")

@@ -51,7 +51,7 @@ class Handled:
     def said(self) -> str:
         """One line: what, where, how often, what is lacking."""
         lacks = f" ({self.lacks})" if self.lacks else ""
-        often = f"{self.new} different ones in {self.looks} looks over {self.over_s:.0f} s"
+        often = f"{self.new} different ones in {self.looks} samples over {self.over_s:.0f} s"
         return f"{self.type}: {self.message}{lacks}, raised in {self.place}, caught again and again ({often})"
 
 

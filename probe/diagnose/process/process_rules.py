@@ -69,7 +69,7 @@ def _ended(case: Case) -> Finding | None:
     if e.state == "zombie" and e.how is None:
         what = f"process {e.pid} has ended, but its parent has not collected its exit status (zombie)"
         return _finding(case, states.ZOMBIE, ALARM, what, ask=ask)
-    what = e.how or f"process {e.pid} is gone without closing its recording; nothing tells what ended it"
+    what = e.how or f"process {e.pid} ended without closing its recording; what ended it is unknown"
     ask.append('probe {pid} query "SELECT reason, thread_name, func, lineno FROM python.stacks"')
     return _finding(case, states.DEAD, ALARM, what, ask=ask)
 
@@ -108,7 +108,7 @@ def _acted_on(case: Case) -> Finding | None:
     if held is not None:
         which = f"an action ({held.action}, {held.action_id}, by {held.who})"
     for_s = wording.seconds(progress.phase_s or 0.0)
-    what = f"probe runs {which}; training waits for it between two steps, for {for_s} now"
+    what = f"probe runs {which}; training has waited for it between two steps for {for_s}"
     return _finding(case, states.ACTED_ON, NOTICE, what, ask=[_BACKTRACE, "probe {pid} actions"])
 
 
@@ -139,11 +139,11 @@ def _between_steps(progress: Progress, severity: str) -> tuple[str, str, str]:
     """State, severity and text of a process that evaluates or saves, according to python.intervals."""
     since = wording.seconds(progress.interval_s or 0.0)
     if progress.interval == "checkpoint":
-        return states.CHECKPOINT, severity, f"saves a checkpoint for {since} now, after step {progress.step}"
+        return states.CHECKPOINT, severity, f"saving a checkpoint for {since}, after step {progress.step}"
     batches = f", {progress.batches} batches so far" if progress.batches else ""
-    doing = {"prediction": "predicts", "inference": "runs inference", "reading": "reads batches"}
-    kind = doing.get(str(progress.interval), "evaluates")
-    return states.EVALUATION, severity, f"{kind} for {since} now, after step {progress.step}{batches}"
+    doing = {"prediction": "predicting", "inference": "running inference", "reading": "reading batches"}
+    kind = doing.get(str(progress.interval), "evaluating")
+    return states.EVALUATION, severity, f"{kind} for {since}, after step {progress.step}{batches}"
 
 
 # Kept from running ------------------------------------------------------------

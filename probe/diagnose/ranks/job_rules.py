@@ -42,7 +42,7 @@ def _with_missing(found: Finding, ranks: list[Facts], missing: Sequence[str]) ->
     lines = list(missing)
     if absent and not missing:
         whom = rank_sets.named(absent)
-        lines.append(f"nothing is known of {whom}: not recorded, or on a host that does not answer")
+        lines.append(f"there is no information about {whom}: not recorded, or on a host that does not answer")
     return replace(found, why=[*found.why, *lines])
 
 
@@ -67,7 +67,7 @@ def _mismatched(ranks: list[Facts]) -> Finding | None:
         f"{_group(ours)}: {_said(found.state, ours)} against {_said(found.state, due)}"
     )
     if not found.sure:
-        what += "; which of the two is wrong is not certain"
+        what += "; it is not certain which of the two is wrong"
     lines = [
         f"rank {rank}: {call.op} of {call.content}, called at {call.place}, {call.state}"
         for rank, call in _telling(found)
@@ -130,7 +130,8 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
         return None  # its end is what there is to say
     if culprit is None:  # it may be in the call, or be gone
         state = states.UNKNOWN
-        what = f"{_waiting(wait, waiting)}; why is unknown: nothing is seen of {rank_sets.named(culprits)}"
+        unknown = f"there is no information about {rank_sets.named(culprits)}"
+        what = f"{_waiting(wait, waiting)}; the reason is unknown: {unknown}"
     elif culprit.state == "finished":
         what = f"{joined}: rank {first} has finished ({culprit.how}), at {deaths.step(culprit)}"
     else:
@@ -292,7 +293,7 @@ def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
     if unseen or None in members:
         others = [by_rank[rank] for rank in unseen if rank in by_rank]
         lines = [*(f"{one.name}: {one.line()}{_instead(one)}" for one in others[:_MOST_LINES]), *lines]
-        what = f"{_waiting(named[0], waiting)}; why is unknown: "
+        what = f"{_waiting(named[0], waiting)}; the reason is unknown: "
         what += f"{rank_sets.named(unseen)} not seen in it" if unseen else "the other rank is not known"
         return Finding(states.UNKNOWN, ALARM, what, lines, _next(ranks, min(waiting)))
     said = f"{rank_sets.named(inside)} {wording.verb(inside, 'is', 'are')} in {call.name}"

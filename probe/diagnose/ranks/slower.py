@@ -18,7 +18,7 @@ _MOST_LINES = 8
 _WHERE = {
     "data": "waiting for its DataLoader", "forward": "in forward", "backward": "in backward",
     "optimizer": "in the optimizer's step",
-    "other": "outside of data loading, forward, backward and optimizer", None: "in no phase that is timed",
+    "other": "outside of data loading, forward, backward and optimizer", None: "outside every timed phase",
 }
 """Where a straggler spends the time, in words, by its phase."""
 

@@ -158,7 +158,7 @@ class OwnRows:
         if not self._said and not any(cls in self._classes for cls in type(row).__mro__):
             self._said = True
             say(f"probe.record did nothing: {type(row).__name__} is not declared with @probe.table. "
-                "It is not mentioned again")
+                "This is reported only once")
         return None
 
     # HOT PATH ---------------------------------------------------------------
@@ -244,7 +244,7 @@ def _writer(made: Table, append: Callable[..., int], recorder: Recorder) -> Call
             if field is None and value is not None and not said:
                 said = True
                 what = f"{made.full_name}.{column.name} is {column.type}"
-                say(f"{what}, so {type(value).__name__} becomes NULL. It is not mentioned again")
+                say(f"{what}, so {type(value).__name__} becomes NULL. This is reported only once")
             fields.append(_NULLS[column.type] if field is None else field)
         return fields
 

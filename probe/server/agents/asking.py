@@ -51,7 +51,7 @@ def require_live(recorded: Recorded, status: Status) -> None:
     how = "ended" if status.state == "finished" else "died"
     raise ProcessDead(
         f"{who(recorded)} {how} at about {ended}",
-        hint=f"Its recording still answers: probe {recorded.meta.pid} query …",
+        hint=f"Its recording can still be queried: probe {recorded.meta.pid} query …",
     )
 
 
@@ -94,9 +94,10 @@ def without_socket(recorded: Recorded) -> AgentMissing:
 def stalled(name: str, why: str) -> NoBoundary:
     """The error of what needs the end of a step, in a job that is known to be stalled; `why`: the verdict."""
     return NoBoundary(
-        f"{name} makes no step, and is not waited for: {why}. Nothing was changed",
-        hint="What only reads still works: `diagnose`, `backtrace --native --all-threads`, `query`, `eval` "
-        "of an expression. `--now` (eval, checkpoint) waits for no step; `--wait S` waits all the same.",
+        f"{name} finishes no steps, so probe does not wait for one: {why}. Nothing was changed",
+        hint="Commands that only read still work: `diagnose`, `backtrace --native --all-threads`, `query`, "
+        "`eval` of an expression. `--now` (eval, checkpoint) does not wait for a step; `--wait S` waits "
+        "anyway.",
     )
 
 
@@ -106,7 +107,7 @@ def detach(registry: Registry, recorded: Recorded) -> dict[str, Any]:
         answer = ask(registry, recorded, "POST", "/v1/stop", {}, DETACH_TIMEOUT_S)
     except AgentUnreachable as error:
         raise AgentUnreachable(
-            f"{error.message}. It was told to detach, and will when it can run again",
+            f"{error.message}. It was told to detach, and will do so when it can run again",
             hint=f"`probe {recorded.meta.pid} diagnose` shows what blocks it.",
         ) from None
     return {

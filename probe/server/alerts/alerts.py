@@ -127,7 +127,7 @@ class Alerts:
                 (at for at, one in enumerate(every) if one.url == name.strip()), -1
             )
             if not 0 <= place < len(every):
-                raise DestinationInvalid("there is no such destination", hint="`probe monitor` lists them.")
+                raise DestinationInvalid("no such destination", hint="`probe monitor` lists them.")
             if place < self.given:
                 raise DestinationInvalid(
                     f"{every[place].shown} comes from PROBE_NOTIFY",
@@ -230,15 +230,15 @@ async def _run_sender(request: dict[str, Any], timeout_s: float) -> dict[str, An
             start_new_session=True,
         )
     except OSError as error:
-        return {"error": f"the delivering process could not be started: {error.strerror}"}
+        return {"error": f"the delivery process could not be started: {error.strerror}"}
     try:
         out, _ = await asyncio.wait_for(process.communicate(json.dumps(request).encode()), timeout_s)
         answer = json.loads(out)
-        return answer if isinstance(answer, dict) else {"error": "the delivering process failed"}
+        return answer if isinstance(answer, dict) else {"error": "the delivery process failed"}
     except asyncio.TimeoutError:
         return {"error": f"it took longer than {timeout_s:g} s"}
     except (ValueError, OSError):
-        return {"error": "the delivering process failed"}
+        return {"error": "the delivery process failed"}
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -148,7 +148,7 @@ def _read(path: Path) -> Config:
     invalid."""
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ValueError("it is not private, or not ours")
+        raise ValueError("it is not private, or belongs to another user")
     raw = checked.read_sealed(
         path, older=lambda facts: "version" not in facts, largest_bytes=_LARGEST_BYTES
     )

@@ -235,5 +235,5 @@ def _of_bundle(recorded: Recorded, who: str, when: str) -> dict[str, Any]:
         raise ProcessDead(f"{who} is a recording in a bundle of {when}, made without stacks")
     if not isinstance(known.capture.get("threads"), list):
         raise RecordingError(f"{recorded.folder / moment.FILE} cannot be used: its stacks have no threads")
-    note = f"{who} is a recording in a bundle: these are its stacks of {when}, when that was made"
+    note = f"{who} is a recording in a bundle: these are its stacks from {when}, when the bundle was made"
     return {**known.capture, "source": "bundle", "pid": recorded.meta.pid, "notes": [note]}

@@ -121,7 +121,7 @@ async def _run_late(
     if left:
         few = ", ".join(left[:_MOST_NAMES])
         more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
-        note += f"; there was no time for {few}{more}: diagnose again later"
+        note += f"; there was no time for {few}{more}: run diagnose again later"
     return [by_name.get(one.recipe.name, one) for one in checks], [note]
 
 

@@ -82,7 +82,7 @@ async def answer(
 
 
 async def _not_asked() -> Examined:
-    return Examined(Finding(states.UNKNOWN, states.OK, "only the checks were asked for"), {}, [])
+    return Examined(Finding(states.UNKNOWN, states.OK, "only the checks were requested"), {}, [])
 
 
 async def _of_job(

@@ -54,7 +54,7 @@ def check_listen(settings: Settings) -> None:
     """Raise `SettingInvalid` if TCP would be reachable from other hosts without encryption."""
     host, _ = listen_address(settings)
     if bool(settings.tls_certificate) != bool(settings.tls_key):
-        raise SettingInvalid("PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY belong together")
+        raise SettingInvalid("PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY must be set together")
     if not is_loopback(host) and not settings.tls_certificate and not settings.insecure_no_tls:
         raise SettingInvalid(
             f"PROBE_LISTEN={settings.listen} is reachable from other hosts and has no TLS",
@@ -99,7 +99,7 @@ class TcpGate:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in self._hosts:
             raise Forbidden(
-                "the Host header names another server", hint="Use the address PROBE_LISTEN names."
+                "the Host header names another server", hint="Use the address in PROBE_LISTEN."
             )
         for name, value in scope["headers"]:
             if name == b"origin" or (name == b"sec-fetch-site" and value != b"none"):
@@ -122,8 +122,9 @@ class TcpGate:
         failures.append(time.monotonic())
         raise TokenInvalid(
             "the token is wrong" if given else "the request has no token",
-            hint="Send the header `Authorization: Bearer TOKEN`: of that host's PROBE_DIR, token.viewer only "
-            "reads, token may do more. The `probe` command takes it from PROBE_TOKEN_FILE.",
+            hint="Send the header `Authorization: Bearer TOKEN` with a token from that host's PROBE_DIR: "
+            "`token.viewer` only reads, `token` may do more. The `probe` command takes it from "
+            "PROBE_TOKEN_FILE.",
         )
 
     def _recent_failures(self, peer: str) -> deque[float]:

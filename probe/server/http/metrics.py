@@ -37,20 +37,20 @@ GAUGES: tuple[tuple[str, str, str], ...] = (
     ("probe_loss", "loss", "Loss of the last step that has one."),
     ("probe_gradient_norm", "grad_norm", "L2 norm of all gradients, of the last step that was measured."),
     ("probe_learning_rate", "lr", "Learning rate of the leading optimizer's first group."),
-    ("probe_loss_scale", "loss_scale", "Factor of the GradScaler."),
+    ("probe_loss_scale", "loss_scale", "Loss scale of the GradScaler."),
 )
 """Name, column of python.steps, meaning."""
 COUNTERS: tuple[tuple[str, str, str], ...] = (
-    ("probe_tokens", "tokens", "Tokens in the batches fetched, since the server first looked."),
-    ("probe_samples", "samples", "Samples in the batches fetched, since the server first looked."),
+    ("probe_tokens", "tokens", "Tokens in the batches fetched, since the server first read the process."),
+    ("probe_samples", "samples", "Samples in the batches fetched, since the server first read the process."),
     ("probe_skipped_steps", "skipped", "Steps whose update the GradScaler skipped."),
 )
 MEMORY: tuple[tuple[str, str, str], ...] = (
     ("probe_resident_memory_bytes", "rss_bytes", "Resident memory of the process."),
-    ("probe_host_memory_available_bytes", "available_bytes", "Host memory the process could still get."),
+    ("probe_host_memory_available_bytes", "available_bytes", "Host memory still available to the process."),
     ("probe_device_memory_allocated_bytes", "allocated_bytes", "Device memory held by tensors."),
     ("probe_device_memory_reserved_bytes", "reserved_bytes", "Device memory held by the allocator."),
-    ("probe_device_memory_total_bytes", "device_total_bytes", "Memory of the device in all."),
+    ("probe_device_memory_total_bytes", "device_total_bytes", "Total memory of the device."),
 )
 """Name, column of process.memory, meaning."""
 
@@ -91,7 +91,7 @@ class Metrics:
         from prometheus_client import core
 
         processes = self._processes()
-        what = "1 while the process lives, 0 when it has ended."
+        what = "1 while the process is alive, 0 after it has ended."
         up = core.GaugeMetricFamily("probe_up", what, labels=LABELS)
         for labels, (_, lives) in processes.items():
             up.add_metric(labels, float(lives))
@@ -141,13 +141,13 @@ class Metrics:
             if key in counted:
                 counted[key] += 1
         incidents = core.GaugeMetricFamily(
-            "probe_incidents_open", "Incidents that are not over.", labels=("job", "run", "severity")
+            "probe_incidents_open", "Open incidents.", labels=("job", "run", "severity")
         )
         for key, count in counted.items():
             incidents.add_metric(key, count)
         yield incidents
         alerts = core.CounterMetricFamily(
-            "probe_alerts", "Messages, by what came of them, since the server began.", labels=("outcome",)
+            "probe_alerts", "Alert messages by outcome, since the server started.", labels=("outcome",)
         )
         for outcome in ("delivered", "failed", "dropped"):
             alerts.add_metric((outcome,), self._monitor.alerts.outcomes[outcome])
@@ -195,7 +195,7 @@ def _of_steps(core: Any, read: dict[tuple[str, ...], _Known]) -> Iterator[Any]:
 
 def _durations(core: Any, read: dict[tuple[str, ...], _Known]) -> Any:
     family = core.SummaryMetricFamily(
-        "probe_step_duration_seconds", f"Length of a step; quantiles of the last {RECENT}.", labels=LABELS
+        "probe_step_duration_seconds", f"Duration of a step; quantiles of the last {RECENT}.", labels=LABELS
     )
     for labels, known in read.items():
         walls_s = _known_values(known.recent, "wall_s")
@@ -212,7 +212,7 @@ def _durations(core: Any, read: dict[tuple[str, ...], _Known]) -> Any:
 def _shares(core: Any, read: dict[tuple[str, ...], _Known]) -> Iterator[Any]:
     """Shares of step time: each phase, and probe itself."""
     phases = core.GaugeMetricFamily(
-        "probe_step_phase_ratio", f"Share of step time, of the last {RECENT} steps that were timed.",
+        "probe_step_phase_ratio", f"Share of step time, over the last {RECENT} timed steps.",
         labels=(*LABELS, "phase"),
     )
     own = core.GaugeMetricFamily(

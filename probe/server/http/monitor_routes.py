@@ -109,7 +109,7 @@ async def _rules(service: Service, monitor: Monitor, body: MonitorBody) -> None:
     found: list[Recorded] = await service.call(service.registry.resolve, body.endpoint)
     meta = found[0].meta
     if len({one.meta.run for one in found}) > 1:
-        raise EndpointAmbiguous(f"{body.endpoint} means several runs")
+        raise EndpointAmbiguous(f"{body.endpoint} matches several runs")
     names = await monitor.names()
     for recipe in [*(one.recipe for one in body.on), *body.off]:
         if recipe not in names:

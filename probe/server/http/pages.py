@@ -98,7 +98,7 @@ def _front(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"<p>Nothing is recorded. Start a job with {_code('PROBE=1 python train.py')}.</p>"
     yield (
         '<form action="/v1/query"><p><label>Endpoint: <input name="endpoint" '
-        'placeholder="the only live process"></label><p><label>SQL, which can only read:'
+        'placeholder="the only live process"></label><p><label>Read-only SQL:'
         f'<textarea name="sql" rows="4">{escape(_FIRST_QUERY)}</textarea></label>'
         '<p><button>Query</button></form>'
     )
@@ -143,7 +143,7 @@ def _described(schema: Mapping[str, Any]) -> Iterator[str]:
     yield "<h1>HTTP interface</h1><p>Over the unix socket the caller is the owner. Over TCP send "
     yield f"{_code('Authorization: Bearer TOKEN')}; each route names the role that it needs. "
     yield f"Bodies are JSON. Errors are {_code(_ERRORS)}. "
-    yield f"{_link('/openapi.json', 'OpenAPI')} has the same for programs.</p>"
+    yield f"{_link('/openapi.json', 'OpenAPI')} has the same in machine-readable form.</p>"
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             yield from _route(method.upper(), path, operation)

@@ -51,7 +51,8 @@ def _verdict_of_bundle(recorded: Recorded) -> Finding:
     except (TypeError, ValueError) as error:
         raise RecordingError(f"{recorded.folder / moment.FILE} cannot be used: {error}") from None
     when = datetime.fromtimestamp(known.made_ns * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
-    why = [*verdict.why, f"as it was at {when}, when the bundle was made: it cannot be asked any more"]
+    note = f"as it was at {when}, when the bundle was made; the process cannot be reached any more"
+    why = [*verdict.why, note]
     pid, asked = f"probe {recorded.meta.pid} ", f"probe {recorded.folder} "
     return replace(verdict, why=why, next=[line.replace(pid, asked) for line in verdict.next])
 
@@ -76,7 +77,7 @@ def _words(status: Status) -> str:
         return f"was {how}" if how == exit_report.OUT_OF_MEMORY else how
     if status.state == exit_report.DEAD:
         unknown = how == exit_report.UNKNOWN
-        return "died, and why is unknown: no server saw it end" if unknown else f"died of {how}"
+        return "died for an unknown reason: no server saw it end" if unknown else f"died of {how}"
     return f"failed: {how}"
 
 

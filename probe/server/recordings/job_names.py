@@ -55,7 +55,7 @@ def ambiguous(name: str, found: Sequence[Meta], what: str) -> EndpointAmbiguous:
     apart = several_folders(found)
     choices = [f"{name_with_folder(meta) if apart else run} (pid {meta.pid})" for run, meta in by_run.items()]
     return EndpointAmbiguous(
-        f"{name} means {len(by_run)} {what} jobs: {', '.join(choices[-8:])}",
+        f"{name} matches {len(by_run)} {what} jobs: {', '.join(choices[-8:])}",
         hint="Use one of these names, or a pid.",
     )
 

@@ -91,11 +91,11 @@ class Pruner:
         if self._registry.status(recorded).state in LIVE:
             return "it is being recorded"
         if recorded.process_lives:
-            return "its process still lives"
+            return "its process is still alive"
         for other in self._registry.processes():
             same_run = (other.meta.job, other.meta.run) == (meta.job, meta.run)
             if same_run and self._registry.status(other).state in LIVE:
-                return f"its run goes on: {other.name} (pid {other.meta.pid}) is being recorded"
+                return f"its run continues: {other.name} (pid {other.meta.pid}) is being recorded"
         if not self._sealer.is_done(recorded):
             return "it is still being sealed: try again in a moment"
         url = destination(meta, self._sealer.settings)

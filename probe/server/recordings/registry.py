@@ -335,7 +335,8 @@ class Registry:
         if len(found) > 1:
             ranks = ", ".join(recorded.name for recorded in found[:8])
             raise EndpointAmbiguous(
-                f"{endpoint or 'that'} means {len(found)} processes: {ranks}", hint="Name one rank: JOB/RANK."
+                f"{endpoint or 'that'} matches {len(found)} processes: {ranks}",
+                hint="Name one rank: JOB/RANK.",
             )
         return found[0]
 

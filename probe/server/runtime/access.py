@@ -98,8 +98,8 @@ def require_role(role: str, needed: str, what: str) -> None:
     hint = "Use it on the host itself, as the user who owns the job."
     if needed == OPERATOR:
         hint = (
-            "Name a file with the operator's token in PROBE_TOKEN_FILE: on that host it is PROBE_DIR/token; "
-            "PROBE_DIR/token.viewer only reads."
+            "Set PROBE_TOKEN_FILE to a file with the operator's token: on that host, PROBE_DIR/token "
+            "(PROBE_DIR/token.viewer only reads)."
         )
     raise Forbidden(f"{what} needs the role {needed}, and this token has the role {role}", hint=hint)
 

@@ -53,7 +53,7 @@ def note(name: str, error: BaseException | None) -> Failures:
     found = _failed.setdefault(name, Failures(name))
     text = f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]
     if text != found.last:
-        _log.error("%s failed and goes on: %s", name, text, exc_info=error)
+        _log.error("%s failed and continues: %s", name, text, exc_info=error)
     found.times += 1
     found.last, found.last_s = text, time.monotonic()
     return found

@@ -199,10 +199,10 @@ _PEERS_COLLECTIVES = (
     "bytes, duration and state (of NCCL from PyTorch's Flight Recorder, source = 'flight')"
 )
 INSTEAD: Mapping[str, str] = {
-    "process.kmsg": "the kernel's log is no table: `probe PID diagnose` and probe.verdicts tell when the "
-    "kernel killed the process for memory, process.gpu has ECC errors and throttling",
-    "process.envs": "the environment is no table: probe.facts has what matters of it (kind = 'environment'), "
-    "`probe PID eval \"os.environ['NAME']\"` the rest",
+    "process.kmsg": "there is no table of the kernel's log: `probe PID diagnose` and probe.verdicts report "
+    "when the kernel killed the process for memory, process.gpu has ECC errors and throttling",
+    "process.envs": "there is no table of the environment: probe.facts has its relevant variables (kind = "
+    "'environment'), `probe PID eval \"os.environ['NAME']\"` shows any other",
     "information_schema.df_settings": "settings are in probe.settings: SELECT variable, value FROM "
     "probe.settings",
     "cpu.tasks": "threads are not sampled: `probe PID backtrace --all-threads` shows them, and "
@@ -237,8 +237,8 @@ _SETTINGS = (
     "changed by commands such as `probe PID watch`"
 )
 ALONE = (
-    "global.* are the rows of rank {rank} alone, the only one that was asked: `probe JOB query` asks all "
-    "ranks of a job"
+    "global.* has the rows of rank {rank} only, because only that rank was queried: `probe JOB query` "
+    "queries all ranks of a job"
 )
 
 _TEXTS = re.compile(r"'(?:[^']|'')*'")

@@ -191,7 +191,7 @@ class Pool:
             except (asyncio.IncompleteReadError, OSError):
                 if not used:
                     break
-        raise QueryWorkerDied("the query ended the process that ran it")
+        raise QueryWorkerDied("the process that ran the query died")
 
     async def _take(self, roots: frozenset[Path], fresh: bool) -> _Worker:
         while self._idle and not fresh:
@@ -218,7 +218,7 @@ class Pool:
                 (asking, leaving), timeout=request["timeout_s"] + GRACE_S, return_when=asyncio.FIRST_COMPLETED
             )
             if leaving.done():
-                raise QueryWorkerDied("the caller went away")
+                raise QueryWorkerDied("the client disconnected")
             if not asking.done():
                 raise QueryTimeout(f"the query was stopped after {request['asked_s']:g} s")
             head, body = asking.result()
