@@ -77,7 +77,7 @@ adversarial AS (
     FROM best, now, first
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
-    step AS best_step, (SELECT MAX(blocks.step) FROM blocks WHERE level <= best + 0.1 * rise) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
+    step AS best_step, (SELECT MAX(blocks.step) FROM blocks WHERE level <= best + LEAST(0.1 * rise, GREATEST($sigmas * spread, $share * (start - best), $relative * ABS(best)))) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
     CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN moving.yes THEN 'info' ELSE 'alarm' END AS severity
 FROM judged, adversarial, moving

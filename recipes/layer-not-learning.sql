@@ -27,6 +27,10 @@
 -- value = 1e-5
 -- unit = "ratio to the others"
 -- source = "practice: first layers below 1 % of the last are vanishing (that is gradient-depth); ours: a hundred-thousandth is no learning at all"
+-- [parameters.lost]
+-- value = 1e-6
+-- unit = "update ratio"
+-- source = "float32 tells values apart that differ by 6e-8 of their size: below, an update may be lost in one layer and not in another, and the rate is at fault"
 WITH steps AS (
     SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 8
 ), thawed AS (
@@ -62,15 +66,15 @@ WITH steps AS (
             THEN format('it is in an optimizer but never gets a gradient: no recorded forward calls its module, {}', regexp_replace(param, '\.[^.]*$', ''))
         WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
         WHEN norm = 0 THEN 'its gradient is exactly 0'
-        WHEN moved = 0 AND others_ratio > 0 AND param IN (SELECT param FROM still) THEN 'its group has a learning rate of 0, so it has a gradient but does not change'
-        WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
+        WHEN moved = 0 AND param IN (SELECT param FROM still) THEN 'its group has a learning rate of 0, so it has a gradient but does not change'
+        WHEN moved = 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
         ELSE 'its gradient is almost zero' END AS reason
     FROM params, usual
     WHERE n >= $least AND params >= 2 AND param NOT IN (SELECT param FROM cancels)
         AND param NOT IN (SELECT param FROM cleared WHERE param IS NOT NULL)
         -- What is subtracted behind it (a normalization) leaves a bias without a gradient.
         AND NOT (norm = 0 AND param LIKE '%bias' AND regexp_replace(param, '\.[^.]*$', '') IN (SELECT module FROM learning))
-        AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)
+        AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > $lost)
         OR (size < $behind * others_size AND numel >= 64 AND NOT param LIKE '%bias' AND COALESCE(ratio < 1e-4 * others_ratio, true)))
 )
 SELECT NULL AS unknown, param, param AS subject, step, n, norm, others, ratio, others_ratio, NULLIF(missing, 0) AS missing, zero_ratio, reason,

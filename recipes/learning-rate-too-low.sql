@@ -51,8 +51,8 @@ WITH steps AS (
 ), warming AS (
     SELECT COALESCE(MAX(lr) > 1.001 * MIN(lr), false) AS up FROM (SELECT lr, step FROM python.steps WHERE lr IS NOT NULL ORDER BY step DESC LIMIT 50)
 ), otherwise AS (
-    -- An update that is lost, cut or taken back is small whatever the rate.
-    SELECT COALESCE(MEDIAN((at_step IN ('none', 'zero') AND after_backward = 'present' OR after_backward = 'none' OR clip_ratio <= 0.1 OR lost_ratio >= 0.5 OR undone_ratio >= 0.5)::INT) > 0, false) AS small
+    -- An update that is cut, taken back, or lost in a short type is small whatever the rate; float32 loses only what is far too small.
+    SELECT COALESCE(MEDIAN((at_step IN ('none', 'zero') AND after_backward = 'present' OR after_backward = 'none' OR clip_ratio <= 0.1 OR lost_ratio >= 0.5 AND dtype NOT IN ('float32', 'float64') OR undone_ratio >= 0.5)::INT) > 0, false) AS small
     FROM (SELECT * FROM python.updates WHERE optimizer IS NOT NULL ORDER BY step DESC LIMIT 100)
 ), optimizer AS (
     SELECT COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers

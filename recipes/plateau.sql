@@ -19,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
--- false_positives = "a converged model: only `info` when the learning rate has decayed, the loss has fallen by 90 %, nine tenths of the model are frozen, or noise would hide a slow fall"
+-- false_positives = "a converged model: only `info` when the learning rate has decayed, the loss has fallen by 90 %, four fifths of the model are frozen, or noise would hide a slow fall"
 -- [parameters.window]
 -- value = 1000
 -- unit = "steps"
@@ -33,7 +33,7 @@
 -- unit = "ratio"
 -- source = "practice: mean of 100 steps at least 0.99 times that of 100 steps before"
 -- [parameters.frozen]
--- value = 0.9
+-- value = 0.8
 -- unit = "ratio of the model's elements"
 -- source = "ours: a small part that trains on frozen features soon learns what it can"
 WITH adversarial AS (

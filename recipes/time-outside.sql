@@ -43,7 +43,7 @@ WITH recent AS (
         COALESCE(SUM(optimizer_s), 0) / SUM(own_s) AS optimizer, COALESCE(SUM(eval_s), 0) / SUM(own_s) AS eval, COALESCE(SUM(checkpoint_s), 0) / SUM(own_s) AS saving, COALESCE(SUM(comm_s), 0) / SUM(own_s) AS comm, SUM(other_s) / SUM(own_s) AS other,
         COALESCE(MEDIAN(other_s), 0) AS usual FROM recent
 ), saves AS (
-    SELECT COUNT(*) AS count, MEDIAN(duration_s) AS usual_s, ARG_MAX(recognised_by, i.t_ns) AS "by", ANY_VALUE(sums.n) AS steps, ANY_VALUE(sums.n) / GREATEST(COUNT(*), 1) AS every, COALESCE(COUNT(*) >= 5 AND ANY_VALUE(sums.n) / COUNT(*) <= $often, false) AS often
+    SELECT COUNT(*) AS count, MEDIAN(duration_s) AS usual_s, ARG_MAX(recognised_by, i.t_ns) AS "by", ANY_VALUE(sums.n) AS steps, ANY_VALUE(sums.n) / GREATEST(COUNT(DISTINCT i.step), 1) AS every, COALESCE(COUNT(DISTINCT i.step) >= 5 AND ANY_VALUE(sums.n) / COUNT(DISTINCT i.step) <= $often, false) AS often
     FROM python.intervals i, sums WHERE kind = 'checkpoint' AND state = 'done' AND i.step BETWEEN sums.step AND sums.last
 )
 SELECT NULL AS unknown, 'other' AS subject, sums.*, format('{:.0f} % of the time is spent outside of loading, forward, backward and the optimizer''s step: {:.1f} ms of each step', 100 * other, 1000 * usual) AS fact,
