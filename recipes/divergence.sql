@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "nan"]
 -- order = 20
 -- scope = "rank"
--- needs = "a loss that backward is called on, over a few hundred steps, of one objective"
+-- needs = "a loss that backward is called on, with a single objective, over a few hundred steps"
 -- what = "loss has been rising since about step {step}: {now:.4g} over the last {recent} steps, {best:.4g} at its best"
 -- why = [
 --   "start {start:.4g}, best {best:.4g} around step {best_step}, now {now:.4g} (medians of {block} steps)",
@@ -21,16 +21,16 @@
 -- dated = true
 -- [parameters.share]
 -- value = 0.25
--- unit = "ratio of what had been gained"
--- source = "ours: relative to what the run itself had gained; practice says `increases without bound`, or 50 (absolute), which differs between losses"
+-- unit = "ratio of the improvement so far"
+-- source = "ours: relative to the improvement of this run; practice says `increases without bound`, or 50 (absolute), which depends on the loss"
 -- [parameters.relative]
 -- value = 0.2
 -- unit = "ratio of the best"
--- source = "ours: for runs that had gained nothing before"
+-- source = "ours: for runs that had not improved before"
 -- [parameters.sigmas]
 -- value = 3.0
 -- unit = "times the spread"
--- source = "ours: of medians, three in a row"
+-- source = "ours: for three medians in a row"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"
@@ -76,7 +76,7 @@ adversarial AS (
         GREATEST(best.spread, (SELECT MEDIAN(spread) FROM blocks)) AS spread
     FROM best, now, first
 )
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     step AS best_step, (SELECT MAX(blocks.step) FROM blocks WHERE level <= best + 0.1 * rise) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
     CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN moving.yes THEN 'info' ELSE 'alarm' END AS severity

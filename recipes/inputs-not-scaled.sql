@@ -17,7 +17,7 @@
 -- explains = ["labels-contradict", "samples-alike", "evaluation-seen", "gradients-exploding", "gradients-vanishing", "gradient-shifted", "layer-not-learning", "dead-units", "plateau", "slow-decrease", "output-constant", "evaluation-inputs", "train-validation-gap"]
 -- [parameters.least]
 -- value = 5
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.large]
 -- value = 50.0

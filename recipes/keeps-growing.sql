@@ -24,7 +24,7 @@
 -- [parameters.r]
 -- value = 0.98
 -- unit = "correlation"
--- source = "ours: what is kept grows by the same in each step"
+-- source = "ours: data that is kept grows by the same amount in each step"
 -- [parameters.steps_r]
 -- value = 0.9
 -- unit = "correlation"

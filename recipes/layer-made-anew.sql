@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 206
 -- scope = "rank"
--- needs = "the graphs of the losses of a few sampled steps"
+-- needs = "the autograd graphs of the losses, from a few sampled steps"
 -- what = "parameters are created anew in each step, with new random values, and are in no optimizer: {shapes}"
 -- why = [
 --   "in {anew} of the last {n} sampled graphs, the loss led to {each:.0f} parameters that no earlier graph had, and {gone} earlier ones no longer existed",

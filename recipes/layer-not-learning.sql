@@ -21,7 +21,7 @@
 -- explains = ["plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.behind]
 -- value = 1e-5

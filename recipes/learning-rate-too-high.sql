@@ -45,7 +45,7 @@
 -- source = "ours: weights are initialized with 0.02 and more; half of the parameters of a BERT are biases that begin at 0, next to which any update is large"
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (

@@ -36,7 +36,7 @@
 -- source = "ours"
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.gradients WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5

@@ -19,7 +19,7 @@
 -- [parameters.least]
 -- value = 2
 -- unit = "graphs"
--- source = "ours: the structure is the same in each step"
+-- source = "ours: every step has the same structure"
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the places"
@@ -35,4 +35,4 @@ SELECT NULL AS unknown, layers, layers AS subject, n, step, direct, junctions,
     CASE WHEN direct < $share * junctions THEN 'most other places have a non-linearity: this one may be meant' END AS doubt
 FROM groups
 UNION ALL BY NAME
-SELECT format('the shape of {} graphs was looked at, {} are needed', COUNT(*), $least) AS unknown FROM looks HAVING COUNT(*) < $least
+SELECT format('{} graphs were sampled, {} are needed', COUNT(*), $least) AS unknown FROM looks HAVING COUNT(*) < $least

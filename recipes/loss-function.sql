@@ -16,7 +16,7 @@
 -- explains = ["gradients-vanishing", "gradient-shifted", "dead-units", "plateau", "no-warm-up", "learning-rate-too-high", "learning-rate-too-low", "slow-decrease", "divergence", "output-constant", "loss-unbounded", "clipping", "gradients-exploding", "gradient-exploding-layer", "loss-spike"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.smoothing]
 -- value = 0.5

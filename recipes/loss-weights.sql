@@ -20,7 +20,7 @@
 -- [parameters.least]
 -- value = 2
 -- unit = "graphs"
--- source = "ours: the structure is the same in each step"
+-- source = "ours: every step has the same structure"
 -- [parameters.early]
 -- value = 50
 -- unit = "steps"
@@ -44,4 +44,4 @@ SELECT NULL AS unknown, names AS subject, names, first, now,
         ELSE format('the weights of the loss are trained with the rest ({}): nothing keeps them above 0, and the loss has no lower bound', names) END AS fact
 FROM judged
 UNION ALL BY NAME
-SELECT format('the shape of {} graphs was looked at, {} are needed', COUNT(*), $least) AS unknown FROM looks HAVING COUNT(*) < $least
+SELECT format('{} graphs were sampled, {} are needed', COUNT(*), $least) AS unknown FROM looks HAVING COUNT(*) < $least

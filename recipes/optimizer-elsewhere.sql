@@ -3,7 +3,7 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 204
 -- scope = "rank"
--- needs = "the graphs of the losses and the gradients of a few sampled steps"
+-- needs = "the autograd graphs of the losses and the gradients, from a few sampled steps"
 -- what = "the optimizer holds the parameters of another instance of the model: the loss leads to none of them, and those that it leads to ({examples}) are in no optimizer"
 -- why = [
 --   "in the last {n} sampled steps: {held} parameters of the optimizer were sampled, and none was in the graph of a loss or had a gradient",
@@ -19,7 +19,7 @@
 -- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease", "parameters-forgotten"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8

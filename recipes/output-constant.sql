@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 268
 -- scope = "rank"
--- needs = "an audit in a forked child: a model on the CPU that is not compiled or sharded, some ten seconds after the start"
+-- needs = "an audit in a forked child process, about ten seconds after the start; the model must be on the CPU, neither compiled nor sharded"
 -- what = "whatever {model} is given, it returns the same: its outputs do not depend on the input"
 -- why = [
 --   "seen at step {step}: the samples of a batch were exchanged with one another, in training and in evaluation mode, and every output stayed the same bit by bit",

@@ -3,7 +3,7 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 205
 -- scope = "rank"
--- needs = "the graphs of the losses and the gradients of a few sampled steps"
+-- needs = "the autograd graphs of the losses and the gradients, from a few sampled steps"
 -- what = "{param}{others} {gets} but {are} in no optimizer: {how}"
 -- why = [
 --   "parameters() and state_dict() do not have {them}: {keeps} first values and {are} in no checkpoint",
@@ -19,7 +19,7 @@
 -- explains = ["parameters-forgotten", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8

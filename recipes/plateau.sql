@@ -80,7 +80,7 @@ WITH adversarial AS (
             WHEN looks >= 3 AND alone THEN format('chance: {:.4g}, the variance of the targets, for a model that always says their mean', chance) END AS chance_said
     FROM levels, held, reached
 )
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
     part * 4 AS part, start, lr, highest_lr, update_ratio, checked, chance_said AS chance,
     CASE WHEN chance_said IS NULL THEN '' WHEN spread < 1e-4 THEN '; the output does not depend on the input'

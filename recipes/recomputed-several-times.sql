@@ -19,7 +19,7 @@
 -- [parameters.passes]
 -- value = 2
 -- unit = "backwards looked at"
--- source = "ours: the structure is the same in each step"
+-- source = "ours: every step has the same structure"
 -- [parameters.times]
 -- value = 2
 -- unit = "recomputations for each call"

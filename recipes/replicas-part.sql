@@ -19,7 +19,7 @@
 -- false_positives = "ranks that train alone for some steps and are averaged then (local SGD)"
 -- [parameters.least]
 -- value = 2
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours: one moment could be caught between two writes"
 WITH rows AS (
     SELECT DISTINCT ON (step, rank, number) replicated, step, rank, number, model, weights_hash, gradients_hash, backward_hash, weights_rms FROM python.weights

@@ -17,7 +17,7 @@
 -- explains = ["plateau", "oscillation", "loss-function"]
 -- [parameters.least]
 -- value = 5
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.one]
 -- value = 0.9

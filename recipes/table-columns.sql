@@ -16,7 +16,7 @@
 -- explains = ["plateau", "slow-decrease", "output-constant"]
 -- [parameters.looks]
 -- value = 10
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.rows]
 -- value = 500

@@ -18,7 +18,7 @@
 -- explains = ["gradients-vanishing", "train-validation-gap", "plateau"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.98

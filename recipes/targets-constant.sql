@@ -19,7 +19,7 @@
 -- explains = ["plateau", "output-constant", "gradients-vanishing", "learning-rate-too-low", "dead-units", "layer-not-learning"]
 -- [parameters.looks]
 -- value = 10
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.targets]
 -- value = 10000
@@ -50,5 +50,5 @@ FROM calls, losses, adversarial
 WHERE NOT adversarial.yes AND NOT unread AND value = most AND std = 0 AND COALESCE(ignored, 0) = 0 AND targets >= $targets AND samples >= $samples AND COALESCE(behind, '') NOT LIKE '%Cat%'
     AND ((function IN ('cross_entropy', 'nll_loss') AND classes > 1) OR function LIKE 'binary_cross_entropy%')
 UNION ALL BY NAME
-SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have a backward each: targets of discriminators are constant' ELSE format('targets with a value for each place were looked at on {} steps, {} are needed', COUNT(*), $looks) END AS unknown
+SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have their own backward: targets of discriminators are constant' ELSE format('targets with a value for each place were looked at on {} steps, {} are needed', COUNT(*), $looks) END AS unknown
 FROM dense HAVING COUNT(*) < $looks OR (SELECT yes FROM adversarial)

@@ -26,7 +26,7 @@
 -- [parameters.lasts]
 -- value = 10.0
 -- unit = "s"
--- source = "ours: anything shorter may be other work on the machine"
+-- source = "ours: anything shorter may be due to other work on the machine"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"

@@ -19,7 +19,7 @@
 -- explains = ["clipping", "learning-rate-too-low", "layer-not-learning", "gradients-vanishing", "weight-decay", "updates-rounded-away", "output-constant", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.scale]
 -- value = 64.0

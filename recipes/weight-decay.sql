@@ -27,7 +27,7 @@
 -- source = "practice: 0 to 0.3; where it is added to the gradient (Adam), from 1 on it is the larger part of it"
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.change]
 -- value = 0.5

@@ -18,7 +18,7 @@
 -- explains = ["slow-decrease", "plateau", "layer-not-learning"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.1

@@ -20,12 +20,12 @@
 -- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.9
 -- unit = "ratio of what was looked at"
--- source = "ours: what happens in nearly every step is no accident of one"
+-- source = "ours: something that happens in nearly every step is not an accident"
 -- [parameters.undone]
 -- value = 0.9
 -- unit = "ratio of the step's change"

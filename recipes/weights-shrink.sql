@@ -26,7 +26,7 @@
 -- source = "the gradient of a sum of absolute values has 0.8 with normally distributed weights, that of a sum of squares 1; that of a loss on data has no preferred direction, and exactly 0 before a normalization"
 -- [parameters.least]
 -- value = 4
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH sizes AS (
     SELECT param, ARG_MIN(weight_norm, step) AS first, ARG_MAX(weight_norm, step) AS now FROM python.gradients WHERE weight_norm IS NOT NULL AND numel >= 64 GROUP BY param HAVING COUNT(*) >= 2

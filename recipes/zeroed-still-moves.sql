@@ -19,7 +19,7 @@
 -- explains = ["gradient-exploding-layer", "gradients-exploding", "gradients-vanishing", "weights-shrink", "weight-decay", "dead-units", "output-constant", "learning-rate-too-high", "layer-not-learning", "optimizer-state", "loss-spike", "divergence", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours: momentum from before is gone, or going, by then"
 -- [parameters.most]
 -- value = 0.9
