@@ -4,7 +4,7 @@
 -- order = 203
 -- scope = "rank"
 -- needs = "the autograd graphs of the losses, from a few sampled steps"
--- what = "backward reaches no parameter: the loss is detached from the model (made anew as a tensor, or computed from .item(), .data or numpy), so no parameter gets a gradient"
+-- what = "backward reaches no parameter: the loss is detached from the model (wrapped in a new tensor, or computed from .item(), .data or numpy), so no parameter gets a gradient"
 -- why = [
 --   "in the last {n} sampled steps the graph of the loss led to none of the {params} sampled parameters, and none had a gradient after backward",
 -- ]
