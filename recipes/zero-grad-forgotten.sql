@@ -18,12 +18,12 @@
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "gradient-shifted", "learning-rate-too-high", "no-warm-up", "divergence", "oscillation", "plateau", "slow-decrease", "loss-spike", "layer-not-learning", "nan-origin", "loss-nan", "amp-overflow"]
 -- [parameters.share]
 -- value = 0.9
--- unit = "ratio of the steps looked at"
+-- unit = "ratio of the sampled steps"
 -- source = "ours: a GAN leaves some gradients behind, a forgotten zero_grad all of them"
 -- [parameters.recent]
 -- value = 20
 -- unit = "sampled steps"
--- source = "ours: what began on the way must not wait until it is most of the run"
+-- source = "ours: an error that starts mid-run must be found before it covers most of the run"
 -- [parameters.least]
 -- value = 5
 -- unit = "steps"
