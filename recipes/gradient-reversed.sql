@@ -25,8 +25,8 @@ WITH newest AS (
     SELECT * FROM python.dependence WHERE question = 'gradient' AND refused IS NULL QUALIFY ROW_NUMBER() OVER (PARTITION BY model ORDER BY t_ns DESC) = 1
 )
 SELECT NULL AS unknown, subject, step, model, leak, leak_ratio AS turned,
-    CASE WHEN leak_ratio >= $all THEN format('gradients are turned round on the way back: that of every parameter of {} points the wrong way', model)
-        ELSE format('gradients are turned round on the way back to the parameters from {} to {}: theirs points the wrong way, and that of the layers after them is right', subject, module) END AS fact,
+    CASE WHEN leak_ratio >= $all THEN format('the gradient has the wrong sign: that of every parameter of {} points the wrong way', model)
+        ELSE format('the gradient has the wrong sign for the parameters from {} to {}: theirs points the wrong way, and that of the layers after them is right', subject, module) END AS fact,
     CASE WHEN effect_ratio > 0 THEN format('; the others by {:.2f} times', effect) ELSE '' END AS others
 FROM newest WHERE leak_ratio > 0 AND leak_ratio + effect_ratio >= $all
 UNION ALL BY NAME

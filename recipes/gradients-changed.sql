@@ -63,7 +63,7 @@ SELECT NULL AS unknown, 'noise' AS subject, CASE WHEN ratio < $outweighs OR yes 
 FROM judged WHERE noisy
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'sign' AS subject, 'notice' AS severity, step, last, steps, params, cosine,
-    'the gradients are turned round (sign flipped) between backward and step: the step goes uphill' AS fact,
+    'the sign of the gradients is flipped between backward and step: the step goes uphill' AS fact,
     'at the optimizer step they point in the opposite direction' AS evidence
 FROM judged WHERE reversed
 UNION ALL BY NAME

@@ -4,7 +4,7 @@
 -- order = 206
 -- scope = "rank"
 -- needs = "the autograd graphs of the losses, from a few sampled steps"
--- what = "parameters are created anew in each step, with new random values, and are in no optimizer: {shapes}"
+-- what = "new parameters are created in each step, with new random values, and are in no optimizer: {shapes}"
 -- why = [
 --   "in {anew} of the last {n} sampled graphs, the loss led to {each:.0f} parameters that no earlier graph contained, and {gone} earlier ones no longer existed",
 --   "probably a layer is constructed inside forward: construct it in __init__",

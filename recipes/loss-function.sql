@@ -36,7 +36,7 @@
 -- source = "practice: masked language models leave out 85 %"
 -- [parameters.looks]
 -- value = 5
--- unit = "batches looked at"
+-- unit = "sampled batches"
 -- source = "ours"
 -- [parameters.labels]
 -- value = 64

@@ -20,5 +20,5 @@ SELECT NULL AS unknown, model AS subject, model, step FROM (
     SELECT *, MAX(step) OVER (PARTITION BY model) AS newest FROM python.dependence WHERE refused IS NULL AND question = 'input'
 ) WHERE subject = 'all arguments' AND effect = 0 AND step = newest
 UNION ALL BY NAME
-SELECT COALESCE('the dependence of the outputs could not be measured: ' || ANY_VALUE(refused ORDER BY t_ns DESC), 'no audit of what the outputs depend on has been made yet') AS unknown
+SELECT COALESCE('the dependence of the outputs could not be measured: ' || ANY_VALUE(refused ORDER BY t_ns DESC), 'the dependence of the outputs has not been audited yet') AS unknown
 FROM python.dependence HAVING COUNT(*) FILTER (refused IS NULL) = 0

@@ -53,11 +53,11 @@ WITH facts AS (
         CASE WHEN scheduler IS NOT NULL THEN 'notice' ELSE 'info' END AS severity
     FROM facts, made WHERE model IS NOT NULL AND held > 0 AND optimizer IS NULL AND NOT COALESCE(matched = 0, false)
     UNION ALL BY NAME
-    SELECT 'schedule' AS subject, format('the optimizer''s state was loaded from a checkpoint, but not that of the schedule: {} starts anew', class) AS fact,
+    SELECT 'schedule' AS subject, format('the optimizer''s state was loaded from a checkpoint, but not that of the schedule: {} starts from the beginning', class) AS fact,
         format('the file holds a schedule that had counted {:.0f}; load_state_dict of {} was not called before the first step', counted, class) AS evidence, 'notice' AS severity
     FROM facts, made WHERE optimizer IS NOT NULL AND counted > 0 AND scheduler IS NULL AND class IS NOT NULL
     UNION ALL BY NAME
-    SELECT 'schedule' AS subject, 'the warm-up is run again: the optimizer''s state was loaded from a checkpoint, and the learning rate starts anew' AS fact,
+    SELECT 'schedule' AS subject, 'the warm-up is run again: the optimizer''s state was loaded from a checkpoint, and the learning rate starts from the beginning' AS fact,
         format('its rate was {:.3g} when it was saved; the first step used {:.3g}, and {:.3g} after {} steps', kept, first, later, steps) AS evidence, 'notice' AS severity
     FROM facts, made, rates WHERE optimizer IS NOT NULL AND scheduler IS NULL AND NOT (counted > 0 AND class IS NOT NULL) IS TRUE
         AND steps >= $steps AND first < 0.5 * kept AND falls = 0 AND later > $rose * first

@@ -60,7 +60,7 @@ WITH RECURSIVE recent AS (
     (10, '^[^ ]*(all_gather_object|gather_object|broadcast_object_list|scatter_object_list|_object_to_tensor|_tensor_to_object)[^ ]* \(torch/distributed/', 'collectives of Python objects, which are pickled', 'reduce tensors instead; gather objects once per epoch'),
     (11, '\((bdb|pdb)\.py:|\((coverage|debugpy)/', 'a debugger or a profiler', 'run without it'),
     (12, '\(torch/_dynamo/(symbolic_convert|output_graph)\.py:|\(torch/_inductor/(graph|scheduler|codegen/[^:]*)\.py:', 'compiling', 'shapes or constants that change make torch.compile recompile: mark them as dynamic'),
-    (13, '\(sklearn/|\(torchmetrics/|\(scipy/', 'metrics and statistics', 'compute them once an epoch, from results that were kept'),
+    (13, '\(sklearn/|\(torchmetrics/|\(scipy/', 'metrics and statistics', 'compute them once per epoch, from stored results'),
     (14, '\(pickle\.py:|\((gzip|zipfile|tarfile|lzma|bz2|shutil)\.py:', 'pickling and packing files', 'write less often')
 ), loading AS (
     -- What a data set does is part of loading, but for the start of the workers.

@@ -6,7 +6,7 @@
 -- needs = "a parameter of the main optimizer that other code writes to"
 -- what = "weights are overwritten outside of any optimizer step, by values unrelated to the trained ones: {times} times, last at step {last}"
 -- why = [
---   "{param} at steps {steps}: cosine with its values before {cosine:.2f} (1 for weights that were trained on), and of the same size",
+--   "{param} at steps {steps}: cosine with its values before {cosine:.2f} (1 if training continued from them), and of the same size",
 --   "reset_parameters, an initialization or loading another model's weights has this effect: what was learned until then is lost",
 -- ]
 -- next = [
