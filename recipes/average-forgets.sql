@@ -6,7 +6,7 @@
 -- needs = "weights of models other than the trained one, over a few hundred steps"
 -- what = "{model}, a second network (target or average) in no optimizer, forgets immediately: after each write it equals the trained {trained} to within {rest:.2g} of one step's change, so it does not lag behind at all"
 -- why = [
---   "in all of the last {n} samples, from step {step} to {last}, it was {lag:.2g} of one step's change away from the trained weights; it was updated {writes:,} times in that period",
+--   "in all of the last {n} samples, from step {step} to {last}, it was {lag:.2g} of one step's change away from the trained weights; it was written to {writes:,} times in that period",
 --   "an average over the last 10 steps would be about 9 steps' changes away, one over 1000 (decay 0.999) hundreds: decay (or tau) is used as the share of the new weights (about {share:.3g} of the old ones is left)",
 -- ]
 -- next = [

@@ -4,7 +4,7 @@
 -- order = 216
 -- scope = "rank"
 -- needs = "weights of models other than the trained one, over a few hundred steps"
--- what = "{model}, a second network (target or average) in no optimizer, never changed although it was updated {writes:.0f} times: it is updated from itself"
+-- what = "{model}, a second network (target or average) in no optimizer, never changed although it was written to {writes:.0f} times: it is updated from itself"
 -- why = [
 --   "it changed by {moved:.1e} of its size from step {step} to {last}; rounding alone changes it by up to {rounding:.1e}",
 --   "meanwhile the trained {trained} changed by {trained_moved:.2g} of its size",

@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "data"]
 -- order = 127
 -- scope = "rank"
--- needs = "a TensorDataset or Subset that its loader has passed over several times; or model inputs that were recognised as repeated samples"
+-- needs = "a tensor-backed data set or a Subset that its loader has passed over several times; or model inputs that were recognised as repeated samples"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",

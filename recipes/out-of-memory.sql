@@ -18,7 +18,7 @@
 --   "probe {endpoint} query \"SELECT step, rss_bytes, allocated_bytes, reserved_bytes, available_bytes FROM process.memory ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} query \"SELECT module, MAX(allocated) FROM python.torch_trace GROUP BY module ORDER BY 2 DESC LIMIT 10\"",
 -- ]
--- false_positives = "none known; a job that catches the exception and continues with a smaller batch is not seen here"
+-- false_positives = "a job that catches the exception and continues with a smaller batch is not seen here"
 WITH failed AS (
     SELECT t_ns, step, type, message FROM python.exceptions
     WHERE regexp_matches(type, 'OutOfMemoryError|MemoryError') OR regexp_matches(message, '(?i)out of memory|can.t allocate memory|not enough memory')
