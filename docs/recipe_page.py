@@ -138,7 +138,11 @@ def recipes_page() -> Iterator[str]:
     library = load([built_in_folder()])
     yield from _HOW.splitlines()
     yield from ["", "## Built-in recipes", ""]
-    yield from ["In the order in which they run. `probe recipes show NAME` also shows the SQL and the commands.", ""]
+    yield from [
+        "In the order in which they run. `probe recipes show NAME` also shows the SQL and the commands. As the source of "
+        "a value, `practice` means guides and published runs, `ours` our own judgement.",
+        "",
+    ]
     for recipe in library.values():
         about = f"{recipe.severity}; {', '.join(recipe.symptoms)}; order {recipe.order}"
         if recipe.scope == "job":

@@ -3,27 +3,27 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 202
 -- scope = "rank"
--- needs = "gradients before and after each backward of a few sampled steps"
--- what = "zero_grad is called between the micro-steps: only the last of {micro_steps:.0f} backwards of each step counts, the gradients of the others are cleared"
+-- needs = "gradients before and after each backward, from a few sampled steps"
+-- what = "zero_grad is called between the micro-steps: only the last of the {micro_steps:.0f} backwards in each step counts, the gradients of the others are cleared"
 -- why = [
---   "in {lost:.0%} of the gradients sampled in the last {n} sampled steps, the gradient of one backward was gone when the next began, without a step in between",
---   "the step then took the gradient of the last backward alone (cosine {direction:.3f})",
+--   "in {lost:.0%} of the gradients from the last {n} sampled steps, the gradient of one backward was gone when the next one began, with no optimizer step in between",
+--   "the optimizer step then used the gradient of the last backward alone (cosine {direction:.3f})",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, after_backward, at_step, cleared, changed_ratio FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a method that keeps the gradients of each backward elsewhere and adds them up by itself"
+-- false_positives = "code that stores the gradients of each backward elsewhere and sums them itself"
 -- explains = ["slow-decrease", "plateau"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.9
--- unit = "ratio of what was looked at"
--- source = "ours: what happens in nearly every step is no accident of one"
+-- unit = "ratio of the sampled gradients"
+-- source = "ours: something that happens in nearly every step is not an accident"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
 ), seen AS (

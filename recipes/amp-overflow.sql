@@ -6,21 +6,21 @@
 -- needs = "a GradScaler"
 -- what = "the GradScaler skipped {skipped} of the last {n} steps, since step {step}: their gradients overflowed"
 -- why = [
---   "factor {scale:.6g} now, {scale_before:.6g} before",
---   "the last {row} steps were all skipped: no weights change",
---   "one skipped step in 2,000 is usual, when the scaler tries a higher factor",
+--   "loss scale {scale:.6g} now, {scale_before:.6g} before",
+--   "the last {row} steps were all skipped: no weight changes",
+--   "one skipped step in 2,000 is normal: the scaler tries a higher loss scale",
 -- ]
 -- next = [
 --   "probe {endpoint} loss-scale",
 --   "probe {endpoint} query \"SELECT param, inf_count, nan_count, abs_max FROM python.gradients WHERE inf_count + nan_count > 0 ORDER BY step, place LIMIT 10\"",
 --   "probe {endpoint} checkpoint overflow.pt",
 -- ]
--- false_positives = "the first steps, in which the scale factor settles (the first 50 are excluded)"
+-- false_positives = "the first steps, while the loss scale settles (the first 50 are excluded)"
 -- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
 -- [parameters.share]
 -- value = 0.1
 -- unit = "ratio of the steps"
--- source = "torch: a growth interval of 2,000 makes about one skip in 2,000 steps; ours: two hundred times that"
+-- source = "torch: a growth interval of 2,000 causes about one skip in 2,000 steps; ours: 200 times that"
 -- [parameters.window]
 -- value = 100
 -- unit = "steps"
@@ -28,7 +28,7 @@
 -- [parameters.first]
 -- value = 50
 -- unit = "steps"
--- source = "torch: the factor begins at 65,536 and is halved at each overflow: some 20 skips at most"
+-- source = "torch: the scale starts at 65,536 and is halved at each overflow: about 20 skips at most"
 WITH seen AS (
     SELECT step, skipped, loss_scale FROM python.steps WHERE skipped IS NOT NULL AND loss_scale IS NOT NULL OR skipped
 ), recent AS (

@@ -1,9 +1,9 @@
--- title = "backward repeated on one loss"
+-- title = "backward runs repeatedly on the same loss"
 -- severity = "notice"
 -- symptoms = ["gradients", "loss"]
 -- order = 209
 -- scope = "rank"
--- needs = "steps with two backward calls or more, each from a loss"
+-- needs = "steps with two or more backward calls, each on a loss"
 -- what = "backward runs {times:.3g} times on the same loss in each step: its gradients add up, as if the loss had {times:.3g} times its weight"
 -- why = [
 --   "in {same} of the last {n} steps with several backward calls, two in a row had exactly the same loss",
@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, micro_step, loss FROM python.losses ORDER BY step DESC, micro_step LIMIT 20\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 -- ]
--- false_positives = "accumulation over copies of one batch"
+-- false_positives = "gradient accumulation over copies of one batch"
 -- explains = ["gradients-exploding", "learning-rate-too-high", "divergence", "clipping"]
 -- [parameters.recent]
 -- value = 100
@@ -26,7 +26,7 @@
 -- [parameters.share]
 -- value = 0.95
 -- unit = "ratio of those steps"
--- source = "ours: two losses of different batches are equal to the last bit only by accident"
+-- source = "ours: losses of different batches are bitwise equal only by accident"
 WITH in_order AS (
     SELECT step, micro_step, loss, LAG(loss) OVER (PARTITION BY step ORDER BY micro_step) AS before FROM python.losses
     WHERE finite AND step IS NOT NULL

@@ -3,19 +3,19 @@
 -- symptoms = ["data", "loss", "nan"]
 -- order = 121
 -- scope = "rank"
--- needs = "batches of a DataLoader in steps whose model calls are watched"
--- what = "{share:.0%} of the batches are dropped silently: the model is called on them, and no backward follows"
+-- needs = "DataLoader batches in steps whose model calls were recorded"
+-- what = "{share:.0%} of the batches are dropped silently: the model is called on them, but no backward follows"
 -- why = [
 --   "{dropped} of {n} batches of {loader}, from step {step} to {last}; most steps have one batch, {odd:.0%} have more",
---   "a batch that was dropped at step {bad_step} holds {bad_count} NaNs and infinities in {name}; its samples: {indices}",
---   "the last dropped batch that was examined, at step {good_step}, is finite: the NaN arises after the data, or batches are dropped for another reason",
+--   "a batch dropped at step {bad_step} contains {bad_count} NaNs and infinities in {name}; its samples: {indices}",
+--   "the last dropped batch that was examined, at step {good_step}, is finite: the NaN arises after data loading, or batches are dropped for another reason",
 --   "the model never learns from dropped batches: find out why their losses are not used",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, nan_count, inf_count, min, max, indices FROM python.inputs WHERE reason = 'dropped' ORDER BY t_ns DESC LIMIT 10\"",
 --   "probe {endpoint} query \"SELECT step, COUNT(*) AS batches FROM python.batches WHERE state = 'done' GROUP BY step HAVING COUNT(*) > 1 ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "batches that are left out on purpose: without objects, too short, rejected samples"
+-- false_positives = "batches skipped on purpose: no objects, too short, rejected samples"
 -- [parameters.least]
 -- value = 8
 -- unit = "dropped batches"
@@ -27,7 +27,7 @@
 -- [parameters.odd]
 -- value = 0.03
 -- unit = "ratio of the steps"
--- source = "ours: where every step takes the same number of batches, their losses are added up"
+-- source = "ours: if every step takes the same number of batches, their losses are summed"
 WITH arrived AS (
     SELECT step, t_ns, loader, dropped_before FROM python.batches WHERE state = 'done' AND dropped_before IS NOT NULL AND step IS NOT NULL
     QUALIFY ROW_NUMBER() OVER (PARTITION BY loader ORDER BY t_ns DESC) <= 1000
@@ -45,4 +45,4 @@ WITH arrived AS (
 SELECT NULL AS unknown, judged.loader AS subject, judged.*, bad_step, name, bad_count, indices, CASE WHEN bad_step IS NULL THEN looked_step END AS good_step
 FROM judged, looked WHERE dropped >= $least AND share >= $share AND usual = 0 AND odd >= $odd
 UNION ALL BY NAME
-SELECT 'no loader whose batches are watched' AS unknown FROM arrived HAVING COUNT(*) < 16
+SELECT 'no DataLoader whose batches are recorded' AS unknown FROM arrived HAVING COUNT(*) < 16

@@ -1,14 +1,14 @@
--- title = "ranks save into one file"
+-- title = "ranks save to the same file"
 -- severity = "alarm"
 -- symptoms = ["slow"]
 -- order = 530
 -- scope = "job"
--- needs = "two files that were saved, and the hosts of the ranks"
--- what = "{ranks} ranks save into the same file: {path}"
+-- needs = "two saved files, and the hosts of the ranks"
+-- what = "{ranks} ranks save to the same file: {path}"
 -- why = [
---   "{saves} saves by ranks {which}, from step {step} to {last}; the file is the same one for all of them (device and number)",
---   "ranks that write at once leave a file that is a mixture, or is cut off; if one is killed meanwhile, there is none",
---   "let rank 0 save and the others wait (dist.barrier()), or name the file by the rank, or use torch.distributed.checkpoint",
+--   "{saves} saves by ranks {which}, from step {step} to {last}; it is the same file for all of them (same device and inode)",
+--   "concurrent writes can leave a mixed or truncated file; if a rank is killed while writing, no usable checkpoint may be left",
+--   "let only rank 0 save while the others wait (dist.barrier()), put the rank into the file name, or use torch.distributed.checkpoint",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT rank, step, path, file, bytes FROM python.saves ORDER BY t_ns DESC LIMIT 20\"",
@@ -16,7 +16,7 @@
 -- false_positives = "ranks that take turns: only saves within two seconds of each other count"
 -- [parameters.saves]
 -- value = 2
--- unit = "saves at the same time"
+-- unit = "simultaneous saves"
 -- source = "ours"
 -- [parameters.apart_s]
 -- value = 2.0

@@ -1,31 +1,31 @@
--- title = "clipping after the step"
+-- title = "clipping after the optimizer step"
 -- severity = "alarm"
 -- symptoms = ["gradients", "loss"]
 -- order = 224
 -- scope = "rank"
--- needs = "gradients after backward and at the step, of a few sampled steps in which the job's own clip_grad_norm_ cut them"
--- what = "clip_grad_norm_ runs after the optimizer's step, so the step never sees the clipped gradients: clipping by {ratio:.2g} left them as they were ({steps} of {looked} sampled steps)"
+-- needs = "gradients after backward and at the optimizer step, from a few sampled steps in which the job's own clip_grad_norm_ reduced them"
+-- what = "clip_grad_norm_ runs after the optimizer's step, so the step never sees the clipped gradients: clipping by {ratio:.2g} had no effect on the step ({steps} of {looked} sampled steps)"
 -- why = [
---   "in step {seen} clip_grad_norm_ multiplied the gradients by {ratio:.3g}, but the step used those of backward: {entered:.4g} of their size (median over {n} parameters)",
+--   "in step {seen} clip_grad_norm_ multiplied the gradients by {ratio:.3g}, but the step used the unclipped ones: {entered:.4g} times their size after backward (median over {n} parameters)",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, gradient_rms, step_rms, clip_ratio FROM python.updates WHERE clip_ratio < 1 ORDER BY step DESC, place LIMIT 20\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 -- ]
--- false_positives = "gradients that the job keeps elsewhere and clips there"
+-- false_positives = "gradients that the job copies elsewhere and clips there"
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "loss-spike", "divergence", "no-warm-up", "learning-rate-too-high", "loss-nan", "clipping"]
 -- [parameters.least]
 -- value = 2
--- unit = "steps looked at"
--- source = "ours: each compares two dozen parameters with themselves"
+-- unit = "sampled steps"
+-- source = "ours: each step compares about two dozen parameters before and after"
 -- [parameters.cut]
 -- value = 0.9
--- unit = "ratio that clipping leaves"
--- source = "ours: below that the difference between clipped and not is far from rounding"
+-- unit = "ratio left after clipping"
+-- source = "ours: below this, the effect of clipping is far larger than rounding"
 -- [parameters.same]
 -- value = 0.01
 -- unit = "ratio"
--- source = "ours: a gradient that nobody touched is the same to the last bit; hooks and a scaler's factor round"
+-- source = "ours: an untouched gradient is bitwise equal; hooks and loss scaling cause rounding"
 WITH looked AS (
     SELECT step, clip_ratio, step_rms / gradient_rms AS entered FROM python.updates
     WHERE optimizer IS NOT NULL AND after_backward = 'present' AND at_step = 'present' AND gradient_rms > 0 AND clip_ratio < $cut AND clip_ratio > 0
@@ -39,4 +39,4 @@ WITH looked AS (
 )
 SELECT NULL AS unknown, * FROM counted WHERE looked >= $least AND steps >= 0.9 * looked
 UNION ALL BY NAME
-SELECT format('{} sampled steps in which clipping cut the gradients, {} are needed', looked, $least) AS unknown FROM counted WHERE looked < $least
+SELECT format('clipping reduced the gradients in {} sampled steps, {} are needed', looked, $least) AS unknown FROM counted WHERE looked < $least

@@ -3,16 +3,16 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 225
 -- scope = "rank"
--- needs = "the norm of the gradients and the limit of the job's own clip_grad_norm_ on a few steps"
+-- needs = "the gradient norm and max_norm of the job's own clip_grad_norm_ calls in a few steps"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "on {cut} of the last {n} steps that clipped, from step {step} on",
+--   "in {cut} of the last {n} steps that clipped, from step {step} on",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, grad_norm, clip_norm, clip_scaled, loss_scale FROM python.steps WHERE clip_norm IS NOT NULL ORDER BY step DESC LIMIT 20\"",
 -- ]
--- false_positives = "normalized gradients on purpose; under an optimizer that divides by the size of the gradients a small limit does little (`info`)"
+-- false_positives = "gradients normalized on purpose; an optimizer that divides by the gradient magnitude, such as Adam, for which a small limit matters little (`info`)"
 -- explains = ["learning-rate-too-low", "slow-decrease", "plateau", "output-constant"]
 -- [parameters.least]
 -- value = 20
@@ -20,12 +20,12 @@
 -- source = "ours"
 -- [parameters.cut]
 -- value = 0.1
--- unit = "ratio that clipping leaves"
--- source = "ours: a limit that was multiplied by the scaler's factor, too, cuts as a limit should"
+-- unit = "ratio left after clipping"
+-- source = "ours: a limit that is also multiplied by the loss scale clips as intended"
 -- [parameters.left]
 -- value = 0.005
 -- unit = "ratio of the gradient's norm"
--- source = "practice: a limit is near the usual norm, so that a few steps are cut; reinforcement learning clips 10 to 50 at 0.5"
+-- source = "practice: the limit is near the usual norm, so that only a few steps are clipped; reinforcement learning clips norms of 10 to 50 to 0.5"
 WITH clipped AS (
     SELECT step, grad_norm, clip_norm, clip_scaled, loss_scale, clip_norm / NULLIF(grad_norm, 0) AS left_ FROM python.steps
     WHERE clip_norm IS NOT NULL AND clip_norm > 0 ORDER BY step DESC LIMIT 200
@@ -38,15 +38,15 @@ WITH clipped AS (
     SELECT ARG_MAX(optimizer, t_ns) AS optimizer FROM python.optimizers
 )
 SELECT NULL AS unknown, 'scaled' AS subject, 'notice' AS severity, n, scaled AS cut, step,
-    'gradients are clipped before they are unscaled: the limit sees them times the loss scale, and cuts each step to next to nothing' AS fact,
-    format('clip_grad_norm_(…, {:.3g}) runs while the GradScaler''s factor{} is still in the gradients: call scaler.unscale_(optimizer) first', clip_norm, COALESCE(format(' {:.0f}', loss_scale), '')) AS evidence
+    'gradients are clipped before they are unscaled: the limit is applied to scaled gradients, and cuts each step to next to nothing' AS fact,
+    format('clip_grad_norm_(…, {:.3g}) runs while the gradients still contain the GradScaler''s factor{}: call scaler.unscale_(optimizer) first', clip_norm, COALESCE(format(' {:.0f}', loss_scale), '')) AS evidence
 FROM counted, cuts WHERE told >= $least AND scaled > 0.9 * told AND COALESCE(ratio, left_scaled) < $cut
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'limit' AS subject, CASE WHEN optimizer = 'SGD' THEN 'notice' ELSE 'info' END AS severity, n, cut, step,
-    format('the clip cuts nearly every step to a tiny part: {:.2g} of the gradient is left', left_) AS fact,
+    format('clipping cuts nearly every step to a tiny part: {:.2g} of the gradient is left', left_) AS fact,
     format('max_norm is {:.3g}, and the gradients'' norm is {:.3g} (median)', clip_norm, norm) AS evidence
 FROM counted, optimizer WHERE known >= $least AND cut > 0.9 * known AND left_ < $left AND NOT scaled > 0.9 * told
 UNION ALL BY NAME
-SELECT 'the job does not clip by clip_grad_norm_, or has done so on too few steps' AS unknown FROM counted WHERE n < $least
+SELECT 'the job does not call clip_grad_norm_, or has called it in too few steps' AS unknown FROM counted WHERE n < $least
 UNION ALL BY NAME
-SELECT 'whether a GradScaler''s factor is in the gradients that are clipped was not measured yet' AS unknown FROM counted WHERE n >= $least AND told < $least
+SELECT 'whether the clipped gradients still contain the GradScaler''s factor has not been measured yet' AS unknown FROM counted WHERE n >= $least AND told < $least

@@ -1,19 +1,19 @@
--- title = "clipping has nothing to clip"
+-- title = "clipping gets no parameters"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients", "nan"]
 -- order = 198
 -- scope = "rank"
 -- needs = "the job's own clip_grad_norm_"
--- what = "clip_grad_norm_ is given no parameter and clips nothing: {times:.0f} calls so far, from step {step} on"
+-- what = "clip_grad_norm_ gets no parameters and clips nothing: {times:.0f} calls so far, from step {step} on"
 -- why = [
---   "in the steps before, it clipped: {clipped} of them",
---   "a generator such as model.parameters() that is kept in a variable is empty after it was used once: make a list of it, or call model.parameters() each time",
+--   "before that, it did clip in {clipped} steps",
+--   "a generator such as model.parameters() that is stored in a variable is empty after its first use: turn it into a list, or call model.parameters() each time",
 -- ]
 -- next = [
 --   "probe {endpoint} clip --max-norm 1.0",
 --   "probe {endpoint} query \"SELECT step, grad_norm, clip_norm FROM python.steps ORDER BY step LIMIT 20\"",
 -- ]
--- false_positives = "a rank or a stage of a pipeline without parameters of its own"
+-- false_positives = "a rank or pipeline stage without parameters of its own"
 -- explains = ["no-warm-up", "gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "loss-spike", "divergence", "oscillation", "loss-nan", "amp-overflow", "output-constant"]
 -- [parameters.least]
 -- value = 3

@@ -3,18 +3,18 @@
 -- symptoms = ["slow"]
 -- order = 522
 -- scope = "rank"
--- needs = "the collectives that the program calls in some twenty steps"
+-- needs = "the collectives that the program calls, over about twenty steps"
 -- what = "{fact}: {share:.0%} of the time"
 -- why = [
 --   "{evidence}",
 --   "they took {ms:.1f} ms of the {wall_ms:.1f} ms of a step, in the last {steps} steps; most from {place}",
---   "each of them makes every rank wait for all others: stack the numbers into one tensor and reduce that, for a log every hundred steps",
+--   "each of them makes every rank wait for all others: stack the numbers into one tensor and reduce it once; for logging, every hundred steps is enough",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT op, elements, call_site, COUNT(*) AS calls, AVG(wait_s) AS wait_s, SUM(wait_s) AS total_s FROM python.collectives WHERE source = 'call' GROUP BY ALL ORDER BY total_s DESC LIMIT 10\"",
 --   "probe {endpoint} backtrace",
 -- ]
--- false_positives = "ranks of unequal work: what they wait here they would wait in the next collective (so a barrier alone is `info`); algorithms that agree on a number at several places of a step"
+-- false_positives = "ranks with unequal work: they would otherwise wait in the next collective (so a barrier alone is `info`); algorithms that must agree on a number at several points in a step"
 -- explains = ["low-mfu", "time-outside"]
 -- [parameters.least]
 -- value = 20
@@ -23,11 +23,11 @@
 -- [parameters.count]
 -- value = 8
 -- unit = "collectives per step"
--- source = "ours: a step needs a few numbers of all ranks (loss, gradient norm, found_inf); as many as parameters is one by one"
+-- source = "ours: a step needs a few numbers from all ranks (loss, gradient norm, found_inf); many more means one collective per value"
 -- [parameters.small]
 -- value = 4
 -- unit = "elements"
--- source = "ours: gradients that are reduced by hand are larger, but for a few"
+-- source = "ours: nearly all manually reduced gradients are larger"
 -- [parameters.share]
 -- value = 0.1
 -- unit = "ratio of the time"
@@ -53,13 +53,13 @@ WITH calls AS (
 SELECT NULL AS unknown, 'collectives' AS subject, steps, step, place, (small_s + CASE WHEN with_barrier > 0.9 THEN barrier_s ELSE 0 END) / wall_s AS share,
     1000 * (small_s + CASE WHEN with_barrier > 0.9 THEN barrier_s ELSE 0 END) / steps AS ms, 1000 * wall_s / steps AS wall_ms,
     format('each step has {:.0f} collectives of a few numbers each, called one by one{}', small, CASE WHEN with_barrier > 0.9 THEN ', and a barrier' ELSE '' END) AS fact,
-    format('{} {} calls of at most {} elements in the median step, called by the program itself: not those of DistributedDataParallel{}', round(small)::BIGINT, op, CAST($small AS BIGINT),
+    format('{} {} calls of at most {} elements in the median step, called by the program itself (not by DistributedDataParallel){}', round(small)::BIGINT, op, CAST($small AS BIGINT),
         CASE WHEN with_barrier > 0.9 THEN format('; {:.0f} barriers took {:.1f} ms of a step', barriers, 1000 * barrier_s / steps) ELSE '' END) AS evidence,
     CASE WHEN (small_s + CASE WHEN with_barrier > 0.9 THEN barrier_s ELSE 0 END) / wall_s >= $share THEN 'notice' ELSE 'info' END AS severity
 FROM sums, places WHERE NOT barrier AND steps >= $least AND small >= $count
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'barrier' AS subject, steps, step, place, barrier_s / wall_s AS share, 1000 * barrier_s / steps AS ms, 1000 * wall_s / steps AS wall_ms,
-    'each step has a barrier' AS fact, format('{:.0f} % of {} steps called barrier(); what follows waits for the other ranks anyway, where it needs them', 100 * with_barrier, steps) AS evidence, 'info' AS severity
+    'each step has a barrier' AS fact, format('{:.0f} % of {} steps called barrier(); collectives that need the other ranks wait for them anyway', 100 * with_barrier, steps) AS evidence, 'info' AS severity
 FROM sums, places WHERE barrier AND steps >= $least AND small < $count AND with_barrier > 0.9 AND barrier_s >= $share * wall_s
 UNION ALL BY NAME
 SELECT format('the collectives of {} whole steps are known, {} are needed', steps, $least) AS unknown FROM sums WHERE steps < $least

@@ -3,34 +3,34 @@
 -- symptoms = ["loss", "data"]
 -- order = 127
 -- scope = "rank"
--- needs = "a data set of tensors, or a Subset, whose loader has passed over it several times; or samples of the model's inputs that were recognised"
+-- needs = "a tensor-backed data set or a Subset that its loader has passed over several times; or model inputs that were recognised as repeated samples"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "so few samples are learned by heart, and the loss says nothing about others: a cut from debugging that was left in looks like this",
+--   "the model can memorize so few samples, and the training loss then says little about new ones: a debugging subset left in the code looks like this",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name LIKE 'loader%.dataset%' OR name LIKE 'cut.%'\"",
 --   "probe {endpoint} query \"SELECT step, shape, compared, again FROM python.model_inputs WHERE compared IS NOT NULL ORDER BY step DESC LIMIT 20\"",
 -- ]
--- false_positives = "a small part on purpose: few-shot training, learning curves, the search for a fault; parts that other processes train on (each rank's share is taken into account)"
+-- false_positives = "a small subset on purpose: few-shot training, learning curves, debugging; parts that other processes train on (each rank's share is accounted for)"
 -- explains = ["train-validation-gap", "validation-rising", "batches-repeat"]
 -- [parameters.share]
 -- value = 0.1
 -- unit = "ratio of the samples"
--- source = "ours: what is held back for validation and testing leaves more than half"
+-- source = "ours: validation and test splits leave more than half for training"
 -- [parameters.all_parts]
 -- value = 0.25
 -- unit = "ratio of the samples"
--- source = "ours: with all other parts that are loaded, as for validation, or without labels"
+-- source = "ours: together with all other loaded parts, such as validation or unlabelled data"
 -- [parameters.passes]
 -- value = 5
--- unit = "times that each sample was used"
--- source = "ours: fewer are the first epochs of a training"
+-- unit = "uses of each sample"
+-- source = "ours: fewer can be the first epochs"
 -- [parameters.again]
 -- value = 8
--- unit = "samples that came again"
--- source = "ours: the number of samples is then known to within a factor of 1.5"
+-- unit = "repeated samples"
+-- source = "ours: this estimates the number of samples to within a factor of 1.5"
 -- [parameters.near]
 -- value = 2.0
 -- unit = "times"
@@ -64,17 +64,17 @@ WITH newest AS (
 ), variables AS (
     SELECT regexp_extract(name, '^cut[.](.*)[.](rows|whole)$', 1) AS variable, MAX(number) FILTER (name LIKE '%.rows') AS rows, MAX(number) FILTER (name LIKE '%.whole') AS whole FROM newest WHERE name LIKE 'cut.%' GROUP BY 1
 )
-SELECT NULL AS unknown, loader AS subject, step, format('the training uses only {:.0f} of the {:.0f} samples that its data set was cut from: {:.3g} % of the data, {:.0f} times each', rows, whole, 100 * rows / whole, samples / rows) AS fact,
-    format('the data set of {} is a part of something with {:.0f} rows; {:.0f} samples were drawn from it, in {:.0f} passes, and no other loader reads the rest', loader, whole, samples, passes) AS evidence
+SELECT NULL AS unknown, loader AS subject, step, format('training uses only {:.0f} of the {:.0f} samples that its data set was cut from: {:.3g} % of the data, each {:.0f} times', rows, whole, 100 * rows / whole, samples / rows) AS fact,
+    format('the data set of {} is a part of one with {:.0f} rows; {:.0f} samples were drawn from it in {:.0f} passes, and no other loader reads the rest', loader, whole, samples, passes) AS evidence
 FROM cut_off
 UNION ALL BY NAME
-SELECT NULL AS unknown, variable AS subject, step, format('the training uses only {:.0f} of {:.0f} rows of the data: {:.3g} %, and each sample {:.1f} times so far', rows, whole, 100 * rows / whole, times) AS fact,
-    format('{:.0f} of {:.0f} samples that {} was given in {} looks were known from before, so there are about {:.0f} different ones; {} holds {:.0f} of the {:.0f} rows of the tensor that it is a slice of', again, compared, module, n, samples, variable, rows, whole) AS evidence
+SELECT NULL AS unknown, variable AS subject, step, format('training uses only {:.0f} of {:.0f} rows of the data: {:.3g} %, each sample {:.1f} times so far', rows, whole, 100 * rows / whole, times) AS fact,
+    format('{:.0f} of {:.0f} samples that {} received in {} sampled steps had been seen before, so there are about {:.0f} distinct ones; {} holds {:.0f} of the {:.0f} rows of the tensor that it is a slice of', again, compared, module, n, samples, variable, rows, whole) AS evidence
 FROM used, variables, world WHERE rows * world.size <= $share * whole AND samples <= $near * rows AND (samples * $near >= rows OR samples * $near >= rows / length) AND NOT EXISTS (SELECT 1 FROM fed)
 UNION ALL BY NAME
-SELECT NULL AS unknown, module || ' ' || name AS subject, step, format('few different samples: about {:.0f}, each used {:.0f} times', samples, times) AS fact,
-    format('{:.0f} of {:.0f} samples that {} was given in {} looks, from step {} to {}, were known from before', again, compared, module, n, step, last) AS evidence, 'info' AS severity
+SELECT NULL AS unknown, module || ' ' || name AS subject, step, format('few distinct samples: about {:.0f}, each used {:.0f} times', samples, times) AS fact,
+    format('{:.0f} of {:.0f} samples that {} received in {} sampled steps, from step {} to {}, had been seen before', again, compared, module, n, step, last) AS evidence, 'info' AS severity
 FROM used WHERE times >= 10 * $passes AND NOT EXISTS (SELECT 1 FROM cut_off) AND samples < 10000
     AND NOT EXISTS (SELECT 1 FROM variables v, world WHERE v.rows * world.size <= $share * v.whole AND samples <= $near * v.rows AND (samples * $near >= v.rows OR samples * $near >= v.rows / length) AND NOT EXISTS (SELECT 1 FROM fed))
 UNION ALL BY NAME
-SELECT 'no data set is known to be a part of another, and no samples were compared' AS unknown WHERE NOT EXISTS (SELECT 1 FROM loaders) AND NOT EXISTS (SELECT 1 FROM drawn WHERE n >= $again)
+SELECT 'no data set is known to be part of another one, and no samples were compared' AS unknown WHERE NOT EXISTS (SELECT 1 FROM loaders) AND NOT EXISTS (SELECT 1 FROM drawn WHERE n >= $again)

@@ -3,19 +3,19 @@
 -- symptoms = ["nan", "data"]
 -- order = 120
 -- scope = "rank"
--- needs = "a batch with statistics: of an event, or requested with `watch`"
--- what = "{count} NaNs and infinities in {name} of the batch of step {step}"
+-- needs = "a batch with statistics, from an event or requested with `watch`"
+-- what = "{count} NaNs and infinities in {name} of the batch at step {step}"
 -- why = ["{name}: shape {shape}, dtype {dtype}, {nan_count} NaNs, {inf_count} infinities", "samples {indices} of {loader}"]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, nan_count, inf_count, min, max, indices, content_hash FROM python.inputs ORDER BY t_ns DESC LIMIT 10\"",
 --   "probe {endpoint} skip-nonfinite on",
 -- ]
--- false_positives = "masks and padding written as infinity on purpose: `info` if a NaN of that step was traced to another place"
+-- false_positives = "masks and padding that use infinity on purpose (`info` if a NaN of that step was traced to another place)"
 -- explains = ["nan-origin", "loss-nan", "loss-spike", "gradients-exploding", "amp-overflow", "optimizer-state"]
 -- [parameters.past]
 -- value = 1000
 -- unit = "steps"
--- source = "ours: a batch that the losses have survived for longer is over"
+-- source = "ours: after this many finite losses the batch no longer matters"
 WITH bad AS (
     SELECT * FROM python.inputs WHERE nan_count + inf_count > 0 ORDER BY t_ns DESC LIMIT 3
 )

@@ -1,9 +1,9 @@
--- title = "settings of DistributedDataParallel"
+-- title = "inefficient DistributedDataParallel settings"
 -- severity = "notice"
 -- symptoms = ["slow"]
 -- order = 521
 -- scope = "rank"
--- needs = "the settings of DistributedDataParallel, and the sizes of the parameters"
+-- needs = "the DistributedDataParallel settings and the parameter sizes"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
@@ -13,19 +13,19 @@
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name LIKE 'ddp%'\"",
 --   "probe {endpoint} query \"SELECT step, COUNT(*) AS calls, SUM(bytes) AS bytes FROM python.collectives WHERE op LIKE 'all_reduce%' GROUP BY step ORDER BY step DESC LIMIT 5\"",
 -- ]
--- false_positives = "parameters without a gradient in steps that were not looked at (branches that are taken now and then, as in a mixture of experts), which find_unused_parameters is for (`info`)"
+-- false_positives = "parameters without a gradient in steps that were not sampled (rarely taken branches, as in a mixture of experts), which do need find_unused_parameters (`info`)"
 -- explains = ["low-mfu", "throughput-drop"]
 -- [parameters.bucket_bytes]
 -- value = 262144
 -- unit = "bytes"
--- source = "practice: 1 MiB for the first bucket and 25 MiB for the others by default, and between 5 and 500 MiB where it is tuned"
+-- source = "practice: 1 MiB for the first bucket and 25 MiB for the others by default, 5 to 500 MiB when tuned"
 -- [parameters.buckets]
 -- value = 4.0
 -- unit = "buckets"
--- source = "ours: a model that fits into a few small buckets loses nothing"
+-- source = "ours: a model that fits into a few small buckets loses little"
 -- [parameters.looks]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH told AS (
     SELECT regexp_extract(name, '^(ddp[0-9]*)[.]', 1) AS ddp, regexp_extract(name, '[.](.*)$', 1) AS what, ARG_MAX(value, t_ns) AS value, ARG_MAX(COALESCE(number, TRY_CAST(value AS DOUBLE)), t_ns) AS number FROM probe.facts WHERE name LIKE 'ddp%' GROUP BY ALL
@@ -39,12 +39,12 @@ WITH told AS (
 ), looks AS (
     SELECT COUNT(DISTINCT step) AS steps, COUNT(*) AS n, COUNT(DISTINCT param) AS params, COUNT(*) FILTER (at_step <> 'present') AS without FROM python.updates WHERE at_step IS NOT NULL
 )
-SELECT NULL AS unknown, 'buckets' AS subject, (SELECT MIN(step) FROM python.steps) AS step, 'notice' AS severity, format('the gradients are reduced nearly one by one: a bucket of DistributedDataParallel holds {:,.0f} bytes, and so about {:.0f} buckets are reduced for {} parameters', cap, buckets, n) AS fact,
-    format('bucket_cap_mb is {:.4g} MiB, the gradients are {:,.2f} MiB together', cap / 1048576, total / 1048576) AS evidence, 'each bucket is an all-reduce of its own, and a small one takes as long as a hundred times as much data: leave bucket_cap_mb at 25 (it is in MiB)' AS hint
+SELECT NULL AS unknown, 'buckets' AS subject, (SELECT MIN(step) FROM python.steps) AS step, 'notice' AS severity, format('gradients are reduced nearly one by one: a DistributedDataParallel bucket holds {:,.0f} bytes, so about {:.0f} buckets are reduced for {} parameters', cap, buckets, n) AS fact,
+    format('bucket_cap_mb is {:.4g} MiB, the gradients take {:,.2f} MiB together', cap / 1048576, total / 1048576) AS evidence, 'each bucket is a separate all-reduce, and a small one takes as long as one with a hundred times the data: leave bucket_cap_mb at 25 (the unit is MiB)' AS hint
 FROM sizes WHERE cap <= $bucket_bytes AND buckets >= $buckets AND total >= $buckets * cap
 UNION ALL BY NAME
-SELECT NULL AS unknown, 'find_unused_parameters' AS subject, (SELECT MIN(step) FROM python.steps) AS step, 'info' AS severity, 'DistributedDataParallel searches for unused parameters in each step (find_unused_parameters=True), and none was found to be unused' AS fact,
-    format('all {} parameters looked at had a gradient in all of {} sampled steps', params, steps) AS evidence, 'the search walks the whole graph after each forward: it is needed only where a step leaves parameters out' AS hint
+SELECT NULL AS unknown, 'find_unused_parameters' AS subject, (SELECT MIN(step) FROM python.steps) AS step, 'info' AS severity, 'DistributedDataParallel searches for unused parameters in each step (find_unused_parameters=True), but none was found to be unused' AS fact,
+    format('all {} checked parameters had a gradient in all {} sampled steps', params, steps) AS evidence, 'the search walks the whole graph after each forward: it is needed only if some steps leave parameters out' AS hint
 FROM wrapped, looks WHERE ddp = 'ddp' AND search AND NOT static AND steps >= $looks AND without = 0
 UNION ALL BY NAME
 SELECT 'no model is wrapped by DistributedDataParallel, or none is known yet' AS unknown FROM wrapped HAVING COUNT(*) = 0

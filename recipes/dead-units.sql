@@ -5,10 +5,10 @@
 -- scope = "rank"
 -- needs = "sampled outputs of modules"
 -- deepen = "activations"
--- what = "{dead:.0%} of the units of {module} are dead: 0 for every input since step {step} or earlier"
+-- what = "{dead:.0%} of the units of {module} are dead: 0 for every sampled input since step {step} or earlier"
 -- why = [
---   "{class}, shape {shape}: in each of the last {n} sampled calls at least {dead:.0%} of its units were 0 for the whole batch",
---   "its output: mean {mean:.2g}, {zero_ratio:.0%} of the elements 0",
+--   "{class}, shape {shape}: in each of the last {n} sampled calls, at least {dead:.0%} of its units were 0 for the whole batch",
+--   "output: mean {mean:.2g}, {zero_ratio:.0%} of the elements are 0",
 --   "{others} of {modules} such modules are affected too",
 -- ]
 -- next = [
@@ -23,7 +23,7 @@
 -- source = "SageMaker Debugger's DeadRelu: half of a layer; practice: any dead row is reported"
 -- [parameters.least]
 -- value = 3
--- unit = "calls looked at"
+-- unit = "sampled calls"
 -- source = "ours: dead in every sample, not in one batch"
 WITH seen AS (
     SELECT *, ROW_NUMBER() OVER (PARTITION BY module ORDER BY t_ns DESC, step DESC) AS ago FROM python.activations

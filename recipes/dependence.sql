@@ -3,25 +3,25 @@
 -- symptoms = ["loss", "data", "gradients"]
 -- order = 126
 -- scope = "rank"
--- needs = "an audit in a forked child: a model on the CPU that is not compiled or sharded, some ten seconds after the start, and dimensions that can be told apart"
+-- needs = "an audit in a forked child process, about ten seconds after the start; the model must be on the CPU, neither compiled nor sharded, and its dimensions must be distinguishable"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "measured at step {step} by repeating the call of {model} with a part of its arguments replaced by another part of the batch, dropout and normalization by the batch off; rounding is below 0.0001 of the effect",
---   "the dimensions are known: {known_by}",
---   "it begins in {module} ({class})",
+--   "measured at step {step}: the call of {model} was repeated with part of its arguments replaced by another part of the batch, with dropout and batch normalization off; rounding is below 0.0001 of the effect",
+--   "dimensions identified by: {known_by}",
+--   "it starts in {module} ({class})",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, question, subject, effect, leak, effect_ratio, leak_ratio, module, refused FROM python.dependence ORDER BY t_ns DESC LIMIT 10\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "samples that are compared with one another inside the model on purpose (minibatch discrimination, prototypes, experts of limited capacity, contrastive heads, normalization or quantization by the figures of the batch): `info`, unless attention joins the samples and leaves the positions apart; masks that are only meant for pooling or the loss (`info`); arguments that are accepted for an interface; noise that is added in backward on purpose"
+-- false_positives = "models that compare samples with each other on purpose (minibatch discrimination, prototypes, experts with limited capacity, contrastive heads, batch statistics in normalization or quantization): `info`, unless attention joins the samples but not the positions; masks meant only for pooling or the loss (`info`); arguments accepted only for interface compatibility; noise added in backward on purpose"
 -- explains = ["train-validation-gap", "validation-rising", "plateau", "slow-decrease"]
 -- [parameters.rounding]
 -- value = 0.0001
 -- unit = "ratio of the effect"
--- source = "ours: equal shapes are computed in equal order; what does not depend on what was replaced comes out the same, mostly bit by bit"
+-- source = "ours: equal shapes are computed in the same order, so independent outputs stay the same, mostly bit by bit"
 WITH audits AS (
     SELECT * FROM python.dependence
 ), answered AS (
@@ -35,15 +35,15 @@ WITH audits AS (
     SELECT model, subject FROM answered WHERE question = 'input' AND effect = 0
 ), facts AS (
     SELECT 'later positions' AS subject, 'notice' AS severity,
-        CASE WHEN effect_ratio = 0 THEN 'the causal mask is inverted: outputs depend on later tokens, the answer among them, and on no earlier one'
-            ELSE 'the future is seen: outputs depend on later tokens, the one to be predicted among them; the causal mask is missing or lets too much through' END AS fact,
-        format('with one token replaced, the outputs at {:.0f} % of the earlier positions changed, by up to {:.2g}, and at {:.0f} % of the later ones; at and behind it by up to {:.2g}', 100 * leak_ratio, leak, 100 * effect_ratio, effect) AS evidence, answered.* EXCLUDE (subject)
+        CASE WHEN effect_ratio = 0 THEN 'the causal mask is inverted: outputs depend on later tokens, including the target, and on no earlier ones'
+            ELSE 'the future is seen: outputs depend on later tokens, including the one to predict; the causal mask is missing or lets too much through' END AS fact,
+        format('with one token replaced, the outputs at {:.0f} % of the earlier positions changed, by up to {:.2g}, and at {:.0f} % of the later ones; at and after it by up to {:.2g}', 100 * leak_ratio, leak, 100 * effect_ratio, effect) AS evidence, answered.* EXCLUDE (subject)
     FROM answered WHERE question = 'later' AND leaks AND model NOT IN (SELECT model FROM mixing)
     UNION ALL BY NAME
     SELECT 'samples' AS subject, CASE WHEN confused OR attends AND effect_ratio = 0 THEN 'notice' ELSE 'info' END AS severity,
-        CASE WHEN attends AND effect_ratio = 0 THEN 'attention runs over the batch instead of the positions: outputs of a sample depend on the other samples, and positions do not see each other (batch_first, or a permutation of the other layout)'
-            WHEN confused THEN 'samples and positions are mixed up: outputs of a sample depend on the other samples of the batch, and on later tokens (a permutation, view or transposition of the other layout)'
-            WHEN leak_ratio <= 0.5 THEN 'outputs of a sample depend on some other samples of the batch: a view or reshape where dimensions should have been permuted mixes them like this'
+        CASE WHEN attends AND effect_ratio = 0 THEN 'attention runs over the batch instead of the positions: outputs of a sample depend on the other samples, and positions do not see each other (check batch_first, or a permute for the other layout)'
+            WHEN confused THEN 'samples and positions are mixed up: outputs of a sample depend on the other samples of the batch, and on later tokens (check for a permute, view or transpose for the other layout)'
+            WHEN leak_ratio <= 0.5 THEN 'outputs of a sample depend on some other samples of the batch: a view or reshape instead of a permute mixes them like this'
             ELSE 'outputs of a sample depend on the other samples of the batch' END AS fact,
         format('with one of {} samples replaced, the outputs of {:.0f} % of the others changed, by up to {:.2g}; its own by up to {:.2g}', samples, 100 * leak_ratio, leak, effect)
             || COALESCE(format('; with one position of it replaced, {:.0f} % of its other positions', 100 * effect_ratio), '') AS evidence, answered.* EXCLUDE (subject)
@@ -52,24 +52,24 @@ WITH audits AS (
     SELECT 'padding' AS subject, CASE WHEN dead THEN 'notice' ELSE 'info' END AS severity,
         CASE WHEN dead THEN format('the padding mask ({}) is inverted: outputs at real tokens depend on the padding and on no other real token', answered.subject)
             WHEN i.subject IS NOT NULL THEN format('the padding mask ({}) has no effect: outputs at real tokens depend on the padding', answered.subject)
-            ELSE format('outputs at real tokens depend on the padding although a mask of it is given ({})', answered.subject) END AS fact,
+            ELSE format('outputs at real tokens depend on the padding although a padding mask is passed ({})', answered.subject) END AS fact,
         format('with the padding replaced by other tokens, {:.0f} % of the outputs at real tokens changed, by up to {:.2g}; with one real token replaced, {:.0f} % of the others, by up to {:.2g}', 100 * leak_ratio, leak, 100 * effect_ratio, effect) AS evidence, answered.* EXCLUDE (subject)
     FROM answered LEFT JOIN ineffective i ON i.model = answered.model AND i.subject = answered.subject
     WHERE question = 'padding' AND leaks AND answered.model NOT IN (SELECT model FROM mixing)
     UNION ALL BY NAME
     SELECT subject, CASE WHEN values THEN 'notice' ELSE 'info' END AS severity, format('no output depends on {}', subject) AS fact,
-        'its samples were exchanged with one another, in training and in evaluation mode, and every output stayed the same bit by bit' AS evidence, answered.* EXCLUDE (subject)
+        'its samples were swapped with each other, in train and eval mode, and every output stayed bitwise identical' AS evidence, answered.* EXCLUDE (subject)
     FROM answered WHERE question = 'input' AND effect = 0 AND model NOT IN (SELECT model FROM ineffective e WHERE e.subject = 'all arguments')
     UNION ALL BY NAME
-    SELECT 'order' AS subject, 'info' AS severity, 'the order of the positions does not matter: no output tells one place of the sequence from another' AS fact,
-        format('with the sequence turned round, the outputs are turned round, to within {:.2g}; positions do see each other', leak) AS evidence, answered.* EXCLUDE (subject)
+    SELECT 'order' AS subject, 'info' AS severity, 'the order of the positions does not matter: the outputs do not distinguish positions in the sequence' AS fact,
+        format('with the sequence reversed, the outputs are reversed too, to within {:.2g}; positions do see each other', leak) AS evidence, answered.* EXCLUDE (subject)
     FROM answered WHERE question = 'order' AND NOT leaks
     UNION ALL BY NAME
-    SELECT 'recomputed' AS subject, 'notice' AS severity, 'what backward computes again draws another dropout than the forward did: the gradients are not those of the loss' AS fact,
-        format('one forward and two backwards that differ in the random state alone: {:.0f} % of the gradients differ, by up to {:.2g} of at most {:.2g}, from {} on. Activation checkpointing without its random state: preserve_rng_state=True', 100 * leak_ratio, leak, effect, subject) AS evidence, answered.* EXCLUDE (subject)
+    SELECT 'recomputed' AS subject, 'notice' AS severity, 'the recomputation in backward draws a different dropout mask than the forward: the gradients are not those of the loss' AS fact,
+        format('one forward and two backwards that differ only in the random state: {:.0f} % of the gradients differ, by up to {:.2g} of at most {:.2g}, from {} on. Activation checkpointing does not restore the random state: set preserve_rng_state=True', 100 * leak_ratio, leak, effect, subject) AS evidence, answered.* EXCLUDE (subject)
     FROM answered WHERE question = 'recomputed' AND leaks
 )
 SELECT NULL AS unknown, subject, severity, fact, evidence, step, model, known_by, module, class FROM facts
 UNION ALL BY NAME
-SELECT COALESCE('the dependence of the outputs could not be measured: ' || ANY_VALUE(refused ORDER BY t_ns DESC), 'no audit of what the outputs depend on has been made yet') AS unknown
+SELECT COALESCE('the dependence of the outputs could not be measured: ' || ANY_VALUE(refused ORDER BY t_ns DESC), 'the dependence of the outputs has not been audited yet') AS unknown
 FROM audits HAVING COUNT(*) FILTER (refused IS NULL) = 0

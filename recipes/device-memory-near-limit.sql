@@ -9,7 +9,7 @@
 --   "tensors held {allocated_mib:,.0f} MiB at step {step}, the allocator {reserved_mib:,.0f} MiB",
 --   "{fragmented:.0%} of the allocator's memory is unused: fragmentation; set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9)",
 --   "estimated: weights, gradients and Adam's moments take {fixed_mib:,.0f} MiB, activations the other {activations_mib:,.0f} MiB at the peak",
---   "1. halve the batch: about {half_mib:,.0f} MiB less (estimated); accumulate gradients over two batches to keep its size",
+--   "1. halve the batch: about {half_mib:,.0f} MiB less (estimated); accumulate gradients over two batches to keep the effective batch size",
 --   "2. activation checkpointing: about {checkpointing_mib:,.0f} MiB less (estimated), some 20 % to 30 % slower",
 --   "3. halve the sequence length: half of the activations, a quarter of the attention memory",
 -- ]
@@ -18,7 +18,7 @@
 --   "probe {endpoint} checkpoint before-oom.pt",
 --   "probe {endpoint} query \"SELECT module, MAX(allocated) FROM python.torch_trace GROUP BY module ORDER BY 2 DESC LIMIT 10\"",
 -- ]
--- false_positives = "an allocator configured to use all memory; constant sizes: the peak stays where it is"
+-- false_positives = "an allocator configured to use all memory; constant tensor sizes, for which the peak stays where it is"
 -- explains = ["out-of-memory"]
 -- [parameters.used]
 -- value = 0.95
@@ -27,7 +27,7 @@
 -- [parameters.saved]
 -- value = 0.6
 -- unit = "ratio of the activations"
--- source = "practice: checkpointing reduces memory by 30 % to 40 % in all, 60 % and more of the activations"
+-- source = "practice: checkpointing reduces total memory by 30 % to 40 %, activation memory by 60 % or more"
 -- [zone]
 -- of = "allocated"
 -- words = "up to {used:.0%} of the device's memory, peaks within a step included"

@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "nan"]
 -- order = 20
 -- scope = "rank"
--- needs = "a loss that backward is called on, over a few hundred steps, of one objective"
+-- needs = "a loss that backward is called on, with a single objective, over a few hundred steps"
 -- what = "loss has been rising since about step {step}: {now:.4g} over the last {recent} steps, {best:.4g} at its best"
 -- why = [
 --   "start {start:.4g}, best {best:.4g} around step {best_step}, now {now:.4g} (medians of {block} steps)",
@@ -21,16 +21,16 @@
 -- dated = true
 -- [parameters.share]
 -- value = 0.25
--- unit = "ratio of what had been gained"
--- source = "ours: relative to what the run itself had gained; practice says `increases without bound`, or 50 (absolute), which differs between losses"
+-- unit = "ratio of the improvement so far"
+-- source = "ours: relative to the improvement of this run; practice says `increases without bound`, or 50 (absolute), which depends on the loss"
 -- [parameters.relative]
 -- value = 0.2
 -- unit = "ratio of the best"
--- source = "ours: for runs that had gained nothing before"
+-- source = "ours: for runs that had not improved before"
 -- [parameters.sigmas]
 -- value = 3.0
 -- unit = "times the spread"
--- source = "ours: of medians, three in a row"
+-- source = "ours: for three medians in a row"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"
@@ -67,6 +67,9 @@ adversarial AS (
     FROM seen GROUP BY ago HAVING COUNT(*) >= $block / 2
 ), best AS (
     SELECT * FROM blocks WHERE ago >= 3 ORDER BY level LIMIT 1
+), calm AS (
+    -- Before the rise: measured with its own spread, a rise without bound would seem to begin near its end.
+    SELECT GREATEST(ANY_VALUE(best.spread), MEDIAN(blocks.spread)) AS spread FROM blocks, best WHERE blocks.ago >= best.ago
 ), now AS (
     SELECT MIN(level) AS least, ARG_MIN(level, ago) AS now, MAX(spread) AS spread, COUNT(*) AS n,
         ARG_MIN(lr, ago) AS lr, MAX(norm) AS norm FROM blocks WHERE ago < 3
@@ -76,8 +79,8 @@ adversarial AS (
         GREATEST(best.spread, (SELECT MEDIAN(spread) FROM blocks)) AS spread
     FROM best, now, first
 )
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
-    step AS best_step, (SELECT MAX(blocks.step) FROM blocks WHERE level <= best + LEAST(0.1 * rise, GREATEST($sigmas * spread, $share * (start - best), $relative * ABS(best)))) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
+    step AS best_step, (SELECT MAX(blocks.step) FROM blocks, calm WHERE level <= best + LEAST(0.1 * rise, GREATEST($sigmas * calm.spread, $share * (start - best), $relative * ABS(best)))) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
     CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN moving.yes THEN 'info' ELSE 'alarm' END AS severity
 FROM judged, adversarial, moving

@@ -6,9 +6,9 @@
 -- needs = "the list of parameters, recorded once the model is known"
 -- what = "{share:.0%} of the weights are float64: each step takes about twice the time and memory of float32, and on most devices far more"
 -- why = [
---   "{n} parameters, the first {param}; {elements:,} elements",
+--   "{n} parameters, the first is {param}; {elements:,} elements",
 --   "the model's input is {dtype}",
---   "NumPy's default is float64; convert the data with .float() instead of the model with .double()",
+--   "NumPy defaults to float64: convert the data with .float() instead of the model with .double()",
 -- ]
 -- next = ["probe {endpoint} query \"SELECT dtype, COUNT(*), SUM(numel) FROM python.parameters GROUP BY dtype\""]
 -- false_positives = "simulations, physics and optimization that need the precision"

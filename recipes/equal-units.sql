@@ -1,30 +1,30 @@
--- title = "all units are equal"
+-- title = "all units have equal weights"
 -- severity = "alarm"
 -- symptoms = ["loss", "gradients"]
 -- order = 213
 -- scope = "rank"
--- needs = "values of a few weights in a few sampled steps"
--- what = "all units of {param} hold the same weights: they started at the same constant value and training cannot tell them apart"
+-- needs = "sampled weight values, from a few sampled steps"
+-- what = "all units of {param} hold the same weights: they started at the same constant value and training cannot make them differ"
 -- why = [
---   "all sampled rows are equal in each of the last {n} sampled steps, the last one at step {last}; root mean square {weight:.3g}",
---   "{more} other matrices are like that: {examples}",
---   "units with equal weights get equal gradients; initialise the weights at random",
+--   "all sampled rows are equal in each of the last {n} sampled steps, most recently at step {last}; root mean square {weight:.3g}",
+--   "{more} other matrices show the same: {examples}",
+--   "units with equal weights get equal gradients; initialize the weights randomly",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, equal_rows, weight_rms, changed_ratio FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a layer that starts at zero behind a gate that is closed"
+-- false_positives = "a zero-initialized layer behind a closed gate"
 -- explains = ["layer-not-learning"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.after]
 -- value = 20
 -- unit = "steps"
--- source = "ours: layers that start at zero on purpose (adapters, residual branches) differ after their first update"
+-- source = "ours: units of layers that start at zero on purpose (adapters, residual branches) differ after the first update"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
 ), seen AS (

@@ -1,14 +1,14 @@
--- title = "trains in eval mode"
+-- title = "training in eval mode"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 205
 -- scope = "rank"
--- needs = "steps on which the call of the model was seen"
+-- needs = "steps in which the model call was recorded"
 -- what = "the model has been in eval mode since step {step}: {reason}"
 -- why = [
---   "`training` was false on {off} of the last {looked} steps with a backward pass",
---   "it was true until step {last_on}: an evaluation may have called eval() without train() after it",
---   "{affected} layers behave differently in training mode: {examples}",
+--   "`training` was False in {off} of the last {looked} steps with a backward pass",
+--   "it was True until step {last_on}: an evaluation may have called eval() without train() afterwards",
+--   "{affected} layers behave differently in train mode: {examples}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT module, class, training, p FROM python.modules WHERE NOT training ORDER BY module\"",
@@ -38,9 +38,9 @@ WITH looked AS (
 SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, looked,
     CASE WHEN affected > 0 THEN affected END AS affected, examples,
     CASE WHEN known = 0 THEN 'dropout is off and batch-norm statistics are not updated, if there are any'
-        WHEN affected = 0 THEN 'none of its layers behaves differently in training mode'
+        WHEN affected = 0 THEN 'none of its layers behaves differently in train mode'
         ELSE 'dropout is off and batch-norm statistics are not updated' END AS reason,
     CASE WHEN known > 0 AND affected = 0 THEN 'info' ELSE 'notice' END AS severity
 FROM counted, before, layers WHERE looked >= $least AND now
 UNION ALL BY NAME
-SELECT 'too few calls of the model were seen' AS unknown FROM counted WHERE looked < $least
+SELECT 'too few model calls were recorded' AS unknown FROM counted WHERE looked < $least

@@ -1,36 +1,36 @@
--- title = "evaluated on inputs of another scale"
+-- title = "evaluation inputs have a different scale"
 -- severity = "notice"
 -- symptoms = ["loss", "data"]
 -- order = 67
 -- scope = "rank"
--- needs = "what the model was called with in training and in two evaluations"
+-- needs = "the model's inputs in training and in two evaluations"
 -- what = "the model is evaluated on inputs of another scale than it is trained on: {fact}"
 -- why = [
 --   "input {name} of {module} in {evaluations} evaluations, up to step {step}: mean {mean:.3g}, standard deviation {std:.3g}, values from {lowest:.3g} to {highest:.3g}",
---   "in training, on {n} steps: mean {train_mean:.3g}, standard deviation {train_std:.3g} (at least {least:.3g}, at most {most:.3g}), values from {train_lowest:.3g} to {train_highest:.3g}",
---   "what an evaluation says of a model on such inputs is not what it has learned: normalise both in the same way",
+--   "in training, over {n} steps: mean {train_mean:.3g}, standard deviation {train_std:.3g} (at least {least:.3g}, at most {most:.3g}), values from {train_lowest:.3g} to {train_highest:.3g}",
+--   "evaluation on such inputs does not measure what the model has learned: normalize both in the same way",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, gradless, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} query \"SELECT step, kind, recognised_by, loader FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",
 -- ]
--- false_positives = "validation data that are meant to differ; samplers that begin with noise of another scale (`info` without a loader)"
+-- false_positives = "validation data that differ on purpose; generative sampling that starts from noise of another scale (`info` without a DataLoader)"
 -- explains = ["validation-rising", "train-validation-gap"]
 -- [parameters.least_looks]
 -- value = 3
--- unit = "training steps looked at"
+-- unit = "sampled training steps"
 -- source = "ours"
 -- [parameters.evaluations]
 -- value = 2
 -- unit = "evaluations"
--- source = "ours: the first batch of one may be an odd one"
+-- source = "ours: the first batch of one evaluation may be atypical"
 -- [parameters.times]
 -- value = 2.5
--- unit = "times the largest standard deviation of the training, or less than the smallest by it"
--- source = "ours: images of 0..1 and standardized ones differ by 3 to 5, bytes and 0..1 by 255; batches of the same data by far less"
+-- unit = "times above the largest training standard deviation, or below the smallest"
+-- source = "ours: images of 0..1 and standardized ones differ by 3 to 5, bytes and 0..1 by 255; batches of the same data differ far less"
 -- [parameters.apart]
 -- value = 1.5
--- unit = "standard deviations beyond the means of the training"
+-- unit = "standard deviations outside the range of training means"
 -- source = "ours: a mean that was not subtracted"
 WITH looked AS (
     SELECT * FROM python.model_inputs
@@ -51,9 +51,9 @@ WITH looked AS (
     FROM training JOIN evaluated USING (module, name) WHERE evaluations >= $evaluations
 )
 SELECT NULL AS unknown, module || ' ' || name AS subject, *, CASE WHEN sure THEN 'notice' ELSE 'info' END AS severity,
-    CASE WHEN larger THEN format('their standard deviation is {:.3g}, {:.1f} times that of the training', std, std / train_std)
-        WHEN smaller THEN format('their standard deviation is {:.3g}, {:.2g} times that of the training', std, std / train_std)
-        ELSE format('their mean is {:.3g}, that of the training {:.3g}', mean, train_mean) END AS fact
+    CASE WHEN larger THEN format('their standard deviation is {:.3g}, {:.1f} times that of training', std, std / train_std)
+        WHEN smaller THEN format('their standard deviation is {:.3g}, {:.2g} times that of training', std, std / train_std)
+        ELSE format('their mean is {:.3g}, that of training {:.3g}', mean, train_mean) END AS fact
 FROM judged WHERE larger OR smaller OR shifted
 UNION ALL BY NAME
-SELECT format('evaluations whose inputs were looked at: {}, {} are needed', (SELECT COALESCE(MAX(evaluations), 0) FROM evaluated), $evaluations) AS unknown WHERE NOT EXISTS (SELECT 1 FROM judged)
+SELECT format('{} evaluations with sampled inputs, {} are needed', (SELECT COALESCE(MAX(evaluations), 0) FROM evaluated), $evaluations) AS unknown WHERE NOT EXISTS (SELECT 1 FROM judged)

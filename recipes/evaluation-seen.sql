@@ -1,19 +1,19 @@
--- title = "evaluated on samples of the training"
+-- title = "evaluation on samples of the training set"
 -- severity = "info"
 -- symptoms = ["loss", "data"]
 -- order = 69
 -- scope = "rank"
--- needs = "what the model was called with in training and in two evaluations, on the CPU"
--- what = "the model is evaluated on samples that it is trained on: {again} of {compared} samples looked at in {evaluations} evaluations had been trained on"
+-- needs = "the model's inputs, on the CPU, in training and in two evaluations"
+-- what = "the model is evaluated on samples that it is trained on: {again} of {compared} samples checked in {evaluations} evaluations had been trained on"
 -- why = [
---   "input {name} of {module}, up to step {step}; {known} samples of the training had been looked at by then, so the true share is this or higher",
+--   "input {name} of {module}, up to step {step}; {known} training samples had been checked by then, so the true share is this or higher",
 --   "{evidence}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, gradless, name, compared, again FROM python.model_inputs WHERE compared IS NOT NULL ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} query \"SELECT step, kind, loader, batches FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",
 -- ]
--- false_positives = "training data that are evaluated on purpose, without augmentation (`info` where the loader is that of the training, and where some evaluations hold new samples)"
+-- false_positives = "evaluating training data on purpose, without augmentation (`info` if it is the training loader, or if some evaluations contain new samples)"
 -- [parameters.evaluations]
 -- value = 2
 -- unit = "evaluations"
@@ -25,11 +25,11 @@
 -- [parameters.share]
 -- value = 0.1
 -- unit = "ratio of the samples"
--- source = "ours: only a part of the training was looked at, and a few duplicates are in most data"
+-- source = "ours: only part of the training data was checked, and most data sets contain a few duplicates"
 -- [parameters.duplicates]
 -- value = 0.02
--- unit = "ratio of the samples of the first epoch that came before"
--- source = "ours: data that repeat themselves are in every split"
+-- unit = "ratio of repeated samples in the first epoch"
+-- source = "ours: a data set with duplicates has them in every split"
 WITH training AS (
     SELECT module, name, SUM(compared) AS known FROM python.model_inputs WHERE NOT gradless AND compared IS NOT NULL GROUP BY module, name
 ), epochs AS (
@@ -45,9 +45,9 @@ WITH training AS (
     GROUP BY module, name
 )
 SELECT NULL AS unknown, module || ' ' || name AS subject, * EXCLUDE (duplicates), CASE WHEN other AND duplicates < $duplicates AND least_share >= $share THEN 'notice' ELSE 'info' END AS severity,
-    CASE WHEN other THEN 'they come from another data set object than those of the training: look at how the data are split' ELSE 'what it says is how well the training data are known, not what the model does with new ones' END AS evidence
+    CASE WHEN other THEN 'they come from another data set object than the training samples: check how the data are split' ELSE 'it measures how well the model fits the training data, not how it generalizes' END AS evidence
 FROM evaluated JOIN training USING (module, name), first_epoch
 WHERE evaluations >= $evaluations AND again >= $least AND again >= $share * compared AND COALESCE(duplicates, 0) < 0.5 * again / compared
 UNION ALL BY NAME
-SELECT format('evaluations whose samples were compared with those of the training: {}, {} are needed', (SELECT COALESCE(MAX(evaluations), 0) FROM evaluated), $evaluations) AS unknown
+SELECT format('{} evaluations whose samples were compared with training samples, {} are needed', (SELECT COALESCE(MAX(evaluations), 0) FROM evaluated), $evaluations) AS unknown
 WHERE (SELECT COALESCE(MAX(evaluations), 0) FROM evaluated) < $evaluations

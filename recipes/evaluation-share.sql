@@ -7,17 +7,17 @@
 -- what = "evaluation takes {share:.0%} of the time: {evaluations} evaluations of {usual:.3g} s each, one {often}"
 -- why = [
 --   "from step {step} to {last}: {evaluated_s:.3g} s of {wall_s:.3g} s; recognised by: {by}",
---   "what is trained between two evaluations takes {training:.3g} s",
---   "an evaluation after every step or few is mostly one that stands in the wrong loop, or an interval meant for other numbers of steps",
+--   "training between two evaluations takes {training:.3g} s",
+--   "an evaluation after every step or every few steps is usually in the wrong loop, or its interval was chosen for a longer run",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, kind, duration_s, batches, recognised_by FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",
 -- ]
--- false_positives = "little training and much validation on purpose, as with few samples; rollouts of reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "little training and much validation on purpose, for example with few samples; rollouts of reinforcement learning (`info` without a DataLoader and without classes)"
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the time"
--- source = "ours: more time than the training itself; usual is a tenth or less"
+-- source = "ours: more time than training itself; a tenth or less is usual"
 -- [parameters.known]
 -- value = 0.3
 -- unit = "ratio of the time"
@@ -25,11 +25,11 @@
 -- [parameters.evaluations]
 -- value = 4
 -- unit = "evaluations"
--- source = "ours: the first may be a check before the training"
+-- source = "ours: the first may be a sanity check before training"
 -- [parameters.seconds]
 -- value = 5.0
 -- unit = "s"
--- source = "ours: the first seconds of a job say little of the rest"
+-- source = "ours: the first seconds of a job are not representative"
 WITH counted AS (
     SELECT step, SUM(duration_s) AS duration_s, ARG_MAX(recognised_by, t_ns) AS "by", BOOL_OR(kind = 'evaluation') AS sure FROM python.intervals
     WHERE kind IN ('evaluation', 'inference') AND state = 'done' AND step <= (SELECT MAX(step) FROM python.steps) GROUP BY step

@@ -4,15 +4,15 @@
 -- order = 68
 -- scope = "rank"
 -- needs = "evaluations whose module calls were seen"
--- what = "gradients are recorded in {n} of {all_} evaluations: each forward builds a graph that no backward uses"
+-- what = "{n} of {all_} evaluations run with gradients enabled: each forward builds a graph that no backward uses"
 -- why = [
 --   "recognised as an evaluation by: {by}; the last one before step {step}{size}",
---   "torch.no_grad() or torch.inference_mode() around it spares the memory of its activations, and time; a loss that is added up as a tensor keeps the graph of every batch",
+--   "wrap it in torch.no_grad() or torch.inference_mode() to save time and activation memory; a loss summed as a tensor keeps the graph of every batch",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, kind, duration_s, batches, recognised_by FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",
 -- ]
--- false_positives = "evaluations that need gradients: attacks, derivatives of the outputs, adaptation at test time"
+-- false_positives = "evaluations that need gradients: adversarial attacks, derivatives of the outputs, test-time adaptation"
 -- [parameters.least]
 -- value = 2
 -- unit = "evaluations"
@@ -24,7 +24,7 @@
 -- [parameters.rare]
 -- value = 0.2
 -- unit = "ratio of the steps"
--- source = "ours: what is done in more of them is a part of the training"
+-- source = "ours: something done in more steps than that is part of training"
 WITH judged AS (
     SELECT *, recognised_by = 'eval mode, no backward' AS graded FROM python.intervals WHERE kind = 'evaluation' AND state = 'done' AND recognised_by IS NOT NULL
 ), counted AS (

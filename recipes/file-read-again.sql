@@ -1,19 +1,19 @@
--- title = "a file is read whole, again and again"
+-- title = "the same file is read again and again"
 -- severity = "notice"
 -- symptoms = ["slow", "data"]
 -- order = 111
 -- scope = "rank"
 -- needs = "calls of torch.load or numpy.load in training steps, on the training thread"
--- what = "the same file is loaded whole {per_step:.0f} times in each step, as for each sample: {share:.0%} of the time is spent reading it"
+-- what = "the same file is loaded in full {per_step:.0f} times in each step, as if once per sample: {share:.0%} of the time is spent reading it"
 -- why = [
 --   "{path}: {calls:.0f} calls of torch.load or numpy.load in {steps:.0f} steps{size}",
---   "load it once, before the training; or map it (mmap=True of torch.load, mmap_mode=\"r\" of numpy.load), so that only what is used is read",
+--   "load it once, before training; or memory-map it (mmap=True of torch.load, mmap_mode=\"r\" of numpy.load), so that only the parts in use are read",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT name, value, number FROM probe.facts WHERE kind = 'data' AND name LIKE 'reads%' ORDER BY t_ns DESC LIMIT 10\"",
 --   "probe {endpoint} backtrace",
 -- ]
--- false_positives = "a file that another process writes anew between the reads; below a tenth of the time it is `info`"
+-- false_positives = "a file that another process rewrites between the reads; `info` below a tenth of the time"
 -- explains = ["input-bound", "low-mfu", "throughput-drop", "time-outside"]
 -- [parameters.calls]
 -- value = 64
@@ -22,7 +22,7 @@
 -- [parameters.each]
 -- value = 1.5
 -- unit = "calls per step"
--- source = "ours: once a step may be a buffer that is kept on disk"
+-- source = "ours: one load per step may be a buffer kept on disk"
 -- [parameters.share]
 -- value = 0.1
 -- unit = "ratio of the time"

@@ -1,4 +1,4 @@
--- title = "freezing without effect"
+-- title = "freezing has no effect"
 -- severity = "notice"
 -- symptoms = ["loss"]
 -- order = 217
@@ -14,7 +14,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a module's own setting of that name, for something else than its parameters"
+-- false_positives = "a module attribute of that name with another meaning"
 WITH parameters AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(numel, t_ns) AS numel, ARG_MAX(requires_grad, t_ns) AS requires_grad,
         ARG_MAX((optimizer, 0), t_ns)[1] AS optimizer, ARG_MAX((misspelt, 0), t_ns)[1] AS misspelt, MAX(step) AS step FROM python.parameters GROUP BY param
@@ -28,7 +28,7 @@ WITH parameters AS (
 )
 SELECT NULL AS unknown, attribute AS subject, attribute, COUNT(DISTINCT param) AS n, SUM(DISTINCT numel) AS elements, MIN(step) AS step,
     array_to_string(list(DISTINCT CASE WHEN named = '' THEN 'the model' ELSE named END)[:6], ', ') AS names, array_to_string(list(DISTINCT param)[:4], ', ') AS examples,
-    CASE WHEN attribute = 'requires_grad' THEN 'it is an attribute of parameters: on a module it means nothing; call module.requires_grad_(False)' ELSE 'the attribute of a parameter is called requires_grad' END AS hint
+    CASE WHEN attribute = 'requires_grad' THEN 'requires_grad is an attribute of parameters and has no meaning on a module; call module.requires_grad_(False)' ELSE 'the attribute of a parameter is called requires_grad' END AS hint
 FROM found GROUP BY attribute
 UNION ALL BY NAME
 SELECT 'the parameters are not known yet' AS unknown FROM parameters HAVING COUNT(*) = 0

@@ -6,11 +6,11 @@
 -- needs = "the list of parameters, recorded once the model and its optimizer are known"
 -- what = "{modules} modules are frozen, {share:.1%} of the model: {examples}"
 -- why = [
---   "{n} parameters with {elements:,} elements have requires_grad false; {trained:,} elements are trained",
---   "frozen between modules that are trained: {between}",
+--   "{n} parameters with {elements:,} elements have requires_grad=False; {trained:,} elements are trained",
+--   "frozen between trained modules: {between}",
 -- ]
 -- next = ["probe {endpoint} query \"SELECT module, SUM(numel) FROM python.parameters WHERE NOT requires_grad GROUP BY module ORDER BY MIN(place)\""]
--- false_positives = "intended in fine-tuning, therefore `info`; a notice if nothing at all is trained"
+-- false_positives = "usually intended in fine-tuning, hence `info`; a notice if nothing at all is trained"
 -- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 WITH latest AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(numel, t_ns) AS numel,

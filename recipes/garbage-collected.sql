@@ -1,38 +1,38 @@
--- title = "garbage is collected all the time"
+-- title = "garbage collection runs too often"
 -- severity = "notice"
 -- symptoms = ["slow"]
 -- order = 524
 -- scope = "rank"
--- needs = "counts of garbage collections over sixteen steps, and how long those steps took"
+-- needs = "garbage collection counts over sixteen steps, and the duration of those steps"
 -- what = "Python's garbage collector goes through all objects {often}: {per_step:.2f} full collections per step, {fact}"
 -- why = [
 --   "{collections} full collections in {steps} steps, from step {step} on; {who}",
---   "{share:.0%} of the time of these steps is in no phase (loading, forward, backward, the optimizer's step): {other_ms:.1f} ms of {wall_ms:.1f} ms, in the middle of them",
---   "memory that tensors hold is freed when the last reference goes, without a collection",
+--   "{share:.0%} of the time of these steps is outside all phases (data loading, forward, backward, optimizer step): {other_ms:.1f} ms of {wall_ms:.1f} ms in the median step",
+--   "tensor memory is freed when the last reference goes away, without a collection",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, full_collections, rss_bytes FROM process.memory ORDER BY t_ns DESC LIMIT 10\"",
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "collections at the same step on all ranks, so that none waits for another's: every 50 to 1,000 steps; in steps of seconds they cost little (`info`)"
+-- false_positives = "collections synchronized across ranks every 50 to 1,000 steps, so that no rank waits for another's; steps of several seconds, in which they cost little (`info`)"
 -- explains = ["time-outside", "throughput-drop", "slow-step", "low-mfu"]
 -- [parameters.per_step]
 -- value = 0.2
 -- unit = "full collections per step"
--- source = "practice: training frameworks that collect by hand do it every 50 to 1,000 steps; ours: every fifth step is no such schedule"
+-- source = "practice: training frameworks that collect explicitly do so every 50 to 1,000 steps; ours: every fifth step is far more often"
 -- [parameters.called]
 -- value = 0.3
--- unit = "full collections for each of the middle generation"
--- source = "CPython: by itself it goes through all objects after ten collections of the middle generation at the earliest"
+-- unit = "full collections per middle-generation collection"
+-- source = "CPython: an automatic full collection needs at least ten collections of the middle generation"
 -- [parameters.least]
 -- value = 16
 -- unit = "steps"
--- source = "ours: a collection in each of them is no chance, and with them a step may take a second"
+-- source = "ours: a collection in each of 16 steps is not chance, and such steps can take a second"
 -- [parameters.share]
 -- value = 0.2
 -- unit = "ratio of the time"
--- source = "ours: below, the collections cannot take a fifth of the time unless they are called within a phase"
+-- source = "ours: below this, collections outside the phases cannot take a fifth of the time"
 -- [parameters.window_s]
 -- value = 120.0
 -- unit = "s"
@@ -50,10 +50,10 @@ WITH samples AS (
     SELECT *, collections / NULLIF(steps, 0) AS per_step, COALESCE(collections > $called * middle, true) AS called FROM counted, phases
 )
 SELECT NULL AS unknown, 'gc' AS subject, CASE WHEN share >= $share AND called THEN 'notice' ELSE 'info' END AS severity, step, steps, collections, per_step, share, other_ms, wall_ms,
-    CASE WHEN called THEN 'by itself Python makes one for ten or more of the generation before, so the program calls gc.collect() (often with torch.cuda.empty_cache())'
-        ELSE 'as many as Python makes by itself, for so many objects are made: make fewer of them, or gc.freeze() those that stay before the training' END AS who,
+    CASE WHEN called THEN 'Python itself runs one per ten or more collections of the younger generation, so the program calls gc.collect() (often together with torch.cuda.empty_cache())'
+        ELSE 'as many as Python runs by itself, because so many objects are created: create fewer, or gc.freeze() the long-lived ones before training' END AS who,
     CASE WHEN per_step > 0.9 THEN 'in every step' ELSE 'every few steps' END AS often,
-    CASE WHEN share >= $share THEN format('and up to {:.0f} % of the time goes into them', 100 * share) WHEN share IS NULL THEN 'how long they take is not known' ELSE 'which cost little here, or are part of a phase' END AS fact
+    CASE WHEN share >= $share THEN format('and they take up to {:.0f} % of the time', 100 * share) WHEN share IS NULL THEN 'how long they take is not known' ELSE 'which cost little here, or run within a phase' END AS fact
 FROM judged WHERE steps >= $least AND per_step >= $per_step
 UNION ALL BY NAME
 SELECT format('garbage collections were counted over {} steps, {} are needed', COALESCE(steps, 0), $least) AS unknown FROM counted WHERE COALESCE(steps, 0) < $least

@@ -3,22 +3,22 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 206
 -- scope = "rank"
--- needs = "the graphs of the losses and the gradients of a few sampled steps, and recorded module calls"
--- what = "no gradient reaches {module}, although its forward runs in every recorded step: it is cut off from the loss (detach(), no_grad, .data or .item() behind it)"
+-- needs = "the autograd graphs of the losses and the gradients, from a few sampled steps, and recorded module calls"
+-- what = "no gradient reaches {module}, although its forward runs in every recorded step: it is cut off from the loss (detach(), no_grad, .data or .item() after it)"
 -- why = [
 --   "in the last {n} sampled steps none of its {params} sampled parameters was in the graph of a loss or had a gradient; {others} other parameters had one",
---   "they are in an optimizer and need a gradient: {examples}",
+--   "they are in an optimizer and require a gradient: {examples}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, in_graph, after_backward FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a part that is trained later, or only in some steps"
+-- false_positives = "a part that is trained later or only in some steps"
 -- explains = ["layer-not-learning"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8

@@ -1,9 +1,9 @@
--- title = "gradients change with depth"
+-- title = "gradient size changes with depth"
 -- severity = "notice"
 -- symptoms = ["gradients", "loss"]
 -- order = 245
 -- scope = "rank"
--- needs = "gradients of several steps, by parameter, of at least six layers"
+-- needs = "per-parameter gradients of at least six layers, from several steps"
 -- deepen = "gradients"
 -- what = "gradients {direction} towards the first layers: {times:.2g} times from {last_param} to {first_param}"
 -- why = [
@@ -14,16 +14,16 @@
 --   "probe {endpoint} query \"SELECT place, param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
 --   "probe {endpoint} watch --gradients --activations --steps 3",
 -- ]
--- false_positives = "layers listed in another order than they are called"
+-- false_positives = "layers that are not called in the order in which they are listed"
 -- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.times]
 -- value = 100.0
 -- unit = "times"
--- source = "practice: first layer below 1 % of the last, or a spread of more than 100 times across depth; 2 to 5 times is healthy"
+-- source = "practice: first layer below 1 % of the last, or a spread of more than a factor of 100 across depth; 2 to 5 times is healthy"
 -- [parameters.r]
 -- value = 0.8
 -- unit = "correlation"
--- source = "ours: a steady change with depth, not one odd layer"
+-- source = "ours: a steady change with depth, not a single outlier layer"
 -- [parameters.layers]
 -- value = 5
 -- unit = "layers"
@@ -48,4 +48,4 @@ FROM fit
 WHERE layers >= $layers AND n >= 2 AND ABS(r) >= $r AND GREATEST(POW(per_layer, layers - 1), POW(per_layer, 1 - layers)) >= $times
     AND GREATEST(first / last, last / first) >= $times / 3
 UNION ALL BY NAME
-SELECT 'no gradients by parameter of two steps' AS unknown FROM steps HAVING COUNT(*) < 2
+SELECT 'no per-parameter gradients from two steps' AS unknown FROM steps HAVING COUNT(*) < 2

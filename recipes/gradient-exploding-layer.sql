@@ -3,11 +3,11 @@
 -- symptoms = ["gradients", "nan"]
 -- order = 235
 -- scope = "rank"
--- needs = "gradients of several steps, by parameter"
+-- needs = "per-parameter gradients from several steps"
 -- deepen = "gradients"
 -- what = "gradient of {param} grew to {norm:.3g} at step {step}, {times:.0f} times its usual {usual:.3g}"
 -- why = [
---   "its previous norms: {usual:.3g} (median of {n}); the other parameters' norms grew {others:.1f} times in the same steps (median)",
+--   "its previous norm: {usual:.3g} (median of {n}); the norms of the other parameters grew {others:.1f} times in the same steps (median)",
 --   "since then: {later:.3g} (median of {later_n} norms)",
 --   "it is {part:.0%} of the gradient norm of all sampled parameters in that step",
 --   "largest element {abs_max:.3g}, update ratio {ratio:.2g}",
@@ -21,35 +21,35 @@
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times its own median"
--- source = "practice: any layer above 100 (absolute), or 10 times before; relative to the layer itself was chosen"
+-- source = "practice: any layer above 100 (absolute), or 10 times its previous norm; the relative rule was chosen"
 -- [parameters.apart]
 -- value = 5.0
 -- unit = "times what the others grew"
--- source = "ours: otherwise all explode, see gradients-exploding"
+-- source = "ours: otherwise all layers explode, see gradients-exploding"
 -- [parameters.least]
 -- value = 2
--- unit = "times looked at before"
--- source = "ours: on short steps a parameter is sampled once in a few hundred; with fewer than three samples the threshold is tripled"
+-- unit = "earlier samples"
+-- source = "ours: with short steps, a parameter is sampled once in a few hundred steps; with fewer than three samples the threshold is tripled"
 -- [parameters.past]
 -- value = 60
 -- unit = "sampled steps"
--- source = "ours: one that went back to normal is over after so many"
+-- source = "ours: one that went back to normal is over after this many"
 -- [parameters.first]
 -- value = 100
 -- unit = "steps"
--- source = "ours: gradients settle first"
+-- source = "ours: gradients need some steps to settle"
 -- [parameters.beside]
 -- value = 0.01
 -- unit = "ratio of the median parameter's norm"
--- source = "ours: what a normalization takes off again (a bias before it) has only rounding for a gradient"
+-- source = "ours: a bias that a following normalization cancels has only rounding error as its gradient"
 -- [parameters.dominates]
 -- value = 0.5
 -- unit = "ratio of the total norm"
--- source = "ours: a layer that is a smaller part of the gradient than this does not set the step, however much it grew: `info`"
+-- source = "ours: a layer with a smaller share does not dominate the step, however much it grew (`info`)"
 -- [parameters.rounding]
 -- value = 1e-4
 -- unit = "ratio of the median parameter's norm"
--- source = "float32 leaves 1e-7 to 1e-5 of the others where all cancels: no usual to compare with, such as once the normalization is in eval mode"
+-- source = "float32 rounding leaves 1e-7 to 1e-5 of the other gradients if all terms cancel; that is no baseline to compare with, for example once the normalization is in eval mode"
 WITH moving AS (
     -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
     SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
@@ -73,4 +73,4 @@ SELECT NULL AS unknown, found.param, found.param AS subject, step, norm, times, 
     ago > $past AND COALESCE(lately, later) <= 0.5 * $times * usual AS over
 FROM found JOIN later USING (param), moving QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
 UNION ALL BY NAME
-SELECT format('gradients of {} steps, {} are needed', COUNT(*), $least + 1) AS unknown FROM steps HAVING COUNT(*) <= $least
+SELECT format('gradients of {} steps were sampled, {} are needed', COUNT(*), $least + 1) AS unknown FROM steps HAVING COUNT(*) <= $least

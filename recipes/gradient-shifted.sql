@@ -3,7 +3,7 @@
 -- symptoms = ["gradients"]
 -- order = 250
 -- scope = "rank"
--- needs = "gradients of several steps, by parameter"
+-- needs = "per-parameter gradients from several steps"
 -- deepen = "histograms"
 -- what = "gradient of {param} is {kind}: mean {mean:.2g}, deviation {std:.2g}"
 -- why = [
@@ -15,19 +15,19 @@
 --   "probe {endpoint} watch --histograms --steps 3",
 --   "probe {endpoint} query \"SELECT step, mean, std, abs_max, zero_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a parameter whose elements all act alike, such as the scale of a single norm"
+-- false_positives = "a parameter whose elements all have the same effect, such as the scale of a single normalization"
 -- [parameters.shift]
 -- value = 1.64
 -- unit = "mean / deviation"
--- source = "practice: a healthy histogram is centred on 0 (no figure); ours: 1.64, where 95 % of a normal distribution are on one side"
+-- source = "practice: a healthy histogram is centred on 0 (no number given); ours: 1.64, where 95 % of a normal distribution is on one side"
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.numel]
 -- value = 64
 -- unit = "elements"
--- source = "ours: too few elements have no distribution"
+-- source = "ours: fewer elements do not form a distribution"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients WHERE mean IS NOT NULL ORDER BY step DESC LIMIT 40)
 ), params AS (
@@ -45,4 +45,4 @@ SELECT NULL AS unknown, param, param AS subject, step, n, mean, std, shift, shif
 FROM params LEFT JOIN histograms USING (param) WHERE n >= $least AND same = n AND largest > 0 AND shift >= $shift
 QUALIFY ROW_NUMBER() OVER (ORDER BY shift DESC) <= 3
 UNION ALL BY NAME
-SELECT format('means of the gradients of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('gradient means of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -3,26 +3,26 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 226
 -- scope = "rank"
--- needs = "gradients after backward and at the step, of some parameters on three sampled steps"
+-- needs = "gradients of some parameters after backward and at the optimizer step, from three sampled steps"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "cosine between the gradients after backward and at the step: {cosine:.2f} (median over {params} parameters of {steps} sampled steps, from step {step} to {last}); clipping and a scaler leave it at 1",
+--   "cosine between the gradients after backward and at the step: {cosine:.2f} (median over {params} parameters of {steps} sampled steps, from step {step} to {last}); clipping and loss scaling leave it at 1",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, gradient_rms, step_rms, direction FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 -- ]
--- false_positives = "noise on purpose: differentially private training (`info` with Opacus), Langevin dynamics; gradient ascent on purpose, as in unlearning; `info`: gradients averaged over the ranks by the program, gradient surgery between tasks, preconditioners, their signs alone, clipping by value, penalties that are added to the gradients"
+-- false_positives = "noise on purpose: differentially private training (`info` with Opacus), Langevin dynamics; gradient ascent on purpose, as in unlearning; `info`: gradients averaged over ranks by the program, gradient surgery between tasks, preconditioners, sign-only gradients, clipping by value, penalties added to the gradients"
 -- explains = ["layer-not-learning", "learning-rate-too-high", "plateau", "slow-decrease", "oscillation", "divergence"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.unchanged]
 -- value = 0.999
 -- unit = "cosine"
--- source = "ours: what is only scaled keeps its direction to rounding, of half precision too"
+-- source = "ours: scaling alone keeps the direction up to rounding, even in half precision"
 -- [parameters.even]
 -- value = 0.3
 -- unit = "standard deviation / mean"
@@ -30,11 +30,11 @@
 -- [parameters.uneven]
 -- value = 3.0
 -- unit = "times"
--- source = "ours: what follows the gradients would spread as they do, from layer to layer"
+-- source = "ours: a change that depends on the gradients would vary between layers as much as they do"
 -- [parameters.outweighs]
 -- value = 1.0
 -- unit = "ratio of the gradient's norm"
--- source = "ours: more than half of each step then goes in a random direction; noise that is annealed (Neelakantan et al. 2015) is soon far below"
+-- source = "ours: more than half of each step is then in a random direction; annealed noise (Neelakantan et al. 2015) soon falls far below this"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates WHERE direction IS NOT NULL ORDER BY step DESC LIMIT 8
 ), rows AS (
@@ -60,17 +60,17 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, 'noise' AS subject, CASE WHEN ratio < $outweighs OR yes THEN 'info' ELSE 'notice' END AS severity, step, last, steps, params, cosine,
     format('noise is added to the gradients between backward and step, {:.2g} times as large as the gradient itself', ratio) AS fact,
-    format('what was added has the same size in all parameters ({:.2g}, to within {:.0f} %), while their gradients differ by a factor of {:.2g}, and leaves the part along the gradient as it was', noise, 100 * scatter, spread) AS evidence
+    format('the added part has the same size in all parameters ({:.2g}, to within {:.0f} %), while their gradients differ by a factor of {:.2g}; the component along the gradient is unchanged', noise, 100 * scatter, spread) AS evidence
 FROM judged WHERE noisy
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'sign' AS subject, 'notice' AS severity, step, last, steps, params, cosine,
-    'the gradients are turned round between backward and step: the step goes uphill' AS fact,
-    'those at the step point in the opposite direction' AS evidence
+    'the sign of the gradients is flipped between backward and step: the step goes uphill' AS fact,
+    'at the optimizer step they point in the opposite direction' AS evidence
 FROM judged WHERE reversed
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'changed' AS subject, 'info' AS severity, step, last, steps, params, cosine,
-    format('the gradients are changed between backward and step: what is added is {:.2g} times as large as they are', ratio) AS fact,
-    'averaging over ranks, gradient surgery, clipping by value, a preconditioner or a penalty would do that' AS evidence
+    format('the gradients are changed between backward and step: the change is {:.2g} times as large as the gradient', ratio) AS fact,
+    'averaging over ranks, gradient surgery, clipping by value, a preconditioner or a penalty has this effect' AS evidence
 FROM judged WHERE altered AND NOT noisy AND NOT reversed
 UNION ALL BY NAME
 SELECT format('gradients of {} sampled steps were seen both after backward and at the step, {} are needed', steps, $least) AS unknown FROM counted WHERE steps < $least

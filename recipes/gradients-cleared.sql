@@ -1,30 +1,30 @@
--- title = "gradients cleared before the step"
+-- title = "gradients cleared before the optimizer step"
 -- severity = "alarm"
 -- symptoms = ["gradients", "loss"]
 -- order = 201
 -- scope = "rank"
--- needs = "gradients after backward and at the optimizer's step, of a few sampled steps"
+-- needs = "gradients after backward and at the optimizer step, from a few sampled steps"
 -- what = "the optimizer's step finds no gradient: those of every backward are cleared (zero_grad) between backward and step"
 -- why = [
---   "in {gone:.0%} of the gradients sampled in the last {n} sampled steps, there was one after backward and {how} when the step began",
---   "gradient of {param} after backward: {gradient:.3g} (root mean square); share of its elements that the step changed: {changed:.0%}",
---   "zero_grad is called after backward, or step before backward; the right order is zero_grad, backward, step",
+--   "for {gone:.0%} of the gradients sampled in the last {n} sampled steps, there was a gradient after backward and {how} when the optimizer step began",
+--   "gradient of {param} after backward: {gradient:.3g} (root mean square); the step changed {changed:.0%} of its elements",
+--   "zero_grad is called after backward, or step is called before backward; the correct order is zero_grad, backward, step",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, after_backward, at_step, cleared, changed_ratio FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a loop that takes the gradients away to apply them itself"
+-- false_positives = "a loop that removes the gradients and applies them itself"
 -- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.9
--- unit = "ratio of what was looked at"
--- source = "ours: what happens in nearly every step is no accident of one"
+-- unit = "ratio of the sampled gradients"
+-- source = "ours: something that happens in nearly every step is not an accident"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
 ), seen AS (

@@ -3,11 +3,11 @@
 -- symptoms = ["gradients", "loss", "nan"]
 -- order = 230
 -- scope = "rank"
--- needs = "the total gradient norm of many steps: from the job's own clip_grad_norm_, or sampled steps"
+-- needs = "the total gradient norm of many steps, from the job's own clip_grad_norm_ or from sampled steps"
 -- deepen = "gradients"
 -- what = "gradient norm {norm:.3g} at step {step}, {times:.0f} times the usual {usual:.3g}; {outcome}"
 -- why = [
---   "usual: {usual:.3g} (median of the {known} norms before), highest of them {highest:.3g}",
+--   "usual: {usual:.3g} (median of the {known} norms before); highest: {highest:.3g}",
 --   "the last {later_n} norms: {later:.3g} (median)",
 --   "largest share at step {seen_at}: {param}, norm {param_norm:.3g}",
 --   "learning rate {lr:.3g}; loss {loss:.4g} at that step",
@@ -17,13 +17,13 @@
 --   "probe {endpoint} clip --max-norm {clip:.3g}",
 --   "probe {endpoint} query \"SELECT param, norm, abs_max, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY norm DESC LIMIT 10\"",
 -- ]
--- false_positives = "one hard batch, after which the loss is what it was (`info`); a loss summed over batches of very different sizes; reinforcement learning"
+-- false_positives = "one hard batch after which the loss is back to normal (`info`); a loss summed over batches of very different sizes; reinforcement learning"
 -- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow", "output-constant"]
 -- dated = true
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times the median before"
--- source = "practice: 10 times the norm before (LLM training guides), 5 sigma, or absolute limits of 10, 100 and 1000 that disagree and differ between models; relative to the run itself was chosen"
+-- source = "practice: 10 times the norm before (LLM training guides), 5 sigma, or absolute limits of 10, 100 and 1000, which disagree and depend on the model; a limit relative to the run was chosen"
 -- [parameters.window]
 -- value = 128
 -- unit = "norms"
@@ -39,11 +39,11 @@
 -- [parameters.fallen]
 -- value = 0.1
 -- unit = "ratio of what the loss has fallen by"
--- source = "ours, as in loss-spike: a loss that gives back less than a tenth of what was learned did not suffer"
+-- source = "ours, as in loss-spike: a loss that rises by less than a tenth of its fall so far did not suffer"
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
--- source = "ours: one that went back to normal is over after this; one that stays high stays while the loss suffers"
+-- source = "ours: one that went back to normal is over after this; one that stays high is reported while the loss suffers"
 -- [zone]
 -- of = "grad_norm"
 -- words = "up to {times:.3g} times the median and {beyond:.3g} times the highest of the {window} norms before"
@@ -104,7 +104,7 @@ WITH adversarial AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
 )
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their gradients affect each other''s networks' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     2 * usual AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
     concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,

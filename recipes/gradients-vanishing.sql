@@ -15,12 +15,12 @@
 --   "probe {endpoint} query \"SELECT param, norm, zero_ratio, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
--- false_positives = "a model that has memorized its data: the loss has fallen too, and nothing is reported; one that stands where its loss is lowest, as in training on all of the data at once: `info` once the loss has fallen at all"
+-- false_positives = "a model at the minimum of its loss, as in full-batch training (`info` once the loss has fallen at all); a model that has memorized its data, whose loss has fallen too, is not reported"
 -- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
 -- [parameters.ratio]
 -- value = 0.01
 -- unit = "ratio to the beginning"
--- source = "practice: below 0.1 times the starting norm is to be watched; absolute limits of 1e-2, 1e-3, 1e-4, 1e-5 and 1e-7 are all in use; relative was chosen, and stricter, since norms fall in every training"
+-- source = "practice: watch norms below 0.1 times the starting norm; absolute limits of 1e-2, 1e-3, 1e-4, 1e-5 and 1e-7 are all in use; a relative limit was chosen, and a stricter one, because norms fall in every run"
 -- [parameters.floor]
 -- value = 1e-7
 -- unit = "gradient norm"
@@ -32,7 +32,7 @@
 -- [parameters.fallen]
 -- value = 0.05
 -- unit = "ratio of the first loss"
--- source = "ours: what a loss of noisy data can fall by may be little, and the gradient is 0 at its lowest"
+-- source = "ours: with noisy data the loss may only be able to fall a little, and the gradient is 0 at its minimum"
 -- [parameters.least]
 -- value = 6
 -- unit = "norms"
@@ -52,10 +52,10 @@ WITH seen AS (
 )
 SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
     CASE WHEN highest = 0 THEN format('every gradient is exactly 0 since step {}: the loss does not depend on the parameters', COALESCE(since.step, 0))
-        WHEN fell THEN format('gradient norm fell to {:.2g} since step {}, {:.1g} of its previous value; whether it has vanished, or the loss is at its lowest, was not shown', now, COALESCE(since.step, 0), now / early)
+        WHEN fell THEN format('gradient norm fell to {:.2g} since step {}, {:.1g} of its previous value; probe cannot tell whether it has vanished or the loss is at its minimum', now, COALESCE(since.step, 0), now / early)
         ELSE format('gradient norm fell to {:.2g} since step {}, {:.1g} of its previous value, and the loss did not fall with it', now, COALESCE(since.step, 0), now / early) END AS fact,
-    CASE WHEN highest = 0 THEN 'exactly 0 is no small gradient: the loss is clamped or masked, it is multiplied by 0, or every unit on the way is dead or saturated'
-        ELSE 'saturated activations, a scale that shrinks from layer to layer, or weights that became small' END AS hint,
+    CASE WHEN highest = 0 THEN 'an exact 0 is not just a small gradient: the loss is clamped, masked or multiplied by 0, or every unit on the path is dead or saturated'
+        ELSE 'saturated activations, activations that shrink from layer to layer, or weights that have become small' END AS hint,
     CASE WHEN highest = 0 THEN 'alarm' WHEN fell THEN 'info' ELSE 'notice' END AS severity
 FROM norms, since, (SELECT *, COALESCE(loss_now < loss_early - GREATEST($fallen * ABS(loss_early), 2 * spread), false) AS fell FROM losses)
 WHERE n >= $least AND (highest < $ratio * early OR highest < $floor)

@@ -3,28 +3,28 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 322
 -- scope = "rank"
--- needs = "the settings of the optimizer's groups, and update ratios of the parameters of two of them"
+-- needs = "the settings of the optimizer's groups, and update ratios of the parameters of two groups"
 -- what = "group {param_group} has a learning rate of {lr:.3g}, {part:.1g} of the {highest:.3g} of group {highest_group}: a step changes its {params} parameters ({examples}) by {ratio:.1e} of their size, the others by {others:.1e}"
 -- why = [
---   "rates of the last {n} sampled steps, as the optimizer has them",
+--   "rates from the last {n} sampled steps, as stored in the optimizer",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, optimizer, param_group, lr FROM python.optimizers ORDER BY t_ns DESC, param_group LIMIT 8\"",
 --   "probe {endpoint} lr",
 -- ]
--- false_positives = "rates that fall with the depth or the width of the layers, over more than three orders of magnitude, on purpose"
+-- false_positives = "rates that decrease with layer depth or width by more than three orders of magnitude on purpose"
 -- explains = ["layer-not-learning", "slow-decrease", "plateau"]
 -- [parameters.part]
 -- value = 0.0011
 -- unit = "ratio of the highest rate"
--- source = "practice: a pretrained part gets a tenth to a hundredth of the rate of what is new"
+-- source = "practice: a pretrained part gets a tenth to a hundredth of the rate of new layers"
 -- [parameters.behind]
 -- value = 0.01
 -- unit = "ratio of the others' update ratio"
--- source = "ours: the rate is not small to make up for large gradients"
+-- source = "ours: rules out a small rate that compensates for large gradients"
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH latest AS (
     SELECT optimizer, param_group, lr FROM python.optimizers WHERE lr > 0 QUALIFY ROW_NUMBER() OVER (PARTITION BY optimizer, param_group ORDER BY t_ns DESC) = 1
@@ -42,4 +42,4 @@ FROM latest l JOIN highest USING (optimizer) JOIN moved a ON a.optimizer = l.opt
     JOIN moved b ON b.optimizer = l.optimizer AND b.param_group = highest_group
 WHERE l.lr <= $part * highest AND a.ratio < $behind * b.ratio AND a.n >= $least AND b.n >= $least
 UNION ALL BY NAME
-SELECT 'no optimizer with several groups was looked at' AS unknown WHERE NOT EXISTS (SELECT 1 FROM highest)
+SELECT 'no optimizer with several groups was sampled' AS unknown WHERE NOT EXISTS (SELECT 1 FROM highest)

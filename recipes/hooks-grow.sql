@@ -3,17 +3,17 @@
 -- symptoms = ["slow", "memory"]
 -- order = 223
 -- scope = "rank"
--- needs = "the modules of the model, looked at about every ten seconds"
--- what = "the hooks on {module} grow in number: {first} at step {step}, {now} or more at step {last}; every call runs all of them"
+-- needs = "the model's modules, sampled about every ten seconds"
+-- what = "the number of hooks on {module} grows: {first} at step {step}, {now} or more at step {last}; every call runs all of them"
 -- why = [
---   "{modules} modules have hooks that grow; a hook is registered again and again and never removed",
---   "keep what register_forward_hook returns and call its remove(), or register once before the loop",
+--   "{modules} modules accumulate hooks; hooks are registered repeatedly and never removed",
+--   "keep the handle that register_forward_hook returns and call its remove(), or register once before the loop",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, class, hooks FROM python.modules WHERE hooks > 8 ORDER BY t_ns\"",
 --   "probe {endpoint} eval \"print([(name, len(m._forward_hooks)) for name, m in model.named_modules() if len(m._forward_hooks) > 8])\"",
 -- ]
--- false_positives = "none known: hooks that are removed after use do not add up"
+-- false_positives = "none known: hooks that are removed after use do not accumulate"
 -- explains = ["host-memory-growth", "device-memory-growth", "slow-step", "slow-module", "throughput-drop", "low-mfu"]
 -- [parameters.least]
 -- value = 32

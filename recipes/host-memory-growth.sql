@@ -14,7 +14,7 @@
 --   "probe {endpoint} memory-snapshot -o memory.pickle",
 --   "probe {endpoint} eval \"import collections, gc, torch; print(collections.Counter(tuple(o.shape) for o in gc.get_referrers(torch.Tensor) if type(o) is torch.Tensor).most_common(10))\"",
 -- ]
--- false_positives = "caches and replay buffers that fill once, data read into memory in the first epoch, growing batches: `info` until it has lasted, or has taken a tenth of what is left"
+-- false_positives = "caches and replay buffers that fill once, data read into memory in the first epoch, growing batches: `info` until the growth has lasted, or has used a tenth of the remaining memory"
 -- explains = ["host-memory-near-limit", "out-of-memory"]
 -- [parameters.samples]
 -- value = 24
@@ -35,7 +35,7 @@
 -- [parameters.lasts]
 -- value = 600.0
 -- unit = "s"
--- source = "ours: what fills once looks like a leak until it is full"
+-- source = "ours: a buffer that fills once looks like a leak until it is full"
 -- [parameters.taken]
 -- value = 0.1
 -- unit = "ratio of what is left"

@@ -5,13 +5,13 @@
 -- scope = "rank"
 -- needs = "samples of free memory, of the machine or the cgroup"
 -- what = "{left:.1%} of host memory is left: {left_mib:,.0f} of {limit_mib:,.0f} MiB; this process has {rss_mib:,.0f} MiB"
--- why = ["least of the last {n} samples; at step {step}", "resident memory was {rss_then_mib:,.0f} MiB {ago} steps before"]
+-- why = ["minimum of the last {n} samples; at step {step}", "resident memory was {rss_then_mib:,.0f} MiB {ago} steps before"]
 -- next = [
 --   "probe {endpoint} checkpoint before-oom.pt",
 --   "probe {endpoint} eval \"print(train_loader.num_workers, train_loader.prefetch_factor)\"",
 --   "probe {endpoint} memory-snapshot -o memory.pickle",
 -- ]
--- false_positives = "other processes on the machine that use the memory only for a while"
+-- false_positives = "other processes on the machine that use the memory only temporarily"
 -- explains = ["out-of-memory"]
 -- [parameters.left]
 -- value = 0.05
@@ -20,7 +20,7 @@
 -- [parameters.alarm]
 -- value = 0.02
 -- unit = "ratio of the limit"
--- source = "ours: the kernel begins to kill soon after"
+-- source = "ours: the OOM killer starts soon after"
 -- [zone]
 -- of = "rss"
 -- words = "until {left:.0%} of the host's memory is left"

@@ -1,37 +1,37 @@
--- title = "weights start too large"
+-- title = "initial weights are too large"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 143
 -- scope = "rank"
--- needs = "values of a few weights and the loss of the first steps, and the shapes of the parameters"
--- what = "the weights are initialized far too large: {param} has values of {rms:.3g} where its {fan_in:.0f} inputs call for about {usual:.2g} ({gain:.0f} times){others}"
+-- needs = "sampled weight values and the loss from the first steps, and the parameter shapes"
+-- what = "the weights are initialized far too large: {param} has values of about {rms:.3g}, but its {fan_in:.0f} inputs call for about {usual:.2g} ({gain:.0f} times){others}"
 -- why = [
 --   "{loss}",
---   "sampled in step {step}, {looked_at} elements: {examples}",
+--   "{looked_at} elements sampled in step {step}: {examples}",
 --   "layers are usually initialized with a standard deviation of 0.6 to 1.4 / sqrt(inputs)",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT u.step, u.param, u.weight_rms, p.shape FROM python.updates u JOIN python.parameters p USING (param) WHERE u.step < 16 ORDER BY u.step, u.place LIMIT 24\"",
 --   "probe {endpoint} query \"SELECT step, loss FROM python.steps ORDER BY step LIMIT 10\"",
 -- ]
--- false_positives = "weights that were loaded from another training; layers of Fourier features: `info` unless the first loss is far above that of guessing"
+-- false_positives = "weights loaded from another run; Fourier feature layers: `info` unless the first loss is far above that of guessing"
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "saturated-units", "loss-spike", "no-warm-up", "slow-decrease", "output-constant"]
 -- [parameters.first]
 -- value = 16
 -- unit = "steps"
--- source = "ours: later the training itself has moved them"
+-- source = "ours: later, training itself has changed them"
 -- [parameters.times]
 -- value = 4.0
 -- unit = "times 1 / sqrt(inputs)"
--- source = "practice: 0.58 (torch's default) to 1.41 (He); five times that of torch's default, and more than trained networks reach"
+-- source = "practice: 0.58 (torch's default) to 1.41 (He); four is about seven times torch's default, and more than trained networks reach"
 -- [parameters.absurd]
 -- value = 50.0
 -- unit = "times 1 / sqrt(inputs)"
--- source = "ours: from here on it is worth an `info` by itself"
+-- source = "ours: from here on it is worth an `info` on its own"
 -- [parameters.worse]
 -- value = 1.5
 -- unit = "times the loss of guessing"
--- source = "ours: a network whose outputs are small begins at 1"
+-- source = "ours: a network with small outputs starts at 1"
 WITH first AS (
     SELECT param, ARG_MIN(weight_rms, step) AS rms, MIN(step) AS step, ANY_VALUE(looked_at) AS looked_at FROM python.updates
     WHERE step <= $first AND weight_rms IS NOT NULL AND optimizer IS NOT NULL AND param IS NOT NULL GROUP BY param
@@ -58,4 +58,4 @@ SELECT NULL AS unknown, c.param, c.param AS subject, gain, rms, fan_in, 1 / sqrt
     CASE WHEN far THEN format('the first loss is {:.3g}, {:.1f} times that of guessing among {:.0f} classes ({:.3g})', loss, loss / ln(classes), classes, ln(classes)) END AS loss
 FROM (SELECT counted.*, start.loss, classes, COALESCE(start.loss > $worse * ln(classes), false) AS far FROM counted, start, chance) c WHERE far OR gain >= $absurd
 UNION ALL BY NAME
-SELECT 'no weights of the first steps were looked at' AS unknown WHERE NOT EXISTS (SELECT 1 FROM first)
+SELECT 'no weights were sampled in the first steps' AS unknown WHERE NOT EXISTS (SELECT 1 FROM first)

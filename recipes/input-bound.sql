@@ -7,7 +7,7 @@
 -- what = "{share:.0%} of the step time is spent waiting for data: {data_ms:.1f} of {wall_ms:.1f} ms"
 -- why = [
 --   "median of the last {n} steps: waiting {data_ms:.1f} ms, step {wall_ms:.1f} ms",
---   "it began around step {since}; before that, {share_before:.0%} of the time was waiting",
+--   "it started around step {since}; before that, {share_before:.0%} of the time was waiting",
 --   "slowest loader: {loader}, {fetch_ms:.1f} ms a batch",
 -- ]
 -- next = [
@@ -15,16 +15,16 @@
 --   "probe {endpoint} backtrace --workers",
 --   "probe {endpoint} eval \"print(train_loader.num_workers, train_loader.prefetch_factor, train_loader.pin_memory)\"",
 -- ]
--- false_positives = "a model so small that any loader is slower"
+-- false_positives = "a model so small that any DataLoader is slower"
 -- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.share]
 -- value = 0.3
 -- unit = "ratio of the step"
--- source = "ours: no document gives a figure; practice calls a device that is busy less than half of the time badly fed"
+-- source = "ours: no document gives a number; in practice, a device that is busy less than half of the time counts as starved"
 -- [parameters.least]
 -- value = 0.002
 -- unit = "s"
--- source = "ours: `info` for steps so short that collating a batch dominates them"
+-- source = "ours: `info` for steps so short that collating a batch dominates"
 -- [parameters.recent]
 -- value = 100
 -- unit = "steps"

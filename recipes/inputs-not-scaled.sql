@@ -3,30 +3,30 @@
 -- symptoms = ["loss", "gradients", "data"]
 -- order = 128
 -- scope = "rank"
--- needs = "what the model was called with on a few steps"
+-- needs = "the model's inputs from a few sampled steps"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "input {name} of {module}, {shape} ({dtype}): mean {mean:.3g}, standard deviation {std:.3g}; on all of the last {n} sampled steps, from step {step} to {last}",
+--   "input {name} of {module}, {shape} ({dtype}): mean {mean:.3g}, standard deviation {std:.3g}; in all of the last {n} sampled steps, from step {step} to {last}",
 --   "loss: {loss_first:.4g} at first, {loss_now:.4g} now",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; made-up inputs to measure speed; measurements without an order in space, passed as images; `info` where the loss has fallen by half all the same; a threshold at the very brightest pixels on purpose"
+-- false_positives = "a model that scales its inputs itself, other than by a normalization in its first layer; synthetic inputs for benchmarks; measurements without spatial order, passed as images; a threshold at the brightest pixels on purpose; `info` if the loss has fallen by half anyway"
 -- explains = ["labels-contradict", "samples-alike", "evaluation-seen", "gradients-exploding", "gradients-vanishing", "gradient-shifted", "layer-not-learning", "dead-units", "plateau", "slow-decrease", "output-constant", "evaluation-inputs", "train-validation-gap"]
 -- [parameters.least]
 -- value = 5
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.large]
 -- value = 50.0
--- unit = "root of the mean square"
+-- unit = "root mean square"
 -- source = "practice: weights are initialized for inputs of about 1; bytes of images are about 100"
 -- [parameters.narrow]
 -- value = 0.05
 -- unit = "largest minus smallest value"
--- source = "practice: images scaled to 0..1 or -1..1 span 1 or 2; divided by 255 once more they span less than 0.01"
+-- source = "practice: images scaled to 0..1 or -1..1 span 1 or 2; divided by 255 a second time, they span less than 0.01"
 -- [parameters.noise_std]
 -- value = 2.0
 -- unit = "standard deviation"
@@ -34,11 +34,11 @@
 -- [parameters.neighbours]
 -- value = 0.15
 -- unit = "correlation of neighbouring pixels"
--- source = "practice: above 0.9 in photographs; 0.4 in small digits that were measured, 0.03 with noise as large as they are"
+-- source = "practice: above 0.9 in photographs; measured: 0.4 in small images of digits, 0.03 after adding noise of equal size"
 -- [parameters.bright]
 -- value = 1.5
 -- unit = "times"
--- source = "ours: fewer bytes between 128 and 254, and a threshold in the middle leaves as many as whole numbers do"
+-- source = "ours: with fewer bytes between 128 and 254, a threshold in the middle looks the same as integer division"
 WITH first AS (
     SELECT COALESCE(BOOL_OR(m.class LIKE '%Norm%' OR m.class LIKE '%Embedding%'), false) AS scales FROM python.parameters p JOIN python.modules m USING (module) WHERE p.place = 0
 ), seen AS (
@@ -66,22 +66,22 @@ SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*,
     CASE WHEN size > $large THEN format('the inputs are not scaled: values from {:.3g} to {:.3g}, where a network expects about 1', lowest, highest)
         ELSE format('the inputs are almost constant: all values lie within {:.2g} around {:.3g}, as if they were scaled twice', width, mean) END AS fact,
     CASE WHEN size > $large THEN 'the first layer''s outputs and gradients are larger by the same factor: subtract the mean and divide by the standard deviation'
-        ELSE 'the network is given next to nothing to tell the samples apart by: look at what divides them' END AS evidence,
+        ELSE 'the inputs contain almost nothing to tell the samples apart: look for a second division' END AS evidence,
     CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first THEN 'info' ELSE 'notice' END AS severity
 FROM inputs, losses, first
 WHERE NOT scales AND (size > $large AND NOT (highest <= 0 AND lowest < -1000) OR width < $narrow)
 UNION ALL BY NAME
-SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*, format('the inputs are drowned in noise: neighbouring pixels have next to nothing in common (correlation {:.2f}), with values from {:.3g} to {:.3g}', near, lowest, highest) AS fact,
+SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*, format('the inputs are drowned in noise: neighbouring pixels are almost uncorrelated (correlation {:.2f}), with values from {:.3g} to {:.3g}', near, lowest, highest) AS fact,
     format('images scaled for a network have a standard deviation of about 1, not {:.3g}, and neighbours that resemble each other: noise in grey levels (of 255) on images between 0 and 1 looks like this', std) AS evidence,
     CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first THEN 'info' ELSE 'notice' END AS severity
 FROM inputs, losses WHERE near < $neighbours AND least_std > $noise_std
 UNION ALL BY NAME
 SELECT NULL AS unknown, module AS subject, constant.*, losses.*, format('the input is constant: every value of every sample is {:.4g}', mean) AS fact,
-    'nothing tells the samples apart, so the model can only learn what they have in common: look at what makes the input' AS evidence, 'notice' AS severity
+    'nothing tells the samples apart, so the model can only learn what they have in common: check the code that builds the input' AS evidence, 'notice' AS severity
 FROM constant, losses
 UNION ALL BY NAME
-SELECT NULL AS unknown, module || ' ' || name AS subject, rounded.*, losses.*, format('the inputs are rounded to two values, {:.3g} and {:.3g}: bytes are divided as whole numbers, so that all below 255 become 0', low, high) AS fact,
-    format('{:.1f} % of the values are the upper one; in the data set {:.1f} % of the bytes are 255, and {:.1f} % are 128 or more: the others have become {:.3g}. Make them floats before they are divided by 255 (/ instead of //)', 100 * upper, 100 * brightest, 100 * bright, low) AS evidence, 'notice' AS severity
+SELECT NULL AS unknown, module || ' ' || name AS subject, rounded.*, losses.*, format('the inputs are rounded to two values, {:.3g} and {:.3g}: bytes are divided as integers, so that all values below 255 become 0', low, high) AS fact,
+    format('{:.1f} % of the values are the upper one; in the data set {:.1f} % of the bytes are 255, and {:.1f} % are 128 or more: the others became {:.3g}. Convert to float before dividing by 255 (/ instead of //)', 100 * upper, 100 * brightest, 100 * bright, low) AS evidence, 'notice' AS severity
 FROM rounded, bytes, losses WHERE bright >= $bright * brightest AND brightest > 0 AND upper < SQRT(brightest * bright) AND upper > 0.25 * brightest
 UNION ALL BY NAME
 SELECT format('the inputs were sampled on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM python.model_inputs HAVING COUNT(DISTINCT step) < $least

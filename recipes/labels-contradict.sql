@@ -3,25 +3,25 @@
 -- symptoms = ["loss", "data"]
 -- order = 126
 -- scope = "rank"
--- needs = "samples on the CPU that came twice, with a label each"
--- what = "the same samples come with different labels: {share:.0%} of {again} that came again had another label than the first time"
+-- needs = "samples on the CPU that appeared twice, each with a label"
+-- what = "the same samples come with different labels: {share:.0%} of {again} repeated samples had another label than the first time"
 -- why = [
---   "input {name} of {module} and the one value per sample of its batch, from step {step} to {last}; samples are compared bit by bit",
---   "no model can answer the same input in two ways: look at what pairs inputs and labels, and whether a label is drawn or shuffled anew each time",
+--   "input {name} of {module} and the one value per sample of its batch, from step {step} to {last}; samples are compared bitwise",
+--   "no model can give two answers for the same input: check the code that pairs inputs and labels, and whether labels are drawn or reshuffled each time",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, compared, again, relabelled FROM python.model_inputs WHERE relabelled IS NOT NULL ORDER BY step DESC LIMIT 20\"",
 -- ]
--- false_positives = "several annotations of the same sample; a value that is no label: a weight, a noise level"
+-- false_positives = "several annotations of the same sample; a per-sample value that is not a label, such as a weight or a noise level"
 -- explains = ["plateau", "slow-decrease", "oscillation"]
 -- [parameters.least]
 -- value = 24
--- unit = "samples that came again"
+-- unit = "repeated samples"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.3
--- unit = "ratio of the samples that came again"
--- source = "ours: wrong labels of known data sets are below a tenth, and stay the same"
+-- unit = "ratio of the repeated samples"
+-- source = "ours: known data sets have less than a tenth of wrong labels, and they do not change between passes"
 WITH seen AS (
     SELECT module, name, SUM(again) AS again, SUM(relabelled) AS relabelled, MIN(step) FILTER (relabelled > 0) AS step, MAX(step) AS last
     FROM python.model_inputs WHERE NOT gradless AND relabelled IS NOT NULL GROUP BY module, name
@@ -31,4 +31,4 @@ WITH seen AS (
 SELECT NULL AS unknown, module || ' ' || name AS subject, seen.*, relabelled / again AS share, CASE WHEN whole THEN 'notice' ELSE 'info' END AS severity
 FROM seen, labels WHERE again >= $least AND relabelled >= $share * again
 UNION ALL BY NAME
-SELECT format('samples that came again with a label: {}, {} are needed', (SELECT COALESCE(SUM(again), 0) FROM seen), $least) AS unknown WHERE (SELECT COALESCE(SUM(again), 0) FROM seen) < $least
+SELECT format('{} repeated samples with a label, {} are needed', (SELECT COALESCE(SUM(again), 0) FROM seen), $least) AS unknown WHERE (SELECT COALESCE(SUM(again), 0) FROM seen) < $least

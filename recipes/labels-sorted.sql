@@ -7,12 +7,12 @@
 -- what = "the data are sorted: `{name}` is nearly the same within a batch ({std:.2g} around its mean) and differs from batch to batch ({between:.2g}); the loader {shuffles}"
 -- why = [
 --   "of the variance of `{name}`, {ratio:.0%} lies between the {n} sampled batches, from step {step} to {last}; in shuffled batches of {size:.0f} it would be about {expected:.1%}",
---   "each batch pulls the model towards its own labels: shuffle=True, or a sampler",
+--   "each batch pulls the model towards its own labels: set shuffle=True, or use a shuffling sampler",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, mean, std, min, max FROM python.model_inputs WHERE module = 'batch' ORDER BY step DESC LIMIT 20\"",
 -- ]
--- false_positives = "batches of one domain each on purpose; positions and numbers of samples in data that are read in order (whole numbers in a row are left out)"
+-- false_positives = "single-domain batches on purpose; sample positions or indices in data that are read in order (consecutive integers are left out)"
 -- explains = ["oscillation", "loss-spike", "learning-rate-too-high", "plateau", "train-validation-gap"]
 -- [parameters.least]
 -- value = 6
@@ -21,7 +21,7 @@
 -- [parameters.between]
 -- value = 0.8
 -- unit = "ratio of the variance"
--- source = "ours: of shuffled batches of N samples, 1 / N of the variance lies between them"
+-- source = "ours: with shuffled batches of N samples, 1 / N of the variance lies between batches"
 -- [parameters.size]
 -- value = 8
 -- unit = "samples"

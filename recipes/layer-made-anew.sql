@@ -3,10 +3,10 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 206
 -- scope = "rank"
--- needs = "the graphs of the losses of a few sampled steps"
--- what = "parameters are created anew in each step, with new random values, and are in no optimizer: {shapes}"
+-- needs = "the autograd graphs of the losses, from a few sampled steps"
+-- what = "new parameters are created in each step, with new random values, and are in no optimizer: {shapes}"
 -- why = [
---   "in {anew} of the last {n} sampled graphs, the loss led to {each:.0f} parameters that no earlier graph had, and {gone} earlier ones no longer existed",
+--   "in {anew} of the last {n} sampled graphs, the loss led to {each:.0f} parameters that no earlier graph contained, and {gone} earlier ones no longer existed",
 --   "probably a layer is constructed inside forward: construct it in __init__",
 --   "{doubt}",
 -- ]
@@ -15,7 +15,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "normalization or activation layers that are used like functions: their values are the same each time (`info`); random layers that disturb the input on purpose; copies of a model for each task of meta-learning, as long as their optimizer is not seen"
+-- false_positives = "normalization or activation layers used like functions, with the same values each time (`info`); random layers that perturb the input on purpose; per-task model copies in meta-learning, as long as their optimizer is not known"
 -- explains = ["plateau", "slow-decrease", "oscillation", "parameters-forgotten"]
 -- [parameters.least]
 -- value = 3
@@ -24,7 +24,7 @@
 -- [parameters.share]
 -- value = 0.9
 -- unit = "ratio of the graphs"
--- source = "ours: a part that is used for the first time, or a model that grows, is new once"
+-- source = "ours: a part used for the first time, or a growing model, is new only once"
 WITH looks AS (
     SELECT * FROM python.graphs WHERE anew IS NOT NULL ORDER BY t_ns DESC LIMIT 8
 ), counted AS (
@@ -33,7 +33,7 @@ WITH looks AS (
 )
 SELECT NULL AS unknown, n, anew, each, gone, step, shapes, shapes AS subject,
     CASE WHEN regexp_matches(shapes, '\[[0-9]+, ') THEN 'notice' ELSE 'info' END AS severity,
-    CASE WHEN NOT regexp_matches(shapes, '\[[0-9]+, ') THEN 'they are all vectors: a normalization layer that is made anew has the same values each time' END AS doubt
+    CASE WHEN NOT regexp_matches(shapes, '\[[0-9]+, ') THEN 'they are all vectors: a recreated normalization layer has the same values each time' END AS doubt
 FROM counted WHERE anew >= $least AND anew >= $share * n AND gone > 0 AND kinds <= 2
 UNION ALL BY NAME
 SELECT format('graphs of the loss were sampled in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM looks HAVING COUNT(*) < $least

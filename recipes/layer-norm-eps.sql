@@ -10,15 +10,15 @@
 --   "probe {endpoint} query \"SELECT module, class, eps FROM python.modules WHERE eps < 1e-6\"",
 --   "probe {endpoint} eval --at-step \"for m in model.modules():\n    if type(m).__name__.endswith('Norm'): m.eps = max(m.eps or 0, 1e-6)\"",
 -- ]
--- false_positives = "1e-12, as in BERT: `info`, also with AMP and in half precision, as torch's own normalizations compute in float32; a notice below that, or if a normalization of the model's own in float16 rounds it to 0"
+-- false_positives = "1e-12, as in BERT: `info`, also with AMP and in half precision, because torch's normalizations compute in float32; a notice below 1e-12, or if a custom normalization in float16 rounds it to 0"
 -- [parameters.eps]
 -- value = 1e-6
 -- unit = "eps"
--- source = "practice: raise what is below 1e-6 (LLM training guides); torch's default is 1e-5; BERT has 1e-12"
+-- source = "practice: raise anything below 1e-6 (LLM training guides); torch's default is 1e-5; BERT has 1e-12"
 -- [parameters.halfs]
 -- value = 3e-8
 -- unit = "eps"
--- source = "float16: half of its smallest number above 0"
+-- source = "float16: half of its smallest positive number"
 -- [parameters.least]
 -- value = 1e-12
 -- unit = "eps"

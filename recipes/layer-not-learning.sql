@@ -3,12 +3,12 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 220
 -- scope = "rank"
--- needs = "gradients of several steps, by parameter"
+-- needs = "per-parameter gradients from several steps"
 -- deepen = "gradients"
 -- what = "{param} does not learn: {reason}"
 -- why = [
---   "in the last {n} sampled steps (from step {step}) its gradient norm was {norm:.3g}; the others': {others:.3g} (median)",
---   "its update ratio is {ratio:.2g}; the others': {others_ratio:.2g}",
+--   "in the last {n} sampled steps (from step {step}) its gradient norm was {norm:.3g}; other parameters: {others:.3g} (median)",
+--   "its update ratio is {ratio:.2g}; other parameters: {others_ratio:.2g}",
 --   "it had no gradient at all {missing} of {n} times",
 --   "{zero_ratio:.0%} of its gradient's elements are exactly 0",
 -- ]
@@ -17,16 +17,16 @@
 --   "probe {endpoint} query \"SELECT * FROM python.optimizers ORDER BY t_ns DESC LIMIT 5\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
--- false_positives = "biases in front of a normalization and of keys in attention cancel: left out where their names and the order of the layers tell; experts that were not chosen; an adapter initialized to zero; a group that is frozen by a rate of 0 from the start (`info`); parameters that only some batches use"
+-- false_positives = "experts that were not selected; an adapter initialized to zero; a group frozen by a learning rate of 0 from the start (`info`); parameters that only some batches use. Biases before a normalization and key biases in attention cancel: they are left out if names and layer order identify them"
 -- explains = ["plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.behind]
 -- value = 1e-5
 -- unit = "ratio to the others"
--- source = "practice: first layers below 1 % of the last are vanishing (that is gradient-depth); ours: a hundred-thousandth is no learning at all"
+-- source = "practice: first layers below 1 % of the last are vanishing (see gradient-depth); ours: at a hundred-thousandth nothing is learned"
 -- [parameters.lost]
 -- value = 1e-6
 -- unit = "update ratio"

@@ -3,21 +3,21 @@
 -- symptoms = ["loss"]
 -- order = 330
 -- scope = "rank"
--- needs = "a known scheduler, its count of steps, and an epoch that is over or a schedule that is known to count steps"
+-- needs = "a known scheduler and its step count, and either a finished epoch or a schedule that is known to count steps"
 -- what = "there is a {scheduler}, but its step() has never been called: the learning rate has been {lr:.6g} for all {n} steps{doubt}"
 -- why = [
---   "learning rate {lr:.6g} on every step from {step} to {last}",
---   "the scheduler has counted no step, and {due}: it changes the rate only when its step() is called, after each step or epoch",
+--   "learning rate {lr:.6g} in every step from {step} to {last}",
+--   "the scheduler's step count is 0, and {due}: it changes the rate only when its step() is called, after each step or epoch",
 -- ]
 -- next = [
 --   "probe {endpoint} lr",
 --   "probe {endpoint} eval \"print(scheduler.last_epoch, scheduler.get_last_lr())\"",
 -- ]
--- false_positives = "a scheduler that is meant for a later part of the training"
+-- false_positives = "a scheduler meant for a later phase of training"
 -- [parameters.steps]
 -- value = 200
 -- unit = "steps"
--- source = "ours: warm-ups and cosines, stepped after each step, differ within two; an epoch may be longer"
+-- source = "ours: a warm-up or cosine stepped after each step changes within two steps; an epoch may be longer"
 -- [parameters.epochs]
 -- value = 500
 -- unit = "counts of the scheduler"
@@ -38,9 +38,9 @@ WITH known AS (
 )
 SELECT CASE WHEN stepped IS NULL THEN 'whether the scheduler was stepped is not known' WHEN epochs > 0 OR by_step OR long THEN NULL
         WHEN batches = 0 THEN 'without a DataLoader it is not known whether an epoch is over' ELSE 'the first epoch is not over' END AS unknown,
-    scheduler, lr, n, step, last, CASE WHEN epochs > 0 OR by_step THEN '' ELSE '; whether it is meant for epochs, of which none is over, is not known' END AS doubt,
-    CASE WHEN epochs > 0 THEN format('{} epochs are over', epochs) WHEN by_step THEN format('{} is made to be stepped after each batch', scheduler)
-        ELSE format('its {:.0f} counts would be very many epochs', length) END AS due,
+    scheduler, lr, n, step, last, CASE WHEN epochs > 0 OR by_step THEN '' ELSE '; it may count epochs, and none is over yet' END AS doubt,
+    CASE WHEN epochs > 0 THEN format('{} epochs are over', epochs) WHEN by_step THEN format('{} is designed to be stepped after each batch', scheduler)
+        ELSE format('its length of {:.0f} would be unusual as a number of epochs', length) END AS due,
     CASE WHEN epochs > 0 OR by_step THEN 'notice' ELSE 'info' END AS severity
 FROM (SELECT *, scheduler IN ('OneCycleLR', 'CyclicLR') AND COALESCE(stepped = 'False' AND until >= $steps, false) AS by_step, COALESCE(stepped = 'False' AND until >= $steps AND length >= $epochs, false) AS long
     FROM known, rates, called, passes, lengths)

@@ -14,13 +14,13 @@
 --   "probe {endpoint} lr",
 --   "probe {endpoint} lr --scale {back:.2g}",
 -- ]
--- false_positives = "a rate that is raised on purpose: `info` unless the loss rises; the restarts of a scheduler that is made of them, up to the rate that the training has had before: `info` unless the loss is lost (SGDR, arXiv 1608.03983: it rises for a while)"
+-- false_positives = "a rate raised on purpose: `info` unless the loss rises; warm restarts of a scheduler up to an earlier rate (SGDR, arXiv 1608.03983, where the loss rises for a while): `info` unless the loss does not recover"
 -- explains = ["loss-spike", "divergence", "oscillation", "learning-rate-too-high", "learning-rate-zero", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "nan-origin", "loss-nan", "amp-overflow"]
 -- dated = true
 -- [parameters.times]
 -- value = 1.5
 -- unit = "times"
--- source = "practice: a rate that rose by more than 1.5 times explains a spike (LLM training guides); ours: and had not been rising before, which a warm-up does"
+-- source = "practice: a rate that rose by more than 1.5 times explains a spike (LLM training guides); ours: and it had not been rising before, as in a warm-up"
 -- [parameters.quiet]
 -- value = 20
 -- unit = "steps without a rise"

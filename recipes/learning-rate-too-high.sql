@@ -9,7 +9,7 @@
 -- why = [
 --   "update ratio {ratio:.2g} in the last {n} sampled steps, {kind}; usual in {phase} training: {low:.0e} to {high:.0e}",
 --   "weight norms are {grown:.1f} times what they were at first",
---   "update ratio {worst:.2g} on step {worst_step} (median over parameters)",
+--   "update ratio {worst:.2g} in step {worst_step} (median over parameters)",
 --   "largest change: {param}, {most:.2g} of its weight in one step",
 --   "loss: {loss_best:.4g} at its lowest, {loss_then:.4g} some steps before, {loss_now:.4g} now",
 -- ]
@@ -17,7 +17,7 @@
 --   "probe {endpoint} lr --scale {scale:.1g}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "`info` where the updates are large or the weights grew tenfold but the loss did not rise, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, but for RMSprop's, which are larger than the rate whatever it is"
+-- false_positives = "large updates or tenfold weight growth without a rising loss, if the optimizer is not adaptive (`info`: something else may keep the loss from falling; only adaptive updates are as large as the rate for any gradient); weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, except with RMSprop, whose first updates exceed the rate anyway"
 -- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
 -- [parameters.limit]
 -- value = 0.1
@@ -30,22 +30,22 @@
 -- [parameters.growth]
 -- value = 10.0
 -- unit = "times"
--- source = "practice: weight norms grow by 10 % to 50 % over a training, ten times is an alarm; an adaptive optimizer with a rate far too high makes large weights, and its ratios small again"
+-- source = "practice: weight norms grow by 10 % to 50 % over a run, ten times is an alarm; an adaptive optimizer with a far too high rate makes the weights large, and thus the ratios small again"
 -- [parameters.learned]
 -- value = 0.6
 -- unit = "ratio of the first loss"
--- source = "ours: a loss that has fallen by so much is learned in spite of one large step"
+-- source = "ours: a loss that has fallen this far shows learning in spite of one large step"
 -- [parameters.settled]
 -- value = 30
 -- unit = "steps"
--- source = "torch: RMSprop divides by a mean of squares that begins at 0 and is not corrected for it; at alpha 0.99 its first update is 10 times the rate, and that of step 30 twice"
+-- source = "torch: RMSprop divides by a mean of squares that starts at 0 without bias correction; at alpha 0.99 its first update is 10 times the rate, at step 30 still twice"
 -- [parameters.least_rms]
 -- value = 1e-3
 -- unit = "root mean square of a parameter"
--- source = "ours: weights are initialized with 0.02 and more; half of the parameters of a BERT are biases that begin at 0, next to which any update is large"
+-- source = "ours: weights are initialized at 0.02 or more; half of BERT's parameters are biases that start at 0, relative to which any update is large"
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
@@ -101,9 +101,9 @@ WITH adversarial AS (
 SELECT NULL AS unknown, COALESCE(worst_step, step) AS step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
     loss_best, loss_then, loss_now,
     CASE WHEN risen OR jumped THEN format('learning rate {:.3g} is too high for {} training', lr, phase)
-        WHEN grown > $growth THEN format('whether the learning rate {:.3g} is why was not shown', lr)
+        WHEN grown > $growth THEN format('whether the learning rate {:.3g} is the reason was not shown', lr)
         WHEN worst IS NOT NULL AND NOT risen THEN format('large for {} training, but the loss fell; that the learning rate {:.3g} is too high was not shown', phase, lr)
-        ELSE format('large for {} training, and the loss is not falling; whether the learning rate {:.3g} is why was not shown', phase, lr) END AS verdict,
+        ELSE format('large for {} training, and the loss is not falling; whether the learning rate {:.3g} is the reason was not shown', phase, lr) END AS verdict,
     CASE WHEN risen THEN 0.1 END AS scale,
     CASE WHEN grown > $growth THEN grown END AS grown,
     worst.worst, worst_step,

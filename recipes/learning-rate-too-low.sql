@@ -16,7 +16,7 @@
 --   "probe {endpoint} lr --scale {scale:.0f}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio LIMIT 10\"",
 -- ]
--- false_positives = "updates of exactly 0, gradients that a clip cuts, and optimizers other than adaptive ones, whose updates are also small because of the gradient: left out or `info`; gentle fine-tuning; a converged model (not reported once the loss has halved)"
+-- false_positives = "gentle fine-tuning; updates of exactly 0, clipped gradients, and non-adaptive optimizers, whose updates may be small because of the gradient (left out or `info`); a converged model (not reported once the loss has halved)"
 -- explains = ["plateau", "slow-decrease"]
 -- [parameters.early]
 -- value = 1e-5
@@ -36,7 +36,7 @@
 -- source = "ours"
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.gradients WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5

@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MIN(lr), MAX(lr) FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} stop --checkpoint last.pt",
 -- ]
--- false_positives = "a last step or two at 0, as in cosine schedules; a first parameter group that is frozen by a rate of 0 while others train (left out)"
+-- false_positives = "the last one or two steps at 0, as in cosine schedules; a first parameter group frozen by a rate of 0 while others train (left out)"
 -- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 -- dated = true
 -- [parameters.steps]
@@ -42,7 +42,7 @@ WITH seen AS (
     SELECT COUNT(*) > 0 AS trains FROM python.optimizers o, dead WHERE o.step >= dead.step AND o.lr > $ratio * GREATEST(COALESCE(highest, 0), 1e-9)
 )
 SELECT NULL AS unknown, step, lr, highest, n, CASE WHEN isfinite(lr) THEN n END AS small,
-    CASE WHEN isfinite(lr) THEN 'a schedule that ends before training does: too few steps configured, or stepped too often' END AS schedule
+    CASE WHEN isfinite(lr) THEN 'a schedule that ends before training does: too few steps configured, or step() is called too often' END AS schedule
 FROM dead, elsewhere WHERE n >= $steps AND NOT trains
 UNION ALL BY NAME
 SELECT 'the learning rate of fewer than 50 steps is known' AS unknown FROM seen HAVING COUNT(*) < $steps

@@ -12,7 +12,7 @@
 --   "{bad} of the {since} losses since then are not finite",
 --   "gradient norm before it: {norm:.3g}, at most {norm_max:.3g} in the 20 steps before",
 --   "learning rate {lr:.3g}; {lr_before:.3g} 20 steps before",
---   "factor of the GradScaler {loss_scale:.6g}",
+--   "GradScaler loss scale {loss_scale:.6g}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, micro_step, direction, module, param, cause, evidence FROM python.nonfinite ORDER BY t_ns\"",
@@ -25,7 +25,7 @@
 -- [parameters.past]
 -- value = 1000
 -- unit = "steps"
--- source = "ours: losses that have been finite for longer have survived it"
+-- source = "ours: losses that have been finite for longer have recovered"
 -- [parameters.window]
 -- value = 20
 -- unit = "steps"
@@ -62,8 +62,8 @@ SELECT NULL AS unknown, CASE WHEN cut AND origin.step IS NOT NULL THEN origin.st
     CASE WHEN still AND NOT origin.known THEN 'alarm' ELSE 'notice' END AS severity, NOT still AND last.bad < last.step - $past AS over,
     CASE WHEN origin.known THEN 'traced' END AS traced,
     CASE WHEN origin.known THEN NULL WHEN origin.why IS NOT NULL THEN origin.why
-        WHEN cut THEN 'it was not finite in the earliest step that is recorded here'
-        ELSE 'no trace of it is recorded: NaN detection was off, the trace had not ended, or the step had no model call to repeat' END AS untraced
+        WHEN cut THEN 'it was already non-finite in the earliest recorded step'
+        ELSE 'no trace of it is recorded: NaN detection was off, the trace had not finished, or the step had no model call to repeat' END AS untraced
 FROM first, last, since, before, rates, origin
 UNION ALL BY NAME
 SELECT 'no loss was seen' AS unknown FROM losses HAVING COUNT(*) = 0

@@ -3,14 +3,14 @@
 -- symptoms = ["loss", "data", "nan"]
 -- order = 10
 -- scope = "rank"
--- needs = "a loss that backward is called on, and the steps before it to compare with"
+-- needs = "a loss that backward is called on, and earlier steps to compare with"
 -- what = "loss jumped to {loss:.4g} at step {step}, {sigmas_above:.0f} times the usual spread above {usual:.4g}; {outcome}"
 -- why = [
 --   "before it: {usual:.4g} +- {spread:.2g} (median and spread of {known} steps); at step {step}: {loss:.4g}",
 --   "since then: {later:.4g} (median of the last {later_steps} steps)",
 --   "gradient norm at step {step}: {grad_norm:.3g}, usual {usual_norm:.3g}",
 --   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
---   "each sample of the model's input was {was} before, and is {became} since: that the loss rises is to be expected",
+--   "each sample of the model's input was {was} before, and is {became} since: a higher loss is expected",
 --   "{spikes} such jumps since step {oldest}",
 -- ]
 -- next = [
@@ -19,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a harder part of the data (`info` where the model's inputs have another shape since); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- [parameters.sigmas]
 -- value = 6.0
@@ -32,15 +32,15 @@
 -- [parameters.enough]
 -- value = 40
 -- unit = "steps"
--- source = "practice: 50 steps of history before judging; 40, since medians need fewer"
+-- source = "practice: 50 steps of history before judging; 40 here, since medians need fewer"
 -- [parameters.beyond]
 -- value = 3.5
--- unit = "times the highest 2 % before"
--- source = "ours: heavy-tailed losses of small batches go past 6 sigma by themselves, but rarely so far past their own highest"
+-- unit = "times the previous highest 2 %"
+-- source = "ours: heavy-tailed losses of small batches exceed 6 sigma on their own, but rarely exceed their own maximum by this much"
 -- [parameters.patience]
 -- value = 50
 -- unit = "steps"
--- source = "practice: 10 steps to recover; 50, since Adam's second moment keeps a spike for longer"
+-- source = "practice: 10 steps to recover; 50 here, since Adam's second moment keeps a spike for longer"
 -- [parameters.recovered]
 -- value = 0.1
 -- unit = "ratio above the level before"
@@ -48,11 +48,11 @@
 -- [parameters.fallen]
 -- value = 0.1
 -- unit = "ratio of what the loss has fallen by"
--- source = "ours: beside a scatter that shrank to nothing, every ripple is many times the usual; one that gives back less than a tenth of what was learned does no harm"
+-- source = "ours: once the scatter is almost zero, every ripple is many times the usual; a spike that undoes less than a tenth of the fall so far does no harm"
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
--- source = "ours: a spike that has recovered is over after this; one that has not stays"
+-- source = "ours: a spike that recovered is over after this; one that did not recover stays reported"
 -- [zone]
 -- of = "loss"
 -- words = "up to {sigmas:.3g} times the spread above the median of the {window} losses before, or as far as those rise anyway"

@@ -3,10 +3,10 @@
 -- symptoms = ["loss", "gradients", "nan"]
 -- order = 18
 -- scope = "rank"
--- needs = "a loss that backward is called on, from the start of training, of one objective"
+-- needs = "a loss that backward is called on, with a single objective, from the start of training"
 -- what = "loss falls without a bound, below zero since step {step}: {now:.4g} now, {first:.4g} at first"
 -- why = [
---   "{how}; errors, cross-entropies and divergences are never negative: a term with the wrong sign is made larger instead of smaller",
+--   "{how}; errors, cross-entropies and divergences are never negative: a term with the wrong sign is increased instead of decreased",
 --   "halfway it was {middle:.4g}; the largest loss of the first {early} steps was {size:.4g} in size",
 --   "gradient norm: {norm_first:.3g} at first, {norm_now:.3g} now",
 -- ]
@@ -15,17 +15,17 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "log-densities of continuous data, which may be negative, but do not fall faster and faster; critics without a constraint on their weights; similarities that are made larger, down to -1 (left out); several optimizers with their own backward are excluded"
+-- false_positives = "log-densities of continuous data, which may be negative but do not fall faster and faster; critics without weight constraints; maximized similarities, down to -1 (left out); several optimizers with their own backward (excluded)"
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "optimizer-state", "layer-not-learning", "loss-spike", "oscillation", "nan-origin", "loss-nan", "amp-overflow"]
 -- dated = true
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times the size of the first losses"
--- source = "ours: a loss that had a lower bound near zero could not get there"
+-- source = "ours: a loss with a lower bound near zero could not get there"
 -- [parameters.least]
 -- value = 1.0
 -- unit = "below zero"
--- source = "cosines, correlations and overlaps (dice, IoU) that are made larger go from about 0 to -1, their bound, and fall faster and faster at first"
+-- source = "as losses, maximized cosines, correlations and overlaps (dice, IoU) go from about 0 to their bound -1, falling faster and faster at first"
 -- [parameters.faster]
 -- value = 3.0
 -- unit = "times its depth halfway"
@@ -33,11 +33,11 @@
 -- [parameters.any]
 -- value = 1000.0
 -- unit = "times the size of the first losses"
--- source = "ours: from here on also where the fall has ended in an overflow"
+-- source = "ours: from here on, also if the fall has ended in an overflow"
 -- [parameters.early]
 -- value = 50
 -- unit = "steps"
--- source = "ours: losses of policies begin near zero"
+-- source = "ours: policy losses start near zero"
 WITH adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
@@ -50,9 +50,9 @@ WITH adversarial AS (
         MEDIAN(loss) FILTER (ABS(i - n // 2) <= 10) AS middle, ARG_MIN(grad_norm, step) FILTER (isfinite(grad_norm)) AS norm_first, ARG_MAX(grad_norm, step) FILTER (isfinite(grad_norm)) AS norm_now,
         MAX(step) FILTER (loss >= 0) AS positive, MIN(step) AS oldest, ANY_VALUE(n) AS n FROM seen
 )
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     COALESCE(positive + 1, oldest) AS step, first, now, middle, size, norm_first, norm_now,
-    CASE WHEN now < $faster * middle THEN 'it falls faster and faster' ELSE 'it is far below anything it began with' END AS how
+    CASE WHEN now < $faster * middle THEN 'it falls faster and faster' ELSE 'it is far below its initial values' END AS how
 FROM levels, adversarial
 WHERE n >= 2 * $early AND now < -$least AND size > 0 AND -now > $times * size AND (now < $faster * LEAST(middle, 0) OR -now > $any * size)
 UNION ALL BY NAME

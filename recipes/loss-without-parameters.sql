@@ -3,8 +3,8 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 203
 -- scope = "rank"
--- needs = "the graphs of the losses of a few sampled steps"
--- what = "backward reaches no parameter: the loss is detached from the model (made anew as a tensor, or computed from .item(), .data or numpy), so no parameter gets a gradient"
+-- needs = "the autograd graphs of the losses, from a few sampled steps"
+-- what = "backward reaches no parameter: the loss is detached from the model (wrapped in a new tensor, or computed from .item(), .data or numpy), so no parameter gets a gradient"
 -- why = [
 --   "in the last {n} sampled steps the graph of the loss led to none of the {params} sampled parameters, and none had a gradient after backward",
 -- ]
@@ -17,7 +17,7 @@
 -- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8

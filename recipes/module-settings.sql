@@ -12,24 +12,24 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT module, class, training, p, eps, momentum, estimated FROM python.modules WHERE p IS NOT NULL OR class LIKE '%Norm%' ORDER BY module\"",
 -- ]
--- false_positives = "batches of one image on purpose, with statistics over its pixels; statistics that are frozen on purpose after a load that this process did not see"
+-- false_positives = "batches of one image on purpose, with statistics over its pixels; statistics frozen on purpose after a load that this process did not see"
 -- explains = ["gradients-vanishing", "plateau", "slow-decrease", "train-validation-gap"]
 -- [parameters.dropout]
 -- value = 0.9
 -- unit = "ratio"
--- source = "practice: 0.1 to 0.5, 0.8 at most; from 0.9 on the probability to keep was probably given"
+-- source = "practice: 0.1 to 0.5, 0.8 at most; at 0.9 and above it is probably a keep probability"
 -- [parameters.slowest]
 -- value = 0.0005
 -- unit = "weight of a new batch"
--- source = "practice: 0.1, and 0.001 at the least in published models; 0.0005 needs 2,000 batches to forget the first"
+-- source = "practice: 0.1, at least 0.001 in published models; 0.0005 needs 2,000 batches to forget the first estimate"
 -- [parameters.fastest]
 -- value = 0.9
 -- unit = "weight of a new batch"
--- source = "practice: 0.9 and 0.99 are the weights of the old statistics in the convention of other libraries"
+-- source = "practice: 0.9 and 0.99 are weights of the old statistics, the convention of other libraries"
 -- [parameters.eps]
 -- value = 0.01
 -- unit = "eps"
--- source = "practice: 1e-12 to 1e-3 in published models (1e-3 in MobileNet and EfficientNet); 0.01 to 0.99 are momentums"
+-- source = "practice: 1e-12 to 1e-3 in published models (1e-3 in MobileNet and EfficientNet); 0.01 to 0.99 are momentum values"
 -- [parameters.steps]
 -- value = 20
 -- unit = "steps"
@@ -55,13 +55,13 @@ SELECT NULL AS unknown, kind AS subject, MIN(step) AS step, COUNT(*) AS n, ARRAY
         WHEN 'slow' THEN format('momentum {:.1g} of {}: its running statistics hardly move, and are wrong in evaluation', MIN(value), MIN(module))
         WHEN 'fast' THEN format('momentum {:.2g} of {}: its running statistics are little more than those of the last batch', MAX(value), MIN(module))
         WHEN 'eps' THEN format('eps of {} is {:.2g}: it is added to each variance, so the outputs are not normalized', MIN(module), MAX(value))
-        ELSE format('BatchNorm is in eval mode in training, with running statistics that were never estimated ({})', MIN(module)) END AS fact,
+        ELSE format('BatchNorm is in eval mode during training, with running statistics that were never estimated ({})', MIN(module)) END AS fact,
     CASE kind WHEN 'dropout' THEN format('`p` of nn.Dropout is the probability to drop; {:.2g} to keep would be p={:.2g}', MAX(value), 1 - MAX(value))
         WHEN 'single' THEN format('each of the last {:.0f} steps had one sample per forward: the statistics are those of that sample alone, and evaluation uses others', MAX(value))
-        WHEN 'slow' THEN format('in torch, momentum is the weight of the new batch: {:.0f} batches until the first estimate is forgotten; usual is 0.1', 1 / MIN(value))
-        WHEN 'fast' THEN 'in torch, momentum is the weight of the new batch: other libraries give that of the old ones; usual is 0.1'
-        WHEN 'eps' THEN 'usual is 1e-5, 1e-3 at most; the second argument of torch''s BatchNorm is eps, and the third the momentum'
-        ELSE 'it normalizes with mean 0 and variance 1, as it was made; the model itself is in training mode, and these layers are not' END AS evidence
+        WHEN 'slow' THEN format('in torch, momentum is the weight of the new batch: it takes {:.0f} batches to forget the first estimate; 0.1 is usual', 1 / MIN(value))
+        WHEN 'fast' THEN 'in torch, momentum is the weight of the new batch, in other libraries that of the old statistics; 0.1 is usual'
+        WHEN 'eps' THEN '1e-5 is usual, 1e-3 at most; the second argument of torch''s BatchNorm is eps, and the third the momentum'
+        ELSE 'it normalizes with its initial mean 0 and variance 1; the model itself is in train mode, these layers are not' END AS evidence
 FROM facts GROUP BY kind
 UNION ALL BY NAME
 SELECT 'the modules of the model are not known yet' AS unknown FROM latest HAVING COUNT(*) = 0

@@ -25,7 +25,7 @@
 -- [parameters.past]
 -- value = 1000
 -- unit = "steps"
--- source = "ours: an event that the losses have survived for longer is over; it stays in the answer with its step"
+-- source = "ours: an event with finite losses for longer than this is over; it stays in the answer with its step"
 WITH after AS (
     SELECT MAX(step) AS last, MAX(step) FILTER (isfinite(loss)) AS good FROM python.losses
 ), events AS (

@@ -3,10 +3,10 @@
 -- symptoms = ["loss", "nan"]
 -- order = 360
 -- scope = "rank"
--- needs = "loss and learning rate from the first step of training on, and targets that are fixed: batches of a DataLoader, or classes"
+-- needs = "loss and learning rate from the first training step on, and fixed targets: DataLoader batches, or classes"
 -- what = "training began with its highest learning rate, {lr:.3g}, without a warm-up, and the loss rose to {worst:.4g} in its first {window} steps{doubt}"
 -- why = [
---   "learning rate {lr_first:.3g} on step {step} and {highest:.3g} at most afterwards",
+--   "learning rate {lr_first:.3g} in step {step} and {highest:.3g} at most afterwards",
 --   "loss: {loss_first:.4g} at first, {worst:.4g} at its worst around step {worst_step}, {loss_after:.4g} after {window} steps",
 --   "highest gradient norm in these steps: {norm:.3g}",
 --   "a step changed the weights by up to {first_ratio:.2g} of their size (median over parameters)",
@@ -14,7 +14,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
 -- ]
--- false_positives = "`info` where the updates were not measured, or the loss has not come down again with the same rate: then the rate, or the size of the gradients, may be wrong, with a warm-up or without; losses that the model itself moves, such as those of reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state: that needs a warm-up, too"
+-- false_positives = "a wrong learning rate or gradient scale, with or without a warm-up (`info` if the updates were not measured, or if the loss has not come down again at the same rate); moving targets, as in reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state, which also needs a warm-up"
 -- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "output-constant"]
 -- [parameters.window]
 -- value = 100
@@ -23,7 +23,7 @@
 -- [parameters.rise]
 -- value = 0.2
 -- unit = "ratio of the first loss"
--- source = "ours: without a rise the missing warm-up did no harm, and many trainings need none"
+-- source = "ours: without a rise the missing warm-up did no harm, and many runs need none"
 -- [parameters.ratio]
 -- value = 0.01
 -- unit = "update ratio"
@@ -52,13 +52,13 @@ WITH adversarial AS (
 ), updates AS (
     SELECT MAX(ratio) AS ratio FROM (SELECT step, MEDIAN(update_ratio) AS ratio FROM python.gradients WHERE step < $window AND isfinite(update_ratio) GROUP BY step)
 )
-SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have a backward each: their losses compete'
+SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have their own backward: their losses compete'
         WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
         THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
     rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio,
-    CASE WHEN NOT recovered THEN '; whether that is why was not shown: it has not come down again' WHEN ratio IS NULL THEN '; whether that is why was not shown: the size of these steps was not measured' ELSE '' END AS doubt,
+    CASE WHEN NOT recovered THEN '; whether that is the reason was not shown: the loss has not come down again' WHEN ratio IS NULL THEN '; whether that is the reason was not shown: the size of these steps was not measured' ELSE '' END AS doubt,
     CASE WHEN recovered AND ratio IS NOT NULL THEN 'notice' ELSE 'info' END AS severity
 FROM rates, levels, norms, updates, later
 WHERE COALESCE(ratio >= $ratio, true) AND n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
 UNION ALL BY NAME
-SELECT 'the first steps of the training are not recorded' AS unknown FROM rates WHERE COALESCE(n < 20 OR step > 2, true)
+SELECT 'the first training steps are not recorded' AS unknown FROM rates WHERE COALESCE(n < 20 OR step > 2, true)

@@ -1,21 +1,21 @@
--- title = "one at a time"
+-- title = "one call per item instead of one per batch"
 -- severity = "info"
 -- symptoms = ["slow"]
 -- order = 535
 -- scope = "rank"
 -- needs = "module calls of a few sampled steps, and the shape of the model's input"
--- what = "{module} is called {n} times in each forward, once for each entry of {what} of the model's input ({shape}): many small calls in the place of a large one"
+-- what = "{module} is called {n} times in each forward, once for each entry of {what} of the model's input ({shape}): many small calls instead of one large one"
 -- why = [
 --   "seen in {looks} forwards; the calls together take {ms:.1f} ms, {each:.3g} ms each",
---   "{modules} modules are called so often",
+--   "{modules} modules are called this often",
 -- ]
 -- next = ["probe {endpoint} query \"SELECT step, micro_step, module, COUNT(*) AS calls, SUM(duration) AS total FROM python.torch_trace WHERE stage = 'forward' GROUP BY ALL ORDER BY step DESC, total DESC LIMIT 20\""]
--- false_positives = "a recurrence that needs the result of the call before; a number of layers that share their weights and are by chance as many"
+-- false_positives = "a recurrence that needs the result of the previous call; weight-sharing layers whose number equals the dimension by chance"
 -- explains = ["low-mfu"]
 -- [parameters.least]
 -- value = 8
 -- unit = "calls"
--- source = "ours: fewer can be layers that share their weights"
+-- source = "ours: fewer can be weight-sharing layers"
 WITH calls AS (
     SELECT step, micro_step, module, COUNT(*) AS n, SUM(duration) AS seconds FROM python.torch_trace WHERE stage = 'forward' AND NOT COALESCE(recompute, false) GROUP BY ALL
 ), modules AS (

@@ -3,23 +3,23 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 204
 -- scope = "rank"
--- needs = "the graphs of the losses and the gradients of a few sampled steps"
+-- needs = "the autograd graphs of the losses and the gradients, from a few sampled steps"
 -- what = "the optimizer holds the parameters of another instance of the model: the loss leads to none of them, and those that it leads to ({examples}) are in no optimizer"
 -- why = [
---   "in the last {n} sampled steps: {held} parameters of the optimizer were sampled, and none was in the graph of a loss or had a gradient",
+--   "in the last {n} sampled steps, {held} parameters of the optimizer were sampled; none was in the graph of a loss or had a gradient",
 --   "{unheld} sampled parameters that are in no optimizer had a gradient and did not change",
---   "the model was created anew, copied or moved after the optimizer was: create the optimizer from the parameters of the model that runs",
+--   "the model was recreated, copied or moved after the optimizer was created: create the optimizer from the parameters of the model that runs",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, optimizer, in_graph, after_backward, outside_ratio FROM python.updates ORDER BY step DESC LIMIT 24\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a program that updates these parameters itself in longer intervals than those looked at"
+-- false_positives = "a program that updates these parameters itself, at intervals longer than the sampled ones"
 -- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease", "parameters-forgotten"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8

@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 218
 -- scope = "rank"
--- needs = "an optimizer that counts the steps of its state (Adam and its kin), looked at a few times; for others, that it was made while probe recorded"
+-- needs = "several samples of an optimizer whose state counts steps (Adam and its relatives); other optimizers must have been created while probe recorded"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
@@ -13,20 +13,20 @@
 --   "probe {endpoint} query \"SELECT step, optimizer, param_group, state_steps, momentum_norm FROM python.optimizers ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} backtrace --locals",
 -- ]
--- false_positives = "a method that restarts its optimizer on purpose, such as a new one for each task or each stage"
+-- false_positives = "an intended optimizer restart, such as a new one for each task or stage"
 -- explains = ["slow-decrease", "oscillation", "loss-spike"]
 -- [parameters.least]
 -- value = 4
--- unit = "pairs of looks"
--- source = "ours: one restart is a resumed run or a new stage"
+-- unit = "pairs of samples"
+-- source = "ours: one restart may be a resumed run or a new stage"
 -- [parameters.share]
 -- value = 0.3
 -- unit = "ratio of the pairs"
--- source = "ours: looks at any moment of an epoch find a lower count than before in half of the cases"
+-- source = "ours: with one restart per epoch, random samples find a lower count than before in half of the cases"
 -- [parameters.young]
 -- value = 8
 -- unit = "steps"
--- source = "ours: closer looks, and older states of the same age, prove nothing"
+-- source = "ours: samples that are closer together, or older states of the same age, prove nothing"
 WITH looks AS (
     SELECT optimizer, param_group, parameters, step, state_steps, COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) AS twins,
         COUNT(DISTINCT (optimizer, parameters)) OVER (PARTITION BY step, param_group) AS beside
@@ -60,10 +60,10 @@ SELECT NULL AS unknown, *, 'notice' AS severity,
 FROM newest WHERE param_group = (SELECT MIN(param_group) FROM newest)
 UNION ALL BY NAME
 SELECT NULL AS unknown, optimizer, first AS step, CASE WHEN momentum > 0 OR optimizer NOT IN ('SGD') THEN 'notice' ELSE 'info' END AS severity,
-    format('a new {} for the same parameters is made again and again, {:.0f} times between steps {:.0f} and {:.0f}: {}', optimizer, times, first, until,
-        CASE WHEN momentum > 0 THEN format('its momentum of {:.3g} starts from zero each time', momentum) WHEN optimizer = 'SGD' THEN 'without a momentum it loses no state' ELSE 'its state starts anew each time' END) AS fact,
-    format('once in {:.0f} steps; a scheduler or a gradient scaler made with the first one does not reach the later ones', GREATEST(1, (until - first) / GREATEST(times - 1, 1))) AS evidence
+    format('a new {} for the same parameters is created again and again, {:.0f} times between steps {:.0f} and {:.0f}: {}', optimizer, times, first, until,
+        CASE WHEN momentum > 0 THEN format('its momentum of {:.3g} starts from zero each time', momentum) WHEN optimizer = 'SGD' THEN 'without momentum it has no state to lose' ELSE 'its state starts empty each time' END) AS fact,
+    format('once in {:.0f} steps; a scheduler or gradient scaler created with the first one does not affect the later ones', GREATEST(1, (until - first) / GREATEST(times - 1, 1))) AS evidence
 FROM remade WHERE times >= $least AND NOT EXISTS (SELECT 1 FROM newest)
 UNION ALL BY NAME
-SELECT 'the state of an optimizer was looked at too rarely' AS unknown
+SELECT 'the optimizer state was sampled too rarely' AS unknown
 WHERE NOT EXISTS (SELECT 1 FROM counted WHERE n >= $least) AND NOT EXISTS (SELECT 1 FROM remade WHERE times >= $least)

@@ -24,15 +24,15 @@
 -- [parameters.longest]
 -- value = 100
 -- unit = "steps"
--- source = "ours: four whole swings at least"
+-- source = "ours: at least four full periods"
 -- [parameters.peak]
 -- value = 0.5
 -- unit = "correlation"
--- source = "ours: white noise reaches 0.15 over 400 steps. Practice counts turns of the loss (30 % of steps), which two thirds of the steps of pure noise are"
+-- source = "ours: white noise reaches 0.15 over 400 steps. Practice counts turning points of the loss (30 % of steps), but pure noise turns in two thirds of the steps"
 -- [parameters.trough]
 -- value = -0.4
 -- unit = "correlation"
--- source = "ours: repeating data have the peak without it"
+-- source = "ours: repeating data have the peak but not the trough"
 -- [parameters.swing]
 -- value = 0.2
 -- unit = "ratio of the level"

@@ -1,20 +1,20 @@
--- title = "padded far too long"
+-- title = "batches are padded far too long"
 -- severity = "notice"
 -- symptoms = ["slow", "memory"]
 -- order = 523
 -- scope = "rank"
--- needs = "token numbers [N, T] that the model was called with on a few steps"
--- what = "{padding:.0%} of all positions are padding: the batches are {length} long, and their longest samples {longest:.0f}"
+-- needs = "token-id inputs [N, T] of the model, from a few sampled steps"
+-- what = "{padding:.0%} of all positions are padding: batches are {length} tokens long, their longest samples {longest:.0f}"
 -- why = [
---   "input {name} of {module}, {shape} ({dtype}): in the median batch of {n} looked at, the {unused:.0f} positions at one end hold the same number in every sample ({least:.0f} in the one that is filled the most)",
---   "all {n} batches have the length {length}: a fixed one; attention, and all that works on positions, spends most of its time there",
---   "pad each batch to its own longest sample (pad_sequence, or padding=\"longest\"), or put samples of like length together",
+--   "input {name} of {module}, {shape} ({dtype}): in the median of {n} sampled batches, the {unused:.0f} positions at one end hold the same token in every sample ({least:.0f} in the fullest batch)",
+--   "all {n} batches have the same fixed length {length}; attention and all per-position layers spend most of their time on padding",
+--   "pad each batch to its own longest sample (pad_sequence, or padding=\"longest\"), or group samples of similar length",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, shape, unused_ratio, padding_ratio FROM python.model_inputs WHERE unused_ratio IS NOT NULL ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "one fixed shape on purpose, for a compiled graph or an accelerator that needs it; the longest samples are rarer than one in a hundred batches"
+-- false_positives = "a fixed shape on purpose, for a compiled graph or an accelerator that needs it; long samples that occur in fewer than one in a hundred batches"
 -- explains = ["low-mfu"]
 -- [parameters.least]
 -- value = 5
@@ -23,7 +23,7 @@
 -- [parameters.samples]
 -- value = 64
 -- unit = "samples"
--- source = "ours: of a few samples none may be long"
+-- source = "ours: among only a few samples none may be long"
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the positions"
@@ -40,4 +40,4 @@ SELECT NULL AS unknown, module || ' ' || name AS subject, module, name, dtype, s
 FROM inputs WHERE n >= $least AND samples >= $samples AND lengths = 1 AND unused_ratio >= $share
 QUALIFY ROW_NUMBER() OVER (ORDER BY padding DESC) = 1
 UNION ALL BY NAME
-SELECT format('token numbers were looked at on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM given HAVING COUNT(DISTINCT step) < $least
+SELECT format('token ids were sampled in {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM given HAVING COUNT(DISTINCT step) < $least

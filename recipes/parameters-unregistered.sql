@@ -3,10 +3,10 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 205
 -- scope = "rank"
--- needs = "the graphs of the losses and the gradients of a few sampled steps"
+-- needs = "the autograd graphs of the losses and the gradients, from a few sampled steps"
 -- what = "{param}{others} {gets} but {are} in no optimizer: {how}"
 -- why = [
---   "parameters() and state_dict() do not have {them}: {keeps} first values and {are} in no checkpoint",
+--   "parameters() and state_dict() do not include {them}: {keeps} initial values and {are} in no checkpoint",
 --   "in the last {n} sampled steps: {examples}",
 --   "{remedy}",
 -- ]
@@ -15,11 +15,11 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "inputs of a physics-informed network that are kept in it (`info` where a derivative is part of the loss); a program that updates them itself in longer intervals than those looked at"
+-- false_positives = "inputs stored in a physics-informed network (`info` if a derivative is part of the loss); a program that updates them itself, at intervals longer than the sampled ones"
 -- explains = ["parameters-forgotten", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
@@ -38,8 +38,8 @@ SELECT NULL AS unknown, n, step, param, param AS subject, examples,
     CASE WHEN more > 0 THEN 'get gradients' ELSE 'gets a gradient' END AS gets, CASE WHEN more > 0 THEN 'are' ELSE 'is' END AS are,
     CASE WHEN more > 0 THEN 'them' ELSE 'it' END AS them, CASE WHEN more > 0 THEN 'they keep their' ELSE 'it keeps its' END AS keeps,
     CASE WHEN is_plain THEN 'a plain tensor that requires a gradient is not registered as a parameter of its module'
-        ELSE 'what is kept in a Python list or dictionary is not registered as part of its module' END AS how,
-    CASE WHEN is_plain THEN 'nn.Parameter(tensor) registers it, before the optimizer is made' ELSE 'nn.ModuleList, nn.ModuleDict and nn.ParameterList register what they hold' END AS remedy
+        ELSE 'modules and parameters in a Python list or dictionary are not registered with their module' END AS how,
+    CASE WHEN is_plain THEN 'wrap it in nn.Parameter(tensor) before the optimizer is created' ELSE 'use nn.ModuleList, nn.ModuleDict or nn.ParameterList, which register their contents' END AS remedy
 FROM counted WHERE n >= $least AND still
 UNION ALL BY NAME
 SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -7,22 +7,22 @@
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "the last {passes} passes over {loader}, from step {step} to {last}: {batches} batches each, and then a new iterator is made",
---   "what counts epochs (a schedule, an evaluation, a print) comes every {batches} steps",
+--   "the last {passes} passes over {loader}, from step {step} to {last}, had {batches} batches each before a new iterator was created",
+--   "everything done once per epoch (schedule, evaluation, logging) happens every {batches} steps",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, loader, epoch, place FROM python.batches ORDER BY t_ns DESC LIMIT 20\"",
 -- ]
--- false_positives = "an epoch that is meant to be so many batches (`info` above {few}); the longer of two loaders that are used together (`info`); one batch of a new iterator in each step (`info`)"
+-- false_positives = "epochs with a fixed number of batches on purpose (`info` above {few}); the longer of two loaders that are used together (`info`); a new iterator for one batch in each step (`info`)"
 -- explains = ["schedule", "evaluation-share", "batches-repeat", "input-bound"]
 -- [parameters.passes]
 -- value = 5
 -- unit = "passes in a row"
--- source = "ours: each ended after the same number of batches"
+-- source = "ours: all ended after the same number of batches"
 -- [parameters.few]
 -- value = 10
 -- unit = "batches"
--- source = "practice: trial runs break off after 1 to 10 batches (fast_dev_run, limit_train_batches); epochs that are shortened on purpose have hundreds"
+-- source = "practice: trial runs stop after 1 to 10 batches (fast_dev_run, limit_train_batches); intentionally shortened epochs have hundreds"
 WITH arrived AS (
     SELECT step, t_ns, loader, epoch, place, samples, SUM(CAST(place = 0 AS INTEGER)) OVER (PARTITION BY loader ORDER BY t_ns) AS pass
     FROM python.batches WHERE state = 'done' AND place IS NOT NULL AND step IS NOT NULL
@@ -41,11 +41,11 @@ WITH arrived AS (
     GROUP BY loader HAVING COUNT(*) >= $passes AND MIN(epoch) = MAX(epoch) AND MIN(batches) = MAX(batches)
 )
 SELECT NULL AS unknown, loader AS subject, judged.*, "all",
-    CASE WHEN batches = 1 THEN 'each step makes a new iterator of its loader and takes one batch of it'
+    CASE WHEN batches = 1 THEN 'each step creates a new iterator of its loader and takes one batch from it'
         ELSE format('every pass over the training data is broken off after {} batches, before the loader is exhausted', batches) END AS fact,
-    format('a pass uses {} samples at most, of at least {} that the sampler draws from', batches * samples, "all")
-        || CASE WHEN batches = 1 THEN '; the workers of the loader start anew each time' ELSE '; a `break` of a trial run does that' END AS evidence,
+    format('a pass uses at most {} samples, of at least {} that the sampler draws from', batches * samples, "all")
+        || CASE WHEN batches = 1 THEN '; the loader''s workers restart each time' ELSE '; a `break` left over from a trial run looks like this' END AS evidence,
     CASE WHEN batches BETWEEN 2 AND $few AND NOT EXISTS (SELECT 1 FROM feeding o WHERE o.loader <> judged.loader AND o.ends) THEN 'notice' ELSE 'info' END AS severity
 FROM judged JOIN drawn USING (loader) WHERE "all" > (batches + 1) * samples
 UNION ALL BY NAME
-SELECT format('passes over a loader of the training that are known: {}', (SELECT COUNT(*) FROM passes)) AS unknown WHERE NOT EXISTS (SELECT 1 FROM passes)
+SELECT format('{} passes over a training loader are known', (SELECT COUNT(*) FROM passes)) AS unknown WHERE NOT EXISTS (SELECT 1 FROM passes)

@@ -3,11 +3,11 @@
 -- symptoms = ["loss"]
 -- order = 30
 -- scope = "rank"
--- needs = "a loss that backward is called on, over a thousand steps, of one objective"
+-- needs = "a loss that backward is called on, with a single objective, over a thousand steps"
 -- what = "loss has not fallen since step {step}: {now:.4g}, {level_then:.4g} then{at_chance}"
 -- why = [
 --   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; it fell by {gain_ratio:.2%} in between, within the noise",
---   "that is {flat_steps} of {seen_steps} steps; the loss started at {start:.4g}",
+--   "that covers {flat_steps} of {seen_steps} steps; the loss started at {start:.4g}",
 --   "learning rate {lr:.3g}, at most {highest_lr:.3g} in this run",
 --   "update ratio {update_ratio:.2g} (median over parameters; 1e-4 to 1e-2 is usual while a model learns)",
 --   "{chance}",
@@ -19,11 +19,11 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
--- false_positives = "a converged model: only `info` when the learning rate has decayed, the loss has fallen by 90 %, four fifths of the model are frozen, or noise would hide a slow fall"
+-- false_positives = "a converged model (only `info` when the learning rate has decayed, the loss has fallen by 90 %, four fifths of the model are frozen, or noise would hide a slow fall)"
 -- [parameters.window]
 -- value = 1000
 -- unit = "steps"
--- source = "practice: no improvement over 1,000 steps (LLM training guides), or over 10,000; the shorter, and a share of the run besides"
+-- source = "practice: no improvement over 1,000 steps (LLM training guides), or over 10,000; the shorter was chosen, plus a share of the run"
 -- [parameters.share]
 -- value = 0.3
 -- unit = "ratio of the run"
@@ -81,11 +81,11 @@ WITH adversarial AS (
         CASE WHEN trainable > 0 THEN format('{} of {} trainable parameters are in an optimizer', held, trainable) END,
         CASE WHEN measured > 0 THEN format('{} of {} get a gradient', reached, measured) END,
         CASE WHEN spread IS NOT NULL THEN format('the output differs between samples by {:.2g} of its size', spread) END), '') AS checked,
-        CASE WHEN looks >= 3 AND alone AND function = 'cross_entropy' THEN format('chance: {:.4g} for a model that knows only how frequent each class is, {:.4g} (ln of the classes) for one that knows nothing', chance, uniform)
-            WHEN looks >= 3 AND alone THEN format('chance: {:.4g}, the variance of the targets, for a model that always says their mean', chance) END AS chance_said
+        CASE WHEN looks >= 3 AND alone AND function = 'cross_entropy' THEN format('chance: {:.4g} for a model that knows only the class frequencies, {:.4g} (ln of the number of classes) for one that knows nothing', chance, uniform)
+            WHEN looks >= 3 AND alone THEN format('chance: {:.4g}, the variance of the targets, for a model that always predicts their mean', chance) END AS chance_said
     FROM levels, held, reached
 )
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
     part * 4 AS part, start, lr, highest_lr, update_ratio, checked, chance_said AS chance,
     CASE WHEN chance_said IS NULL THEN '' WHEN spread < 1e-4 THEN '; the output does not depend on the input'

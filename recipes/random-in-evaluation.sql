@@ -3,7 +3,7 @@
 -- symptoms = ["loss"]
 -- order = 66
 -- scope = "rank"
--- needs = "two evaluations in eval mode whose module calls were seen"
+-- needs = "two evaluations in eval mode with recorded module calls"
 -- what = "{fact}"
 -- why = [
 --   "in {n} of {looks} sampled evaluations, up to step {last}",
@@ -12,7 +12,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, place, drawn, dropout FROM python.random_states WHERE reason = 'evaluation' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "models that sample on purpose (variational autoencoders, diffusion): `info`; dropout that is kept on purpose to measure uncertainty"
+-- false_positives = "models that sample on purpose, such as variational autoencoders and diffusion (`info`); dropout kept active on purpose to estimate uncertainty"
 -- explains = ["train-validation-gap", "validation-rising"]
 -- [parameters.least]
 -- value = 2
@@ -24,10 +24,10 @@ WITH looks AS (
     SELECT COUNT(*) AS looks, COUNT(*) FILTER (drawn) AS n, COUNT(*) FILTER (dropout) AS kept, MODE(place) FILTER (drawn) AS place, MIN(step) FILTER (drawn) AS step, MAX(step) AS last FROM looks
 )
 SELECT NULL AS unknown, looks, n, place, place AS subject, step, last, CASE WHEN kept >= $least THEN 'notice' ELSE 'info' END AS severity,
-    CASE WHEN kept >= $least THEN format('dropout stays on in evaluation: the model is in eval mode, but a {} inside it is in training mode', place)
+    CASE WHEN kept >= $least THEN format('dropout stays on in evaluation: the model is in eval mode, but a {} inside it is in train mode', place)
         ELSE format('the model draws random numbers in evaluation, although it is in eval mode: between {}', place) END AS fact,
-    CASE WHEN kept >= $least THEN 'a dropout that is constructed inside forward is always in training mode: construct it in __init__, so that eval() reaches it'
-        ELSE 'F.dropout without training=self.training does so, and noise that is meant to be there; nothing else in eval mode is random' END AS evidence
+    CASE WHEN kept >= $least THEN 'a dropout layer constructed inside forward is always in train mode: construct it in __init__, so that eval() reaches it'
+        ELSE 'possible sources: F.dropout without training=self.training, or intended noise; nothing else is random in eval mode' END AS evidence
 FROM counted WHERE n >= $least
 UNION ALL BY NAME
 SELECT format('{} evaluations in eval mode were sampled, {} are needed', looks, $least) AS unknown FROM counted WHERE looks < $least

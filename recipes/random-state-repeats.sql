@@ -7,18 +7,18 @@
 -- what = "the same random numbers repeat: {generator} was seeded {calls} times since the first step, and {n} steps began with the same random state"
 -- why = [
 --   "seed {seed}, set at {place}; the same state at steps {steps}",
---   "from there on shuffling, dropout, augmentation and noise repeat; seed once at the start, or restore the state after an evaluation (torch.random.fork_rng)",
+--   "from there on, shuffling, dropout, augmentation and noise repeat; seed once at the start, or restore the state after an evaluation (torch.random.fork_rng)",
 --   "{doubt}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, generator, seed, place, state, drawn FROM python.random_states WHERE reason = 'seeded' ORDER BY step DESC LIMIT 20\"",
 -- ]
--- false_positives = "common random numbers on purpose; a generator that the training does not draw from (`info` where nothing was drawn between the seeding and the step)"
+-- false_positives = "common random numbers on purpose; a generator that training does not draw from (`info` if nothing was drawn between seeding and the step)"
 -- explains = ["batches-repeat", "validation-rising", "train-validation-gap", "plateau"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps with one state"
--- source = "ours: twice may be the end of a stage"
+-- unit = "steps with the same state"
+-- source = "ours: twice may be due to a new training stage"
 WITH seeded AS (
     SELECT * FROM python.random_states WHERE reason = 'seeded' AND state IS NOT NULL
 ), same AS (

@@ -16,7 +16,7 @@
 -- [parameters.least]
 -- value = 10
 -- unit = "batches"
--- source = "ours: of two shuffled parts, not one batch is the same"
+-- source = "ours: two shuffled shards share no batch"
 WITH arrived AS (
     SELECT rank, loader, step, micro_step, MIN(fingerprint) AS fingerprint FROM python.batches
     WHERE state = 'done' AND fingerprint IS NOT NULL AND step IS NOT NULL GROUP BY ALL HAVING COUNT(*) = 1

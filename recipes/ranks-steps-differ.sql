@@ -3,23 +3,23 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 213
 -- scope = "job"
--- needs = "the backwards of the steps of every rank, counted from the start of the training, of a model in DistributedDataParallel"
--- what = "the ranks decide each for itself whether to step: in the same {backwards:.0f} backwards rank {least_rank} made {least_steps} steps and rank {most_rank} {most_steps}, so that the replicas part"
+-- needs = "the backward calls per step on every rank, counted from the start of training, for a DistributedDataParallel model"
+-- what = "each rank decides for itself whether to step: over the same {backwards:.0f} backwards, rank {least_rank} made {least_steps} steps and rank {most_rank} {most_steps}, so the replicas drift apart"
 -- why = [
---   "{differ} of {looked} steps took another number of backwards on one rank than on another, from step {step} on; the gradients of all of these backwards are averaged over the ranks",
---   "a guard that skips a step must decide by a figure that all ranks share: average the loss over them first (all_reduce), or look at the norm of the averaged gradients",
+--   "{differ} of {looked} steps took a different number of backwards on different ranks, from step {step} on; the gradients of all these backwards are averaged over the ranks",
+--   "a guard that skips steps must use a value that is the same on all ranks: average the loss first (all_reduce), or check the norm of the averaged gradients",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, rank, micro_steps, loss FROM python.steps WHERE micro_steps > 1 ORDER BY step DESC, rank LIMIT 16\"",
 --   "probe {endpoint} query \"SELECT step, rank, weights_hash FROM python.weights WHERE replicated ORDER BY step DESC, rank LIMIT 16\"",
 -- ]
--- false_positives = "ranks that accumulate over different numbers of batches on purpose, and average their weights later"
+-- false_positives = "ranks that accumulate over different numbers of batches on purpose and average their weights later"
 -- explains = ["replicas-part", "ranks-settings-differ", "loss-spike", "divergence"]
 -- dated = true
 -- [parameters.least]
 -- value = 2
 -- unit = "steps"
--- source = "ours: one could be the end of a recording, and already parts the replicas"
+-- source = "ours: a single one could be the end of a recording, although it is enough to make replicas diverge"
 WITH weights AS (
     SELECT COALESCE(BOOL_OR(replicated), false) AS replicated, COALESCE(BOOL_AND(from_start), false) AS from_start, COUNT(DISTINCT rank) AS ranks FROM python.weights
 ), rows AS (
@@ -42,5 +42,5 @@ WITH weights AS (
 SELECT NULL AS unknown, 'steps' AS subject, differ, looked, step, backwards, least_steps, least_rank, most_steps, most_rank
 FROM counted, all_of, ends, weights WHERE replicated AND from_start AND differ >= $least AND least_rank <> most_rank
 UNION ALL BY NAME
-SELECT CASE WHEN ranks < 2 OR NOT replicated THEN 'weights of one rank or of no replicated model were looked at' ELSE 'steps are not counted from the start of the training on all ranks' END AS unknown
+SELECT CASE WHEN ranks < 2 OR NOT replicated THEN 'weights of only one rank, or of no replicated model, were sampled' ELSE 'steps are not counted from the start of training on all ranks' END AS unknown
 FROM weights WHERE NOT replicated OR NOT from_start OR ranks < 2

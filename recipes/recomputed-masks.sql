@@ -4,22 +4,22 @@
 -- order = 213
 -- scope = "rank"
 -- needs = "dropout inside activation checkpoints on the CPU, on a sampled step"
--- what = "activation checkpointing does not restore the random state: dropout {place} draws another mask when its forward is computed again, so the gradients are not those of the loss"
+-- what = "activation checkpointing does not restore the random state: dropout {place} draws another mask when its forward is recomputed, so the gradients are not those of the loss"
 -- why = [
 --   "in {n} of {looks} sampled steps, from step {step} on, {calls} calls compared",
---   "checkpoint(…, preserve_rng_state=True), which is the default, draws the same mask",
+--   "checkpoint(…, preserve_rng_state=True), the default, reuses the same mask",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, place, calls, drawn FROM python.random_states WHERE reason = 'recomputed' ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "none known: the mask of the loss and that of its gradient must be the same"
+-- false_positives = "none known: loss and gradient must use the same mask"
 -- explains = ["slow-decrease", "plateau", "oscillation"]
 -- [parameters.least]
 -- value = 2
 -- unit = "sampled steps, or calls in one"
--- source = "ours: the state is exactly the same, or it was not restored"
+-- source = "ours: the random state is either exactly equal or was not restored"
 WITH looks AS (
     SELECT * FROM python.random_states WHERE reason = 'recomputed' ORDER BY t_ns DESC LIMIT 16
 ), counted AS (

@@ -1,29 +1,29 @@
--- title = "computed several times over"
+-- title = "modules are recomputed several times"
 -- severity = "notice"
 -- symptoms = ["slow"]
 -- order = 527
 -- scope = "rank"
--- needs = "module calls of two forwards and their backwards on sampled steps, with an activation checkpoint"
--- what = "backward computes {modules} of {all_modules} modules {times:.0f} times again: activation checkpoints are nested, one inside the other"
+-- needs = "module calls of two forwards and their backwards, from sampled steps, with activation checkpointing"
+-- what = "backward recomputes {modules} of {all_modules} modules {times:.0f} times: activation checkpoints are nested"
 -- why = [
---   "{example} runs once in a forward and {times:.0f} times in its backward, each time that was looked at ({passes})",
---   "an activation checkpoint computes its part once more; inside another one it does so in each of their passes",
---   "checkpoint the blocks or the whole, and not both (a setting of the model and one of the trainer, or of the framework)",
+--   "{example} runs once in a forward and {times:.0f} times in its backward, in all {passes} sampled passes",
+--   "an activation checkpoint recomputes its part once; inside another checkpoint, that happens in each recomputation",
+--   "checkpoint either the blocks or the whole model, not both (look for one setting in the model and one in the trainer or framework)",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT module, recompute, COUNT(*) AS calls, COUNT(DISTINCT step) AS steps, SUM(duration) AS seconds FROM python.torch_trace WHERE stage = 'forward' GROUP BY ALL ORDER BY calls DESC LIMIT 20\"",
 --   "probe {endpoint} backtrace",
 -- ]
--- false_positives = "checkpoints within checkpoints on purpose, where even the inputs of all blocks do not fit into the memory"
+-- false_positives = "nested checkpoints on purpose, when even the inputs of all blocks do not fit into memory"
 -- explains = ["low-mfu", "slow-module"]
 -- [parameters.passes]
 -- value = 2
--- unit = "backwards looked at"
--- source = "ours: the structure is the same in each step"
+-- unit = "sampled backwards"
+-- source = "ours: every step has the same structure"
 -- [parameters.times]
 -- value = 2
--- unit = "recomputations for each call"
--- source = "ours: a checkpoint makes one, and one inside another makes two"
+-- unit = "recomputations per call"
+-- source = "ours: one checkpoint causes one recomputation, a nested one causes two"
 WITH calls AS (
     SELECT step, micro_step, module, COUNT(*) FILTER (NOT recompute) AS forwards, COUNT(*) FILTER (recompute) AS again FROM python.torch_trace WHERE stage = 'forward' AND module IS NOT NULL GROUP BY ALL
 ), modules AS (

@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 214
 -- scope = "job"
--- needs = "hashes of the weights of every rank at the same steps, of a model in DistributedDataParallel, and of what is trained beside it"
+-- needs = "weight hashes of every rank at the same steps, for a DistributedDataParallel model and modules trained beside it"
 -- what = "the replicas differ: after step {step} the ranks hold {kinds} different sets of weights of {model}{because}"
 -- why = [
 --   "their weights differ at {differ} of {looked} sampled steps of all {ranks} ranks; the first one sampled was step {first}",
@@ -16,11 +16,11 @@
 --   "probe {endpoint} query \"SELECT step, rank, weights_hash, gradients_hash FROM python.weights WHERE replicated ORDER BY step DESC, rank LIMIT 16\"",
 --   "probe {endpoint} query \"SELECT step, rank, lr FROM python.steps ORDER BY step DESC, rank LIMIT 8\"",
 -- ]
--- false_positives = "ranks that train alone for some steps and are averaged then (local SGD)"
+-- false_positives = "ranks that train independently for some steps and are then averaged (local SGD)"
 -- [parameters.least]
 -- value = 2
--- unit = "steps looked at"
--- source = "ours: one moment could be caught between two writes"
+-- unit = "sampled steps"
+-- source = "ours: a single sample could fall between two writes"
 WITH rows AS (
     SELECT DISTINCT ON (step, rank, number) replicated, step, rank, number, model, weights_hash, gradients_hash, backward_hash, weights_rms FROM python.weights
     WHERE from_start AND optimizer IS NOT NULL AND (replicated OR EXISTS (SELECT 1 FROM python.weights w WHERE w.replicated))
@@ -38,15 +38,15 @@ WITH rows AS (
     SELECT step, COUNT(DISTINCT lr) AS kinds, array_to_string(list(format('{:.6g} (rank {})', lr, rank) ORDER BY rank)[:8], ', ') AS rates FROM python.steps WHERE lr IS NOT NULL GROUP BY step
 )
 SELECT NULL AS unknown, c.step, c.first, c.looked, c.differ, c.gradients, CASE WHEN c.made_looked > 0 THEN c.made END AS made, c.made_looked, c.ranks, b.kinds, b.model, b.model AS subject, b.sizes, CASE WHEN r.kinds > 1 THEN r.rates END AS rates,
-    CASE WHEN NOT b.replicated THEN ': it is outside of DistributedDataParallel, so nothing averages its gradients'
+    CASE WHEN NOT b.replicated THEN ': it is outside DistributedDataParallel, so nothing averages its gradients'
         WHEN r.kinds > 1 THEN ': each rank has another learning rate'
         WHEN b.made > 1 THEN ': their gradients differ after backward and are not averaged (the forward goes past DistributedDataParallel, or every backward runs under no_sync)'
-        WHEN b.gradients > 1 AND b.made = 1 THEN ': their gradients are averaged, and then changed before the step on some ranks only (a clip or a scale that not all ranks apply)'
-        WHEN b.gradients > 1 THEN ': their gradients differ at the step; whether they are not averaged or were changed after that was not seen'
-        WHEN c.step = c.first THEN ': they differ from the first step looked at, with equal gradients or none to compare (initialised after DistributedDataParallel had sent the weights?)'
+        WHEN b.gradients > 1 AND b.made = 1 THEN ': their gradients are averaged, and then changed before the step on some ranks only (clipping or scaling that not all ranks apply)'
+        WHEN b.gradients > 1 THEN ': their gradients differ at the optimizer step; whether they were not averaged, or changed afterwards, is not known'
+        WHEN c.step = c.first THEN ': they differ from the first sampled step on, with equal gradients or none to compare (initialized after DistributedDataParallel had broadcast the weights?)'
         ELSE '' END AS because
 FROM counted c JOIN by_step b ON b.step = c.step AND b.number = c.number LEFT JOIN rates r ON r.step = c.step
 WHERE c.differ >= $least AND c.differ >= 0.9 * c.since
 UNION ALL BY NAME
-SELECT CASE WHEN (SELECT ranks FROM world) < 2 THEN 'weights of one rank or of no replicated model were looked at' ELSE 'too few steps at which all ranks were looked at' END AS unknown
+SELECT CASE WHEN (SELECT ranks FROM world) < 2 THEN 'weights of only one rank, or of no replicated model, were sampled' ELSE 'too few steps in which all ranks were sampled' END AS unknown
 WHERE COALESCE((SELECT MAX(looked) FROM counted), 0) < $least

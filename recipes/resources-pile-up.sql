@@ -3,7 +3,7 @@
 -- symptoms = ["memory", "slow"]
 -- order = 222
 -- scope = "rank"
--- needs = "twenty samples of the process, one a second"
+-- needs = "twenty samples of the process, one per second"
 -- what = "{fact}"
 -- why = [
 --   "{first:,.0f} at step {step}, {now:,.0f} at step {last}, in proportion to the steps (correlation {r:.3f}, {n} samples)",
@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, open_files, threads, children FROM process.memory ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} backtrace",
 -- ]
--- false_positives = "pools and caches that fill once: they stop growing; a data set that opens its files as they are first read, in its first epoch"
+-- false_positives = "pools and caches that fill once and then stop growing; a data set that opens its files on first read, in the first epoch"
 -- explains = ["host-memory-growth"]
 -- [parameters.least]
 -- value = 20
@@ -22,12 +22,12 @@
 -- source = "ours"
 -- [parameters.more]
 -- value = 32
--- unit = "more than at first"
--- source = "ours: pools of threads and the workers of loaders are fewer, and appear at once"
+-- unit = "increase since the first sample"
+-- source = "ours: thread pools and loader workers are fewer, and start at the same time"
 -- [parameters.r]
 -- value = 0.97
 -- unit = "correlation"
--- source = "ours: what is never closed grows by the same in each step"
+-- source = "ours: unclosed resources grow by the same number in each step"
 WITH samples AS (
     SELECT m.step, m.t_ns, UNNEST(['open files', 'threads', 'child processes']) AS what, UNNEST([open_files, threads, children]) AS held FROM process.memory m WHERE step >= 2
 ), ordered AS (
@@ -41,8 +41,8 @@ WITH samples AS (
 )
 SELECT NULL AS unknown, what AS subject, grown.*, format('{} pile up: {} now, {:.2f} more with each step, and none is ever {}', what, now, (now - first) / GREATEST(1, last - step), CASE what WHEN 'open files' THEN 'closed' WHEN 'threads' THEN 'ended' ELSE 'waited for' END) AS fact,
     CASE WHEN what = 'open files' AND most > 0 AND now > first THEN format('the limit is {:,.0f}: it is reached in about {:,.0f} steps', most, GREATEST(0, (most - now) * (last - step) / (now - first))) END AS "limit",
-    CASE what WHEN 'open files' THEN 'close what is opened in each step (with open(...) as file), also what libraries open; tensors that are shared between processes keep a file each'
-        WHEN 'threads' THEN 'start a thread, an executor or a writer once, before the loop, or end it (join, shutdown, close)' ELSE 'wait for what is started (subprocess.run, or Popen.wait), or the system keeps an entry of each' END AS hint
+    CASE what WHEN 'open files' THEN 'close what each step opens (with open(...) as file), including files opened by libraries; each tensor shared between processes keeps a file open'
+        WHEN 'threads' THEN 'start a thread, an executor or a writer once, before the loop, or end it (join, shutdown, close)' ELSE 'wait for each child process (subprocess.run, or Popen.wait); otherwise the system keeps an entry for each' END AS hint
 FROM grown, files WHERE n >= $least AND now >= first + $more AND now > 1.5 * first AND r >= $r AND now > third AND fell <= 0.1 * now
 UNION ALL BY NAME
 SELECT format('{} samples of the process, {} are needed', COALESCE(MAX(n), 0), $least) AS unknown FROM grown HAVING COALESCE(MAX(n), 0) < $least

@@ -3,7 +3,7 @@
 -- symptoms = ["loss"]
 -- order = 326
 -- scope = "rank"
--- needs = "a checkpoint that was loaded in this process before its first step"
+-- needs = "a checkpoint loaded in this process before its first step"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, lr, loss FROM python.steps ORDER BY step LIMIT 50\"",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "fine-tuning that takes only the weights of a checkpoint on purpose: `info` unless the schedule was loaded, too; a warm-up after a resumption on purpose"
+-- false_positives = "fine-tuning that loads only the weights of a checkpoint on purpose (`info` unless the schedule was loaded too); an intended warm-up after resuming"
 -- explains = ["loss-spike", "learning-rate-jump", "gradients-exploding", "divergence"]
 -- [parameters.rose]
 -- value = 1.5
@@ -27,7 +27,7 @@
 -- [parameters.few]
 -- value = 0.1
 -- unit = "ratio of the names given"
--- source = "ours: a new head, or an encoder alone, leaves more than half; adapters are all there"
+-- source = "ours: with a new head, or an encoder alone, more than half of the names match; with adapters, all do"
 WITH facts AS (
     SELECT MAX(number) FILTER (name = 'checkpoint.optimizer') AS held, MAX(number) FILTER (name = 'checkpoint.scheduler') AS counted, MAX(value) FILTER (name = 'loaded.model') AS model,
         MAX(value) FILTER (name = 'loaded.optimizer') AS optimizer, MAX(number) FILTER (name = 'loaded.optimizer.lr') AS kept, MAX(value) FILTER (name = 'loaded.scheduler') AS scheduler, COUNT(*) AS n,
@@ -42,9 +42,9 @@ WITH facts AS (
     SELECT MEDIAN(loss) FILTER (i <= 10) AS loss_first, MEDIAN(loss) FILTER (i > k - 10) AS loss_now
     FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
 ), found AS (
-    SELECT 'nothing loaded' AS subject, CASE WHEN matched = 0 THEN format('nothing was loaded into {}: none of the {:.0f} names given to load_state_dict is one of its own', worst, given)
-            ELSE format('hardly anything was loaded into {}: {:.0f} of the {:.0f} names given to load_state_dict are its own', worst, matched, given) END AS fact,
-        format('{:.0f} unexpected keys and {:.0f} missing ones; strict=False hides that: the weights are those it was made with. Compare the names, a prefix such as `module.` may be there or lacking', given - matched, missing) AS evidence,
+    SELECT 'nothing loaded' AS subject, CASE WHEN matched = 0 THEN format('nothing was loaded into {}: none of the {:.0f} names passed to load_state_dict is one of its own', worst, given)
+            ELSE format('hardly anything was loaded into {}: {:.0f} of the {:.0f} names passed to load_state_dict are its own', worst, matched, given) END AS fact,
+        format('{:.0f} unexpected keys and {:.0f} missing ones; strict=False hides this: the weights are still the initial ones. Compare the names: a prefix such as `module.` may be missing or extra', given - matched, missing) AS evidence,
         CASE WHEN matched = 0 THEN 'alarm' ELSE 'notice' END AS severity
     FROM facts WHERE given >= 2 AND missing > 0 AND matched < $few * given
     UNION ALL BY NAME
@@ -53,11 +53,11 @@ WITH facts AS (
         CASE WHEN scheduler IS NOT NULL THEN 'notice' ELSE 'info' END AS severity
     FROM facts, made WHERE model IS NOT NULL AND held > 0 AND optimizer IS NULL AND NOT COALESCE(matched = 0, false)
     UNION ALL BY NAME
-    SELECT 'schedule' AS subject, format('the optimizer''s state was loaded from a checkpoint, but not that of the schedule: {} starts anew', class) AS fact,
+    SELECT 'schedule' AS subject, format('the optimizer''s state was loaded from a checkpoint, but not that of the schedule: {} starts from the beginning', class) AS fact,
         format('the file holds a schedule that had counted {:.0f}; load_state_dict of {} was not called before the first step', counted, class) AS evidence, 'notice' AS severity
     FROM facts, made WHERE optimizer IS NOT NULL AND counted > 0 AND scheduler IS NULL AND class IS NOT NULL
     UNION ALL BY NAME
-    SELECT 'schedule' AS subject, 'the warm-up is run again: the optimizer''s state was loaded from a checkpoint, and the learning rate starts anew' AS fact,
+    SELECT 'schedule' AS subject, 'the warm-up is run again: the optimizer''s state was loaded from a checkpoint, and the learning rate starts from the beginning' AS fact,
         format('its rate was {:.3g} when it was saved; the first step used {:.3g}, and {:.3g} after {} steps', kept, first, later, steps) AS evidence, 'notice' AS severity
     FROM facts, made, rates WHERE optimizer IS NOT NULL AND scheduler IS NULL AND NOT (counted > 0 AND class IS NOT NULL) IS TRUE
         AND steps >= $steps AND first < 0.5 * kept AND falls = 0 AND later > $rose * first

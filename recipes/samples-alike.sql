@@ -3,37 +3,37 @@
 -- symptoms = ["loss", "data"]
 -- order = 129
 -- scope = "rank"
--- needs = "what the model was called with on a few steps"
+-- needs = "the model's inputs from a few sampled steps"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "input {name} of {module}, {shape} ({dtype}), on all of the last {n} steps looked at, from step {step} to {last}",
+--   "input {name} of {module}, {shape} ({dtype}), in all of the last {n} sampled steps, from step {step} to {last}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, name, shape, mean, alike_ratio, middle, middle_ratio FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} query \"SELECT step, function, classes, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "overfitting one sample on purpose; sequences that are nearly all one value by nature, such as sparse pixels"
+-- false_positives = "overfitting one sample on purpose; sequences that naturally consist almost entirely of one value, such as sparse pixels"
 -- explains = ["plateau", "oscillation", "loss-function"]
 -- [parameters.least]
 -- value = 5
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.one]
 -- value = 0.9
 -- unit = "ratio of the tokens"
--- source = "ours: the commonest token of a text is a tenth to a third of it (a space, a full stop)"
+-- source = "ours: the most frequent token of a text (a space, a full stop) makes up a tenth to a third of it"
 -- [parameters.classes]
 -- value = 24
 -- unit = "classes"
--- source = "ours: two or three classes are often unequal (background, no entity); a vocabulary is larger"
+-- source = "ours: two or three classes are often imbalanced (background, no entity); a vocabulary is larger"
 -- [parameters.elsewhere]
 -- value = 24
 -- unit = "samples"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.3
--- unit = "ratio of the inputs that came again"
+-- unit = "ratio of the repeated inputs"
 -- source = "ours: known data sets have less than 3 % duplicates with other labels"
 WITH newest AS (
     SELECT *, DENSE_RANK() OVER (PARTITION BY module ORDER BY step DESC) AS ago FROM python.model_inputs WHERE module <> 'batch' AND NOT COALESCE(gradless, false)
@@ -52,17 +52,17 @@ WITH newest AS (
 ), targets AS (
     SELECT MIN(top_ratio) AS top, MAX(classes) AS classes FROM (SELECT * FROM python.loss_functions WHERE function IN ('cross_entropy', 'nll_loss') ORDER BY step DESC LIMIT 6) HAVING COUNT(*) >= 3
 )
-SELECT NULL AS unknown, module AS subject, alike.*, 'all samples of a batch are the same: the model is given one sample as often as the batch is long' AS fact,
-    'nothing tells the samples apart, so the model can only learn what their targets have in common: look at how a sample is found by its index, and at what makes the batch' AS evidence
+SELECT NULL AS unknown, module AS subject, alike.*, 'all samples of a batch are the same: each batch repeats one sample' AS fact,
+    'nothing tells the samples apart, so the model can only learn what their targets have in common: check how the data set looks up a sample by index, and how the batch is collated' AS evidence
 FROM alike
 UNION ALL BY NAME
-SELECT NULL AS unknown, module || ' ' || name AS subject, tokens.*, format('nearly all tokens are one: {:.0f} % of the input are {:.0f}, and {:.0f} % of the targets are of one class', 100 * ratio, token, 100 * top) AS fact,
-    format('the model tells {} classes apart; a vocabulary that does not fit the text gives the number for unknown to nearly all of it', classes) AS evidence
+SELECT NULL AS unknown, module || ' ' || name AS subject, tokens.*, format('nearly all tokens are the same: {:.0f} % of the input are {:.0f}, and {:.0f} % of the targets are of one class', 100 * ratio, token, 100 * top) AS fact,
+    format('the model has {} classes; a vocabulary that does not fit the text maps nearly all of it to the unknown token', classes) AS evidence
 FROM tokens, targets WHERE least_ratio >= $one AND top >= $one AND classes >= $classes
 UNION ALL BY NAME
 SELECT NULL AS unknown, module || ' ' || name AS subject, same.*, CASE WHEN pictures THEN 'notice' ELSE 'info' END AS severity,
-    format('different samples reach the model as the same input: {:.0f} % of {} inputs that came again were another sample of the data set, with another label', 100 * elsewhere / again, again) AS fact,
-    'inputs are compared bit by bit, samples by their index: what tells them apart is lost on the way (rounded, clipped, masked), or the data set has them twice with two labels' AS evidence
+    format('different samples reach the model as the same input: {:.0f} % of {} repeated inputs were another sample of the data set, with another label', 100 * elsewhere / again, again) AS fact,
+    'inputs are compared bitwise, samples by index: what tells them apart is lost in preprocessing (rounded, clipped, masked), or the data set contains them twice with different labels' AS evidence
 FROM same WHERE elsewhere >= $elsewhere AND elsewhere >= $share * again
 UNION ALL BY NAME
-SELECT format('the inputs were looked at on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM newest HAVING COUNT(DISTINCT step) < $least
+SELECT format('the inputs were sampled in {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM newest HAVING COUNT(DISTINCT step) < $least

@@ -8,7 +8,7 @@
 -- what = "{saturated:.0%} of {module}'s outputs are saturated: within 1 % of their bounds, where the gradient vanishes"
 -- why = [
 --   "{class}, shape {shape}: at least {saturated:.0%} in each of the last {n} sampled calls (from step {step})",
---   "its output: mean {mean:.2g}, deviation {std:.2g}, from {min:.3g} to {max:.3g}",
+--   "output: mean {mean:.2g}, deviation {std:.2g}, from {min:.3g} to {max:.3g}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, saturated_ratio, mean, std FROM python.activations WHERE saturated_ratio IS NOT NULL ORDER BY t_ns DESC LIMIT 20\"",
@@ -22,7 +22,7 @@
 -- source = "SageMaker Debugger's SaturatedActivation: half of a layer"
 -- [parameters.least]
 -- value = 3
--- unit = "calls looked at"
+-- unit = "sampled calls"
 -- source = "ours"
 WITH seen AS (
     SELECT *, ROW_NUMBER() OVER (PARTITION BY module ORDER BY t_ns DESC, step DESC) AS ago, MAX(place) OVER (PARTITION BY step, micro_step) AS last_place

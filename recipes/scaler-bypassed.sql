@@ -3,8 +3,8 @@
 -- symptoms = ["gradients", "loss", "nan"]
 -- order = 212
 -- scope = "rank"
--- needs = "a GradScaler that scaled a loss, and the gradients of a few sampled steps or clipped steps"
--- what = "the optimizer steps past the GradScaler: the loss is scaled, but scaler.step() is never called, and each update is made with gradients that still have its factor"
+-- needs = "a GradScaler that scaled a loss, and gradients from a few sampled or clipped steps"
+-- what = "the optimizer steps past the GradScaler: the loss is scaled, but scaler.step() is never called, and each update uses gradients that still contain its factor"
 -- why = [
 --   "{grown}",
 --   "{clipped}",
@@ -16,7 +16,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a program that unscales by itself in longer intervals than those looked at"
+-- false_positives = "a program that unscales by itself, at intervals longer than the sampled ones"
 -- explains = ["clipping", "gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "loss-spike", "divergence", "oscillation"]
 -- [parameters.least]
 -- value = 20
@@ -25,7 +25,7 @@
 -- [parameters.grown]
 -- value = 100.0
 -- unit = "times"
--- source = "ours: factors begin at 65,536 and settle above a thousand"
+-- source = "ours: factors start at 65,536 and settle above a thousand"
 WITH known AS (
     SELECT ARG_MAX(value, t_ns) AS stepped FROM probe.facts WHERE name = 'amp.scaler_stepped' HAVING COUNT(*) > 0
 ), sampled AS (
@@ -37,8 +37,8 @@ WITH known AS (
     SELECT COUNT(*) AS steps, MIN(step) AS began FROM python.steps
 )
 SELECT NULL AS unknown, COALESCE(step, first, began) AS step,
-    CASE WHEN grown > $grown THEN format('gradients are {:.0f} times larger at the step than the loss without its factor gives', grown) END AS grown,
-    CASE WHEN scaled > 0.9 * n AND n > 0 THEN format('{} of {} clips saw gradients that still had the factor', scaled, n) END AS clipped
+    CASE WHEN grown > $grown THEN format('gradients at the optimizer step are {:.0f} times larger than those of the unscaled loss', grown) END AS grown,
+    CASE WHEN scaled > 0.9 * n AND n > 0 THEN format('{} of {} clip calls got gradients that still contained the factor', scaled, n) END AS clipped
 FROM known, sampled, clips, used WHERE stepped = 'False' AND steps >= $least AND (COALESCE(grown > $grown AND looks >= 3, false) OR scaled > 0.9 * n AND n >= $least)
 UNION ALL BY NAME
 SELECT 'no GradScaler has scaled a loss' AS unknown WHERE NOT EXISTS (SELECT 1 FROM known)

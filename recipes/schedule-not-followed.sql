@@ -1,9 +1,9 @@
--- title = "schedule without effect"
+-- title = "schedule has no effect"
 -- severity = "notice"
 -- symptoms = ["loss"]
 -- order = 327
 -- scope = "rank"
--- needs = "a learning-rate scheduler, looked at a few times, and the learning rate of each step"
+-- needs = "a few samples of a learning-rate scheduler, and the learning rate of each step"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
@@ -13,20 +13,20 @@
 --   "probe {endpoint} query \"SELECT step, scheduler, optimizer, leads, last_step, count, lr FROM python.schedulers ORDER BY step DESC LIMIT 12\"",
 --   "probe {endpoint} query \"SELECT step, lr FROM python.steps ORDER BY step DESC LIMIT 12\"",
 -- ]
--- false_positives = "an optimizer of a later stage, whose schedule already counts; a warm-up by hand over what a scheduler sets: `info` as long as the rate that is used varies"
+-- false_positives = "the optimizer of a later stage, whose schedule already counts; a manual warm-up on top of a scheduler (`info` as long as the effective rate varies)"
 -- explains = ["learning-rate-flat", "learning-rate-too-high", "learning-rate-too-low", "slow-decrease", "plateau", "oscillation"]
 -- [parameters.least]
 -- value = 3
--- unit = "looks"
+-- unit = "samples"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.3
--- unit = "ratio of the looks"
--- source = "ours: a rate that is set once an epoch is the scheduler's own from each of its steps on until then"
+-- unit = "ratio of the samples"
+-- source = "ours: if code overwrites the rate once per epoch, the scheduler's rate is in effect in between"
 -- [parameters.silent]
 -- value = 100
 -- unit = "steps"
--- source = "ours: an optimizer that steps more rarely is not idle for that"
+-- source = "ours: an optimizer that steps rarely is not necessarily idle"
 WITH looks AS (
     SELECT * FROM python.schedulers WHERE metric IS NULL
 ), elsewhere AS (
@@ -35,10 +35,10 @@ WITH looks AS (
     FROM looks WHERE leads IS NOT NULL AND step >= COALESCE((SELECT MAX(step) FROM looks WHERE leads), 0) GROUP BY scheduler, number
 ), gone AS (
     SELECT 'elsewhere' AS subject, CASE WHEN same THEN 'notice' ELSE 'info' END AS severity,
-        format('the schedule does not reach the optimizer that steps: {} was made for another {} and drives a rate that nobody uses', scheduler, optimizer) AS fact,
+        format('the schedule does not reach the optimizer that steps: {} was made for another {} and drives a rate that no step uses', scheduler, optimizer) AS fact,
         format('it counted from {} to {} and set its rate from {:.3g} to {:.3g}, while its optimizer {}{}', first_count, last_count, first_lr, last_lr,
             CASE WHEN stepped IS NULL THEN 'never stepped' ELSE format('has not stepped since step {}', stepped) END,
-            CASE WHEN same THEN '; another optimizer holds the same parameters and steps instead: make the scheduler after the optimizer, from the one that steps' ELSE '' END) AS evidence,
+            CASE WHEN same THEN '; another optimizer holds the same parameters and steps instead: create the scheduler after the optimizer, for the one that steps' ELSE '' END) AS evidence,
         n, step, last
     FROM elsewhere e WHERE NOT led AND n >= 2 AND last_count > GREATEST(first_count, 1) AND last - COALESCE(stepped, step) >= $silent
         AND NOT EXISTS (SELECT 1 FROM looks WHERE leads)
@@ -68,4 +68,4 @@ SELECT NULL AS unknown, * FROM gone
 UNION ALL BY NAME
 SELECT NULL AS unknown, * FROM overwritten
 UNION ALL BY NAME
-SELECT 'no scheduler was looked at' AS unknown WHERE NOT EXISTS (SELECT 1 FROM python.schedulers)
+SELECT 'no scheduler was sampled' AS unknown WHERE NOT EXISTS (SELECT 1 FROM python.schedulers)

@@ -3,31 +3,31 @@
 -- symptoms = ["loss"]
 -- order = 324
 -- scope = "rank"
--- needs = "a learning-rate scheduler that counts its calls, looked at a few times"
+-- needs = "a few samples of a learning-rate scheduler that counts its calls"
 -- what = "the schedule is stepped {times:.0f} times for each optimizer step: {scheduler} counted {counted:,} in {steps:,} steps{cause}"
 -- why = [
---   "{times:.2f} counts for each step, the same in each quarter of {n:.0f} looks from step {step} to {last} (at least {least_times:.2f}, at most {most_times:.2f})",
+--   "{times:.2f} counts for each step, the same in each quarter of {n:.0f} samples from step {step} to {last} (at least {least_times:.2f}, at most {most_times:.2f})",
 --   "{lengths}",
---   "a schedule whose lengths are counted in updates is stepped once after each optimizer step; stepped more often, its warm-up and decay are over {times:.0f} times too early",
+--   "a schedule with lengths in optimizer steps must be stepped once after each optimizer step; here its warm-up and decay end {times:.0f} times too early",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, scheduler, optimizer, count, lr, length FROM python.schedulers ORDER BY step DESC LIMIT 12\"",
 --   "probe {endpoint} query \"SELECT step, micro_steps, lr FROM python.steps ORDER BY step DESC LIMIT 12\"",
 -- ]
--- false_positives = "a schedule whose lengths are counted in batches on purpose: `info` in gradient accumulation, where its length is one of whole passes or not known; Accelerate, which steps a schedule once for each process by design (`info`)"
+-- false_positives = "a schedule with lengths in batches on purpose (`info` with gradient accumulation, if its length is a whole number of passes or unknown); Accelerate, which steps a schedule once per process by design (`info`)"
 -- explains = ["learning-rate-too-low", "learning-rate-zero", "slow-decrease", "plateau", "schedule"]
 -- [parameters.least]
 -- value = 8
--- unit = "looks"
+-- unit = "samples"
 -- source = "ours"
 -- [parameters.part]
 -- value = 8
 -- unit = "steps"
--- source = "ours: a quarter of the looks; in fewer steps one count more or less is a tenth"
+-- source = "ours: for a quarter of the samples; over fewer steps, an error of one count is more than a tenth"
 -- [parameters.even]
 -- value = 0.1
 -- unit = "ratio"
--- source = "ours: a look may fall between a step and its schedule's; an even pace is a whole number of counts for each step"
+-- source = "ours: a sample may fall between an optimizer step and its scheduler step; a steady pace is a whole number of counts per step"
 -- [parameters.steps]
 -- value = 50
 -- unit = "steps"
@@ -52,8 +52,8 @@ WITH looks AS (
 )
 SELECT NULL AS unknown, scheduler AS subject, judged.*,
     CASE WHEN times = micro THEN format(', once for each of its {:.0f} micro-steps', micro) WHEN times = ranks THEN format(', once for each of {} ranks', ranks) ELSE '' END AS cause,
-    CASE WHEN length IS NOT NULL AND length < 4611686018427387904 THEN format('it is {:,} counts long, which it reaches after {:,.0f} optimizer steps', length, length / times) ELSE 'it does not tell its length' END AS lengths,
+    CASE WHEN length IS NOT NULL AND length < 4611686018427387904 THEN format('it is {:,} counts long, which it reaches after {:,.0f} optimizer steps', length, length / times) ELSE 'its length is unknown' END AS lengths,
     CASE WHEN accelerate OR several OR times = micro AND (length IS NULL OR COALESCE(length % batches = 0, true)) THEN 'info' ELSE 'notice' END AS severity
 FROM judged, micro, around, passes
 UNION ALL BY NAME
-SELECT 'no scheduler was looked at often enough' AS unknown WHERE NOT EXISTS (SELECT 1 FROM looks WHERE seen >= $least)
+SELECT 'no scheduler was sampled often enough' AS unknown WHERE NOT EXISTS (SELECT 1 FROM looks WHERE seen >= $least)

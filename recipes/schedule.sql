@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, lr FROM python.steps WHERE step % 10 = 0 ORDER BY step\"",
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name LIKE 'scheduler%'\"",
 -- ]
--- false_positives = "a scheduler that is stepped once per epoch on purpose, in a training of more than 500 epochs; a training of less than one epoch whose rate has its own end long before; a warm-up over millions of steps on purpose"
+-- false_positives = "a scheduler stepped once per epoch on purpose, in a run of more than 500 epochs; a run of less than one epoch whose schedule ends long before on purpose; a warm-up over millions of steps on purpose"
 -- explains = ["learning-rate-too-low", "learning-rate-zero", "slow-decrease", "plateau"]
 -- [parameters.ended]
 -- value = 0.01
@@ -30,15 +30,15 @@
 -- [parameters.warming]
 -- value = 200
 -- unit = "steps"
--- source = "ours: `info`, as nobody can tell a long warm-up from one that is too long where its end is not known"
+-- source = "ours: `info`, because without a known end, a long warm-up cannot be distinguished from one that is too long"
 -- [parameters.longest]
 -- value = 50000
 -- unit = "steps"
--- source = "practice: warm-ups last 100 to 10,000 steps; a straight rise tells its length as soon as it is seen to be straight"
+-- source = "practice: warm-ups last 100 to 10,000 steps; a linear rise reveals its length as soon as it is seen to be linear"
 -- [parameters.epochs]
 -- value = 500
 -- unit = "counts"
--- source = "practice: trainings last 1 to 300 epochs; a schedule that is longer counts steps"
+-- source = "practice: runs last 1 to 300 epochs; a schedule that is longer counts steps"
 -- [parameters.warm_epochs]
 -- value = 50
 -- unit = "epochs"
@@ -76,7 +76,7 @@ WITH seen AS (
 ), planned AS (
     SELECT MIN(number) AS epochs FROM probe.facts WHERE kind = 'hyperparameter' AND number >= 1 AND regexp_matches(name, '(^|[.])(epochs|num_epochs|max_epochs|n_epochs|num_train_epochs)$')
 ), facts AS (
-    SELECT 'too long' AS subject, 'info' AS severity, format('the schedule does not reach its end: {} is {} counts long, and the training ends after {:.0f} epochs', made, length, epochs) AS fact,
+    SELECT 'too long' AS subject, 'info' AS severity, format('the schedule does not reach its end: {} is {} counts long, but the training ends after {:.0f} epochs', made, length, epochs) AS fact,
         format('it is stepped once per epoch: it has counted {} in {} steps', counted, steps) AS evidence, rates.step, last, lr, highest, peak
     FROM rarely, planned, rates WHERE length < $epochs AND length > 2 * epochs AND made <> 'StepLR'
     UNION ALL BY NAME
@@ -88,13 +88,13 @@ WITH seen AS (
     FROM rarely, rates WHERE COALESCE(length >= $epochs, false) OR COALESCE(warming >= $warm_epochs AND to_lr < 0.5 * base, false)
     UNION ALL BY NAME
     SELECT 'ended' AS subject, 'notice' AS severity, format('the schedule is over before the first epoch is: the rate fell to {:.2g} of its highest by step {}', lr / highest, ended.step) AS fact,
-        format('step {} is batch {} of the first pass over {}, and the training went on: a schedule counted in epochs is stepped for each batch', ended.step, place, loader) AS evidence,
+        format('step {} is batch {} of the first pass over {}, and training went on: a schedule counted in epochs is stepped once per batch', ended.step, place, loader) AS evidence,
         ended.step AS step, last, lr, highest, peak
     FROM rates, ended, epoch WHERE ended.step IS NOT NULL AND epoch.epoch = 0 AND last - ended.step >= GREATEST($least, $after * (ended.step - rates.step))
         AND falls > 0 AND NOT EXISTS (SELECT 1 FROM probe.actions WHERE action = 'lr')
     UNION ALL BY NAME
     SELECT 'circles' AS subject, 'notice' AS severity, format('the learning rate swings up and down: {} rises again after {} steps of falling, since T_max is {:.0f}', class, t_max, t_max) AS fact,
-        format('it has turned upwards {} times in {} steps: a cosine rises again beyond T_max, which counts calls of scheduler.step(), here for each batch', turns, n) AS evidence,
+        format('it turned upwards {} times in {} steps: a cosine rises again after T_max calls of scheduler.step(), which is called here for each batch', turns, n) AS evidence,
         turns.step AS step, last, lr, highest, peak
     FROM rates, turns, scheduler WHERE class = 'CosineAnnealingLR' AND t_max > 0 AND turns >= 2 AND last - rates.step > 2 * t_max
     UNION ALL BY NAME
@@ -102,7 +102,7 @@ WITH seen AS (
         CASE WHEN long THEN format('the warm-up is too long: after {} steps the rate is {:.2g}, {:.2g} of the {:.2g} it rises to', n, lr, lr / base, base)
             ELSE format('the warm-up is not over: the learning rate still rises after {} steps, {:.2g} now', n, lr) END AS fact,
         CASE WHEN long THEN format('at this pace it takes {:.0f} steps; warm-ups are counted in steps, not in samples', (last + 1) * base / lr)
-            ELSE format('it has risen on {} steps and fallen on none, by {:.2g} a step', rises, (lr - first) / (last - step)) END AS evidence,
+            ELSE format('it rose in {} steps and fell in none, by {:.2g} per step', rises, (lr - first) / (last - step)) END AS evidence,
         step, last, lr, highest, peak
     FROM (SELECT *, COALESCE(class IS NOT NULL AND (last + 1) * base / lr > $longest AND straight, false) AS long FROM rates, scheduler, line)
     WHERE step <= 2 AND falls = 0 AND rises > 0.9 * (n - 1) AND lr > 0 AND (n >= $warming OR long AND n >= $least)

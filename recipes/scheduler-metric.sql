@@ -6,7 +6,7 @@
 -- needs = "a ReduceLROnPlateau that was stepped a few times with a number"
 -- what = "the learning rate was cut {cuts} times although the model improves: ReduceLROnPlateau has mode {mode}, but is given {argument}, which {moves} as the model improves"
 -- why = [
---   "the metric went from {first:.4g} to {newest:.4g} in {n} calls, and its best in mode {mode} is that of call {best}",
+--   "the metric went from {first:.4g} to {newest:.4g} in {n} calls, and its best in mode {mode} was call {best}",
 --   "learning rate {first_lr:.3g} at first, {lr:.3g} now; the training loss went from {loss_before:.4g} to {loss_after:.4g} meanwhile",
 --   "{doubt}",
 -- ]
@@ -26,7 +26,7 @@
 -- [parameters.worse]
 -- value = "(loss|err|error|nll|ppl|perplexity|mse|mae|rmse|wer|cer|fid|bpc|bpb|distance|dist)([^a-z]|$)"
 -- unit = "regular expression"
--- source = "practice: figures that fall as a model improves"
+-- source = "practice: metrics that fall as a model improves"
 WITH calls AS (
     SELECT *, ROW_NUMBER() OVER (PARTITION BY number ORDER BY t_ns) AS place, LAG(lr) OVER (PARTITION BY number ORDER BY t_ns) AS before
     FROM python.schedulers WHERE metric IS NOT NULL AND isfinite(metric) AND mode IN ('min', 'max')
@@ -47,7 +47,7 @@ WITH calls AS (
 )
 SELECT NULL AS unknown, mode, COALESCE(argument, 'a metric') AS argument, argument AS subject, moves, n, step, first, newest, best, cuts, first_lr, lr, loss_before, loss_after,
     CASE WHEN contrary THEN 'notice' ELSE 'info' END AS severity,
-    CASE WHEN NOT contrary THEN 'what the metric is cannot be read from the source: a validation loss that rises from the start would look the same' END AS doubt
+    CASE WHEN NOT contrary THEN 'the source does not show what the metric is: a validation loss that rises from the start would look the same' END AS doubt
 FROM sides LEFT JOIN losses USING (number)
 WHERE n >= $least AND cuts >= 1 AND away AND NOT fitting AND (contrary OR best <= 2 AND ABS(trend) > 0.7 AND loss_after < loss_before)
 UNION ALL BY NAME

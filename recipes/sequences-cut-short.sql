@@ -3,10 +3,10 @@
 -- symptoms = ["loss", "data"]
 -- order = 128
 -- scope = "rank"
--- needs = "token numbers [N, T] that the model was called with, and gradients of its table of positions on a few steps"
+-- needs = "token-id inputs [N, T] of the model, and gradients of its position embedding, from a few sampled steps"
 -- what = "every sequence is exactly {length} tokens long, and the model has {rows} positions: sequences are cut off after {length}"
 -- why = [
---   "input {name} of {module}: the length is {length} in all of {looks} batches looked at, from step {step} to {last}",
+--   "input {name} of {module}: the length is {length} in all {looks} sampled batches, from step {step} to {last}",
 --   "of the {rows} rows of {param} only the first {length} get a gradient, in all {grads} of the sampled steps: the others are never read",
 --   "{evidence}",
 -- ]
@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, name, shape, padding_ratio FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} query \"SELECT step, param, zero_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 6\"",
 -- ]
--- false_positives = "short blocks on purpose, for a first phase of the training or to save memory (`info` above {few} tokens)"
+-- false_positives = "short blocks on purpose, for a first training phase or to save memory (`info` above {few} tokens)"
 -- explains = ["layer-not-learning", "gradients-vanishing"]
 -- [parameters.looks]
 -- value = 10
@@ -31,7 +31,7 @@
 -- [parameters.few]
 -- value = 16
 -- unit = "tokens"
--- source = "ours: hardly a sentence"
+-- source = "ours: barely a sentence"
 WITH given AS (
     SELECT module, name, step, CAST(shape AS BIGINT[]) AS sizes FROM python.model_inputs
     WHERE module <> 'batch' AND NOT COALESCE(gradless, false) AND dtype IN ('int64', 'int32') AND shape IS NOT NULL AND len(CAST(shape AS BIGINT[])) = 2 AND max > 1
@@ -44,10 +44,10 @@ WITH given AS (
     SELECT param, COUNT(*) AS grads, MIN(zero_ratio) AS least, MAX(zero_ratio) AS most FROM python.gradients WHERE zero_ratio IS NOT NULL AND norm > 0 GROUP BY param
 )
 SELECT NULL AS unknown, param AS subject, module, name, looks, step, last, length, param, rows, grads, CASE WHEN length <= $few THEN 'notice' ELSE 'info' END AS severity,
-    format('text has no such length by nature, and none of these batches was shorter: look for a slice, a max_length or truncation with {}', length) AS evidence
+    format('text does not naturally have one fixed length, and none of these batches was shorter: look for a slice, a max_length or truncation with {}', length) AS evidence
 FROM inputs, tables JOIN used USING (param)
 -- A table whose gradient is zero in all rows but as many as a sequence has places, each time, is one of positions.
 WHERE length > 1 AND length <= $share * rows AND grads >= $grads AND abs(least - (1 - length / rows)) < 0.5 / rows AND abs(most - (1 - length / rows)) < 0.5 / rows
 QUALIFY ROW_NUMBER() OVER (ORDER BY rows) = 1
 UNION ALL BY NAME
-SELECT format('token numbers were looked at on {} steps, {} are needed', COUNT(DISTINCT step), $looks) AS unknown FROM given HAVING COUNT(DISTINCT step) < $looks
+SELECT format('token ids were sampled in {} steps, {} are needed', COUNT(DISTINCT step), $looks) AS unknown FROM given HAVING COUNT(DISTINCT step) < $looks

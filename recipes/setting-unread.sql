@@ -1,4 +1,4 @@
--- title = "a setting that nothing reads"
+-- title = "an optimizer setting that nothing reads"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 143
@@ -13,12 +13,12 @@
 --   "probe {endpoint} query \"SELECT name, value, t_ns FROM probe.facts WHERE name LIKE '%.unread.%' ORDER BY t_ns\"",
 --   "probe {endpoint} lr",
 -- ]
--- false_positives = "a note of the program's own on its optimizer: `info` where a schedule changes what the steps use"
+-- false_positives = "a value that the program stores on its optimizer for itself (`info` if a schedule changes the rate in use)"
 -- explains = ["learning-rate-flat", "learning-rate-too-high", "learning-rate-too-low", "no-warm-up", "weight-decay", "oscillation", "divergence", "loss-spike", "plateau", "slow-decrease"]
 -- [parameters.apart]
 -- value = 0.01
 -- unit = "ratio"
--- source = "ours: rates that are equal but for rounding are the same"
+-- source = "ours: rates that differ only by rounding are equal"
 -- [parameters.least]
 -- value = 50
 -- unit = "steps"
@@ -40,11 +40,11 @@ WITH written AS (
 ), facts AS (
     SELECT *, CASE WHEN highest <= lowest * (1 + $apart) THEN 'notice' ELSE 'info' END AS severity,
         format('the learning rate is written to {}, which no step reads: it is {:.4g} there, and {}', target, number, CASE WHEN highest <= lowest * (1 + $apart) THEN format('{:.4g} in every step', highest) ELSE format('{:.4g} to {:.4g} in the steps', lowest, highest) END) AS fact,
-        format('{} steps used none within {:.0f} % of it{}', n, 100 * $apart, CASE WHEN kinds > 1 THEN format('; {} values were seen there: a schedule that has no effect', kinds) ELSE '' END) AS evidence
+        format('{} steps used no value within {:.0f} % of it{}', n, 100 * $apart, CASE WHEN kinds > 1 THEN format('; {} values were seen there: a schedule that has no effect', kinds) ELSE '' END) AS evidence
     FROM judged WHERE seen AND NOT EXISTS (SELECT 1 FROM python.steps s WHERE ABS(s.lr - number) <= $apart * number)
     UNION ALL BY NAME
     SELECT *, 'notice' AS severity, format('{} is written to {}, which no step reads: it is {} there, and {} in the steps', setting, target, value, used) AS fact,
-        CASE place WHEN 'defaults' THEN 'defaults count when a group is added, and not later' ELSE 'Python lets any name be written; torch has no setting of this one here' END AS evidence
+        CASE place WHEN 'defaults' THEN 'defaults apply only when a group is added, not later' ELSE 'Python allows any attribute name; torch has no setting of this name here' END AS evidence
     FROM judged WHERE NOT seen AND value <> used AND (setting <> 'lr' OR place <> 'defaults')
 )
 SELECT NULL AS unknown, target AS subject, fact, evidence, severity, setting, step FROM facts

@@ -6,12 +6,12 @@
 -- needs = "the list of parameters, recorded once the model and its optimizers are known"
 -- what = "{n} parameters are in {optimizers} optimizers, each of which steps them: {examples}"
 -- why = [
---   "{elements:,} elements; the gradient of one loss moves what another optimizer trains, or an update is made twice",
+--   "{elements:,} elements; the gradient of one loss changes what another optimizer trains, or an update is applied twice",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT param, optimizer, optimizers FROM python.parameters WHERE optimizers > 1 ORDER BY place\"",
 -- ]
--- false_positives = "a part that is trained by two losses in turn on purpose, such as the encoder of an adversarial autoencoder: probe cannot tell the two apart"
+-- false_positives = "a part trained by two losses in turn on purpose, such as the encoder of an adversarial autoencoder; probe cannot distinguish the two cases"
 -- explains = ["steps-and-backwards"]
 WITH latest AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(numel, t_ns) AS numel, ARG_MAX((optimizers, 0), t_ns)[1] AS optimizers, ARG_MAX(requires_grad, t_ns) AS requires_grad, MAX(step) AS step FROM python.parameters GROUP BY param

@@ -1,31 +1,31 @@
--- title = "the training sleeps"
+-- title = "the training thread sleeps"
 -- severity = "notice"
 -- symptoms = ["slow"]
 -- order = 524
 -- scope = "rank"
--- needs = "a dozen looks at the training thread, one a second, where the kernel tells what a thread waits in"
+-- needs = "a dozen samples of the training thread, one per second, on a kernel that shows what a thread waits in"
 -- what = "the training thread is asleep for {share:.0%} of the time: the program calls sleep in {frame}"
 -- why = [
---   "asleep on {asleep} of the last {n} looks, from step {step} to {last}: in a wait for a set time (nanosleep), not for data, a lock, a device or another process",
+--   "asleep in {asleep} of the last {n} samples, from step {step} to {last}: in a timed wait (nanosleep), not waiting for data, a lock, a device or another process",
 --   "a step takes {wall_ms:.1f} ms; the thread used the CPU for {cpu:.0%} of the time",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, phase, frame, asleep FROM python.stack_samples WHERE training ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} backtrace",
 -- ]
--- false_positives = "a loop that waits for others by sleeping until they are done (actors, a simulator, a limit of requests): then they are what is slow"
+-- false_positives = "a loop that waits for others by sleeping (actors, a simulator, a rate limit): then those are slow"
 -- explains = ["time-outside", "low-mfu", "slow-step", "throughput-drop", "input-bound"]
 -- [parameters.share]
 -- value = 0.25
--- unit = "ratio of the looks"
--- source = "ours: what is left of a pause between two checks, or of a back-off, is less"
+-- unit = "ratio of the samples"
+-- source = "ours: polling pauses and back-offs take less"
 -- [parameters.least]
 -- value = 12
--- unit = "looks"
+-- unit = "samples"
 -- source = "ours"
 -- [parameters.asleep]
 -- value = 5
--- unit = "looks"
+-- unit = "samples"
 -- source = "ours"
 WITH looks AS (
     SELECT * FROM python.stack_samples WHERE training AND asleep IS NOT NULL AND step >= 2 ORDER BY t_ns DESC LIMIT 120
@@ -39,4 +39,4 @@ WITH looks AS (
 SELECT NULL AS unknown, frame AS subject, counted.*, asleep / n AS share, frame, wall_ms FROM counted, places, usual
 WHERE n >= $least AND asleep >= $asleep AND asleep >= $share * n AND steps >= $asleep
 UNION ALL BY NAME
-SELECT format('{} looks at the training thread, {} are needed', n, $least) AS unknown FROM counted WHERE n < $least
+SELECT format('{} samples of the training thread, {} are needed', n, $least) AS unknown FROM counted WHERE n < $least

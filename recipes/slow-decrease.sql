@@ -14,7 +14,7 @@
 --   "probe {endpoint} diagnose gradients",
 --   "probe {endpoint} lr",
 -- ]
--- false_positives = "fine-tuning a model that is already good; a recording that began late in training"
+-- false_positives = "fine-tuning a model that is already good; a recording that started late in training"
 -- [parameters.drop]
 -- value = 0.05
 -- unit = "ratio"
@@ -22,11 +22,11 @@
 -- [parameters.steps]
 -- value = 500
 -- unit = "steps"
--- source = "ours: guides judge after 10 to 100, which a warm-up may take"
+-- source = "ours: guides judge after 10 to 100 steps, but a warm-up may take that long"
 -- [parameters.ratio]
 -- value = 1e-4
 -- unit = "update ratio"
--- source = "practice: 1e-3 to 1e-2 in the first thousand steps; ours: a tenth of that, below which the finding is worth a notice"
+-- source = "practice: 1e-3 to 1e-2 in the first thousand steps; ours: a tenth of that, below which the finding becomes a notice"
 WITH seen AS (
     SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n
     FROM python.steps WHERE isfinite(loss)

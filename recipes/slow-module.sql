@@ -16,12 +16,12 @@
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 --   "probe {endpoint} capture {module} -o slow.pt",
 -- ]
--- false_positives = "a module that does more work for some inputs; `info` where the machine has more to do since then, or the rest of the step became slower as well, or where the training waits for a CPU and fewer than eight slow steps were sampled: a call that had to wait looks slow"
+-- false_positives = "a module that does more work for some inputs; a call that had to wait for a CPU (`info` if the machine is busier since then, if the rest of the step also became slower, or if training waits for a CPU and fewer than eight slow steps were sampled)"
 -- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.6
 -- unit = "times"
--- source = "practice: step times within 10 % are healthy, twice is an alarm; single modules scatter more"
+-- source = "practice: step times within 10 % are healthy, twice is an alarm; single modules vary more"
 -- [parameters.share]
 -- value = 0.05
 -- unit = "ratio of the step"

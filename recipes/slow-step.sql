@@ -18,7 +18,7 @@
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "larger batches (`info`); another job on the same machine, which slows all phases alike (`info` below four times), or lets so many more threads want a CPU, the training wait so long for one, or takes so many CPUs from it, that this explains half of it (`info`)"
+-- false_positives = "larger batches (`info`); another job on the same machine that slows all phases equally (`info` below four times), or whose extra runnable threads, CPU waits or CPU use explain half of the slowdown (`info`)"
 -- explains = ["throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.3
@@ -39,7 +39,7 @@
 -- [parameters.lasts]
 -- value = 10.0
 -- unit = "s"
--- source = "ours: anything shorter may be other work on the machine"
+-- source = "ours: anything shorter may be due to other work on the machine"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"
@@ -47,7 +47,7 @@
 -- [parameters.starved]
 -- value = 0.5
 -- unit = "ratio of the time"
--- source = "ours: a thread that waits for a CPU for half of the time runs when others let it; only more CPU time in each step is the job's own doing then"
+-- source = "ours: a thread that waits for a CPU half of the time is slowed by others; then only more CPU time per step can be the job's own doing"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
 ), looks AS (

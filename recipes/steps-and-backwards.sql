@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 208
 -- scope = "rank"
--- needs = "steps of an optimizer, and for a part of the checks batches of a DataLoader"
+-- needs = "steps of an optimizer, and for some checks the batches of a DataLoader"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, micro_steps, loss, samples FROM python.steps ORDER BY step DESC LIMIT 20\"",
 --   "probe {endpoint} query \"SELECT step, loader, epoch, COUNT(*) FROM python.batches GROUP BY ALL ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a loss that is weighted by the inverse of a whole number, with a backward of its own for each part (`info`); an optimizer that is made to be stepped several times with one gradient; gradients over the whole data set on purpose"
+-- false_positives = "loss terms with weights 1/n and a separate backward each (`info`); an optimizer designed to be stepped several times with one gradient; full-batch gradients on purpose"
 -- explains = ["learning-rate-too-high", "learning-rate-too-low", "no-warm-up", "plateau", "slow-decrease", "oscillation"]
 -- [parameters.least]
 -- value = 20
@@ -22,7 +22,7 @@
 -- [parameters.share]
 -- value = 0.9
 -- unit = "ratio of the backwards"
--- source = "ours: what happens nearly every time is no accident of one"
+-- source = "ours: something that happens nearly every time is not an accident"
 -- [parameters.many]
 -- value = 8
 -- unit = "backwards per step"
@@ -54,7 +54,7 @@ SELECT NULL AS unknown, 'twice' AS subject, format('the optimizer''s step is cal
 FROM twice WHERE n >= $least AND made > 0 AND again >= $share * made
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'once' AS subject, format('the optimizer''s step is called once per epoch: {:.0f} backwards for one step', micro_steps) AS fact,
-    format('each step holds one pass over {} from its first batch to its last; step and zero_grad may stand outside of the loop over the batches', loader) AS evidence, n, step, last FROM once
+    format('each step covers one pass over {} from first to last batch; step and zero_grad may be outside the loop over the batches', loader) AS evidence, n, step, last FROM once
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'divided' AS subject, 'info' AS severity, format('each loss is divided by {}, but {} of them are accumulated for one step: the gradient is {:.2g} times that of their mean', divisor, micro_steps, micro_steps / divisor::DOUBLE) AS fact,
     format('in {} of {} steps, from the graphs of their losses; the number of micro-steps and the divisor may come from two settings', apart, n) AS evidence, n, step, last

@@ -1,34 +1,34 @@
--- title = "columns of the input that say nothing, or one value too much"
+-- title = "constant input columns, or one value far from all others"
 -- severity = "notice"
 -- symptoms = ["loss", "data"]
 -- order = 128
 -- scope = "rank"
--- needs = "inputs [N, F] of 2 to 64 columns that the model was called with on ten sampled steps"
+-- needs = "model inputs [N, F] of 2 to 64 columns, from ten sampled steps"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "input {name} of {module}, {shape} ({dtype}): {rows:,.0f} samples in {looks} looks, from step {step} to {last}",
+--   "input {name} of {module}, {shape} ({dtype}): {rows:,.0f} samples in {looks} sampled steps, from step {step} to {last}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, shape, rows_so_far, still_columns, still_column, apart_ratio, apart_share, apart_column FROM python.model_inputs WHERE rows_so_far IS NOT NULL ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a column of ones in the place of a bias (left out); categories that these data do not have, observations of a simulation (`info` without a DataLoader, and where half of the columns or more are constant); a value that stands apart by nature"
+-- false_positives = "a column of ones used as a bias (left out); categories that do not occur in these data, observations of a simulation (`info` without a DataLoader, or if at least half of the columns are constant); a naturally extreme value"
 -- explains = ["plateau", "slow-decrease", "output-constant"]
 -- [parameters.looks]
 -- value = 10
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.rows]
 -- value = 500
 -- unit = "samples"
--- source = "ours: what is rare has then been seen"
+-- source = "ours: enough for rare values to occur"
 -- [parameters.apart]
 -- value = 10.0
 -- unit = "times the range of all other values"
 -- source = "ours: -999 or 1e9 for a missing value; the largest of a thousand normal numbers is less than one range away"
 -- [parameters.often]
 -- value = 0.8
--- unit = "ratio of the looks"
+-- unit = "ratio of the sampled steps"
 -- source = "ours: a batch may hold fewer than two of them"
 WITH given AS (
     SELECT * FROM python.model_inputs WHERE rows_so_far IS NOT NULL AND isfinite(apart_ratio) QUALIFY ROW_NUMBER() OVER (PARTITION BY module, name ORDER BY step DESC) <= 64
@@ -45,10 +45,10 @@ WITH given AS (
     FROM inputs, fed WHERE still > 1 OR still = 1 AND value <> 1
     UNION ALL BY NAME
     SELECT *, 'values' AS "of", CASE WHEN fed.yes THEN 'notice' ELSE 'info' END AS severity,
-        format('{:.1f} % of the samples have one and the same value in column {} of the input that is {:.0f} times as far from all others as these are from each other', 100 * share, apart, ratio) AS fact,
-        'a number that stands for a missing value (-999, 9999, 0) looks like this: after the usual scaling the true values are nearly equal, and the model sees little else than what is missing. Fill it in, and add a column that says so' AS evidence
+        format('{:.1f} % of the samples have one and the same value in column {} of the input that is {:.0f} times as far from all others as those are from each other', 100 * share, apart, ratio) AS fact,
+        'a number that stands for a missing value (-999, 9999, 0) looks like this: after standard scaling the real values are nearly equal, and the model sees little more than what is missing. Impute the value, and add an indicator column' AS evidence
     FROM inputs, fed WHERE times >= $often * looks
 )
 SELECT NULL AS unknown, module || ' ' || name || ' ' || "of" AS subject, * EXCLUDE ("of", yes) FROM facts
 UNION ALL BY NAME
-SELECT format('tables were looked at on {} steps, {} are needed', (SELECT COUNT(DISTINCT step) FROM given), $looks) AS unknown WHERE NOT EXISTS (SELECT 1 FROM inputs)
+SELECT format('tables were sampled in {} steps, {} are needed', (SELECT COUNT(DISTINCT step) FROM given), $looks) AS unknown WHERE NOT EXISTS (SELECT 1 FROM inputs)

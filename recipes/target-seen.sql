@@ -3,35 +3,35 @@
 -- symptoms = ["loss", "data"]
 -- order = 129
 -- scope = "rank"
--- needs = "inputs and targets of the same few steps: of the first module, and of a loss function that saved them"
+-- needs = "inputs of the first module and targets saved by the loss function, from the same few steps"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "on all of the last {n} steps on which both were sampled, from step {step} to {last}; loss: {loss_first:.4g} at first, {loss_now:.4g} now",
+--   "in all of the last {n} steps in which both were sampled, from step {step} to {last}; loss: {loss_first:.4g} at first, {loss_now:.4g} now",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, function, shape, same_ratio, next_ratio, column_r, input_column, sees_later FROM python.loss_functions WHERE same_ratio IS NOT NULL OR column_r IS NOT NULL ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "targets that are the only input of a model, which shifts them itself (`info` until the loss shows that it copies them); an autoencoder of tokens with a bottleneck; a model that reads the whole sequence on purpose although its targets are the next tokens; a head of its own for the token after the next, where no other predicts the next one"
+-- false_positives = "a model whose only input is the targets and that shifts them itself (`info` until the loss shows that it copies them); a token autoencoder with a bottleneck; a model that reads the whole sequence on purpose although it predicts next tokens; a separate head for the token after the next, if no head predicts the next one"
 -- explains = ["gradients-vanishing", "train-validation-gap", "plateau"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.98
 -- unit = "ratio of the targets"
--- source = "ours: nearly all; text agrees with itself by chance at a tenth of its places"
+-- source = "ours: nearly all; shifted text agrees with itself by chance at a tenth of its positions"
 -- [parameters.r]
 -- value = 0.999999
 -- unit = "correlation"
--- source = "ours: equal but for scale and the rounding of float32"
+-- source = "ours: equal except for scale and float32 rounding"
 -- [parameters.copied]
 -- value = 0.2
 -- unit = "ratio of the first loss"
--- source = "ours: a token that is to be predicted from itself is copied, and the loss soon falls to nothing; where it does not, the model may shift its input itself"
+-- source = "ours: a model that can copy its target soon reaches a loss near zero; if it does not, it may shift its input itself"
 WITH seen AS (
     SELECT * FROM python.loss_functions WHERE same_ratio IS NOT NULL OR column_r IS NOT NULL QUALIFY ROW_NUMBER() OVER (PARTITION BY function, layer ORDER BY step DESC) <= 8
 ), judged AS (
@@ -45,7 +45,7 @@ WITH seen AS (
         format('{:.1f} % of the targets are the token at their own place of the input, {:.1f} % the next one', 100 * same, 100 * next) AS evidence, * FROM judged WHERE same >= $share AND next < $share
     UNION ALL BY NAME
     SELECT 'shift' AS subject, 'the targets are shifted twice: each token is to predict the token after the next' AS fact,
-        format('{:.1f} % of the targets are two positions on in the input, {:.1f} % the next token; data that are shifted already need no second shift in the model or its loss', 100 * second, 100 * next) AS evidence, * FROM judged
+        format('{:.1f} % of the targets are two positions on in the input, {:.1f} % the next token; data that are already shifted need no second shift in the model or its loss', 100 * second, 100 * next) AS evidence, * FROM judged
     WHERE second >= $share AND next < $share AND same < $share AND NOT EXISTS (SELECT 1 FROM judged j WHERE j.next >= $share)
     UNION ALL BY NAME
     SELECT 'attention' AS subject, 'the future is seen: no causal mask is in force, and each position attends to the token that it is to predict' AS fact,

@@ -3,18 +3,18 @@
 -- symptoms = ["loss", "data"]
 -- order = 129
 -- scope = "rank"
--- needs = "the targets of a regression on ten sampled steps: those that the loss function saved, or the loader's one label per sample"
+-- needs = "regression targets from ten sampled steps: those saved by the loss function, or one label per sample from the loader"
 -- what = "{share:.0%} of the targets are exactly the {which} one, {value:.4g}: they were cut off (clamped) there"
 -- why = [
---   "the {which} target is {value:.6g} in all {looks} batches looked at, from step {step} to {last}, and at least {least:.0%} of each; at the other end, batches reach from {other_least:.4g} to {other_most:.4g}",
---   "values that are measured have no such heap at one end: what lay beyond it is lost, and the model learns to say {value:.4g} for all of it",
+--   "the {which} target is {value:.6g} in all {looks} sampled batches, from step {step} to {last}, and at least {least:.0%} of each; at the other end, batches range from {other_least:.4g} to {other_most:.4g}",
+--   "measured values do not pile up at one end like this: what lay beyond is lost, and the model learns to predict {value:.4g} for all of it",
 --   "{source}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, min, max, high_ratio, ends_ratio FROM python.model_inputs WHERE module = 'batch' ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} query \"SELECT step, function, target_min, target_max, low_ratio, high_ratio FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "quantities with a limit of their own: censored times, scores with a best value, amounts of which many are none (`info` at 0, 1, -1, 10 and 100); prices that were capped by whoever published them (told all the same)"
+-- false_positives = "naturally bounded quantities: censored times, scores with a maximum, amounts that are often zero (`info` at 0, 1, -1, 10 and 100); prices capped by their publisher (still reported)"
 -- explains = ["plateau"]
 -- [parameters.looks]
 -- value = 10
@@ -23,7 +23,7 @@
 -- [parameters.share]
 -- value = 0.03
 -- unit = "ratio of the targets"
--- source = "ours: the values of houses in California, capped at 500,001, are known for it with 5 %"
+-- source = "ours: in the California housing data, 5 % of the prices are capped at 500,001"
 -- [parameters.targets]
 -- value = 500
 -- unit = "targets"
@@ -51,4 +51,4 @@ SELECT NULL AS unknown, 'targets' AS subject, step, last, looks, which, value, s
     CASE WHEN value IN (0, 1, -1, 10, 100) THEN 'info' ELSE 'notice' END AS severity
 FROM capped
 UNION ALL BY NAME
-SELECT format('targets of a regression were looked at on {} steps, {} are needed', (SELECT COUNT(DISTINCT step) FROM looked), $looks) AS unknown WHERE (SELECT COUNT(DISTINCT step) FROM looked) < $looks
+SELECT format('targets of a regression were sampled in {} steps, {} are needed', (SELECT COUNT(DISTINCT step) FROM looked), $looks) AS unknown WHERE (SELECT COUNT(DISTINCT step) FROM looked) < $looks

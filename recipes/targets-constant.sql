@@ -1,34 +1,34 @@
--- title = "targets that say nothing"
+-- title = "all targets are the same"
 -- severity = "notice"
 -- symptoms = ["loss", "data"]
 -- order = 129
 -- scope = "rank"
--- needs = "targets with a value for each place of a sample (masks, tags), on ten sampled steps, of one objective"
--- what = "every target is the same, {value:.4g}, at every place of every sample looked at: all targets are of one class, and a constant answer is enough"
+-- needs = "targets with one value per position of a sample (masks, tags), from ten sampled steps, with a single objective"
+-- what = "every target is the same, {value:.4g}, at every position of every sample checked: all targets are of one class, and a constant output is enough"
 -- why = [
 --   "{targets:,.0f} targets of {samples:.0f} samples in {looks} sampled steps, from step {step} to {last}: {function} of {shape}",
 --   "loss: {first:.4g} at first, {now:.4g} now",
---   "a conversion of the labels probably gives the same for all of them: a comparison with a value that they never reach, a dictionary asked for keys it does not have",
+--   "a label conversion probably maps all labels to the same value: a comparison with a value that they never reach, a dictionary lookup with missing keys",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, function, shape, targets, top_ratio, target_mean, target_std FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "classes so rare that forty thousand places hold none; discriminators of patches (left out with several optimizers that have a backward each); models of what is normal"
+-- false_positives = "classes so rare that they do not occur in 40,000 positions; patch discriminators (left out with several optimizers that have their own backward); anomaly detection trained on normal data only"
 -- explains = ["plateau", "output-constant", "gradients-vanishing", "learning-rate-too-low", "dead-units", "layer-not-learning"]
 -- [parameters.looks]
 -- value = 10
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.targets]
 -- value = 10000
--- unit = "targets looked at"
--- source = "ours: a class that is one place in a thousand is then among them"
+-- unit = "targets checked"
+-- source = "ours: enough for a class with one position in a thousand to occur"
 -- [parameters.samples]
 -- value = 64
 -- unit = "samples"
--- source = "ours: places of one sample are alike"
+-- source = "ours: positions within one sample are similar"
 WITH adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
@@ -50,5 +50,5 @@ FROM calls, losses, adversarial
 WHERE NOT adversarial.yes AND NOT unread AND value = most AND std = 0 AND COALESCE(ignored, 0) = 0 AND targets >= $targets AND samples >= $samples AND COALESCE(behind, '') NOT LIKE '%Cat%'
     AND ((function IN ('cross_entropy', 'nll_loss') AND classes > 1) OR function LIKE 'binary_cross_entropy%')
 UNION ALL BY NAME
-SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have a backward each: targets of discriminators are constant' ELSE format('targets with a value for each place were looked at on {} steps, {} are needed', COUNT(*), $looks) END AS unknown
+SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have their own backward: targets of discriminators are constant' ELSE format('targets with one value per position were sampled in {} steps, {} are needed', COUNT(*), $looks) END AS unknown
 FROM dense HAVING COUNT(*) < $looks OR (SELECT yes FROM adversarial)

@@ -3,24 +3,24 @@
 -- symptoms = ["slow"]
 -- order = 523
 -- scope = "rank"
--- needs = "the number of torch's threads and of the CPUs that the process may use"
+-- needs = "the number of torch threads, and of CPUs that the process may use"
 -- what = "{fact}"
 -- why = [
 --   "torch.get_num_threads() is {each:.0f}{from_where}; the process may use {cpus:.1f} CPUs{quota}",
 --   "the process has {alive:.0f} threads",
---   "the training thread was ready and waited for a CPU {waited:.0%} of the time",
---   "the threads of one operation wait for each other at its end, so that one without a CPU holds up all: use at most one thread for each CPU and rank (OMP_NUM_THREADS, or torch.set_num_threads)",
+--   "the training thread was runnable but waited for a CPU {waited:.0%} of the time",
+--   "the threads of one operation wait for each other at its end, so one thread without a CPU delays all: over all ranks of the host, use at most one thread per CPU (OMP_NUM_THREADS, or torch.set_num_threads)",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name IN ('torch.num_threads', 'OMP_NUM_THREADS', 'LOCAL_WORLD_SIZE', 'cpus', 'cpus_online', 'cpu_quota')\"",
 --   "probe {endpoint} eval \"print(torch.get_num_threads(), len(__import__('os').sched_getaffinity(0)))\"",
 -- ]
--- false_positives = "threads that are there and have nothing to do: a model on a device, operations too small to be divided (`info` on a device, below twice as many, and while the threads do not exist)"
+-- false_positives = "idle threads: a model on a GPU, operations too small to split (`info` on a device, below twice as many threads as CPUs, and while the threads do not exist)"
 -- explains = ["low-mfu", "slow-step", "throughput-drop", "slow-module"]
 -- [parameters.ratio]
 -- value = 2.0
 -- unit = "threads per CPU"
--- source = "ours: below, hyper-threads counted as cores, or one rank too many"
+-- source = "ours: lower ratios come from hyper-threads counted as cores, or from one rank too many"
 -- [parameters.known]
 -- value = 1.25
 -- unit = "threads per CPU"

@@ -6,14 +6,14 @@
 -- needs = "the samples or tokens of a few hundred steps"
 -- what = "{now:,.0f} {unit} per second, {drop:.0%} less than the {before:,.0f} before step {step}{where}"
 -- why = [
---   "measured on the fastest fifth of {block} steps, which other work on the machine did not delay; it was {before:,.0f} for most of the last {seen} steps",
+--   "measured on the fastest fifth of each {block} steps, which are least affected by other work on the machine; it was {before:,.0f} for most of the last {seen} steps",
 --   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
 --   "on this machine {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
 --   "the training thread waited for a CPU {waited_before:.0%} of the time before, {waited:.0%} since",
 --   "CPUs in use: by this job {own_before:.1f} before, {own:.1f} since; by all others {others_before:.1f} before, {others:.1f} since",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
--- false_positives = "changed data; another job on the same machine, which slows all phases alike, lets more threads want a CPU, lets the training wait for one, or takes CPUs from it: the finding is then one level less severe, and `info` where that explains half of it"
+-- false_positives = "changed data; another job on the same machine that slows all phases equally, adds runnable threads, makes training wait for a CPU, or takes CPUs from it (one severity level lower; `info` if that explains half of the drop)"
 -- explains = ["low-mfu"]
 -- [parameters.drop]
 -- value = 0.5
@@ -26,7 +26,7 @@
 -- [parameters.lasts]
 -- value = 10.0
 -- unit = "s"
--- source = "ours: anything shorter may be other work on the machine"
+-- source = "ours: anything shorter may be due to other work on the machine"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"
@@ -34,7 +34,7 @@
 -- [parameters.starved]
 -- value = 0.5
 -- unit = "ratio of the time"
--- source = "ours: a thread that waits for a CPU for half of the time runs when others let it; only more CPU time in each step is the job's own doing then"
+-- source = "ours: a thread that waits for a CPU half of the time is slowed by others; then only more CPU time per step can be the job's own doing"
 -- [zone]
 -- of = "rate"
 -- words = "not more than {drop:.0%} below what is usual of what is shown"

@@ -1,12 +1,12 @@
--- title = "time in one place of the program"
+-- title = "much time in one place of the program"
 -- severity = "info"
 -- symptoms = ["slow"]
 -- order = 526
 -- scope = "rank"
--- needs = "some twenty looks at the training thread, one a second"
+-- needs = "about twenty samples of the training thread, one per second"
 -- what = "{share:.0%} of the time goes into {thing}, at {place}"
 -- why = [
---   "seen there at {seen} of {n} looks at the training thread, one a second, from step {step} to {last}; evaluations, and checkpoints that are saved, are not counted",
+--   "seen there in {seen} of {n} samples of the training thread, one per second, from step {step} to {last}; evaluations and checkpoint saves are not counted",
 --   "mostly in {deepest}",
 --   "{hint}",
 -- ]
@@ -15,24 +15,24 @@
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "work that is part of the training and stands in the program's own code: an environment, a simulation, batches that are made by hand (`info`); a copy, a log or a process that is made now and then in a short run"
+-- false_positives = "training work in the program's own code: an environment, a simulation, custom batch building (`info`); an occasional copy, log or process in a short run"
 -- explains = ["time-outside", "low-mfu"]
 -- [parameters.least]
 -- value = 24
--- unit = "looks"
+-- unit = "samples"
 -- source = "ours"
 -- [parameters.seen]
 -- value = 5
--- unit = "looks in the place"
--- source = "ours: fewer may be one pause"
+-- unit = "samples in the place"
+-- source = "ours: fewer may be a single pause"
 -- [parameters.share]
 -- value = 0.2
 -- unit = "ratio of the time"
--- source = "ours: copying, logging and the like are to take a few percent"
+-- source = "ours: copying, logging and the like should take a few percent"
 -- [parameters.line]
 -- value = 0.3
 -- unit = "ratio of the time"
--- source = "ours: a line of the program's own, of which nothing is known but that it is no phase of a step"
+-- source = "ours: for a line of the program's own code that is in no known phase of a step"
 -- [parameters.window_s]
 -- value = 600.0
 -- unit = "s"
@@ -48,19 +48,19 @@ WITH RECURSIVE recent AS (
     UNION ALL
     SELECT c.leaf, n.parent, c.depth + 1 FROM chains c JOIN python.stack_nodes n ON n.node = c.node WHERE n.parent IS NOT NULL AND c.depth < 64
 ), known(number, pattern, thing, hint) AS (VALUES
-    (1, '^[^ ]*deepcopy[^ ]* \(copy\.py:|^_reconstruct \(copy\.py:', 'copying objects (copy.deepcopy)', 'copy once an epoch, or only when it is better than before; for an average of the weights keep one copy and change it in place'),
+    (1, '^[^ ]*deepcopy[^ ]* \(copy\.py:|^_reconstruct \(copy\.py:', 'copying objects (copy.deepcopy)', 'copy once per epoch, or only after an improvement; for a weight average, keep one copy and update it in place'),
     (2, '\((popen_fork|popen_spawn_posix|popen_forkserver)\.py:', 'starting processes', 'the workers of a loader are started for each new iterator: iterate over the loader, or set persistent_workers=True'),
-    (3, '\(subprocess\.py:', 'running other programs (subprocess)', 'ask once, or on a thread beside the training, or every few hundred steps'),
+    (3, '\(subprocess\.py:', 'running other programs (subprocess)', 'run it once, on another thread, or every few hundred steps'),
     (4, '\((tensorboardX|tensorboard|torch/utils/tensorboard|wandb|mlflow|comet_ml|neptune|clearml|aim)/', 'logging to an experiment tracker', 'log every few hundred steps, and histograms, images and graphs more rarely than numbers'),
-    (5, '\((matplotlib|seaborn|plotly|PIL/ImageDraw)', 'drawing', 'draw once an epoch, or afterwards from what was logged'),
+    (5, '\((matplotlib|seaborn|plotly|PIL/ImageDraw)', 'drawing', 'plot once per epoch, or afterwards from the logs'),
     (6, '\(torch/_tensor_str\.py:', 'printing tensors', 'print numbers every few hundred steps'),
     (7, '^(Logger|Handler|StreamHandler|FileHandler)\.[^ ]+ \(__init__\.py:|^callHandlers \(__init__\.py:|\(loguru/|\(traceback\.py:', 'log lines', 'log every few hundred steps; a logger with many handlers writes each line many times'),
     (8, '^(JSONEncoder\.|_make_iterencode|_iterencode)[^ ]* \(encoder\.py:|^dumps? \(__init__\.py:|\(yaml/', 'writing text files (JSON, YAML, CSV)', 'append one line for each record, and not the whole history'),
     (9, '\((requests|urllib3|botocore|boto3|s3fs|gcsfs)/', 'requests over the network', 'fetch ahead on another thread, or once'),
-    (10, '^[^ ]*(all_gather_object|gather_object|broadcast_object_list|scatter_object_list|_object_to_tensor|_tensor_to_object)[^ ]* \(torch/distributed/', 'collectives of Python objects, which are pickled', 'reduce tensors instead; gather objects once an epoch'),
+    (10, '^[^ ]*(all_gather_object|gather_object|broadcast_object_list|scatter_object_list|_object_to_tensor|_tensor_to_object)[^ ]* \(torch/distributed/', 'collectives of Python objects, which are pickled', 'reduce tensors instead; gather objects once per epoch'),
     (11, '\((bdb|pdb)\.py:|\((coverage|debugpy)/', 'a debugger or a profiler', 'run without it'),
-    (12, '\(torch/_dynamo/(symbolic_convert|output_graph)\.py:|\(torch/_inductor/(graph|scheduler|codegen/[^:]*)\.py:', 'compiling', 'shapes or constants that change make torch.compile begin again: mark them as dynamic'),
-    (13, '\(sklearn/|\(torchmetrics/|\(scipy/', 'metrics and statistics', 'compute them once an epoch, from results that were kept'),
+    (12, '\(torch/_dynamo/(symbolic_convert|output_graph)\.py:|\(torch/_inductor/(graph|scheduler|codegen/[^:]*)\.py:', 'compiling', 'shapes or constants that change make torch.compile recompile: mark them as dynamic'),
+    (13, '\(sklearn/|\(torchmetrics/|\(scipy/', 'metrics and statistics', 'compute them once per epoch, from stored results'),
     (14, '\(pickle\.py:|\((gzip|zipfile|tarfile|lzma|bz2|shutil)\.py:', 'pickling and packing files', 'write less often')
 ), loading AS (
     -- What a data set does is part of loading, but for the start of the workers.
@@ -82,7 +82,7 @@ SELECT NULL AS unknown, thing AS subject, spent_ns / wall_ns AS share, thing, pl
 FROM things JOIN known USING (number), whole WHERE n >= $least AND seen >= $seen AND steps >= $seen AND spent_ns >= $share / 2 * wall_ns
 UNION ALL BY NAME
 SELECT NULL AS unknown, place AS subject, spent_ns / timed_ns AS share, 'one line of the program''s own code, outside of loading, forward, backward and the optimizer''s step' AS thing, place, deepest, seen, timed_n AS n, step, last,
-    'what is computed there in each step: could it be computed every hundred steps, for all parameters at once, or not at all?' AS hint, 'info' AS severity
+    'what is computed there in each step: could it run every hundred steps, for all parameters at once, or not at all?' AS hint, 'info' AS severity
 FROM lines, whole WHERE timed_n >= $least AND seen >= $seen AND steps >= $seen AND spent_ns >= $line * timed_ns
 UNION ALL BY NAME
-SELECT format('{} looks at the training thread, {} are needed', n, $least) AS unknown FROM whole WHERE n < $least
+SELECT format('{} samples of the training thread, {} are needed', n, $least) AS unknown FROM whole WHERE n < $least

@@ -1,9 +1,9 @@
--- title = "time outside of the training"
+-- title = "time outside of training"
 -- severity = "info"
 -- symptoms = ["slow"]
 -- order = 525
 -- scope = "rank"
--- needs = "the phases of some fifty steps"
+-- needs = "the phases of about fifty steps"
 -- what = "{fact}"
 -- why = [
 --   "sums over the last {n} steps: {wall:.2f} s, of which loading {data:.0%}, forward {forward:.0%}, backward {backward:.0%}, the optimizer's steps {optimizer:.0%}, evaluation {eval:.0%}, saving {saving:.0%}, collectives called by the program {comm:.0%}, the rest {other:.0%}",
@@ -14,7 +14,7 @@
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 --   "probe {endpoint} query \"SELECT step, kind, duration_s, recognised_by FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",
 -- ]
--- false_positives = "steps of an hour, after each of which a checkpoint is worth its time (their share is small); reinforcement learning and simulations, whose environments run there; data that are read without a DataLoader; validation that is as long as the training on purpose"
+-- false_positives = "hour-long steps, each worth a checkpoint (its share is small); reinforcement learning and simulations, whose environments run there; data read without a DataLoader; validation as long as training on purpose"
 -- explains = ["low-mfu"]
 -- [parameters.share]
 -- value = 0.4
@@ -23,7 +23,7 @@
 -- [parameters.saved]
 -- value = 0.1
 -- unit = "ratio of the time"
--- source = "practice: saving is to take 1 % to 5 % of the time; the optimum of Young and Daly takes 2 % where a checkpoint of 10 s is kept and a failure comes every 8 h"
+-- source = "practice: saving should take 1 % to 5 % of the time; the Young-Daly optimum is 2 % with 10 s per checkpoint and one failure per 8 h"
 -- [parameters.known]
 -- value = 0.02
 -- unit = "ratio of the time"
@@ -31,7 +31,7 @@
 -- [parameters.often]
 -- value = 10.0
 -- unit = "steps between two checkpoints"
--- source = "practice: every hundred steps at least, mostly every epoch or half an hour"
+-- source = "practice: at least a hundred steps apart, usually one per epoch or half hour"
 -- [parameters.least]
 -- value = 0.002
 -- unit = "s per step"
@@ -46,8 +46,8 @@ WITH recent AS (
     SELECT COUNT(*) AS count, MEDIAN(duration_s) AS usual_s, ARG_MAX(recognised_by, i.t_ns) AS "by", ANY_VALUE(sums.n) AS steps, ANY_VALUE(sums.n) / GREATEST(COUNT(DISTINCT i.step), 1) AS every, COALESCE(COUNT(DISTINCT i.step) >= 5 AND ANY_VALUE(sums.n) / COUNT(DISTINCT i.step) <= $often, false) AS often
     FROM python.intervals i, sums WHERE kind = 'checkpoint' AND state = 'done' AND i.step BETWEEN sums.step AND sums.last
 )
-SELECT NULL AS unknown, 'other' AS subject, sums.*, format('{:.0f} % of the time is spent outside of loading, forward, backward and the optimizer''s step: {:.1f} ms of each step', 100 * other, 1000 * usual) AS fact,
-    'the script''s own code between these: logging, statistics, copies to Python numbers, metrics, reading data without a DataLoader' AS hint
+SELECT NULL AS unknown, 'other' AS subject, sums.*, format('{:.0f} % of the time is spent outside of data loading, forward, backward and the optimizer step: {:.1f} ms of each step', 100 * other, 1000 * usual) AS fact,
+    'the script''s own code in between: logging, statistics, .item() and other copies to Python numbers, metrics, reading data without a DataLoader' AS hint
 FROM sums WHERE n >= 50 AND other >= $share AND usual >= $least
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'evaluation' AS subject, sums.*, format('{:.0f} % of the time is spent in evaluation, not in training', 100 * eval) AS fact, 'evaluate less often, or on a part of the data' AS hint

@@ -17,7 +17,7 @@
 -- [parameters.ratio]
 -- value = 1.3
 -- unit = "ratio"
--- source = "practice: `much higher`, no document gives a figure; ours: 1.3 is worth knowing"
+-- source = "practice: `much higher`, no document gives a number; ours: 1.3 is worth knowing"
 -- [parameters.wide]
 -- value = 2.0
 -- unit = "ratio"

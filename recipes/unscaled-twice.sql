@@ -3,23 +3,23 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 213
 -- scope = "rank"
--- needs = "the factor of a GradScaler, and the gradients after backward and at the step, of a few sampled steps"
--- what = "the gradients are divided by the GradScaler's factor twice: those that the step takes are {smaller:.5g} times too small, and the factor is {scale:.5g}"
+-- needs = "the factor of a GradScaler, and gradients after backward and at the optimizer step, from a few sampled steps"
+-- what = "the gradients are divided by the GradScaler's factor twice: at the optimizer step they are {smaller:.5g} times too small, and the factor is {scale:.5g}"
 -- why = [
 --   "from the loss without its factor: {made:.3g}; at the step: {taken:.3g} (root mean squares, median over {params} parameters of {n} sampled steps)",
---   "when they were clipped, the factor was no longer in them, and scaler.unscale_ had not been called: the program divides by scaler.get_scale() itself, and scaler.step() divides once more",
---   "call scaler.unscale_(optimizer) instead: scaler.step() then knows that it was done",
+--   "at clipping the factor was already removed, although scaler.unscale_ had not been called: the program divides by scaler.get_scale() itself, and scaler.step() divides once more",
+--   "call scaler.unscale_(optimizer) instead: scaler.step() then does not unscale again",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, gradient_rms, step_rms, clip_ratio, clip_scale, loss_scale FROM python.updates ORDER BY step DESC, place LIMIT 12\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a program that divides its gradients by a number of its own that happens to be the scaler's factor"
+-- false_positives = "a program that divides its gradients by its own number that happens to equal the scaler's factor"
 -- explains = ["clipping", "learning-rate-too-low", "layer-not-learning", "gradients-vanishing", "weight-decay", "updates-rounded-away", "output-constant", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.scale]
 -- value = 64.0
@@ -28,7 +28,7 @@
 -- [parameters.same]
 -- value = 1.5
 -- unit = "times"
--- source = "ours: a division is exact but for rounding, an average over ranks changes the size a little"
+-- source = "ours: a division is exact up to rounding, averaging over ranks changes the size slightly"
 WITH looked AS (
     SELECT step, gradient_rms AS made, step_rms AS taken, loss_scale, clip_scale, direction, step_rms / gradient_rms / COALESCE(clip_ratio, 1) * loss_scale AS apart FROM python.updates
     WHERE optimizer IS NOT NULL AND after_backward = 'present' AND at_step = 'present' AND gradient_rms > 0 AND step_rms > 0 AND loss_scale IS NOT NULL

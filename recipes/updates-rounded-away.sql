@@ -3,10 +3,10 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 212
 -- scope = "rank"
--- needs = "values of a few weights before and after the steps of a few sampled steps"
--- what = "{dtype} weights round most updates away: {lost:.0%} of the weights with a gradient are the same after the step (median over parameters)"
+-- needs = "sampled weight values before and after the optimizer step, from a few sampled steps"
+-- what = "{dtype} weights round most updates away: {lost:.0%} of the weights with a gradient are unchanged by the step (median over parameters)"
 -- why = [
---   "the update is smaller than half of a weight's last place, in {dtype} about {place:.1%} of its value; what is not rounded away is {ratio:.2g} of the weights",
+--   "an update is lost if it is below half of the weight's rounding step, in {dtype} about {place:.1%} of its value; the remaining updates are {ratio:.2g} of the weights",
 --   "in the last {n} sampled steps; torch's own optimizers keep no other copy of the weights",
 --   "keep the weights in float32 (autocast computes in {dtype}), or use an optimizer with stochastic rounding or compensated sums",
 -- ]
@@ -15,11 +15,11 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a fine-tuning in which a few per cent of the weights are meant to move"
+-- false_positives = "fine-tuning in which only a few percent of the weights are meant to move"
 -- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.lost]
 -- value = 0.5

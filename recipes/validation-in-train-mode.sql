@@ -3,22 +3,22 @@
 -- symptoms = ["loss"]
 -- order = 65
 -- scope = "rank"
--- needs = "evaluations whose module calls were seen, and the modules of the model"
+-- needs = "evaluations with recorded module calls, and the modules of the model"
 -- what = "the model is evaluated in train mode: model.eval() was not called before {trained} of {n} evaluations ({active})"
 -- why = [
 --   "recognised as an evaluation by: {by}; the first one before step {step}{each}",
---   "dropout is active in it, and batch norms use and update their batch statistics: its loss and accuracy are not those of the model",
+--   "dropout is active, and batch norms use batch statistics and update their running ones: loss and accuracy are not those of the model in eval mode",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, kind, recognised_by, batches, loader FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",
 --   "probe {endpoint} query \"SELECT module, class, training, p FROM python.modules WHERE p > 0 OR class LIKE '%BatchNorm%'\"",
 -- ]
--- false_positives = "dropout kept on purpose to measure uncertainty; batch statistics computed anew on purpose (update_bn); rollouts of reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "dropout kept active on purpose to estimate uncertainty; batch statistics recomputed on purpose (update_bn); rollouts of reinforcement learning (`info` without a DataLoader and without classes)"
 -- explains = ["validation-rising", "train-validation-gap"]
 -- [parameters.least]
 -- value = 2
 -- unit = "evaluations"
--- source = "ours: a single pass may compute batch statistics"
+-- source = "ours: a single pass may recompute batch statistics"
 WITH judged AS (
     SELECT *, recognised_by LIKE '%in train mode' AS trained FROM python.intervals
     WHERE kind IN ('evaluation', 'inference') AND recognised_by LIKE '%no gradients%' AND state <> 'failed'

@@ -4,9 +4,9 @@
 -- order = 145
 -- scope = "rank"
 -- needs = "the settings of the optimizer, or weights and updates of a few sampled steps where decay acts on the weights (SGD, AdamW)"
--- what = "weight decay {weight_decay:.3g} with learning rate {lr:.3g} outweighs {against}: it takes {share:.2g} of each weight in each step, so that a weight is forgotten within {steps:.0f} steps"
+-- what = "weight decay {weight_decay:.3g} with learning rate {lr:.3g} outweighs {against}: it takes {share:.2g} of each weight in each step, so a weight is forgotten within {steps:.0f} steps"
 -- why = [
---   "measured in the last {n} sampled steps: what decay takes off is {of_change:.2g} times the whole change of the step (median over {matrices} matrices)",
+--   "measured in the last {n} sampled steps: the decay is {of_change:.2g} times the whole change of the step (median over {matrices} matrices)",
 --   "{optimizer}: each step takes {share:.2g} of each weight away{momentum_too}",
 --   "weight norms (median over {params} parameters): {norm_first:.3g} at first, {norm_now:.3g} now",
 -- ]
@@ -15,28 +15,28 @@
 --   "probe {endpoint} query \"SELECT step, param, weight_rms, update_rms, decay_rms FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
 --   "probe {endpoint} query \"SELECT step, MEDIAN(weight_norm) FROM python.gradients GROUP BY step ORDER BY step\"",
 -- ]
--- false_positives = "weights pulled to zero on purpose, to prune them; a strong regularisation on purpose"
+-- false_positives = "weights pulled to zero on purpose for pruning; strong regularization on purpose"
 -- explains = ["weights-shrink", "output-constant", "learning-rate-too-high", "gradients-vanishing", "plateau", "slow-decrease"]
 -- [parameters.steps]
 -- value = 200
 -- unit = "steps"
--- source = "practice: 0.0005 with rate 0.1 and momentum 0.9 is 2,000 steps, 0.1 with rate 0.001 (AdamW) 10,000"
+-- source = "practice: 2,000 steps with decay 0.0005, rate 0.1 and momentum 0.9; 10,000 with decay 0.1 and rate 0.001 (AdamW)"
 -- [parameters.at_all]
 -- value = 1.0
 -- unit = "weight decay"
--- source = "practice: 0 to 0.3; where it is added to the gradient (Adam), from 1 on it is the larger part of it"
+-- source = "practice: 0 to 0.3; if it is added to the gradient (Adam), it dominates the gradient from 1 on"
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.change]
 -- value = 0.5
 -- unit = "ratio of the step's change"
--- source = "ours: in equilibrium decay is a small part of the change, about the root of learning rate x decay"
+-- source = "ours: in equilibrium, decay is a small part of the change, about the square root of learning rate x decay"
 -- [parameters.part]
 -- value = 1e-3
 -- unit = "ratio of the weight per step"
--- source = "practice: learning rate x decay of 1e-6 to 1e-4; ours: ten times the top of that, where it is also measured to outweigh the updates"
+-- source = "practice: learning rate x decay of 1e-6 to 1e-4; ours: ten times the top of that range, if it is also measured to outweigh the updates"
 WITH latest AS (
     SELECT * FROM python.optimizers QUALIFY ROW_NUMBER() OVER (PARTITION BY optimizer, param_group ORDER BY t_ns DESC) = 1
 ), rates AS (

@@ -3,27 +3,27 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 219
 -- scope = "rank"
--- needs = "values of a few weights in a few sampled steps"
--- what = "the weights are clamped: {share:.0%} of the elements of {param} stand exactly at one bound{others}"
+-- needs = "sampled weight values, from a few sampled steps"
+-- what = "the weights are clamped: {share:.0%} of the elements of {param} are exactly at one bound{others}"
 -- why = [
 --   "in the last {n} sampled steps (median of {looked_at} elements each): {examples}",
 --   "{outside}",
---   "what a step writes beyond the bound is cut off; to limit the gradients, clip those (clip_grad_norm_) before the step",
+--   "updates beyond the bound are cut off; to limit gradients, clip them (clip_grad_norm_) before the step",
 --   "{doubt}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, bound_ratio, outside_ratio, weight_rms FROM python.updates WHERE bound_ratio > 0.05 ORDER BY step DESC LIMIT 24\"",
 -- ]
--- false_positives = "the critic of a Wasserstein GAN after its first paper (`info` where two optimizers train and no usual loss function is known); weights that are binarized on purpose"
+-- false_positives = "the critic of a Wasserstein GAN as in the original paper (`info` if two optimizers train and no standard loss function is known); weights that are binarized on purpose"
 -- explains = ["slow-decrease", "plateau", "layer-not-learning"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.1
 -- unit = "ratio of the elements"
--- source = "ours: of 64 different values one is the largest; seven equal ones are no chance"
+-- source = "ours: of 64 distinct values only one is the largest; seven equal ones are not chance"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 12
 ), each AS (
@@ -40,8 +40,8 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, param, param AS subject, share, looked_at, n, step, examples, CASE WHEN critic THEN 'info' ELSE 'notice' END AS severity,
     CASE WHEN more > 1 THEN format(', and so in {} other parameters', more) WHEN more = 1 THEN ', and so in another parameter' ELSE '' END AS others,
-    CASE WHEN outside > 0 THEN format('other code than the optimizer had changed {:.0f} % of the elements between a step and the next backward', 100 * outside) END AS outside,
-    CASE WHEN critic THEN 'several optimizers and no usual loss function: it may be the critic of a Wasserstein GAN, whose weights are clamped on purpose' END AS doubt
+    CASE WHEN outside > 0 THEN format('code other than the optimizer changed {:.0f} % of the elements between a step and the next backward', 100 * outside) END AS outside,
+    CASE WHEN critic THEN 'several optimizers and no standard loss function: it may be the critic of a Wasserstein GAN, whose weights are clamped on purpose' END AS doubt
 FROM counted, context
 UNION ALL BY NAME
 SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

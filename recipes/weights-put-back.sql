@@ -3,11 +3,11 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 207
 -- scope = "rank"
--- needs = "values of a few weights before and after the steps of a few sampled steps"
+-- needs = "sampled weight values before and after the optimizer step, from a few sampled steps"
 -- what = "what the optimizer's step wrote is overwritten with earlier weights: {how}"
 -- why = [
---   "in the last {n} sampled steps, {undone:.1%} of the step's change was gone at the next backward (median over parameters), and other code than the optimizer had written {outside:.0%} of the elements",
---   "{param} was found as it had been before step {as_of} at steps {times}",
+--   "in the last {n} sampled steps, {undone:.1%} of the step's change was gone at the next backward (median over parameters), and code other than the optimizer had written {outside:.0%} of the elements",
+--   "{param} had its values from before step {as_of} again at steps {times}",
 --   "updates of {lost} steps are gone",
 -- ]
 -- next = [
@@ -16,20 +16,20 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a roll-back to the best state on purpose"
+-- false_positives = "a rollback to the best state on purpose"
 -- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
+-- unit = "sampled steps"
 -- source = "ours"
 -- [parameters.share]
 -- value = 0.9
--- unit = "ratio of what was looked at"
--- source = "ours: what happens in nearly every step is no accident of one"
+-- unit = "ratio of the sampled steps"
+-- source = "ours: something that happens in nearly every step is not an accident"
 -- [parameters.undone]
 -- value = 0.9
 -- unit = "ratio of the step's change"
--- source = "ours: Lookahead and averaging over ranks take back a half or less, and not after every step"
+-- source = "ours: Lookahead and averaging over ranks undo at most half, and not after every step"
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
 ), seen AS (
@@ -46,7 +46,7 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, 'nearly all of each step is overwritten before the next backward' AS how, n, step, undone, outside FROM each WHERE n >= $least AND share >= $share
 UNION ALL BY NAME
-SELECT NULL AS unknown, format('those of an earlier moment (before step {}) were restored {} times', as_of, found) AS how, param, as_of, times, lost, first AS step,
+SELECT NULL AS unknown, format('earlier weights (from before step {}) were restored {} times', as_of, found) AS how, param, as_of, times, lost, first AS step,
     CASE WHEN found < 2 THEN 'info' ELSE 'notice' END AS severity
 FROM kept, each WHERE found > 0 AND NOT COALESCE(n >= $least AND share >= $share, false)
 UNION ALL BY NAME

@@ -18,12 +18,12 @@
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "gradient-shifted", "learning-rate-too-high", "no-warm-up", "divergence", "oscillation", "plateau", "slow-decrease", "loss-spike", "layer-not-learning", "nan-origin", "loss-nan", "amp-overflow"]
 -- [parameters.share]
 -- value = 0.9
--- unit = "ratio of the steps looked at"
+-- unit = "ratio of the sampled steps"
 -- source = "ours: a GAN leaves some gradients behind, a forgotten zero_grad all of them"
 -- [parameters.recent]
 -- value = 20
--- unit = "steps looked at"
--- source = "ours: what began on the way must not wait until it is most of the run"
+-- unit = "sampled steps"
+-- source = "ours: an error that starts mid-run must be found before it covers most of the run"
 -- [parameters.least]
 -- value = 5
 -- unit = "steps"
@@ -43,7 +43,7 @@ WITH looked AS (
         OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
     FROM python.steps
 )
-SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: one leaves gradients for the other' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: one leaves gradients for the other' END AS unknown,
     (SELECT MIN(step) FROM python.steps WHERE stale_gradients AND step > cleared) AS step, stale, looked,
     CASE WHEN norm_first IS NOT NULL THEN norm_now END AS norm_now, norm_first
 FROM counted, before, norms, adversarial WHERE looked >= $least AND stale >= $share * looked

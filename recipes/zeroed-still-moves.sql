@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 218
 -- scope = "rank"
--- needs = "gradients after backward and at the step, and the weights around it, of a few sampled steps"
+-- needs = "gradients after backward and at the optimizer step, and weights before and after it, from a few sampled steps"
 -- what = "{params} parameters get gradients that something sets to 0 before the step, and still move: {by}: {names}"
 -- why = [
 --   "in the last {n} sampled steps: a gradient after backward, exactly 0 at the step, and the step changed the weights by {change:.2g} of their size",
@@ -15,16 +15,16 @@
 --   "probe {endpoint} query \"SELECT step, param, after_backward, at_step, update_rms, weight_rms FROM python.updates WHERE at_step = 'zero' ORDER BY step DESC, place LIMIT 24\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 -- ]
--- false_positives = "layers that are frozen for a while only; a momentum from before, which fades, and a decay that takes less than a thousandth of the weights in a thousand steps, are `info`"
+-- false_positives = "layers frozen only for a while; earlier momentum that is fading, and decay that takes less than a thousandth of the weights in a thousand steps (both `info`)"
 -- explains = ["gradient-exploding-layer", "gradients-exploding", "gradients-vanishing", "weights-shrink", "weight-decay", "dead-units", "output-constant", "learning-rate-too-high", "layer-not-learning", "optimizer-state", "loss-spike", "divergence", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
--- unit = "steps looked at"
--- source = "ours: momentum from before is gone, or going, by then"
+-- unit = "sampled steps"
+-- source = "ours: earlier momentum has faded, or is fading, by then"
 -- [parameters.most]
 -- value = 0.9
 -- unit = "ratio of the parameters"
--- source = "ours: where all gradients are gone, it is zero_grad that comes too late (gradients-cleared)"
+-- source = "ours: if all gradients are gone, zero_grad comes too late (see gradients-cleared)"
 -- [parameters.counts]
 -- value = 1e-6
 -- unit = "ratio of the weight per step"
@@ -44,9 +44,9 @@ WITH latest AS (
 )
 SELECT NULL AS unknown, found.* EXCLUDE (first, now, optimizer),
     CASE WHEN decay > 0 THEN 'weight decay goes on without a gradient, and takes them to 0' ELSE 'the optimizer''s momentum moves them on' END AS by,
-    CASE WHEN decay > 0 THEN format('weights of {} elements looked at: {:.3g} at step {} (root mean square), {:.3g} lately', params, first, step, now) END AS size,
+    CASE WHEN decay > 0 THEN format('weights of {} sampled elements: {:.3g} at step {} (root mean square), {:.3g} lately', params, first, step, now) END AS size,
     CASE WHEN decay > 0 AND optimizer IN ('Adam', 'NAdam', 'RAdam', 'Adamax') AND change > 10 * lr * decay
-        THEN format('weight decay {:.3g} is part of the gradient in {}, which divides it by its own size: where nothing else is, each step moves a weight by about the learning rate, {:.3g}', decay, optimizer, lr) END AS way,
+        THEN format('weight decay {:.3g} is part of the gradient in {}, which divides it by its own size: without another gradient, each step moves a weight by about the learning rate, {:.3g}', decay, optimizer, lr) END AS way,
     CASE WHEN decay > 0 AND change >= $counts THEN 'notice' ELSE 'info' END AS severity
 FROM found, share, settings WHERE share < $most
 UNION ALL BY NAME
