@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probe.base.errors import EndpointUnknown, RecordingError, UsageError
-from probe.base.settings import Settings
 from probe.recording import places
 from probe.recording.recording import Meta
 from probe_cli.core.figures import age, size
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "probe archive --status",
-    "probe archive RUN /shared/probe",
-    "probe archive --compact s3://bucket/probe",
-    "probe archive --older-than 90d --yes s3://bucket/probe",
+    "probe archive JOB /shared/probe",
+    "probe archive --compact /shared/probe",
+    "probe archive --older-than 90d --yes /shared/probe",
 )
 _UNITS_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -64,9 +63,9 @@ def command(
     if status:
         _status(session, names)
     elif compact:
-        _compact(session, _only_url(names))
+        _compact(session, _only_url(session, names))
     elif older_than is not None or keep_bytes is not None:
-        _delete_old(session, _only_url(names), older_than, keep_bytes, yes)
+        _delete_old(session, _only_url(session, names), older_than, keep_bytes, yes)
     else:
         _ship(session, names)
 
@@ -76,12 +75,12 @@ def _ship(session: Session, names: list[str]) -> None:
     from probe.archive.store import open_store
     from probe.archive.throttle import Pace
 
-    settings = Settings()
+    settings = session.settings
     url = names.pop() if names and (len(names) > 1 or not settings.archive) else settings.archive
     if not names or not url:
         raise UsageError(
             "name the runs and the archive",
-            hint="For example `probe archive RUN /shared/probe`; `probe ps` lists the runs.",
+            hint="For example `probe archive JOB /shared/probe`; `probe ps` lists the runs.",
         )
     home = places.home(settings)
     shipper = Shipper(home, open_store(url), Pace(0, 1.0, threading.Event()))
@@ -126,9 +125,9 @@ def _status(session: Session, names: list[str]) -> None:
     from probe.archive.shipping import destination
     from probe.archive.store import normal_url
 
-    settings = Settings()
+    settings = session.settings
     home = places.home(settings)
-    only = normal_url(_only_url(names)) if names else ""
+    only = normal_url(_only_url(session, names)) if names else ""
     archives: dict[str, list[tuple[Path, Meta]]] = {}
     nowhere = 0
     for folder, meta in _recordings(home):
@@ -220,8 +219,8 @@ def _opened(url: str) -> Store:
     return open_store(url)
 
 
-def _only_url(names: list[str]) -> str:
-    url = names[0] if names else Settings().archive
+def _only_url(session: Session, names: list[str]) -> str:
+    url = names[0] if names else session.settings.archive
     if len(names) > 1 or not url:
         raise UsageError("name one archive", hint="For example `probe archive --compact s3://bucket/probe`.")
     return url
