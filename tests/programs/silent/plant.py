@@ -26,7 +26,7 @@ else:
     import tomli as tomllib
 
 HERE = Path(__file__).resolve().parent
-SHARED = ("progress.py", "synthetic.py")
+SHARED = ("progress.py", "synthetic.py", "handwriting_modules.py")
 """What the programs import; copied beside a planted one."""
 HALVES = {"development": "kinds.toml", "held-out": "kinds_heldout.toml"}
 DISTRIBUTED = ("ddp_cnn", "ddp_gpt", "ddp_ranker")
@@ -34,7 +34,8 @@ PROGRAMS = (
     "image_cnn", "nano_gpt", "lstm_lm", "house_prices", "vae", "dcgan", "actor_critic", "dqn", "unet",
     "tagger", "tabular_kfold", "text_transformer", "audio_cnn", "segmentation", "translator", "sensor_rnn",
     "reviews_gru", "metric_learning", "two_tower", "detector", "forecaster", "sparse_autoencoder", "a2c_grid",
-    *DISTRIBUTED,
+    "keypoints", "classify_textures", "churn", "handwriting", "retail_notebook", "ppo_pole",
+    "self_distillation", "gnn_molecules", *DISTRIBUTED,
 )
 HEALTHY_FOLDER = HERE.parent / "healthy"
 HEALTHY = (
