@@ -28,6 +28,7 @@ from probe.diagnose.efficiency import peak_tflops
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.server.recordings import server_journal
+from probe.server.recordings.code_rows import code_rows
 from probe.server.recordings.git_facts import git_facts
 from probe.server.recordings.gpu import Devices
 from probe.server.recordings.registry import Recorded, Registry
@@ -42,7 +43,7 @@ MODEL_S = 60.0
 MOST_PACKAGES = 2000
 LONGEST_COMMAND = 4000
 _LARGEST_SCRIPT_BYTES = 4 << 20
-EVENT, RUN, PACKAGES = "facts", "run", "packages"
+EVENT, RUN, PACKAGES, CODE = "facts", "run", "packages", "code"
 Row = dict[str, Any]
 Facts = dict[tuple[str, str], str]
 """Values of facts by kind and name."""
@@ -111,10 +112,16 @@ class FactsGatherer:
                 elif paths is not None:
                     rows = [*package_rows(paths, recorded), *peak_rows(recorded, facts)]
                     self._keep(recorded, PACKAGES, rows, have)
+        if CODE not in have:
+            script = script_of(recorded.meta.argv, recorded.meta.cwd)
+            rows = code_rows(script, recorded.meta.started_ns, recorded.meta.cwd) if script is not None else []
+            self._keep(recorded, CODE, rows, have, "python.code")
 
-    def _keep(self, recorded: Recorded, part: str, rows: list[Row], have: set[str]) -> None:
+    def _keep(
+        self, recorded: Recorded, part: str, rows: list[Row], have: set[str], table: str = "probe.facts",
+    ) -> None:
         have.add(part)  # also when it cannot be written: the disk is full, or the recording was removed
-        if server_journal.note_rows(recorded.folder, "probe.facts", rows):
+        if server_journal.note_rows(recorded.folder, table, rows):
             server_journal.note(recorded.folder, {"event": EVENT, "part": part})
 
 
@@ -163,7 +170,7 @@ def _device_number(recorded: Recorded) -> int | None:
 def run_rows(recorded: Recorded) -> list[Row]:
     """Facts of kinds `command`, `hardware`, `package` (Python and torch) and `git`."""
     meta = recorded.meta
-    script = _script(meta.argv, meta.cwd)
+    script = script_of(meta.argv, meta.cwd)
     rows = [
         fact("command", "line", shlex.join(meta.argv)[:LONGEST_COMMAND]),
         fact("command", "folder", meta.cwd), fact("command", "executable", meta.executable),
@@ -187,7 +194,7 @@ def run_rows(recorded: Recorded) -> list[Row]:
     return rows
 
 
-def _script(argv: Sequence[str], folder: str) -> Path | None:
+def script_of(argv: Sequence[str], folder: str) -> Path | None:
     """The script that runs; None for `python -c` and the like."""
     if not argv or not argv[0] or argv[0].startswith("-"):
         return None
