@@ -19,9 +19,9 @@ WITH files AS (
     SELECT COUNT(*) FILTER (state = 'read') AS n, COUNT(*) FILTER (state = 'changed after the start') AS changed, ARG_MIN(said, t_ns) FILTER (state = 'not read') AS problem
     FROM python.code WHERE rule IS NULL
 ), remarks AS (
-    SELECT DISTINCT parse_filename(file) || ':' || line AS place, coalesce(function, 'the script') AS function, said, why, remedy, file, line
-    FROM python.code WHERE area = 'model' AND rule IS NOT NULL
+    SELECT parse_filename(file) || ':' || line AS place, coalesce(function, 'the script') AS function, said, why, remedy, file, line
+    FROM python.code WHERE area = 'model' AND rule IS NOT NULL ORDER BY file, line LIMIT 5
 )
-SELECT NULL AS unknown, place AS subject, place, function, said, why, remedy FROM remarks ORDER BY file, line LIMIT 5
+SELECT NULL AS unknown, place AS subject, place, function, said, why, remedy FROM remarks
 UNION ALL BY NAME
 SELECT CASE WHEN changed > 0 THEN 'the source files have changed since the process started' WHEN problem IS NOT NULL THEN 'the source was not read: ' || problem ELSE 'no source file of the program was read' END AS unknown FROM files WHERE n = 0
