@@ -14,12 +14,12 @@ from typing import NamedTuple
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 ROUNDS = 4
-"""How often kinds are passed on from calls to parameters and from returns to calls: depth of calls followed."""
+"""How often kinds are passed on from calls to parameters and from returns to calls: depth of calls."""
 
 
 class Kind(NamedTuple):
-    """What an expression gives: `family` is one of `FAMILIES`, `name` the dotted name of the class or function
-    that made it (`torch.optim.adam.Adam` is written as it is imported: `torch.optim.Adam`)."""
+    """What an expression gives: `family` is one of `FAMILIES`, `name` the dotted name of the class or
+    function that made it (`torch.optim.adam.Adam` is written as it is imported: `torch.optim.Adam`)."""
 
     family: str
     name: str
@@ -42,15 +42,21 @@ _PREFIXES: tuple[tuple[str, str], ...] = (
     ("torch.nn.utils.", "tensor"),
 )
 _NOT_TENSORS = frozenset({
-    "device", "load", "save", "no_grad", "enable_grad", "inference_mode", "autocast", "manual_seed", "Generator",
+    "device", "load", "save", "no_grad", "enable_grad", "inference_mode", "autocast", "manual_seed",
+    "Generator",
     "set_default_dtype", "set_num_threads", "get_num_threads", "compile", "Size", "is_tensor", "typename",
     "set_grad_enabled", "get_rng_state", "set_rng_state", "finfo", "iinfo", "numel", "allclose", "equal",
 })
 _SAME_MODULE = frozenset({
     "to", "cuda", "cpu", "train", "eval", "float", "double", "half", "bfloat16", "requires_grad_", "apply",
 })
-NUMBERS_OF_TENSORS = frozenset({"item", "dim", "size", "numel", "tolist", "numpy", "stride", "data_ptr", "ndimension"})
+NUMBERS_OF_TENSORS = frozenset({
+    "item", "dim", "size", "numel", "tolist", "numpy", "stride", "data_ptr", "ndimension",
+})
 """Methods of a tensor that give something else."""
+
+Kinds = dict[tuple[ast.AST, str], set[Kind | None]]
+"""Kinds that a name of a scope is given (an attribute: `self.x` of its class); None: one is not known."""
 
 
 @dataclass
@@ -81,7 +87,7 @@ class Program:
         self.parent: dict[ast.AST, ast.AST] = {}
         self.functions: dict[str, list[Function]] = {}
         self.classes: dict[str, list[ast.ClassDef]] = {}
-        self._kinds: dict[tuple[ast.AST, str], set[Kind | None]] = {}
+        self._kinds: Kinds = {}
         self._returns: dict[ast.AST, Kind | None] = {}
         for source in self.sources:
             self._index(source)
@@ -117,14 +123,14 @@ class Program:
     def scope(self, node: ast.AST) -> Scope:
         """The function, lambda, class or module whose names a node's own names are."""
         for around in self.parents(node):
-            if isinstance(around, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            if isinstance(around, Scope):
                 return around
         assert isinstance(node, ast.Module)
         return node
 
     def function_of(self, node: ast.AST) -> Function | None:
         """The function around a node; None at the top of a file."""
-        return next((one for one in self.parents(node) if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))), None)
+        return next((one for one in self.parents(node) if isinstance(one, Function)), None)
 
     def function_name(self, node: ast.AST) -> str | None:
         """Name of the function around a node; None at the top of a file."""
@@ -165,8 +171,8 @@ class Program:
     # Names --------------------------------------------------------------------
 
     def dotted(self, node: ast.AST) -> str | None:
-        """The full name of a thing that is imported (`F.relu` is `torch.nn.functional.relu`), or of a function
-        or class of the program (`Net`); None for all else, such as variables."""
+        """The full name of a thing that is imported (`F.relu` is `torch.nn.functional.relu`), or of a
+        function or class of the program (`Net`); None for all else, such as variables."""
         words: list[str] = []
         at = node
         while isinstance(at, ast.Attribute):
@@ -183,10 +189,10 @@ class Program:
         return ".".join([start, *reversed(words)])
 
     def local_function(self, call: ast.Call) -> Function | None:
-        """The one function or method of the program that a call runs, where its name is unique; a module's call
-        is its `forward`."""
+        """The one function or method of the program that a call runs, where its name is unique; a module's
+        call is its `forward`."""
         func = call.func
-        name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else None
+        name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", None)
         kind = self.kind(func)
         if kind is not None and kind.family == "module" and kind.name in self.classes:
             return self.method(self.classes[kind.name][0], "forward")
@@ -267,7 +273,7 @@ class Program:
 
     def _kind_of_attribute(self, node: ast.Attribute) -> Kind | None:
         of = self.class_of(node)
-        if isinstance(node.value, ast.Name) and node.value.id == "self" and of is not None:
+        if is_self(node.value) and of is not None:
             found = self._kinds.get((of, f"self.{node.attr}"))
             return next(iter(found)) if found is not None and len(found) == 1 else None
         kind = self.kind(node.value)
@@ -283,7 +289,8 @@ class Program:
     def _kind_of_call(self, call: ast.Call) -> Kind | None:
         name = self.dotted(call.func)
         if name is not None and name in self.classes:
-            return Kind("module" if self.is_module_class(self.classes[name][0]) else _of_program(self, name), name)
+            is_module = self.is_module_class(self.classes[name][0])
+            return Kind("module" if is_module else _of_program(self, name), name)
         if name is not None and (made := made_by(name)) is not None:
             if made.family == "module" and made.name.startswith("torch.nn.parallel") and call.args:
                 return self.kind(call.args[0]) or made
@@ -308,7 +315,7 @@ class Program:
 
     def _infer(self) -> None:
         """One round: assignments, parameters from calls, and what functions return."""
-        kinds: dict[tuple[ast.AST, str], set[Kind | None]] = {}
+        kinds: Kinds = {}
         for source in self.sources:
             for node in ast.walk(source.tree):
                 for target, value in _bindings(node):
@@ -323,7 +330,7 @@ class Program:
                 }
                 self._returns[function] = next(iter(found)) if len(found) == 1 else None
 
-    def _bind(self, kinds: dict[tuple[ast.AST, str], set[Kind | None]], target: ast.AST, value: ast.AST | None) -> None:
+    def _bind(self, kinds: Kinds, target: ast.AST, value: ast.AST | None) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
             together = len(values) == len(target.elts)
@@ -333,12 +340,12 @@ class Program:
             self._bind(kinds, target.value, None)
         elif isinstance(target, ast.Name):
             kinds.setdefault((self.scope(target), target.id), set()).add(self.kind(value))
-        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+        elif isinstance(target, ast.Attribute) and is_self(target.value):
             of = self.class_of(target)
             if of is not None:
                 kinds.setdefault((of, f"self.{target.attr}"), set()).add(self.kind(value))
 
-    def _pass_on(self, kinds: dict[tuple[ast.AST, str], set[Kind | None]], call: ast.Call) -> None:
+    def _pass_on(self, kinds: Kinds, call: ast.Call) -> None:
         """The kinds of a call's arguments are those of the parameters of the function that it runs."""
         name = self.dotted(call.func)
         local = self.local_function(call)
@@ -349,7 +356,7 @@ class Program:
         names = [one.arg for one in (*local.args.posonlyargs, *local.args.args)]
         if self.class_of(local) is not None and isinstance(self.parent.get(local), ast.ClassDef):
             names = names[1:]
-        for parameter, given in zip(names, call.args):
+        for parameter, given in zip(names, call.args, strict=False):
             if isinstance(given, ast.Starred):
                 break
             kinds.setdefault((local, parameter), set()).add(self.kind(given))
@@ -380,7 +387,7 @@ def made_by(name: str) -> Kind | None:
         return Kind("tensor", name)
     if name.startswith("numpy.") and not capital and not name.startswith("numpy.random.seed"):
         return Kind("array", name)
-    if name in ("pandas.DataFrame", "pandas.read_csv", "pandas.read_parquet", "pandas.concat", "pandas.merge"):
+    if name.startswith("pandas.") and last in ("DataFrame", "read_csv", "read_parquet", "concat", "merge"):
         return Kind("frame", name)
     return None
 
@@ -392,6 +399,11 @@ def _of_program(program: Program, name: str) -> str:
         if made is not None and made.family in ("dataset", "sampler", "optimizer", "scheduler", "loss"):
             return made.family
     return "object"
+
+
+def is_self(node: ast.AST) -> bool:
+    """Whether an expression is the object that a method is called on."""
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
@@ -418,9 +430,7 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield target, node.value
-    elif isinstance(node, ast.AnnAssign) and node.value is not None:
-        yield node.target, node.value
-    elif isinstance(node, ast.NamedExpr):
+    elif (isinstance(node, ast.AnnAssign) and node.value is not None) or isinstance(node, ast.NamedExpr):
         yield node.target, node.value
     elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
         yield node.target, None
@@ -433,9 +443,8 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
 def reads(node: ast.AST, name: str) -> bool:
     """Whether a statement or expression reads a variable (an augmented assignment does)."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Name) and one.id == name:
-            if isinstance(one.ctx, (ast.Load, ast.Del)):
-                return True
+        if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, (ast.Load, ast.Del)):
+            return True
         if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and one.target.id == name:
             return True
         if isinstance(one, (ast.Global, ast.Nonlocal)) and name in one.names:

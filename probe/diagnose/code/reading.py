@@ -1,8 +1,8 @@
 """Reading the source of one program: which files belong to it, and the remarks of all rules as rows.
 
-`python -m probe.diagnose.code SCRIPT STARTED_NS FOLDER...` prints them as JSON: the server runs it as a child,
-so that a file that Python's parser cannot survive harms nothing. Nothing of the program is run or imported.
-Standard library only.
+`python -m probe.diagnose.code SCRIPT STARTED_NS FOLDER...` prints them as JSON: the server runs it as a
+child, so that a file that Python's parser cannot survive harms nothing. Nothing of the program is run or
+imported. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def files_of(script: Path, folders: Sequence[Path]) -> Iterator[Path]:
         yield file
         for name in _imported(file):
             for folder in (file.parent, *folders):
-                for path in (folder.joinpath(*name.split(".")).with_suffix(".py"), folder.joinpath(*name.split("."), "__init__.py")):
-                    if path not in found and not any(word in path.parts for word in _INSTALLED) and path.is_file():
+                stem = folder.joinpath(*name.split("."))
+                for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+                    installed = any(word in path.parts for word in _INSTALLED)
+                    if path not in found and not installed and path.is_file():
                         found[path] = None
                         waiting.append(path)
 
@@ -102,6 +104,6 @@ def _row(
     function: str | None = None, said: str | None = None, why: str | None = None, remedy: str | None = None,
 ) -> dict[str, Any]:
     return {
-        "file": file, "state": state, "rule": rule, "area": area, "line": line, "function": function, "said": said,
-        "why": why, "remedy": remedy,
+        "file": file, "state": state, "rule": rule, "area": area, "line": line, "function": function,
+        "said": said, "why": why, "remedy": remedy,
     }

@@ -22,10 +22,12 @@ PACKAGE = Path(__file__).parents[3]
 
 
 def code_rows(script: Path, started_ns: int, folder: str) -> list[dict[str, Any]]:
-    """The rows of the program that starts with `script` in the working directory `folder`. A file that changed
-    after `started_ns` is not what runs, and is only named. Without an answer in time, one row that says so."""
+    """The rows of the program that starts with `script` in the working directory `folder`. A file that
+    changed after `started_ns` is not what runs, and is only named. Without an answer in time, one row that
+    says so."""
     command = [
-        sys.executable, "-S", "-m", "probe.diagnose.code", str(script), str(started_ns), *([folder] if folder else []),
+        sys.executable, "-S", "-m", "probe.diagnose.code", str(script), str(started_ns),
+        *([folder] if folder else []),
     ]
     variables = {"PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"}
     try:

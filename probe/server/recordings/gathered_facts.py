@@ -113,8 +113,9 @@ class FactsGatherer:
                     rows = [*package_rows(paths, recorded), *peak_rows(recorded, facts)]
                     self._keep(recorded, PACKAGES, rows, have)
         if CODE not in have:
-            script = script_of(recorded.meta.argv, recorded.meta.cwd)
-            rows = code_rows(script, recorded.meta.started_ns, recorded.meta.cwd) if script is not None else []
+            meta = recorded.meta
+            script = script_of(meta.argv, meta.cwd)
+            rows = code_rows(script, meta.started_ns, meta.cwd) if script is not None else []
             self._keep(recorded, CODE, rows, have, "python.code")
 
     def _keep(
