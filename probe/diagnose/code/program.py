@@ -7,12 +7,18 @@ is not part of the program, its kind is unknown (None), and a rule says nothing.
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+DEEPEST = 150
+"""Expressions within each other: what people write has a tenth of it, and Python allows 1,000 calls within
+each other."""
+LONGEST_CONSTANT = 12
+"""Characters of a constant that a remark may show."""
 ROUNDS = 4
 """How often kinds are passed on from calls to parameters and from returns to calls: depth of calls."""
 
@@ -69,6 +75,27 @@ class Source:
     imports: dict[str, str] = field(default_factory=dict)
 
 
+class _Shortened(ast.NodeTransformer):
+    """Replaces constants that are longer than a few characters."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        if len(repr(node.value)) <= LONGEST_CONSTANT:
+            return node
+        return ast.Constant("…" if isinstance(node.value, str) else ...)
+
+
+def _deepest(tree: ast.Module) -> int:
+    """How deeply the expressions of a file are nested."""
+    deepest = 0
+    waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        inner = 0 if isinstance(node, ast.stmt) else depth + 1
+        waiting += [(child, inner) for child in ast.iter_child_nodes(node)]
+    return deepest
+
+
 class Program:
     """The parsed files of a program. `files` maps a path to its text; files that Python cannot parse are in
     `failed`, with the reason. The first file is the script."""
@@ -82,13 +109,17 @@ class Program:
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 self.failed[path] = f"{type(error).__name__}: {error}"
                 continue
-            self.sources.append(Source(path, text.splitlines(), tree))
+            if _deepest(tree) > DEEPEST:
+                self.failed[path] = "an expression is nested too deeply"
+                continue
+            self.sources.append(Source(path, text.split("\n"), tree))
         self.source_of: dict[ast.AST, Source] = {}
         self.parent: dict[ast.AST, ast.AST] = {}
         self.functions: dict[str, list[Function]] = {}
         self.classes: dict[str, list[ast.ClassDef]] = {}
         self._kinds: Kinds = {}
         self._returns: dict[ast.AST, Kind | None] = {}
+        self._known: dict[ast.AST, Kind | None] = {}
         for source in self.sources:
             self._index(source)
         for _ in range(ROUNDS):
@@ -165,8 +196,9 @@ class Program:
             yield node
 
     def text(self, node: ast.AST) -> str:
-        """An expression as the program writes it, on one line."""
-        return ast.unparse(node)
+        """An expression as the program writes it, on one line, without its long constants: they may be
+        secrets."""
+        return ast.unparse(_Shortened().visit(copy.deepcopy(node)))
 
     # Names --------------------------------------------------------------------
 
@@ -227,6 +259,13 @@ class Program:
 
     def kind(self, node: ast.AST | None) -> Kind | None:
         """What an expression gives; None where that is not known."""
+        if node is None:
+            return None
+        if node not in self._known:  # else a chain of calls takes time that doubles with each
+            self._known[node] = self._kind_of(node)
+        return self._known[node]
+
+    def _kind_of(self, node: ast.AST) -> Kind | None:
         if isinstance(node, ast.Constant):
             if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
                 return Kind("number", "")
@@ -323,12 +362,14 @@ class Program:
         for call in self.calls():
             self._pass_on(kinds, call)
         self._kinds = kinds
+        self._known.clear()
         for functions in self.functions.values():
             for function in functions:
                 found = {
                     self.kind(node.value) for node in own_nodes(function) if isinstance(node, ast.Return)
                 }
                 self._returns[function] = next(iter(found)) if len(found) == 1 else None
+        self._known.clear()
 
     def _bind(self, kinds: Kinds, target: ast.AST, value: ast.AST | None) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
