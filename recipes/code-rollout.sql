@@ -16,7 +16,9 @@
 -- false_positives = "code that does so on purpose"
 -- explains = ["plateau", "slow-decrease"]
 WITH files AS (
-    SELECT COUNT(*) FILTER (state = 'read') AS n, COUNT(*) FILTER (state = 'changed after the start') AS changed, ARG_MIN(said, t_ns) FILTER (state = 'not read') AS problem
+    SELECT COUNT(*) FILTER (state = 'read') AS n,
+        ANY_VALUE(parse_filename(file)) FILTER (state = 'changed after the start') AS changed,
+        ARG_MIN(parse_filename(file) || ' was not read: ' || said, t_ns) FILTER (state = 'not read') AS problem
     FROM python.code WHERE rule IS NULL
 ), remarks AS (
     SELECT parse_filename(file) || ':' || line AS place, coalesce(function, 'the script') AS function, said, why, remedy, file, line
@@ -24,4 +26,5 @@ WITH files AS (
 )
 SELECT NULL AS unknown, place AS subject, place, function, said, why, remedy FROM remarks
 UNION ALL BY NAME
-SELECT CASE WHEN changed > 0 THEN 'the source files have changed since the process started' WHEN problem IS NOT NULL THEN 'the source was not read: ' || problem ELSE 'no source file of the program was read' END AS unknown FROM files WHERE n = 0
+SELECT coalesce(changed || ' has changed since the process started', problem, 'no source file of the program was read') AS unknown
+FROM files WHERE (n = 0 OR changed IS NOT NULL OR problem IS NOT NULL) AND NOT EXISTS (FROM remarks)

@@ -45,7 +45,7 @@ class File(NamedTuple):
 def folders_of(script: Path, folder: Path, paths: Sequence[str]) -> list[Path]:
     """Where Python looks for the modules of a program, in its order: the import paths `paths` of the process
     that come before those of its environment, or lie beneath the script's folder or the working directory
-    `folder`; then both of these (the process may not have said its paths), and a folder `src` there."""
+    `folder` (where the process did not say any: these two); then a folder `src` there."""
     own = [script.parent, folder]
     found: list[Path] = []
     before = True
@@ -55,7 +55,7 @@ def folders_of(script: Path, folder: Path, paths: Sequence[str]) -> list[Path]:
         before = before and not of_environment
         if not of_environment and (before or any(whole.is_relative_to(one) for one in own)):
             found.append(whole)
-    return list(dict.fromkeys([*found, *own, *(one / "src" for one in own)]))
+    return list(dict.fromkeys([*(found or own), *(one / "src" for one in own)]))
 
 
 def files_of(script: Path, started_ns: int, folders: Sequence[Path]) -> Iterator[File]:
