@@ -359,6 +359,10 @@ class Program:
             for node in ast.walk(source.tree):
                 for target, value in _bindings(node):
                     self._bind(kinds, target, value)
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                    for parameter in ast.walk(node.args):
+                        if isinstance(parameter, ast.arg):  # hides a name around it
+                            kinds.setdefault((node, parameter.arg), set())
         for call in self.calls():
             self._pass_on(kinds, call)
         self._kinds = kinds
