@@ -36,7 +36,7 @@ _PURE: dict[str, frozenset[str]] = {
 methods of a tensor have a twin that changes it, and is written with `_` at its end. No products: they are run
 to be timed."""
 _PURE_CALLS: dict[str, str] = {
-    "torch.compile": "the model itself is not compiled", "copy.deepcopy": "the copy is lost",
+    "torch.compile": "the model itself is not compiled",
     "torch.nn.DataParallel": "the model itself runs on one device",
     "torch.nn.parallel.DistributedDataParallel": "the model itself exchanges no gradients",
     "torch.utils.data.random_split": "the data are not split", "sorted": "the list keeps its order",
@@ -336,8 +336,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "attribute-of-nothing", "effect",
         "nothing of the training changes by it",
-        "call the method, or set the value where it is read: in param_groups, in each parameter, by train() or "
-        "eval()", _attribute_of_nothing,
+        "call the method, or set the value where it is read: in param_groups, in each parameter, by train() "
+        "or eval()", _attribute_of_nothing,
     ),
     Rule(
         "compared-not-assigned", "effect",
