@@ -408,6 +408,22 @@ LEARNING: tuple[Table, ...] = (
         "SELECT module, class, eps FROM python.modules WHERE eps IS NOT NULL",
     ),
     Table(
+        "python", "code", "file of the program's source that was read, or a mistake that was found in it; nothing of the program is run for it", "journal",
+        (
+            T_NS,
+            Column("file", "VARCHAR", "", "path of the file"),
+            Column("state", "VARCHAR", "", "`read`, `changed after the start` (what runs is not what the file holds now) or `not read`"),
+            Column("rule", "VARCHAR", "", "name of the rule; NULL in the row of a file"),
+            Column("area", "VARCHAR", "", "`effect`, `loop`, `data`, `model` or `rollout`; NULL in the row of a file"),
+            Column("line", "BIGINT", "", "line of the mistake, from 1"),
+            Column("function", "VARCHAR", "", "function that the line stands in; NULL at the top of the file"),
+            Column("said", "VARCHAR", "", "what is wrong there; of a file that was not read, why"),
+            Column("why", "VARCHAR", "", "what it does to the training"),
+            Column("remedy", "VARCHAR", "", "what to write instead"),
+        ),
+        "SELECT file, line, rule, said FROM python.code WHERE rule IS NOT NULL ORDER BY file, line",
+    ),
+    Table(
         "python", "growth", "object kept by the program (a variable, an attribute, a cache) that had grown when it was checked", "journal",
         (
             STEP, T_NS,

@@ -28,6 +28,7 @@ from probe.diagnose.efficiency import peak_tflops
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.server.recordings import server_journal
+from probe.server.recordings.code_rows import began_ns, code_rows
 from probe.server.recordings.git_facts import git_facts
 from probe.server.recordings.gpu import Devices
 from probe.server.recordings.registry import Recorded, Registry
@@ -42,7 +43,7 @@ MODEL_S = 60.0
 MOST_PACKAGES = 2000
 LONGEST_COMMAND = 4000
 _LARGEST_SCRIPT_BYTES = 4 << 20
-EVENT, RUN, PACKAGES = "facts", "run", "packages"
+EVENT, RUN, PACKAGES, CODE = "facts", "run", "packages", "code"
 Row = dict[str, Any]
 Facts = dict[tuple[str, str], str]
 """Values of facts by kind and name."""
@@ -98,23 +99,29 @@ class FactsGatherer:
             have = self._have[recorded.folder] = _gathered(recorded.folder)
         if RUN not in have:
             self._keep(recorded, RUN, run_rows(recorded), have)
-        if PACKAGES not in have:
-            own = places.journals(recorded.folder)[0]
-            size = own.stat().st_size
-            if size != self._sizes.get(recorded.folder):
-                self._sizes[recorded.folder] = size
-                paths, facts = _own_facts(own)
-                age_s = (clock.wall_ns() - recorded.meta.started_ns) * 1e-9
-                late = age_s > MODEL_S or not self._registry.lives(recorded)
+        if PACKAGES in have and CODE in have:
+            return
+        own = places.journals(recorded.folder)[0]
+        size = own.stat().st_size
+        age_s = (clock.wall_ns() - recorded.meta.started_ns) * 1e-9
+        late = age_s > MODEL_S or not self._registry.lives(recorded)
+        if size != self._sizes.get(recorded.folder) or (late and CODE not in have):
+            self._sizes[recorded.folder] = size
+            paths, facts = _own_facts(own)
+            if CODE not in have and (late or paths is not None):
+                self._keep(recorded, CODE, source_rows(recorded, paths or ()), have, "python.code")
+            if PACKAGES not in have:
                 if paths is not None and not late and ("model", "dtype") not in facts:
                     del self._sizes[recorded.folder]  # it will record its model soon
                 elif paths is not None:
                     rows = [*package_rows(paths, recorded), *peak_rows(recorded, facts)]
                     self._keep(recorded, PACKAGES, rows, have)
 
-    def _keep(self, recorded: Recorded, part: str, rows: list[Row], have: set[str]) -> None:
+    def _keep(
+        self, recorded: Recorded, part: str, rows: list[Row], have: set[str], table: str = "probe.facts",
+    ) -> None:
         have.add(part)  # also when it cannot be written: the disk is full, or the recording was removed
-        if server_journal.note_rows(recorded.folder, "probe.facts", rows):
+        if server_journal.note_rows(recorded.folder, table, rows):
             server_journal.note(recorded.folder, {"event": EVENT, "part": part})
 
 
@@ -163,7 +170,7 @@ def _device_number(recorded: Recorded) -> int | None:
 def run_rows(recorded: Recorded) -> list[Row]:
     """Facts of kinds `command`, `hardware`, `package` (Python and torch) and `git`."""
     meta = recorded.meta
-    script = _script(meta.argv, meta.cwd)
+    script = script_of(meta.argv, meta.cwd)
     rows = [
         fact("command", "line", shlex.join(meta.argv)[:LONGEST_COMMAND]),
         fact("command", "folder", meta.cwd), fact("command", "executable", meta.executable),
@@ -187,12 +194,12 @@ def run_rows(recorded: Recorded) -> list[Row]:
     return rows
 
 
-def _script(argv: Sequence[str], folder: str) -> Path | None:
+def script_of(argv: Sequence[str], folder: str) -> Path | None:
     """The script that runs; None for `python -c` and the like."""
     if not argv or not argv[0] or argv[0].startswith("-"):
         return None
     path = Path(folder, argv[0])
-    return path if path.is_file() else None
+    return path if path.is_absolute() and path.is_file() else None
 
 
 def _machine_rows(pid: int) -> list[Row]:
@@ -225,6 +232,13 @@ def package_rows(paths: Sequence[str], recorded: Recorded) -> list[Row]:
                     found.setdefault(name.lower().replace("_", "-"), version.partition("-py")[0])
     found.pop("torch", None)  # the process has recorded it
     return [fact("package", name, version) for name, version in sorted(found.items())[:MOST_PACKAGES]]
+
+
+def source_rows(recorded: Recorded, paths: Sequence[str]) -> list[Row]:
+    """Rows of python.code; none where no script runs."""
+    meta = recorded.meta
+    script = script_of(meta.argv, meta.cwd)
+    return [] if script is None else code_rows(script, began_ns(meta), meta.cwd, paths)
 
 
 def peak_rows(recorded: Recorded, facts: Facts) -> list[Row]:

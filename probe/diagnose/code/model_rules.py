@@ -1,0 +1,7 @@
+"""Models and loss functions: layers, masks, shapes, initial weights. Pure."""
+
+from __future__ import annotations
+
+from probe.diagnose.code.rule import Rule
+
+RULES: tuple[Rule, ...] = ()

@@ -1,0 +1,92 @@
+"""What diagnose says of a real training whose source has a mistake."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from agent.asking import query
+from agent.nursery import Forked, Nursery
+from harness import PATIENCE_S, Place, run_probe
+
+TRAIN = """
+import sys
+import time
+import torch
+from torch.nn import functional
+from model import Net
+import later
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+inputs, targets = torch.randn(8, 4), torch.randint(0, 2, (8,))
+torch.clamp(inputs, -1, 1)
+for step in range(20):
+    optimizer.zero_grad()
+    functional.cross_entropy(net(inputs), targets).backward()
+    optimizer.step()
+print("READY", flush=True)
+sys.stdin.readline()
+"""
+MODEL = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.layer(x)
+        x.relu()
+        return x
+"""
+
+
+def test_a_mistake_in_the_source_is_named_by_file_and_line_and_an_edited_file_makes_no_area_clear(
+    nursery: Nursery, place: Place, tmp_path: Path
+) -> None:
+    for name, text in (("train", TRAIN), ("model", MODEL), ("later", "RATE = 0.1\n")):
+        (tmp_path / f"{name}.py").write_text(text)
+    environ = place.watched(PROBE_NAME="code")
+    job = Forked(nursery, str(tmp_path / "train"), environ=environ, folder=place.directory)
+    try:
+        job.wait_for("READY")
+        (tmp_path / "later.py").write_text("RATE = 0.2\n")
+        files = read_files(place, job.pid)
+        answer = judged(place, job.pid)
+        assert subjects(answer) == {"train.py:12", "model.py:11"}
+        [unknown] = [one for one in answer["unknown"] if one["recipe"] == "code-loop"]
+        assert "later.py has changed since the process started" in str(unknown)
+        assert sorted(files) == [
+            ["later.py", "changed after the start"], ["model.py", "read"], ["train.py", "read"],
+        ]
+    finally:
+        job.kill()
+    assert subjects(judged(place, job.pid)) == {"train.py:12", "model.py:11"}
+
+
+def read_files(place: Place, pid: int) -> list[list[Any]]:
+    """Files and their states, as soon as a thread of the server has read them."""
+    place.start_server()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        sql = "SELECT parse_filename(file), state FROM python.code WHERE rule IS NULL"
+        if files := query(place, pid, sql):
+            return files
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def judged(place: Place, pid: int) -> dict[str, Any]:
+    """What diagnose says."""
+    done = run_probe(place, str(pid), "diagnose", "loss", "--no-watch", "--format", "json")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def subjects(answer: dict[str, Any]) -> set[str]:
+    """Where code without effect was found."""
+    return {one["subject"] for one in answer["findings"] if one["recipe"] == "code-effect"}

@@ -1,0 +1,97 @@
+"""Rules about code without effect: what they remark on, and look-alikes where they are quiet."""
+
+from __future__ import annotations
+
+import pytest
+
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.reading import remarks_of
+
+START = """
+import copy
+import torch
+import torch.nn.functional as F
+from torch import nn
+import numpy as np
+import pandas as pd
+model = nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.MSELoss()
+x = torch.ones(3)
+y = torch.ones(3)
+"""
+WRONG = {
+    "result-thrown-away": (
+        "torch.clamp(x, 0, 1)", "x.sort()", "with torch.no_grad():\n    x.clamp(0, 1)", "torch.compile(model)",
+        "frame = pd.read_csv('a')\nframe.dropna()", "scaler = torch.amp.GradScaler()\nscaler.scale(x.sum())",
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.norm = nn.LayerNorm(3)\n    def forward(self, x):\n        self.norm(x)\n        return x",
+        "class Trainer:\n    def __init__(self):\n        self.scale = torch.ones(1)\n"
+        "    def to(self, device):\n        self.scale.to(device)",
+    ),
+    "method-not-called": (
+        "for batch in batches:\n    optimizer.zero_grad", "criterion(x, y).backward", "torch.manual_seed",
+        "def setup():\n    print(1)\nsetup",
+        "class Net(nn.Module):\n    def __init__(self):\n        self.start\n    def start(self):\n        pass",
+    ),
+    "manager-not-entered": ("torch.no_grad()\nmodel(x)", "torch.inference_mode()", "torch.autocast('cuda')"),
+    "iterator-not-run": (
+        "map(model.apply, [x])", "(p.zero_() for p in model.parameters())",
+        "def train():\n    for batch in x:\n        yield batch\ntrain()",
+        "async def train():\n    print(1)\ntrain()",
+    ),
+    "attribute-of-nothing": (
+        "optimizer.lr = 0.01", "model.requires_grad = False", "model.training = False",
+        "for layer in model.children():\n    layer.requires_grad = False",
+        "for p in model.parameters():\n    p.requires_grad_ = False", "torch.set_grad_enabled = False",
+        "loader = torch.utils.data.DataLoader(x)\nloader.shuffle = True",
+    ),
+    "compared-not-assigned": ("x.requires_grad == True", "model.weight.grad == None", "x == y"),
+    "sign-after-equals": ("total = 0\ntotal =+ x", "total =- 1", "class A:\n    def f(self):\n        self.n =+ 1"),
+    "overwritten-unread": (
+        "loss = criterion(x, y)\nloss = F.l1_loss(x, y)\nloss.backward()",
+        "def step():\n    loss = F.mse_loss(x, y) * 2\n    loss = x.abs().mean()\n    return loss",
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a = nn.Linear(3, 3)\n        self.b = nn.Linear(3, 3)\n"
+        "    def forward(self, x):\n        h = self.a(x)\n        h = self.b(x)\n        return h",
+    ),
+}
+RIGHT = {
+    "result-thrown-away": (
+        "x.clamp_(0, 1)", "torch.clamp(x, 0, 1, out=x)", "try:\n    x.cuda()\nexcept RuntimeError:\n    pass",
+        "for _ in range(10):\n    torch.relu(x)", "model.to('cpu')", "items = [1]\nitems.sort()",
+        "def f(x):\n    x.clip(0, 1)", "torch.relu(torch.ones(1))",
+    ),
+    "method-not-called": ("optimizer.zero_grad()", "step = optimizer.step", "from a import b\nb",
+                          "class A:\n    def __init__(self):\n        self.ready\n    @property\n"
+                          "    def ready(self):\n        return 1"),
+    "manager-not-entered": ("with torch.no_grad():\n    model(x)", "torch.set_grad_enabled(False)",
+                            "@torch.no_grad()\ndef f():\n    pass"),
+    "iterator-not-run": ("list(map(print, [x]))", "def train():\n    print(1)\ntrain()",
+                         "import contextlib\n@contextlib.contextmanager\ndef f():\n    yield\nf()"),
+    "attribute-of-nothing": (
+        "for p in model.parameters():\n    p.requires_grad = False", "x.requires_grad = True",
+        "optimizer.lr = 0.1\nprint(optimizer.lr)", "for m in model.modules():\n    m.training = False",
+        "def f(model):\n    model.requires_grad = False",
+    ),
+    "compared-not-assigned": ("assert (x == y).all()", "with timed():\n    x == y"),
+    "sign-after-equals": ("total = +1", "total = -x", "total=-1"),
+    "overwritten-unread": (
+        "loss = criterion(x, y)\nprint(loss)\nloss = F.l1_loss(x, y)", "h = torch.zeros(3)\nh = torch.ones(3)",
+        "loss = criterion(x, y)\nloss = loss + F.l1_loss(x, y)",
+    ),
+}
+
+
+def remarked(text: str) -> set[str]:
+    return {row["rule"] for row in remarks_of(Program({"train.py": START + text})) if row["area"] == "effect"}
+
+
+@pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in WRONG.items() for text in texts])
+def test_code_without_effect_is_remarked_on(rule: str, text: str) -> None:
+    assert remarked(text) == {rule}
+
+
+@pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in RIGHT.items() for text in texts])
+def test_code_that_looks_alike_and_has_an_effect_is_left_alone(rule: str, text: str) -> None:
+    assert rule not in remarked(text)
