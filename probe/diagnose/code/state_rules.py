@@ -1,0 +1,623 @@
+"""States, copies and settings: what is kept, loaded, replaced or set so that nothing comes of it. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.loss_rules import is_loss
+from probe.diagnose.code.objects import Key, Objects, calls_in, first_module, objects_of, short
+from probe.diagnose.code.program import Program, own_nodes
+from probe.diagnose.code.rule import Remark, Rule
+
+_ONCE = frozenset({"filter", "map", "zip", "iter", "enumerate", "reversed"})
+"""Builtins that give an iterator: what walks it a second time finds nothing."""
+_ONCE_METHODS = frozenset({"parameters", "named_parameters", "modules", "named_modules", "children", "buffers"})
+_WALKS = frozenset({"list", "tuple", "set", "sum", "dict", "sorted", "max", "min", "any", "all"})
+_GROUP_KEYS = frozenset(
+    "params lr betas eps weight_decay momentum dampening nesterov amsgrad maximize foreach capturable differentiable "
+    "fused initial_lr max_lr min_lr max_momentum base_momentum alpha centered rho lr_decay lambd t0 name "
+    "initial_accumulator_value etas step_sizes tolerance_grad decoupled_weight_decay momentum_decay max_iter".split()
+)
+_MISSPELT = frozenset({"require_grad", "required_grad", "requires_grads", "require_grads", "requires_gradient", "require_gradient", "requiresgrad", "requires_gard"})
+
+
+# What is kept ----------------------------------------------------------------
+
+
+def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
+    """The `m.state_dict()` whose tensors a value shares, through copies that do not copy them."""
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict" and not node.args:
+            return node
+        name = program.dotted(node.func)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "copy" and not node.args:
+            return _state_of(program, node.func.value)
+        if (name == "copy.copy" or (isinstance(node.func, ast.Name) and node.func.id in ("dict", "OrderedDict"))) and len(node.args) == 1:
+            return _state_of(program, node.args[0])
+    if isinstance(node, ast.DictComp) and isinstance(node.generators[0].iter, ast.Call):
+        items = node.generators[0].iter
+        value = node.value
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "detach":
+            value = value.func.value
+        if isinstance(items.func, ast.Attribute) and items.func.attr == "items" and isinstance(value, ast.Name):
+            return _state_of(program, items.func.value)
+    return None
+
+
+def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
+    """The best state, kept as what it is rather than as what it was."""
+    objects = objects_of(program)
+    for node in program.everywhere(ast.Assign):
+        assert isinstance(node, ast.Assign)
+        pairs: list[tuple[ast.AST, ast.AST]] = []
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts):
+                pairs += zip(target.elts, node.value.elts)
+            else:
+                pairs.append((target, node.value))
+        for target, value in pairs:
+            state = _state_of(program, value)
+            key = objects.key(target)
+            if state is None or key is None or not _may_be_trained(program, state):
+                continue
+            test = _comparison_above(program, node)
+            if test is None or not _used_after(program, objects, key, node):
+                continue
+            yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
+
+
+def _may_be_trained(program: Program, state: ast.Call) -> bool:
+    owner = state.func.value if isinstance(state.func, ast.Attribute) else None
+    return program.family(owner) in (None, "module")
+
+
+def _comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
+    """The comparison of an `if` that decides whether a statement runs, where it asks which of two is larger."""
+    for around in program.parents(node):
+        if isinstance(around, ast.If):
+            for one in ast.walk(around.test):
+                if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+                    return one
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return None
+    return None
+
+
+def _used_after(program: Program, objects: Objects, key: Key, node: ast.stmt) -> bool:
+    """Whether a variable is read outside of the branch and the loops that set it."""
+    loops = program.loops(node)
+    if not loops and not key[1].startswith("self."):
+        return False
+    branch = next(one for one in program.parents(node) if isinstance(one, ast.If))
+    for read in objects.escapes.get(key, []):
+        around = list(program.parents(read))
+        if branch in around or any(isinstance(one, ast.Compare) for one in around[:2]):
+            continue
+        if not loops or loops[-1] not in around:
+            return True
+    return False
+
+
+def _alias(program: Program) -> Iterator[Remark]:
+    """A second name for a module that is meant to be a second module."""
+    objects = objects_of(program)
+    for call in program.calls():
+        func = call.func
+        if not isinstance(func, ast.Attribute) or func.attr != "load_state_dict" or not call.args:
+            continue
+        state = call.args[0]
+        if not (isinstance(state, ast.Call) and isinstance(state.func, ast.Attribute) and state.func.attr == "state_dict"):
+            continue
+        mine, other = objects.key(func.value), objects.key(state.func.value)
+        if mine is None or other is None or mine == other:
+            continue
+        for one, two in ((mine, other), (other, mine)):
+            values = objects.values.get(one, [])
+            if len(values) == 1 and values[0] is not None and objects.key(values[0]) == two and len(objects.values.get(two, [])) == 1:
+                yield Remark(values[0], f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
+
+
+# What can never be true, and what is never updated -----------------------------
+
+
+def _bounds(node: ast.AST | None) -> float | None:
+    """The infinity that an expression is."""
+    text = ast.unparse(node) if node is not None else ""
+    for sign, prefix in ((1.0, ""), (-1.0, "-")):
+        if text in (f"{prefix}float('inf')", f"{prefix}math.inf", f"{prefix}np.inf", f"{prefix}numpy.inf", f"{prefix}torch.inf", f"{prefix}np.Inf"):
+            return sign * float("inf")
+    return float("-inf") if text == "float('-inf')" else None
+
+
+def _never_better(program: Program) -> Iterator[Remark]:
+    """A best score whose first value no score can beat, or which is never set to a better one."""
+    objects = objects_of(program)
+    for node in program.everywhere(ast.If):
+        assert isinstance(node, ast.If)
+        test = node.test
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+            continue
+        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
+            key = objects.key(best)
+            if key is None:
+                continue
+            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
+            values = objects.values.get(key, [])
+            first = values[0] if values else None
+            bound = _bounds(first)
+            set_here = [one for one in values[1:] if one is not None and any(inner is one for inner in ast.walk(node))]
+            if not isinstance(first, ast.AST) or any(_bounds(one) not in (None, bound) for one in values[1:] if isinstance(one, ast.AST)):
+                continue
+            said = short(program, test)
+            if bound is not None and (bound > 0) == rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)) and set_here and len(set_here) == len(values) - 1:
+                yield Remark(node, f"{said} is never true: {key[1]} starts as {short(program, first)}")
+            elif isinstance(first, ast.Constant) and first.value == 0 and not isinstance(first.value, bool) and not rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)):
+                if set_here and len(set_here) == len(values) - 1 and _positive(program, objects, score) and all(
+                    ast.dump(one) == ast.dump(score) for one in set_here
+                ):
+                    yield Remark(node, f"{said} is never true: {key[1]} starts as 0, and a loss or a share of right answers is never below it")
+            elif (bound is not None or isinstance(first, ast.Constant) and first.value in (0, -1)) and len(values) == 1 and _saves(program, node):
+                if not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and objects.key(score) is not None:
+                    yield Remark(node, f"{key[1]} is never set again after {short(program, first)}: {said} compares with the first value for ever, and the last state is kept for the best")
+
+
+def _positive(program: Program, objects: Objects, node: ast.AST) -> bool:
+    """Whether a number is a loss, a sum of losses, or a share of right answers."""
+    direction = score_direction(program, objects, node)
+    return direction is not None
+
+
+def _saves(program: Program, node: ast.If) -> bool:
+    """Whether a branch keeps a state."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Call) and (program.dotted(one.func) == "torch.save" or isinstance(one.func, ast.Attribute) and one.func.attr in ("state_dict", "save_pretrained")):
+            return True
+    return False
+
+
+def score_direction(program: Program, objects: Objects, node: ast.AST | None, depth: int = 6) -> str | None:
+    """`loss` where a number is a loss or a sum or mean of losses, `share` where it is one of right answers; None
+    where its computation does not tell."""
+    if node is None or depth == 0:
+        return None
+    if is_loss(program, node):
+        return "loss"
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
+        return "share" if any("argmax" in program.text(side) or "max(" in program.text(side) or _predicted(program, objects, side) for side in (node.left, node.comparators[0])) else None
+    if isinstance(node, ast.Call):
+        name = (program.dotted(node.func) or "").rpartition(".")[2]
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "sum", "mean", "float", "cpu", "detach", "double", "numpy"):
+            inner = node.args[0] if program.dotted(node.func) and node.args else node.func.value
+            return score_direction(program, objects, inner, depth - 1)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args and _predicted(program, objects, node.func.value):
+            return "share"
+        if name in ("accuracy_score", "f1_score", "roc_auc_score"):
+            return "share"
+        if isinstance(node.func, ast.Name) and node.func.id in ("float", "sum") and node.args:
+            return score_direction(program, objects, node.args[0], depth - 1)
+        local = program.local_function(node)
+        if local is not None:
+            found = {score_direction(program, objects, one.value, depth - 1) for one in own_nodes(local) if isinstance(one, ast.Return)}
+            return found.pop() if len(found) == 1 else None
+        return None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult)):
+        right = score_direction(program, objects, node.right, depth - 2) if depth > 2 else None
+        return score_direction(program, objects, node.left, depth - 1) if right is None else None
+    key = objects.key(node)
+    if key is None or not isinstance(node, ast.Name):
+        return None
+    values = [one for one in objects.values.get(key, []) if not (isinstance(one, ast.Constant) and one.value in (0, 0.0))]
+    found = {_direction_of_value(program, objects, key, one, depth) for one in values}
+    found.discard("self")
+    return found.pop() if len(found) == 1 else _unpacked(program, objects, key, depth)
+
+
+def _direction_of_value(program: Program, objects: Objects, key: Key, value: ast.AST | None, depth: int) -> str | None:
+    if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name) and objects.key(value.left) == key:
+        return "self" if isinstance(value.op, ast.Div) else score_direction(program, objects, value.right, depth - 1)
+    parent = program.parent.get(value) if value is not None else None
+    if isinstance(parent, ast.AugAssign) and not isinstance(parent.op, ast.Add):
+        return "self" if isinstance(parent.op, (ast.Div, ast.Mult)) else None
+    return score_direction(program, objects, value, depth - 1)
+
+
+def _unpacked(program: Program, objects: Objects, key: Key, depth: int) -> str | None:
+    """The direction of a variable that takes one place of what a function of the program returns."""
+    found: set[str | None] = set()
+    for node in ast.walk(key[0]):
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple) or not isinstance(node.value, ast.Call):
+            continue
+        names = [one.id if isinstance(one, ast.Name) else "" for one in node.targets[0].elts]
+        local = program.local_function(node.value)
+        if key[1] not in names or local is None or program.scope(node) is not key[0]:
+            continue
+        place = names.index(key[1])
+        for one in own_nodes(local):
+            if isinstance(one, ast.Return):
+                parts = one.value.elts if isinstance(one.value, ast.Tuple) else []
+                found.add(score_direction(program, objects, parts[place], depth - 1) if place < len(parts) else None)
+    return found.pop() if len(found) == 1 and len([one for one in objects.values.get(key, []) if one is not None]) == 0 else None
+
+
+def _predicted(program: Program, objects: Objects, node: ast.AST) -> bool:
+    """Whether a value is the place of a largest output."""
+    if "argmax" in program.text(node):
+        return True
+    if not isinstance(node, ast.Name):
+        return False
+    key = objects.key(node)
+    if any(value is not None and "argmax" in program.text(value) for value in objects.values.get(key, [])) if key is not None else False:
+        return True
+    for assign in ast.walk(program.scope(node)):
+        if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Tuple) and isinstance(assign.value, ast.Call):
+            second = assign.targets[0].elts[-1]
+            if isinstance(second, ast.Name) and second.id == node.id and (program.text(assign.value.func).endswith(".max") or program.text(assign.value.func).endswith("topk")):
+                return True
+    return False
+
+
+def _wrong_way_round(program: Program) -> Iterator[Remark]:
+    """The worst state kept for the best, or a rate cut because a score improves."""
+    objects = objects_of(program)
+    for node in program.everywhere(ast.If):
+        assert isinstance(node, ast.If)
+        test = node.test
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) or not _saves(program, node):
+            continue
+        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
+            sets = any(
+                isinstance(one, ast.Assign) and objects.key(one.targets[0]) == objects.key(best) and objects.key(best) is not None
+                and ast.dump(one.value) == ast.dump(score) for one in node.body
+            )
+            if not sets:
+                continue
+            direction = score_direction(program, objects, score)
+            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
+            if (direction == "loss" and rising) or (direction == "share" and not rising):
+                what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
+                yield Remark(node, f"{short(program, score)} is {what}: {short(program, test)} keeps the worst state")
+    for call in program.calls():
+        func = call.func
+        if not isinstance(func, ast.Attribute) or func.attr != "step" or len(call.args) != 1:
+            continue
+        made = objects.made(objects.origin(objects.key(func.value)))
+        if made is None or program.dotted(made.func) != "torch.optim.lr_scheduler.ReduceLROnPlateau":
+            continue
+        mode = next((word.value for word in made.keywords if word.arg == "mode"), made.args[1] if len(made.args) > 1 else ast.Constant("min"))
+        direction = score_direction(program, objects, call.args[0])
+        if isinstance(mode, ast.Constant) and (direction, mode.value) in (("loss", "max"), ("share", "min")):
+            better = "falls" if direction == "loss" else "rises"
+            yield Remark(call, f"{short(program, call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")
+
+
+# What is walked twice -----------------------------------------------------------
+
+
+def _walked_twice(program: Program) -> Iterator[Remark]:
+    """An iterator that is used up when it is used again."""
+    objects = objects_of(program)
+    for key, values in objects.values.items():
+        value = values[0] if len(values) == 1 else None
+        if value is None or not _walks_once(program, value) or key[1].startswith("self."):
+            continue
+        reads = [node for node in objects.escapes.get(key, []) if (kind := _how_walked(program, node)) is not None]
+        if len(reads) != len(objects.escapes.get(key, [])) or not reads or objects.calls.get(key):
+            continue
+        made = program.loops(value)
+        again = [node for node in reads if len(program.loops(node)) - (1 if _walked_by_for(program, node) else 0) > len(made) and _how_walked(program, node) != "next"]
+        sure = [node for node in reads if program.scope(node) is key[0]]
+        if len(sure) != len(reads) or any(_leaves_loop(program, node) for node in reads):
+            continue
+        said = short(program, value)
+        text = f"{key[1]} = {said} can be walked once"
+        walked = [node for node in reads if _how_walked(program, node) == "walk"]
+        if len(walked) > 1 and _one_after_the_other(program, walked[0], walked[-1]):
+            yield Remark(walked[-1], f"{text}: it is used up in line {getattr(walked[0], 'lineno', 0)}, and {_use(program, walked[-1])} finds nothing")
+        elif again and again[0] in walked:
+            yield Remark(again[0], f"{text}: it is used up in the first pass of the loop, and {_use(program, again[0])} finds nothing from then on")
+
+
+def _walks_once(program: Program, node: ast.AST) -> bool:
+    if isinstance(node, ast.GeneratorExp):
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    func = node.func
+    if isinstance(func, ast.Name):
+        return func.id in _ONCE and func.id not in program.functions and func.id not in program.classes
+    return isinstance(func, ast.Attribute) and func.attr in _ONCE_METHODS and program.family(func.value) == "module" and not node.args
+
+
+def _how_walked(program: Program, node: ast.AST) -> str | None:
+    """`walk` where all of an iterator is taken at a place, `next` where one item is; None for any other use."""
+    parent = program.parent.get(node)
+    if isinstance(parent, ast.For) and parent.iter is node:
+        return None if any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(parent)) else "walk"
+    if isinstance(parent, ast.comprehension) and parent.iter is node:
+        return "walk"
+    if isinstance(parent, ast.Call) and node in parent.args:
+        name = program.dotted(parent.func) or ""
+        if name.startswith("torch.optim.") and parent.args[0] is node:
+            return "walk"
+        if name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_", "parameters_to_vector") and parent.args[0] is node:
+            return "walk"
+        if isinstance(parent.func, ast.Name) and parent.func.id in _WALKS and len(parent.args) == 1 and parent.func.id not in ("any", "all"):
+            return "walk"
+        if isinstance(parent.func, ast.Name) and parent.func.id == "next":
+            return "next"
+    return None
+
+
+def _walked_by_for(program: Program, node: ast.AST) -> bool:
+    """Whether the innermost loop around a read is the one that walks it."""
+    loops = program.loops(node)
+    return bool(loops) and isinstance(loops[0], ast.For) and any(one is node for one in ast.walk(loops[0].iter))
+
+
+def _leaves_loop(program: Program, node: ast.AST) -> bool:
+    return any(isinstance(one, (ast.Return, ast.Break)) for loop in program.loops(node)[:1] for one in ast.walk(loop))
+
+
+def _one_after_the_other(program: Program, first: ast.AST, second: ast.AST) -> bool:
+    """Whether two reads are not in two branches of one `if`, nor before and after a return."""
+    branches = [one for one in program.parents(first) if isinstance(one, (ast.If, ast.Try, ast.IfExp))]
+    return not branches or all(one in program.parents(second) for one in branches) and not any(
+        any(inner is first for inner in ast.walk(part)) != any(inner is second for inner in ast.walk(part))
+        for one in branches if isinstance(one, ast.If) for part in one.body
+    )
+
+
+def _use(program: Program, node: ast.AST) -> str:
+    parent = program.parent.get(node)
+    return f"line {getattr(node, 'lineno', 0)}" if not isinstance(parent, ast.Call) else short(program, parent.func)
+
+
+# What nothing reads -------------------------------------------------------------
+
+
+def _set_in_vain(program: Program) -> Iterator[Remark]:
+    """An attribute that is set on an object that does not have it."""
+    objects = objects_of(program)
+    for node in program.everywhere(ast.Assign):
+        assert isinstance(node, ast.Assign)
+        target = node.targets[0]
+        if isinstance(target, ast.Subscript):
+            yield from _group_key(program, objects, node, target)
+            continue
+        if not isinstance(target, ast.Attribute) or isinstance(target.value, ast.Name) and target.value.id == "self":
+            continue
+        name, said = target.attr, short(program, target)
+        kind = program.kind(target.value)
+        family = None if kind is None else kind.family
+        reads = objects.attributes.get(name, 0) - _writes(program, name)
+        if name in _MISSPELT and not reads:
+            yield Remark(node, f"{said} is no attribute of torch: requires_grad is, and keeps its value")
+        elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or _loop_over_modules(program, objects, target.value)):
+            yield Remark(node, f"{said} = {short(program, node.value)} sets an attribute of the module; its parameters keep theirs")
+        elif name == "trainable" and not reads and (family == "module" or _loop_over(program, target.value, ("parameters", "modules", "children"))):
+            yield Remark(node, f"{said} is an attribute of Keras: torch does not read it, and nothing is frozen")
+        elif family == "optimizer" and kind is not None and kind.name.startswith("torch.optim.") and name in ("lr", "learning_rate", "weight_decay", "momentum") and not reads:
+            yield Remark(node, f"{said} is set, and the optimizer does not read it: its settings are in param_groups")
+        elif family == "module" and name == "training" and isinstance(node.value, ast.Constant):
+            yield Remark(node, f"{said} = {short(program, node.value)} sets the mode of the outermost module alone: its layers keep theirs")
+
+
+def _group_key(program: Program, objects: Objects, node: ast.Assign, target: ast.Subscript) -> Iterator[Remark]:
+    held = target.value
+    if not isinstance(target.slice, ast.Constant) or not isinstance(target.slice.value, str):
+        return
+    owner: ast.AST | None = None
+    if isinstance(held, ast.Attribute) and held.attr == "defaults" and program.family(held.value) == "optimizer" and target.slice.value in ("lr", "weight_decay", "momentum"):
+        if not any(isinstance(one, ast.Attribute) and one.attr == "add_param_group" for one in program.everywhere(ast.Attribute)):
+            yield Remark(node, f"{short(program, target)} is the default for groups that are added later: the groups that exist keep theirs")
+        return
+    if isinstance(held, ast.Subscript) and isinstance(held.value, ast.Attribute) and held.value.attr == "param_groups":
+        owner = held.value.value
+    elif isinstance(held, ast.Name):
+        for around in program.parents(node):
+            if isinstance(around, ast.For) and isinstance(around.target, ast.Name) and around.target.id == held.id and isinstance(around.iter, ast.Attribute) and around.iter.attr == "param_groups":
+                owner = around.iter.value
+    kind = program.kind(owner)
+    word = target.slice.value
+    if kind is not None and kind.name.startswith("torch.optim.") and word not in _GROUP_KEYS:
+        quoted = sum(isinstance(one, ast.Constant) and one.value == word for one in program.everywhere(ast.Constant))
+        if quoted == sum(1 for one in program.everywhere(ast.Assign) if isinstance(one, ast.Assign) and any(isinstance(inner, ast.Constant) and inner.value == word for target in one.targets for inner in ast.walk(target))):
+            yield Remark(node, f"{short(program, target)} is set, and {kind.name.rpartition('.')[2]} reads no setting of that name")
+
+
+def _writes(program: Program, name: str) -> int:
+    return sum(isinstance(one, ast.Attribute) and one.attr == name and isinstance(one.ctx, ast.Store) for one in program.everywhere(ast.Attribute))
+
+
+def _loop_over(program: Program, node: ast.AST, methods: tuple[str, ...]) -> bool:
+    """Whether a variable goes through what one of these methods gives."""
+    if not isinstance(node, ast.Name):
+        return False
+    for around in program.parents(node):
+        if isinstance(around, ast.For) and isinstance(around.iter, ast.Call) and isinstance(around.iter.func, ast.Attribute):
+            names = [one.id for one in ast.walk(around.target) if isinstance(one, ast.Name)]
+            if names[-1:] == [node.id] and around.iter.func.attr in methods:
+                return True
+    return False
+
+
+def _loop_over_modules(program: Program, objects: Objects, node: ast.AST) -> bool:
+    return _loop_over(program, node, ("modules", "children", "named_modules", "named_children"))
+
+
+def _state_not_loaded(program: Program) -> Iterator[Remark]:
+    """A state dict that is changed, and never loaded; a state given to state_dict, which loads nothing."""
+    objects = objects_of(program)
+    for call in program.calls():
+        func = call.func
+        if not isinstance(func, ast.Attribute) or not isinstance(program.parent.get(call), ast.Expr):
+            continue
+        if func.attr == "state_dict" and len(call.args) == 1 and program.family(func.value) == "module" and not call.keywords:
+            yield Remark(call, f"{short(program, call)} loads nothing: it writes the module's state into its argument")
+        if func.attr == "update" and isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Attribute) and func.value.func.attr == "state_dict":
+            if program.family(func.value.func.value) in ("module", "optimizer"):
+                yield Remark(call, f"{short(program, func.value)} gives a new dict: update changes that one, and the weights stay as they are")
+    for key, values in objects.values.items():
+        state = values[0] if len(values) == 1 else None
+        if not isinstance(state, ast.Call) or not isinstance(state.func, ast.Attribute) or state.func.attr != "state_dict" or state.args:
+            continue
+        if program.family(state.func.value) not in ("module", None) or key[1].startswith("self.") or isinstance(key[0], ast.Module) and not program.sources:
+            continue
+        updates = [call for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute) and call.func.attr == "update"]
+        others = [call for call in objects.calls.get(key, []) if call not in updates and isinstance(call.func, ast.Attribute) and call.func.attr not in ("keys", "items")]
+        reads = [node for node in objects.escapes.get(key, []) if not isinstance(program.parent.get(node), (ast.comprehension, ast.Compare))]
+        if updates and not others and not reads:
+            yield Remark(updates[0], f"{key[1]} is changed in line {updates[0].lineno} and never loaded: load_state_dict({key[1]}) is missing, and the weights stay as they are")
+
+
+# What comes too late --------------------------------------------------------------
+
+
+def _replaced(program: Program) -> Iterator[Remark]:
+    """A module, or a part of one, that is made anew after the optimizer took its parameters."""
+    objects = objects_of(program)
+    for call in program.calls():
+        kind = program.kind(call)
+        if kind is None or kind.family != "optimizer" or not kind.name.startswith("torch.optim."):
+            continue
+        owner = first_module(call)
+        key = objects.key(owner)
+        parent = program.parent.get(call)
+        if owner is None or key is None or not isinstance(parent, ast.Assign):
+            continue
+        optimizer = objects.key(parent.targets[0])
+        block = _block_with(program, parent)
+        rest = block[block.index(parent) + 1 :] if parent in block else []
+        if any(_makes_again(program, objects, one, optimizer) for one in rest):
+            continue
+        for later in rest:
+            if not isinstance(later, ast.Assign) or len(later.targets) != 1:
+                continue
+            target = later.targets[0]
+            made = later.value
+            new = isinstance(made, ast.Call) and (name := program.kind(made)) is not None and name.family == "module" and (
+                program.dotted(made.func) or "").rpartition(".")[2] == name.name.rpartition(".")[2]
+            if not new or any(isinstance(one, ast.Name) and objects.key(one) == key for one in ast.walk(made)) or (
+                any(program.text(one) == program.text(owner) for one in ast.walk(made) if isinstance(one, ast.Attribute))
+            ):
+                continue
+            whole = objects.key(target) == key
+            part = isinstance(target, ast.Attribute) and (program.text(target.value) == program.text(owner) or program.text(target.value).startswith(program.text(owner) + "."))
+            if (whole or part) and _has_parameters(program, made):
+                yield Remark(later, f"{short(program, target)} is made anew after the optimizer of line {call.lineno} took the parameters of {short(program, owner)}: no optimizer holds the new ones")
+
+
+def _has_parameters(program: Program, made: ast.AST) -> bool:
+    name = (program.dotted(made.func) or "") if isinstance(made, ast.Call) else ""
+    return name in program.classes or any(word in name for word in ("Linear", "Conv", "Embedding", "LSTM", "GRU", "Norm", "Sequential", "Attention", "Transformer", "RNN", "Bilinear"))
+
+
+def _makes_again(program: Program, objects: Objects, statement: ast.stmt, optimizer: Key | None) -> bool:
+    for one in ast.walk(statement):
+        if isinstance(one, ast.Call):
+            kind = program.kind(one)
+            if kind is not None and kind.family == "optimizer" or isinstance(one.func, ast.Attribute) and one.func.attr in ("add_param_group", "prepare", "configure_optimizers"):
+                return True
+    return False
+
+
+def _block_with(program: Program, statement: ast.stmt) -> list[ast.stmt]:
+    around = program.parent.get(statement)
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(around, name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    return []
+
+
+def _written_over(program: Program) -> Iterator[Remark]:
+    """Weights that are initialised, or a module that is made, after its state was loaded."""
+    objects = objects_of(program)
+    for call in program.calls():
+        func = call.func
+        statement = program.parent.get(call)
+        if not isinstance(func, ast.Attribute) or func.attr != "load_state_dict" or not isinstance(statement, (ast.Expr, ast.Assign)):
+            continue
+        key = objects.key(func.value)
+        if key is None or program.family(func.value) not in ("module", "optimizer"):
+            continue
+        block = _block_with(program, statement)
+        for later in block[block.index(statement) + 1 :] if statement in block else []:
+            if isinstance(later, ast.Assign) and objects.key(later.targets[0]) == key and isinstance(later.value, ast.Call):
+                kind = program.kind(later.value)
+                name = program.dotted(later.value.func) or ""
+                if kind is not None and kind.family in ("module", "optimizer") and name == kind.name and not any(
+                    isinstance(one, ast.Name) and objects.key(one) == key for one in ast.walk(later.value)
+                ) and not _read_between(objects, key, call, later):
+                    yield Remark(later, f"{key[1]} is made anew after its state was loaded in line {call.lineno}: what was loaded is lost")
+                break
+            for inner, always in calls_in(later):
+                if always and _initialises(program, inner) and objects.key(inner.func.value if isinstance(inner.func, ast.Attribute) else None) == key:
+                    yield Remark(inner, f"{short(program, inner)} initialises {key[1]} after its state was loaded in line {call.lineno}: what was loaded is lost")
+            if any(isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == "load_state_dict" for one in ast.walk(later)):
+                break
+
+
+def _read_between(objects: Objects, key: Key, call: ast.Call, later: ast.stmt) -> bool:
+    return any(call.lineno < getattr(one, "lineno", 0) < later.lineno for one in objects.escapes.get(key, [])) or any(
+        call.lineno < one.lineno < later.lineno for one in objects.calls.get(key, [])
+    )
+
+
+def _initialises(program: Program, call: ast.Call) -> bool:
+    """`m.apply(f)` where `f` writes initial weights, and `m.reset_parameters()` and methods of the program like it."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "reset_parameters":
+        return True
+    if call.func.attr == "apply" and len(call.args) == 1 and isinstance(call.args[0], ast.Name):
+        found = program.functions.get(call.args[0].id, [])
+        return len(found) == 1 and any((program.dotted(one.func) or "").startswith("torch.nn.init.") for one in ast.walk(found[0]) if isinstance(one, ast.Call))
+    return False
+
+
+def _resumed_in_part(program: Program) -> Iterator[Remark]:
+    """A checkpoint with the optimizer's or schedule's state, of which a resumption takes the weights and the epoch alone."""
+    objects = objects_of(program)
+    saved: dict[str, str] = {}
+    for node in program.everywhere(ast.Dict):
+        assert isinstance(node, ast.Dict)
+        for name, value in zip(node.keys, node.values):
+            if isinstance(name, ast.Constant) and isinstance(name.value, str) and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "state_dict":
+                family = "optimizer" if objects.is_optimizer(value.func.value) else program.family(value.func.value)
+                if family in ("optimizer", "scheduler"):
+                    saved[name.value] = family
+    loads = [call for call in program.calls() if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict"]
+    for key in list(objects.values):
+        made = objects.made(key)
+        if made is None or program.dotted(made.func) != "torch.load":
+            continue
+        taken: dict[str, ast.Subscript] = {}
+        for node in program.everywhere(ast.Subscript):
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and objects.key(node.value) == key:
+                taken[node.slice.value] = node
+        whole = [one for one in objects.escapes.get(key, []) if not isinstance(program.parent.get(one), (ast.Subscript, ast.Compare))]
+        counted = [name for name in taken if any(word in name for word in ("epoch", "step", "iter"))]
+        weights = [call for call in loads if call.args and isinstance(call.args[0], ast.Subscript) and objects.key(call.args[0].value) == key and program.family(call.func.value) != "optimizer"]  # type: ignore[attr-defined]
+        if whole or not counted or not weights or objects.calls.get(key):
+            continue
+        for name, family in saved.items():
+            if name not in taken and f"'{name}'" not in "".join(program.text(one) for one in ()):
+                what = "moments and momentum start from 0 again" if family == "optimizer" else "the schedule starts from its beginning again"
+                yield Remark(made, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {name!r} is not loaded: {what}")
+
+
+_LOST = "what was kept, loaded or set has no effect"
+RULES: tuple[Rule, ...] = (
+    Rule("kept-without-a-copy", "loop", "the state that is loaded at the end is the last one, not the best", "copy.deepcopy(model.state_dict())", _kept_without_a_copy),
+    Rule("alias-for-a-copy", "loop", "both are one network: it is compared with itself", "copy.deepcopy(model)", _alias),
+    Rule("never-better", "loop", "the best state is not the one that is kept", "start from -inf for a score that rises, from inf for a loss, and set it when a better one comes", _never_better),
+    Rule("wrong-way-round", "loop", "better is taken for worse", "turn the comparison, or the mode, round", _wrong_way_round),
+    Rule("walked-twice", "loop", "the second use sees nothing, and says nothing", "make it a list", _walked_twice),
+    Rule("set-in-vain", "loop", "the training goes on as if it had not been set", "requires_grad_(False) of the module; group[...] of optimizer.param_groups; eval() and train()", _set_in_vain),
+    Rule("state-not-loaded", "loop", "the weights stay what they were", "call load_state_dict", _state_not_loaded),
+    Rule("replaced-after-the-optimizer", "loop", "the new parameters never change", "make the optimizer after the model is complete", _replaced),
+    Rule("loaded-and-written-over", "loop", _LOST, "load after everything is made and initialised", _written_over),
+    Rule("resumed-in-part", "loop", "the first steps after a resumption are those of a new run", "load every state that is saved", _resumed_in_part),
+)
