@@ -147,8 +147,16 @@ def _clipped_scaled(program: Program) -> Iterator[Remark]:
             before = [one for one in events[:number] if one.what in ("backward", "unscale", "step")]
             after = [one for one in events[number:] if one.what in ("step", "backward")]
             if before and after and before[-1].what == "backward" and before[-1].scaled and before[-1].always and after[0].scaled and after[0].what == "step":
-                if after[0].always or event.always:
+                if (after[0].always or event.always) and not _unscaled_by_hand(body, before[-1].node, after[0].node):
                     yield Remark(event.node, f"{short(program, event.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is missing before it")
+
+
+def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) -> bool:
+    """Whether the lines from a backward to its step read gradients, or the scaler's factor."""
+    return any(
+        isinstance(one, ast.Attribute) and one.attr in ("grad", "get_scale", "_scale") and backward.lineno <= one.lineno <= step.lineno
+        for statement in body for one in ast.walk(statement)
+    )
 
 
 def _scaler_passed_by(program: Program) -> Iterator[Remark]:
@@ -158,9 +166,9 @@ def _scaler_passed_by(program: Program) -> Iterator[Remark]:
         for before, event in zip(events, events[1:]):
             if before.what != "backward" or event.what != "step" or before.scaled == event.scaled:
                 continue
-            if before.scaled:
+            if before.scaled and not _unscaled_by_hand(body, before.node, event.node):
                 yield Remark(event.node, f"the loss is scaled in line {before.node.lineno}, and {short(program, event.node)} steps past the scaler: the gradients are never unscaled")
-            elif program.family(event.node.func.value if isinstance(event.node.func, ast.Attribute) else None) == "scaler":
+            elif not before.scaled and program.family(event.node.func.value if isinstance(event.node.func, ast.Attribute) else None) == "scaler":
                 yield Remark(event.node, f"{short(program, before.node)} is not scaled, and {short(program, event.node)} divides its gradients by the scaler's factor")
 
 
@@ -187,6 +195,8 @@ def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
             continue
         steps = [one for one in events if one.what == "step"]
         for zero in zeros:
+            if any(one.what == "backward" and not one.always for one in events):
+                continue  # each network has a backward of its own
             mine = [one for one in steps if _clears(objects, zero, one.of, len({step.of for step in steps}) == 1)]
             if mine and not any(one.always for one in mine) and all(_every_few(program, one.node, owner) for one in mine):
                 yield Remark(zero.node, f"{short(program, zero.node)} runs in every pass, and {short(program, mine[0].node)} only in every few: the gradients of all passes but the last are thrown away")
@@ -254,7 +264,7 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
             own = [call for call in zeroed if objects.origin(objects.key(_called_on(call))) in (key, objects.optimized(key))]
             if not zeroed:
                 yield Remark(step.node, f"nothing clears the gradients before or after {short(program, step.node)}: each step uses the sum of all gradients so far")
-            elif not own and not _escapes(objects, key) and all(_known(objects, call) for call in zeroed):
+            elif not own and objects.optimized(key) is not None and not _escapes(objects, key) and all(_known(objects, call) for call in zeroed):
                 yield Remark(step.node, f"{key[1]}.zero_grad() is never called, nor that of its network: each of its steps uses the sum of all its gradients so far")
             elif own and above and not any(one.what == "zero" for one in events) and all(_in_pass_of(program, call, above, owner) for call in own):
                 yield Remark(own[0], f"{short(program, own[0])} runs once for a whole inner loop, and {short(program, step.node)} in each of its passes: the gradients pile up")

@@ -249,9 +249,8 @@ def _made_anew(program: Program) -> Iterator[Remark]:
             continue
         if not isinstance(wants, ast.Constant) or wants.value is not True:
             continue
-        flow = _Flow(objects, program.scope(call))
         inner = call.args[0]
-        if (flow.learned(inner) or flow.cut(inner)) and _goes_backward(program, objects, call):
+        if not isinstance(inner, (ast.Constant, ast.List, ast.Tuple)) and _goes_backward(program, objects, call):
             yield Remark(call, f"{short(program, call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
 
 
@@ -273,7 +272,7 @@ def _only_the_last(program: Program) -> Iterator[Remark]:
             continue
         key = objects.key(value)
         values = objects.values.get(key, []) if key is not None else []
-        inside = [one for one in values if one is not None and is_loss(program, one)]
+        inside = [one for one in values if one is not None and is_loss(program, one) and isinstance(program.parent.get(one), ast.Assign)]
         if len(inside) != 1 or key is None:
             continue
         here = program.loops(call)
@@ -467,7 +466,7 @@ def _penalty_without_graph(program: Program) -> Iterator[Remark]:
 
 
 def _feeds_a_return_of_norm(program: Program, objects: Objects, call: ast.Call, function: Function) -> bool:
-    known = {call: None}
+    known = {call}
     names: set[str] = set()
     for node in own_nodes(function):
         if isinstance(node, ast.Assign) and (any(one in known for one in ast.walk(node.value)) or any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.value))):

@@ -32,6 +32,8 @@ _SLOTS: dict[str, tuple[str, ...]] = {
 _LARGEST_EPS = 1e-5
 """An eps above this one, given by place, was meant as weight decay: the largest in use is 1e-5 (PPO's Adam)."""
 _LEAST_RATIO = 1e-3
+_SHORTEST_SWING = 100
+"""A T_max up to this one, stepped for each batch, was counted in epochs: restarts on purpose are hundreds of steps apart."""
 
 
 def _schedules(program: Program, objects: Objects) -> Iterator[tuple[Key, ast.Call, str]]:
@@ -105,6 +107,10 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
                 yield Remark(step, f"{name} is made for {short(program, length)} steps, the number of passes of the outer loop of line {outer.lineno}, and {said} runs in each pass of the inner one")
                 continue
         if len(loops) > 1 and _always(program, step, inner) and _passes(inner) is None and isinstance(inner, ast.For):
+            swing = constant(objects, length) if name == "CosineAnnealingLR" else None
+            if swing is not None and swing <= _SHORTEST_SWING and _over_a_loader(program, inner):
+                yield Remark(step, f"{said} runs for each batch: with T_max={swing:g} the rate falls and rises again every {2 * swing:g} batches")
+                continue
             fallen = _fallen_after(objects, made, name)
             if fallen is not None and fallen <= 1000 and _over_a_loader(program, inner):
                 yield Remark(step, f"{said} runs for each batch: {name} has brought the rate below a thousandth after {fallen} of them")
@@ -278,6 +284,9 @@ def _made_in_the_loop(program: Program) -> Iterator[Remark]:
             continue
         key = objects.key(parent.targets[0])
         loops = program.loops(call)
+        if key is not None and not loops and kind.family == "optimizer" and _again_in_a_method(program, objects, key, call):
+            name = program.function_name(call)
+            yield Remark(call, f"{key[1]} is made anew in each call of {name}, which steps it: its moments always start from 0")
         if key is None or not loops or program.parent.get(parent) is not loops[0]:
             continue
         loop = loops[0]
@@ -294,6 +303,52 @@ def _made_in_the_loop(program: Program) -> Iterator[Remark]:
             if program.family(_first_owner(call)) != "module" or _resets(program, loop):
                 continue
             yield Remark(call, f"{key[1]} is made anew in each pass of the loop that steps it (line {loop.lineno}): its moments always start from 0")
+
+
+def _again_in_a_method(program: Program, objects: Objects, key: Key, call: ast.Call) -> bool:
+    """Whether a method makes an optimizer that the class has already, and then trains with it."""
+    function = program.function_of(call)
+    if function is None or not key[1].startswith("self.") or function.name == "__init__" or len(objects.values.get(key, [])) < 2:
+        return False
+    if program.parent.get(program.parent.get(call, call)) is not function or _resets(program, function):
+        return False
+    events = objects.events(function.body)
+    return any(one.what == "backward" and one.always for one in events) and any(one.what == "step" and one.of == key for one in events)
+
+
+def _same_network(program: Program) -> Iterator[Remark]:
+    """Two optimizers that were made with one network, while another network of the same place is in none."""
+    objects = objects_of(program)
+    held: dict[Key, list[ast.Call]] = {}
+    for call in program.calls():
+        if _is_torch_optimizer(program, call) and isinstance(program.parent.get(call), ast.Assign):
+            key = objects.key(_first_owner(call))
+            if key is not None:
+                held.setdefault(key, []).append(call)
+    everything = [call for call in program.calls() if _is_torch_optimizer(program, call)]
+    for key, calls in held.items():
+        targets = [objects.key(program.parent[call].targets[0]) for call in calls]  # type: ignore[attr-defined]
+        if len(calls) != 2 or len(everything) != 2 or targets[0] == targets[1] or program.scope(calls[0]) is not program.scope(calls[1]):
+            continue
+        others = [
+            other for other, values in objects.values.items()
+            if other != key and other[0] is key[0] and len(values) == 1 and isinstance(values[0], ast.Call)
+            and (kind := program.kind(values[0])) is not None and kind.family == "module" and kind.name in program.classes
+            and not program.loops(values[0]) and objects.made(key) is not None
+        ]
+        for other in others:
+            called = {call.func.attr for call in objects.calls.get(other, []) if isinstance(call.func, ast.Attribute)}
+            if not called & {"eval", "load_state_dict", "requires_grad_", "parameters"} and not _frozen(program, objects, other):
+                yield Remark(calls[1], f"the optimizers of lines {calls[0].lineno} and {calls[1].lineno} both hold the parameters of {key[1]}, and none holds those of {other[1]}")
+                break
+
+
+def _frozen(program: Program, objects: Objects, key: Key) -> bool:
+    """Whether a module is a copy, or is given to a call that may do more with it than run it."""
+    return any(
+        isinstance(call := program.parent.get(node), ast.Call) and node in call.args and program.local_function(call) is None
+        for node in objects.escapes.get(key, [])
+    )
 
 
 def _first_owner(call: ast.Call) -> ast.AST | None:
@@ -464,6 +519,7 @@ RULES: tuple[Rule, ...] = (
     Rule("schedule-at-the-wrong-level", "loop", _RATE, "step the schedule where its length counts: once an epoch, or after each optimizer step", _wrong_level),
     Rule("schedule-of-a-lost-optimizer", "loop", "the rate of the optimizer that steps never changes", "make the schedule after the optimizer's last assignment", _other_optimizer),
     Rule("two-set-the-rate", "loop", _RATE, "one writer: chain the schedules (SequentialLR, ChainedScheduler), or set the rate by hand alone", _two_writers),
+    Rule("one-network-in-two-optimizers", "loop", "the other network never changes", "give each optimizer the parameters of its own network", _same_network),
     Rule("made-in-the-loop", "loop", "momentum and the adapted step sizes are lost each time", "make it once, before the loop", _made_in_the_loop),
     Rule("argument-in-the-wrong-place", "loop", "updates are made with other settings than were meant", "give the settings by name", _arguments_in_the_wrong_place),
     Rule("whole-division", "loop", "what should change step by step changes at once, or never", "divide with /", _whole_division),

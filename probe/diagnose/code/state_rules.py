@@ -176,7 +176,7 @@ def _saves(program: Program, node: ast.If) -> bool:
     return False
 
 
-def score_direction(program: Program, objects: Objects, node: ast.AST | None, depth: int = 6) -> str | None:
+def score_direction(program: Program, objects: Objects, node: ast.AST | None, depth: int = 10) -> str | None:
     """`loss` where a number is a loss or a sum or mean of losses, `share` where it is one of right answers; None
     where its computation does not tell."""
     if node is None or depth == 0:
@@ -210,7 +210,9 @@ def score_direction(program: Program, objects: Objects, node: ast.AST | None, de
     values = [one for one in objects.values.get(key, []) if not (isinstance(one, ast.Constant) and one.value in (0, 0.0))]
     found = {_direction_of_value(program, objects, key, one, depth) for one in values}
     found.discard("self")
-    return found.pop() if len(found) == 1 else _unpacked(program, objects, key, depth)
+    if found == {None}:
+        return _unpacked(program, objects, key, depth)
+    return found.pop() if len(found) == 1 else None
 
 
 def _direction_of_value(program: Program, objects: Objects, key: Key, value: ast.AST | None, depth: int) -> str | None:
@@ -391,9 +393,9 @@ def _set_in_vain(program: Program) -> Iterator[Remark]:
         kind = program.kind(target.value)
         family = None if kind is None else kind.family
         reads = objects.attributes.get(name, 0) - _writes(program, name)
-        if name in _MISSPELT and not reads:
+        if name in _MISSPELT and not reads and (family != "tensor" or isinstance(node.value, ast.Constant) and node.value.value is True):
             yield Remark(node, f"{said} is no attribute of torch: requires_grad is, and keeps its value")
-        elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or _loop_over_modules(program, objects, target.value)):
+        elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or _loop_over_modules(program, target.value)):
             yield Remark(node, f"{said} = {short(program, node.value)} sets an attribute of the module; its parameters keep theirs")
         elif name == "trainable" and not reads and (family == "module" or _loop_over(program, target.value, ("parameters", "modules", "children"))):
             yield Remark(node, f"{said} is an attribute of Keras: torch does not read it, and nothing is frozen")
@@ -442,7 +444,7 @@ def _loop_over(program: Program, node: ast.AST, methods: tuple[str, ...]) -> boo
     return False
 
 
-def _loop_over_modules(program: Program, objects: Objects, node: ast.AST) -> bool:
+def _loop_over_modules(program: Program, node: ast.AST) -> bool:
     return _loop_over(program, node, ("modules", "children", "named_modules", "named_children"))
 
 
@@ -588,24 +590,77 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
                 family = "optimizer" if objects.is_optimizer(value.func.value) else program.family(value.func.value)
                 if family in ("optimizer", "scheduler"):
                     saved[name.value] = family
-    loads = [call for call in program.calls() if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict"]
-    for key in list(objects.values):
-        made = objects.made(key)
-        if made is None or program.dotted(made.func) != "torch.load":
+    for load in program.calls():
+        parent = program.parent.get(load)
+        if program.dotted(load.func) != "torch.load" or not isinstance(parent, ast.Assign) or (key := objects.key(parent.targets[0])) is None:
             continue
-        taken: dict[str, ast.Subscript] = {}
-        for node in program.everywhere(ast.Subscript):
-            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) and objects.key(node.value) == key:
-                taken[node.slice.value] = node
-        whole = [one for one in objects.escapes.get(key, []) if not isinstance(program.parent.get(one), (ast.Subscript, ast.Compare))]
+        reads = [node for node in objects.escapes.get(key, []) if getattr(node, "lineno", 0) > load.lineno and program.scope(node) is program.scope(load)]
+        taken = {
+            at.slice.value: at for node in reads
+            if isinstance(at := program.parent.get(node), ast.Subscript) and isinstance(at.slice, ast.Constant) and isinstance(at.slice.value, str)
+        }
+        whole = [node for node in reads if not _harmless(program, node)]
         counted = [name for name in taken if any(word in name for word in ("epoch", "step", "iter"))]
-        weights = [call for call in loads if call.args and isinstance(call.args[0], ast.Subscript) and objects.key(call.args[0].value) == key and program.family(call.func.value) != "optimizer"]  # type: ignore[attr-defined]
+        weights = [at for at in taken.values() if _given_to_load(program, at)]
         if whole or not counted or not weights or objects.calls.get(key):
             continue
         for name, family in saved.items():
-            if name not in taken and f"'{name}'" not in "".join(program.text(one) for one in ()):
+            if name not in taken:
                 what = "moments and momentum start from 0 again" if family == "optimizer" else "the schedule starts from its beginning again"
-                yield Remark(made, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {name!r} is not loaded: {what}")
+                yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {name!r} is not loaded: {what}")
+
+
+def _harmless(program: Program, node: ast.AST) -> bool:
+    """Whether a checkpoint is read by a key, asked whether it has one, or is another one that is being saved."""
+    parent = program.parent.get(node)
+    if isinstance(parent, ast.Call):
+        return program.dotted(parent.func) == "torch.save"
+    return isinstance(parent, (ast.Subscript, ast.Compare))
+
+
+def _given_to_load(program: Program, node: ast.AST) -> bool:
+    call = program.parent.get(node)
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict" and (
+        program.family(call.func.value) in ("module", None)
+    )
+
+
+def _thawed(program: Program) -> Iterator[Remark]:
+    """Parameters that get a gradient after an optimizer was made with those that had one."""
+    objects = objects_of(program)
+    for call in program.calls():
+        parent = program.parent.get(call)
+        kind = program.kind(call)
+        if kind is None or kind.family != "optimizer" or not kind.name.startswith("torch.optim.") or not isinstance(parent, ast.Assign):
+            continue
+        given = call.args[0] if call.args else None
+        if isinstance(given, ast.Name):
+            values = objects.values.get(objects.key(given) or (program.scope(given), ""), [])
+            given = values[0] if len(values) == 1 else None
+        if given is None or not any(isinstance(one, ast.Attribute) and one.attr == "requires_grad" for one in ast.walk(given)):
+            continue
+        optimizer = objects.key(parent.targets[0])
+        if optimizer is None or len(objects.values.get(optimizer, [])) != 1:
+            continue
+        if any(isinstance(one, ast.Attribute) and one.attr == "add_param_group" for one in program.everywhere(ast.Attribute)):
+            continue
+        for node in ast.walk(program.scope(call)):
+            if getattr(node, "lineno", 0) > call.lineno and (thawed := _thaws(program, node)) is not None:
+                yield Remark(node, f"{thawed} gets a gradient here, and the optimizer of line {call.lineno} holds only the parameters that had one before")
+                break
+
+
+def _thaws(program: Program, node: ast.AST) -> str | None:
+    """What a statement gives a gradient to."""
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad":
+        target = node.targets[0].value
+        if isinstance(node.value, ast.Constant) and node.value.value is True and _loop_over(program, target, ("parameters", "named_parameters")):
+            return short(program, target)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_" and isinstance(program.parent.get(node), ast.Expr):
+        off = node.args and not (isinstance(node.args[0], ast.Constant) and node.args[0].value is True)
+        if not off and (program.family(node.func.value) == "module" or _loop_over(program, node.func.value, ("parameters", "named_parameters"))):
+            return short(program, node.func.value)
+    return None
 
 
 _LOST = "what was kept, loaded or set has no effect"
@@ -619,5 +674,6 @@ RULES: tuple[Rule, ...] = (
     Rule("state-not-loaded", "loop", "the weights stay what they were", "call load_state_dict", _state_not_loaded),
     Rule("replaced-after-the-optimizer", "loop", "the new parameters never change", "make the optimizer after the model is complete", _replaced),
     Rule("loaded-and-written-over", "loop", _LOST, "load after everything is made and initialised", _written_over),
+    Rule("thawed-after-the-optimizer", "loop", "they never change", "give the optimizer all parameters, or add_param_group", _thawed),
     Rule("resumed-in-part", "loop", "the first steps after a resumption are those of a new run", "load every state that is saved", _resumed_in_part),
 )
