@@ -1,11 +1,12 @@
 """The training loop: the order and the level of backward, clip, step and zero_grad. Pure.
 
-Losses, schedules and settings, states and copies have files of their own; `RULES` holds those of all four.
+Losses, schedules, settings, and states have files of their own; `RULES` holds those of all five.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 
 from probe.diagnose.code.loss_rules import RULES as LOSSES
@@ -13,6 +14,7 @@ from probe.diagnose.code.objects import Event, Key, Objects, objects_of, short
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
 from probe.diagnose.code.schedule_rules import RULES as SCHEDULES
+from probe.diagnose.code.setting_rules import RULES as SETTINGS
 from probe.diagnose.code.state_rules import RULES as STATES
 
 _LOOPS = (ast.For, ast.While)
@@ -57,7 +59,7 @@ def _cleared_before_step(program: Program) -> Iterator[Remark]:
             continue
         stepped = {event.of for event in events if event.what == "step"}
         for number, event in enumerate(events):
-            if event.what != "step" or not event.always or event.of is None or event.node.args and not event.scaled:
+            if event.what != "step" or not event.always or event.of is None or (event.node.args and not event.scaled):
                 continue
             back = number - 1
             while back > number - len(events):
@@ -77,7 +79,7 @@ def _stepped_twice(program: Program) -> Iterator[Remark]:
     for _, body in _bodies(program):
         events = [event for event in objects.events(body) if event.what in ("backward", "step", "zero")]
         for number, event in enumerate(events):
-            if event.what != "step" or not event.always or event.of is None or event.node.args and not event.scaled:
+            if event.what != "step" or not event.always or event.of is None or (event.node.args and not event.scaled):
                 continue
             if not any(one.what == "backward" for one in events[:number]) or not _of_torch(objects, event.of):
                 continue
@@ -146,9 +148,10 @@ def _clipped_scaled(program: Program) -> Iterator[Remark]:
                 continue
             before = [one for one in events[:number] if one.what in ("backward", "unscale", "step")]
             after = [one for one in events[number:] if one.what in ("step", "backward")]
-            if before and after and before[-1].what == "backward" and before[-1].scaled and before[-1].always and after[0].scaled and after[0].what == "step":
-                if (after[0].always or event.always) and not _unscaled_by_hand(body, before[-1].node, after[0].node):
-                    yield Remark(event.node, f"{short(program, event.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is missing before it")
+            if before and after and before[-1].what == "backward" and before[-1].scaled and before[-1].always and after[0].scaled and after[0].what == "step" and (
+                after[0].always or event.always
+            ) and not _unscaled_by_hand(body, before[-1].node, after[0].node):
+                yield Remark(event.node, f"{short(program, event.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is missing before it")
 
 
 def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) -> bool:
@@ -163,7 +166,7 @@ def _scaler_passed_by(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for _, body in _bodies(program):
         events = [one for one in objects.events(body) if one.what in ("backward", "step", "unscale") and one.always]
-        for before, event in zip(events, events[1:]):
+        for before, event in itertools.pairwise(events):
             if before.what != "backward" or event.what != "step" or before.scaled == event.scaled:
                 continue
             if before.scaled and not _unscaled_by_hand(body, before.node, event.node):
@@ -177,9 +180,10 @@ def _scaler_never_updated(program: Program) -> Iterator[Remark]:
     for key, calls in objects.calls.items():
         steps = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "step"]
         kind = program.family(calls[0].func.value) if isinstance(calls[0].func, ast.Attribute) else None
-        if kind == "scaler" and steps and not any(isinstance(call.func, ast.Attribute) and call.func.attr == "update" for call in calls):
-            if not objects.escapes.get(key) and objects.made(key) is not None:
-                yield Remark(steps[0], f"{key[1]}.update() is never called: a step whose gradients overflow is left out, and the scale never falls")
+        if kind == "scaler" and steps and not any(isinstance(call.func, ast.Attribute) and call.func.attr == "update" for call in calls) and (
+            not objects.escapes.get(key) and objects.made(key) is not None
+        ):
+            yield Remark(steps[0], f"{key[1]}.update() is never called: a step whose gradients overflow is left out, and the scale never falls")
 
 
 def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
@@ -350,5 +354,5 @@ RULES: tuple[Rule, ...] = (
     Rule("cleared-in-micro-steps", "loop", _ORDER, "clear the gradients only after a step", _cleared_in_micro_steps),
     Rule("gradients-not-cleared", "loop", _ORDER, "call zero_grad before each backward of a new step", _never_cleared),
     Rule("never-stepped", "loop", "it has no effect on the training", "call its step, or delete it", _never_stepped),
-    *LOSSES, *SCHEDULES, *STATES,
+    *LOSSES, *SCHEDULES, *SETTINGS, *STATES,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.objects import Key, Objects, argument, calls_in, objects_of, short
+from probe.diagnose.code.objects import Key, Objects, objects_of, short
 from probe.diagnose.code.program import Function, Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule
 
@@ -15,8 +15,7 @@ _STEPS = frozenset({"argmax", "argmin", "round", "floor", "ceil", "sign", "eq", 
 """Methods and functions of torch whose gradient is zero or does not exist."""
 _OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
 _MEAN_LOSSES = frozenset(
-    "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits".split()
+    ["cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"]
 )
 _LOSS_WORDS = ("_loss", "cross_entropy", "kl_div")
 
@@ -50,7 +49,7 @@ class _Flow:
             return ".data" if self.learned(node.value) else None
         if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.BitAnd, ast.BitOr)):
             found = [self.cut(one, depth - 1) for one in (node.left, node.right)]
-            plain = [one is not None or isinstance(side, ast.Constant) or self._number(side) for one, side in zip(found, (node.left, node.right))]
+            plain = [one is not None or isinstance(side, ast.Constant) or self._number(side) for one, side in zip(found, (node.left, node.right), strict=False)]
             return next((one for one in found if one), None) if all(plain) else None
         if isinstance(node, ast.UnaryOp):
             return self.cut(node.operand, depth - 1)
@@ -60,8 +59,8 @@ class _Flow:
             if len(found_values) == 1 and isinstance(node, ast.Name) and key[0] is self.function and found_values[0] is not None:
                 value = found_values[0]
                 if self.program.loops(node)[:1] == self.program.loops(value)[:1] or not self.program.loops(value):
-                    quiet = self._without_gradient(value)
-                    if quiet and self.learned(value) and not self._without_gradient(node):
+                    quiet = self.without_gradient(value)
+                    if quiet and self.learned(value) and not self.without_gradient(node):
                         return f"computed under no_grad in line {value.lineno}" if isinstance(value, ast.expr) else None
                     return self.cut(value, depth - 1)
         return None
@@ -131,7 +130,7 @@ class _Flow:
             return False
         return any(value is not node and self.learned(value, depth - 1) for value in self.objects.values.get(key, [])[:4])
 
-    def _without_gradient(self, node: ast.AST) -> bool:
+    def without_gradient(self, node: ast.AST) -> bool:
         """Whether a node stands under no_grad."""
         for around in self.program.parents(node):
             if isinstance(around, (ast.With, ast.AsyncWith)):
@@ -153,9 +152,7 @@ def _backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
         value: ast.AST = func.value
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale" and value.args:
             value = value.args[0]
-        elif call.args and (func.attr == "manual_backward" or isinstance(value, ast.Name) and value.id in ("accelerator", "fabric", "self")):
-            value = call.args[0]
-        elif call.args and isinstance(value, ast.Attribute) and value.attr in ("accelerator", "fabric"):
+        elif (call.args and (func.attr == "manual_backward" or (isinstance(value, ast.Name) and value.id in ("accelerator", "fabric", "self")))) or (call.args and isinstance(value, ast.Attribute) and value.attr in ("accelerator", "fabric")):
             value = call.args[0]
         yield call, value
 
@@ -197,29 +194,20 @@ def _terms_without_gradient(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     seen: set[ast.AST] = set()
     starts: list[tuple[ast.AST, ast.AST]] = list(_backwards(program))
-    for call, value in list(starts):
+    for _, value in list(starts):
         starts += [(one, one.value) for one in _returned(program, objects, value) if one.value is not None]
     for call, value in starts:
         flow = _Flow(objects, program.scope(call))
         terms = list(dict.fromkeys(_terms(objects, value, call)))
         if len(terms) < 2:
             continue
-        why = {term: _cut_term(flow, term) for term in terms}
-        if all(why.values()) or not any(_live(flow, term) for term in terms if not why[term]):
+        why = {term: flow.cut(term) for term in terms}
+        if all(why.values()) or not any(flow.learned(term) for term in terms if not why[term]):
             continue
         for term, reason in why.items():
             if reason and term not in seen and not _cancels(program, term, terms):
                 seen.add(term)
                 yield Remark(term, f"{short(program, term)} is added to the loss without its gradient ({reason}): it changes the number and nothing else")
-
-
-def _cut_term(flow: _Flow, term: ast.AST) -> str | None:
-    """A product carries no gradient only where none of its factors does."""
-    return flow.cut(term)
-
-
-def _live(flow: _Flow, term: ast.AST) -> bool:
-    return flow.learned(term)
 
 
 def _cancels(program: Program, term: ast.AST, terms: list[ast.AST]) -> bool:
@@ -322,13 +310,9 @@ def _total_not_used(program: Program) -> Iterator[Remark]:
             rest = [one for one in terms if one not in mine and flow.learned(one) and not any(
                 isinstance(name, ast.Name) and objects.key(name) in started for name in ast.walk(one)
             )]
-            reads = [node for node in objects.escapes.get(other, [])]
-            if mine and rest and not reads and not _without(flow, total) and _has_method_reads(objects, other):
+            reads = list(objects.escapes.get(other, []))
+            if mine and rest and not reads and not flow.without_gradient(total) and _has_method_reads(objects, other):
                 yield Remark(call, f"{short(program, call)} starts from {value.id}, a part of {other[1]}: {short(program, rest[0])} is added to {other[1]} (line {getattr(total, 'lineno', 0)}) and never gets a gradient")
-
-
-def _without(flow: _Flow, node: ast.AST) -> bool:
-    return flow._without_gradient(node)
 
 
 def _has_method_reads(objects: Objects, key: Key) -> bool:
@@ -352,23 +336,25 @@ def _graph_kept(program: Program) -> Iterator[Remark]:
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
                 total = objects.key(node.target)
                 plain = node.value.left if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Mult) else node.value
-                if objects.key(plain) == key and total is not None and total not in starts and program.scope(node) is program.scope(call):
-                    if _outlives(objects, total, loops[0]) and not _terms_reach(objects, starts, total):
-                        yield Remark(node, f"{total[1]} adds up {key[1]} with its graph: the graphs of all passes stay in memory")
+                if objects.key(plain) == key and total is not None and total not in starts and program.scope(node) is program.scope(call) and (
+                    _outlives(objects, total, loops[0])
+                ):
+                    yield Remark(node, f"{total[1]} adds up {key[1]} with its graph: the graphs of all passes stay in memory")
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append" and len(node.args) == 1:
                 held = objects.key(node.func.value)
                 given = node.args[0]
                 parts = given.elts if isinstance(given, (ast.Tuple, ast.List)) else given.values if isinstance(given, ast.Dict) else [given]
-                if held is not None and program.scope(node) is program.scope(call) and any(objects.key(one) == key for one in parts):
-                    if _outlives(objects, held, loops[0]) and not _joined(objects, held):
-                        yield Remark(node, f"{held[1]} keeps {key[1]} with its graph: the graphs of all passes stay in memory")
+                if held is not None and program.scope(node) is program.scope(call) and any(objects.key(one) == key for one in parts) and (
+                    _outlives(objects, held, loops[0]) and not _joined(objects, held)
+                ):
+                    yield Remark(node, f"{held[1]} keeps {key[1]} with its graph: the graphs of all passes stay in memory")
 
 
 def _joined(objects: Objects, key: Key) -> bool:
     """Whether a list is read as a whole by torch: its losses may go backward together."""
     for node in objects.escapes.get(key, []):
         call = objects.program.parent.get(node)
-        if isinstance(call, ast.Call) and ((objects.program.dotted(call.func) or "").startswith("torch.") or isinstance(call.func, ast.Name) and call.func.id == "sum"):
+        if isinstance(call, ast.Call) and ((objects.program.dotted(call.func) or "").startswith("torch.") or (isinstance(call.func, ast.Name) and call.func.id == "sum")):
             return True
     return False
 
@@ -377,10 +363,6 @@ def _outlives(objects: Objects, key: Key, loop: ast.AST) -> bool:
     """Whether a variable is made outside of a loop alone."""
     made = [one for one in objects.values.get(key, []) if one is not None and isinstance(objects.program.parent.get(one), (ast.Assign, ast.AnnAssign, ast.Tuple))]
     return bool(made) and not any(loop in objects.program.parents(one) for one in made)
-
-
-def _terms_reach(objects: Objects, starts: dict[Key, ast.Call], total: Key) -> bool:
-    return total in starts
 
 
 def _averaged_twice(program: Program) -> Iterator[Remark]:

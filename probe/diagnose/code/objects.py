@@ -1,4 +1,4 @@
-"""Which object of a program a name stands for, and what is called on it, in which order. Pure; standard library only."""
+"""Which object of a program a name stands for, and what is called on it, in which order. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import NamedTuple
 from probe.diagnose.code.program import Function, Program
 
 Key = tuple[ast.AST, str]
-"""A variable: the function, class or module that holds it, and its name there (`x`, or `self.x` of a class)."""
+"""A variable: the function, class or module that holds it, and its name there (`x`, `self.x` of a class)."""
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 class Event(NamedTuple):
-    """A call that a training step is made of. `what` is zero, backward, step, clip, unscale or update; `of` is
-    the optimizer (of zero: the optimizer or the module; of update: the scaler). `always`: whether it runs
+    """A call that a training step is made of. `what` is zero, backward, step, clip, unscale or update;
+    `of` is the optimizer (of zero: the optimizer or the module; of update: the scaler). `always`: whether it runs
     whenever its block does."""
 
     what: str
@@ -106,7 +106,12 @@ class Objects:
 
     def origin(self, key: Key | None, depth: int = 3) -> Key | None:
         """The variable that a parameter gets at the one call of its function; another variable is itself."""
-        while key is not None and depth and key not in self.values and isinstance(key[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
+        while (
+            key is not None
+            and depth
+            and key not in self.values
+            and isinstance(key[0], (ast.FunctionDef, ast.AsyncFunctionDef))
+        ):
             depth -= 1
             site = self.site(key[0])
             names = [one.arg for one in key[0].args.args]
@@ -115,7 +120,9 @@ class Objects:
             if site is None:
                 return key
             given = {word.arg: word.value for word in site.keywords if word.arg}
-            given |= dict(zip(names, (one for one in site.args if not isinstance(one, ast.Starred))))
+            given |= dict(
+                zip(names, (one for one in site.args if not isinstance(one, ast.Starred)), strict=False)
+            )
             found = self.key(given.get(key[1]))
             if found is None:
                 return key
@@ -123,12 +130,12 @@ class Objects:
         return key
 
     def made(self, key: Key | None) -> ast.Call | None:
-        """The one call whose result a variable holds; None where it is assigned more than once, or by something else."""
+        """The one call whose result a variable holds; None where it is assigned otherwise, or more than once."""
         found = self.values.get(key, []) if key is not None else []
         return found[0] if len(found) == 1 and isinstance(found[0], ast.Call) else None
 
     def loops(self, node: ast.AST) -> list[ast.For | ast.While]:
-        """The loops around a node, innermost first, also those around the one call of the function it stands in."""
+        """The loops around a node, innermost first, with those around the one call of its function."""
         found = self.program.loops(node)
         for _ in range(2):
             function = self.program.function_of(node)
@@ -142,7 +149,7 @@ class Objects:
     # The calls of a step ----------------------------------------------------
 
     def events(self, block: Sequence[ast.stmt]) -> list[Event]:
-        """What a list of statements does to gradients and parameters, in order; not what nested functions do."""
+        """What a list of statements does to gradients and parameters, in order, without nested functions."""
         found: list[Event] = []
         for statement in block:
             for call, always in calls_in(statement):
@@ -163,9 +170,15 @@ class Objects:
         if name in ("backward", "manual_backward"):
             return Event("backward", None, call, always, self.scaled(func.value))
         if name == "step":
-            if len(call.args) == 1 and (self.program.family(func.value) == "scaler" or self.is_optimizer(call.args[0])):
+            if len(call.args) == 1 and (
+                self.program.family(func.value) == "scaler" or self.is_optimizer(call.args[0])
+            ):
                 return Event("step", self.key(call.args[0]), call, always, True)
-            return Event("step", self.key(func.value), call, always, False) if self.is_optimizer(func.value) else None
+            return (
+                Event("step", self.key(func.value), call, always, False)
+                if self.is_optimizer(func.value)
+                else None
+            )
         if name == "unscale_" and call.args:
             return Event("unscale", self.key(call.args[0]), call, always, False)
         if name == "update" and self.program.family(func.value) == "scaler":
@@ -174,20 +187,30 @@ class Objects:
 
     def scaled(self, node: ast.AST, depth: int = 2) -> bool:
         """Whether an expression is a loss that a gradient scaler has multiplied."""
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("scale", "scale_loss"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("scale", "scale_loss")
+        ):
             return True
         key = self.key(node)
-        return depth > 0 and key is not None and any(
-            value is not None and self.scaled(value, depth - 1) for value in self.values.get(key, [])
+        return (
+            depth > 0
+            and key is not None
+            and any(value is not None and self.scaled(value, depth - 1) for value in self.values.get(key, []))
         )
 
     def is_optimizer(self, node: ast.AST) -> bool:
-        """Whether an expression is an optimizer: by its kind, or because it is both stepped and zeroed or grouped."""
+        """Whether an expression is an optimizer: by its kind, or because it is both stepped and zeroed."""
         family = self.program.family(node)
         if family is not None:
             return family == "optimizer"
         key = self.key(node)
-        called = {call.func.attr for call in self.calls.get(key, []) if isinstance(call.func, ast.Attribute)} if key else set()
+        called = (
+            {call.func.attr for call in self.calls.get(key, []) if isinstance(call.func, ast.Attribute)}
+            if key
+            else set()
+        )
         return {"step", "zero_grad"} <= called and "forward" not in called
 
     def optimized(self, key: Key | None) -> Key | None:
@@ -198,14 +221,22 @@ class Objects:
 
 def first_module(call: ast.Call) -> ast.AST | None:
     """`m` in `f(m.parameters(), ...)`; None where the first argument is something else."""
-    first = call.args[0] if call.args else next((word.value for word in call.keywords if word.arg in ("params", "parameters")), None)
-    if isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute) and first.func.attr == "parameters":
+    first = (
+        call.args[0]
+        if call.args
+        else next((word.value for word in call.keywords if word.arg in ("params", "parameters")), None)
+    )
+    if (
+        isinstance(first, ast.Call)
+        and isinstance(first.func, ast.Attribute)
+        and first.func.attr == "parameters"
+    ):
         return first.func.value
     return None
 
 
 def calls_in(node: ast.AST, always: bool = True) -> Iterator[tuple[ast.Call, bool]]:
-    """The calls of a statement in the order of the text, and whether each runs whenever the statement does."""
+    """The calls of a statement in order of the text, and whether each runs whenever the statement does."""
     waiting: list[tuple[ast.AST, bool]] = [(node, always)]
     while waiting:
         at, sure = waiting.pop(0)
@@ -213,7 +244,9 @@ def calls_in(node: ast.AST, always: bool = True) -> Iterator[tuple[ast.Call, boo
             continue
         if isinstance(at, ast.Call):
             yield at, sure
-        inside = sure and not isinstance(at, (ast.If, ast.For, ast.While, ast.Try, ast.IfExp, ast.BoolOp, ast.AsyncFor, ast.Match))
+        inside = sure and not isinstance(
+            at, (ast.If, ast.For, ast.While, ast.Try, ast.IfExp, ast.BoolOp, ast.AsyncFor, ast.Match)
+        )
         waiting[:0] = [(child, inside) for child in ast.iter_child_nodes(at)]
 
 
@@ -224,9 +257,13 @@ def objects_of(program: Program) -> Objects:
 
 
 def constant(objects: Objects, node: ast.AST | None) -> float | None:
-    """The number that an expression is, by itself or through a variable that is assigned once; None where unknown."""
+    """The number that an expression is, by itself or through variables assigned once; None where unknown."""
     for _ in range(3):
-        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, (int, float))
+            and not isinstance(node.value, bool)
+        ):
             return float(node.value)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = constant(objects, node.operand)
@@ -253,3 +290,25 @@ def short(program: Program, node: ast.AST) -> str:
     """An expression on one line, cut where it is long."""
     text = program.text(node)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def goes_over(program: Program, node: ast.AST, methods: tuple[str, ...]) -> bool:
+    """Whether a variable goes through what one of these methods gives."""
+    if not isinstance(node, ast.Name):
+        return False
+    for around in program.parents(node):
+        if (
+            isinstance(around, ast.For)
+            and isinstance(around.iter, ast.Call)
+            and isinstance(around.iter.func, ast.Attribute)
+        ):
+            names = [one.id for one in ast.walk(around.target) if isinstance(one, ast.Name)]
+            if names[-1:] == [node.id] and around.iter.func.attr in methods:
+                return True
+    return False
+
+
+def is_torch_optimizer(program: Program, call: ast.Call) -> bool:
+    """Whether a call makes an optimizer of torch."""
+    kind = program.kind(call)
+    return kind is not None and kind.family == "optimizer" and kind.name.startswith("torch.optim.")

@@ -6,7 +6,16 @@ import ast
 import math
 from collections.abc import Iterator
 
-from probe.diagnose.code.objects import Key, Objects, argument, calls_in, constant, objects_of, short
+from probe.diagnose.code.objects import (
+    Key,
+    Objects,
+    argument,
+    calls_in,
+    constant,
+    is_torch_optimizer,
+    objects_of,
+    short,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
 
@@ -17,20 +26,6 @@ _LENGTHS: dict[str, tuple[int, str]] = {
 """Where a schedule of torch is told its length: place and name of the argument."""
 _ABSOLUTE = frozenset({"LambdaLR", "OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts"})
 """Schedules that compute the rate from the initial one, whatever another has made of it."""
-_SLOTS: dict[str, tuple[str, ...]] = {
-    "SGD": ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov"),
-    "Adam": ("params", "lr", "betas", "eps", "weight_decay", "amsgrad"),
-    "AdamW": ("params", "lr", "betas", "eps", "weight_decay", "amsgrad"),
-    "RAdam": ("params", "lr", "betas", "eps", "weight_decay"),
-    "NAdam": ("params", "lr", "betas", "eps", "weight_decay"),
-    "Adamax": ("params", "lr", "betas", "eps", "weight_decay"),
-    "RMSprop": ("params", "lr", "alpha", "eps", "weight_decay", "momentum"),
-    "Adagrad": ("params", "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"),
-    "Adadelta": ("params", "lr", "rho", "eps", "weight_decay"),
-}
-"""The order in which optimizers of torch take their arguments."""
-_LARGEST_EPS = 1e-5
-"""An eps above this one, given by place, was meant as weight decay: the largest in use is 1e-5 (PPO's Adam)."""
 _LEAST_RATIO = 1e-3
 _SHORTEST_SWING = 100
 """A T_max up to this one, stepped for each batch, was counted in epochs: restarts on purpose are hundreds of steps apart."""
@@ -55,15 +50,14 @@ def _steps(objects: Objects, key: Key) -> list[ast.Call]:
 
 def _passes(loop: ast.For | ast.While) -> ast.AST | None:
     """`n` in `for _ in range(n)` or `range(start, n)`."""
-    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or not isinstance(loop.iter.func, ast.Name):
-        return None
-    call = loop.iter
-    if call.func.id in ("tqdm", "trange", "track") and call.args:  # type: ignore[attr-defined]
-        if isinstance(call.args[0], ast.Call) and isinstance(call.args[0].func, ast.Name):
-            call = call.args[0]
-    if call.func.id not in ("range", "trange") or not call.args:  # type: ignore[attr-defined]
-        return None
-    return call.args[0] if len(call.args) == 1 else call.args[1]
+    call = loop.iter if isinstance(loop, ast.For) else None
+    for _ in range(2):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not call.args:
+            return None
+        if call.func.id in ("range", "trange"):
+            return call.args[0] if len(call.args) == 1 else call.args[1]
+        call = call.args[0] if call.func.id in ("tqdm", "track") else None
+    return None
 
 
 def _walks(program: Program, loop: ast.For | ast.While) -> str | None:
@@ -78,7 +72,7 @@ def _walks(program: Program, loop: ast.For | ast.While) -> str | None:
     return None if isinstance(at, ast.Call) else program.text(at)
 
 
-def _always(program: Program, call: ast.Call, loop: ast.AST) -> bool:
+def _always(program: Program, call: ast.AST, loop: ast.AST) -> bool:
     """Whether a call runs in each pass of a loop."""
     for around in program.parents(call):
         if around is loop:
@@ -172,7 +166,7 @@ def _other_optimizer(program: Program) -> Iterator[Remark]:
     """A schedule whose optimizer's variable is given a new optimizer afterwards."""
     objects = objects_of(program)
     for key, values in objects.values.items():
-        calls = [value for value in values if isinstance(value, ast.Call) and _is_torch_optimizer(program, value)]
+        calls = [value for value in values if isinstance(value, ast.Call) and is_torch_optimizer(program, value)]
         if len(calls) < 2 or len(calls) != len(values):
             continue
         for schedule in program.calls():
@@ -206,11 +200,6 @@ def _block(program: Program, node: ast.AST) -> list[ast.stmt]:
     return []
 
 
-def _is_torch_optimizer(program: Program, call: ast.Call) -> bool:
-    kind = program.kind(call)
-    return kind is not None and kind.family == "optimizer" and kind.name.startswith("torch.optim.")
-
-
 def _two_writers(program: Program) -> Iterator[Remark]:
     """Two that set the rate of one optimizer, each as if it were alone."""
     objects = objects_of(program)
@@ -227,7 +216,7 @@ def _two_writers(program: Program) -> Iterator[Remark]:
             first = next(one for one in steady if one[2] in _ABSOLUTE)
             second = next(one for one in steady if one is not first)
             yield Remark(first[3], f"{first[0][1]} ({first[2]}) and {second[0][1]} ({second[2]}) both set the rate of {of[1]}: {first[2]} computes it from the initial rate, and undoes what the other did")
-        for key, made, name, step in stepped:
+        for key, _made, name, step in stepped:
             for node in _rate_writes(program, objects, of):
                 loops = program.loops(node)
                 own = [one for one in loops if any(inner is step for inner in ast.walk(one))]
@@ -267,9 +256,10 @@ def _groups_of(program: Program, objects: Objects, node: ast.AST) -> ast.AST | N
         return node.value
     if isinstance(node, ast.Name):
         for around in program.parents(node):
-            if isinstance(around, ast.For) and isinstance(around.target, ast.Name) and around.target.id == node.id:
-                if isinstance(around.iter, ast.Attribute) and around.iter.attr == "param_groups":
-                    return around.iter.value
+            if isinstance(around, ast.For) and isinstance(around.target, ast.Name) and around.target.id == node.id and (
+                isinstance(around.iter, ast.Attribute) and around.iter.attr == "param_groups"
+            ):
+                return around.iter.value
     return None
 
 
@@ -298,7 +288,7 @@ def _made_in_the_loop(program: Program) -> Iterator[Remark]:
             made_here = any(value is not None and loop in program.parents(value) for value in objects.values.get(module, []))
             trained = [one for one in events if one.what == "backward" and one.always]
             steps = [one for one in events if one.what == "step" and one.of == key and one.always]
-            if made_here or not trained or not steps or kind.name.endswith(("LBFGS", "SGD")) and not _momentum(call):
+            if made_here or not trained or not steps or (kind.name.endswith(("LBFGS", "SGD")) and not _momentum(call)):
                 continue
             if program.family(_first_owner(call)) != "module" or _resets(program, loop):
                 continue
@@ -321,11 +311,11 @@ def _same_network(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     held: dict[Key, list[ast.Call]] = {}
     for call in program.calls():
-        if _is_torch_optimizer(program, call) and isinstance(program.parent.get(call), ast.Assign):
+        if is_torch_optimizer(program, call) and isinstance(program.parent.get(call), ast.Assign):
             key = objects.key(_first_owner(call))
             if key is not None:
                 held.setdefault(key, []).append(call)
-    everything = [call for call in program.calls() if _is_torch_optimizer(program, call)]
+    everything = [call for call in program.calls() if is_torch_optimizer(program, call)]
     for key, calls in held.items():
         targets = [objects.key(program.parent[call].targets[0]) for call in calls]  # type: ignore[attr-defined]
         if len(calls) != 2 or len(everything) != 2 or targets[0] == targets[1] or program.scope(calls[0]) is not program.scope(calls[1]):
@@ -370,60 +360,6 @@ def _resets(program: Program, loop: ast.AST) -> bool:
     )
 
 
-def _arguments_in_the_wrong_place(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
-    for call in program.calls():
-        name = program.dotted(call.func) or ""
-        last = name.rpartition(".")[2]
-        if not name.startswith("torch.optim.") or last not in _SLOTS or any(isinstance(one, ast.Starred) for one in call.args):
-            if name == "torch.optim.lr_scheduler.StepLR":
-                size = constant(objects, argument(call, 1, "step_size"))
-                if size is not None and 0 < size < 1:
-                    yield Remark(call, f"StepLR takes step_size and then gamma: {short(program, call)} gives a step_size of {size:g}")
-            continue
-        given = [*zip(_SLOTS[last], call.args), *((word.arg, word.value) for word in call.keywords if word.arg)]
-        for slot, value in given[1:]:
-            number = constant(objects, value)
-            called = _called(value)
-            if slot in ("eps", "dampening", "momentum", "lr", "alpha", "rho") and called in ("weight_decay", "wd"):
-                yield Remark(call, f"{last} takes {short(program, value)} as {slot}, not as weight_decay")
-            elif slot in ("eps", "dampening", "weight_decay") and called in ("lr", "learning_rate", "momentum"):
-                yield Remark(call, f"{last} takes {short(program, value)} as {slot}")
-            elif slot == "eps" and value in call.args and number is not None and number > _LARGEST_EPS:
-                yield Remark(call, f"the fourth argument of {last} is eps: {number:g} there outweighs the second moment, and was meant as weight_decay")
-            elif slot == "dampening" and value in call.args and number is not None and 0 < number < 0.1:
-                yield Remark(call, f"the fourth argument of SGD is dampening, not weight_decay: there is no weight decay, and the momentum is damped by {number:g}")
-            elif slot == "betas" and isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == 2:
-                betas = constant(objects, value.elts[0]), constant(objects, value.elts[1])
-                if betas[0] is not None and betas[1] is not None and betas[0] > betas[1]:
-                    yield Remark(call, f"betas of {last} are swapped: {betas[0]:g} is that of the gradient's mean, {betas[1]:g} that of its square")
-
-
-def _called(node: ast.AST) -> str:
-    """The name of a variable or attribute."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-
-def _whole_division(program: Program) -> Iterator[Remark]:
-    """A share of progress that is computed by `//`: it is 0 until the end."""
-    for node in program.everywhere(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
-        if not isinstance(node.op, ast.FloorDiv) or isinstance(node.right, ast.Constant):
-            continue
-        parent = program.parent.get(node)
-        share = False
-        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub) and parent.right is node:
-            share = isinstance(parent.left, ast.Constant) and parent.left.value in (1, 1.0) and isinstance(parent.left.value, float)
-        if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "min" and len(parent.args) == 2:
-            other = parent.args[1] if parent.args[0] is node else parent.args[0]
-            share = isinstance(other, ast.Constant) and isinstance(other.value, float) and other.value <= 1
-        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mult):
-            other = parent.left if parent.right is node else parent.right
-            share = (program.dotted(other) or "") in ("math.pi", "numpy.pi", "torch.pi")
-        if share:
-            yield Remark(node, f"{short(program, node)} is a whole number: it stays 0 until {short(program, node.left)} reaches {short(program, node.right)}")
-
-
 def _rate_as_factor(program: Program) -> Iterator[Remark]:
     """The function of a LambdaLR gives a factor; a rate there is multiplied by the rate."""
     objects = objects_of(program)
@@ -460,35 +396,6 @@ def _factors(program: Program, node: ast.AST) -> list[str]:
     return [] if any(one.startswith("/") and one[1:] in found for one in found) else found
 
 
-def _rate_changed_in_vain(program: Program) -> Iterator[Remark]:
-    """The variable that an optimizer's rate was made of is changed in the loop, and nothing reads it there."""
-    objects = objects_of(program)
-    for call in program.calls():
-        if not _is_torch_optimizer(program, call):
-            continue
-        rate = argument(call, 1, "lr")
-        key = objects.key(rate)
-        if rate is None or key is None or program.loops(call) or key[0] is not program.scope(call):
-            continue
-        for node in program.everywhere(ast.AugAssign):
-            assert isinstance(node, ast.AugAssign)
-            if objects.key(node.target) != key or not program.loops(node) or node.lineno < call.lineno:
-                continue
-            reads = [one for one in objects.escapes.get(key, []) if getattr(one, "lineno", 0) > call.lineno]
-            if all(_printed(program, one) for one in reads):
-                yield Remark(node, f"{short(program, node)} changes a number that the optimizer of line {call.lineno} has copied: its rate stays as it is")
-
-
-def _printed(program: Program, node: ast.AST) -> bool:
-    """Whether a value is only shown."""
-    for around in program.parents(node):
-        if isinstance(around, ast.Call) and isinstance(around.func, ast.Name) and around.func.id == "print":
-            return True
-        if isinstance(around, ast.stmt):
-            return False
-    return False
-
-
 def _step_given_a_score(program: Program) -> Iterator[Remark]:
     """A schedule that counts steps is given a loss, which it takes for the number of the epoch."""
     objects = objects_of(program)
@@ -521,9 +428,6 @@ RULES: tuple[Rule, ...] = (
     Rule("two-set-the-rate", "loop", _RATE, "one writer: chain the schedules (SequentialLR, ChainedScheduler), or set the rate by hand alone", _two_writers),
     Rule("one-network-in-two-optimizers", "loop", "the other network never changes", "give each optimizer the parameters of its own network", _same_network),
     Rule("made-in-the-loop", "loop", "momentum and the adapted step sizes are lost each time", "make it once, before the loop", _made_in_the_loop),
-    Rule("argument-in-the-wrong-place", "loop", "updates are made with other settings than were meant", "give the settings by name", _arguments_in_the_wrong_place),
-    Rule("whole-division", "loop", "what should change step by step changes at once, or never", "divide with /", _whole_division),
     Rule("rate-as-factor", "loop", "the rate is far smaller than was meant", "return a factor: 1.0 at the peak", _rate_as_factor),
-    Rule("rate-changed-in-vain", "loop", "the rate never changes", 'set group["lr"] in optimizer.param_groups', _rate_changed_in_vain),
     Rule("schedule-given-a-score", "loop", _RATE, "step() without a score; ReduceLROnPlateau alone takes one", _step_given_a_score),
 )

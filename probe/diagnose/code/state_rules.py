@@ -6,21 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.loss_rules import is_loss
-from probe.diagnose.code.objects import Key, Objects, calls_in, first_module, objects_of, short
+from probe.diagnose.code.objects import Key, Objects, calls_in, first_module, goes_over, objects_of, short
 from probe.diagnose.code.program import Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule
-
-_ONCE = frozenset({"filter", "map", "zip", "iter", "enumerate", "reversed"})
-"""Builtins that give an iterator: what walks it a second time finds nothing."""
-_ONCE_METHODS = frozenset({"parameters", "named_parameters", "modules", "named_modules", "children", "buffers"})
-_WALKS = frozenset({"list", "tuple", "set", "sum", "dict", "sorted", "max", "min", "any", "all"})
-_GROUP_KEYS = frozenset(
-    "params lr betas eps weight_decay momentum dampening nesterov amsgrad maximize foreach capturable differentiable "
-    "fused initial_lr max_lr min_lr max_momentum base_momentum alpha centered rho lr_decay lambd t0 name "
-    "initial_accumulator_value etas step_sizes tolerance_grad decoupled_weight_decay momentum_decay max_iter".split()
-)
-_MISSPELT = frozenset({"require_grad", "required_grad", "requires_grads", "require_grads", "requires_gradient", "require_gradient", "requiresgrad", "requires_gard"})
-
 
 # What is kept ----------------------------------------------------------------
 
@@ -37,7 +25,7 @@ def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
             return _state_of(program, node.args[0])
     if isinstance(node, ast.DictComp) and isinstance(node.generators[0].iter, ast.Call):
         items = node.generators[0].iter
-        value = node.value
+        value: ast.AST = node.value
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "detach":
             value = value.func.value
         if isinstance(items.func, ast.Attribute) and items.func.attr == "items" and isinstance(value, ast.Name):
@@ -53,7 +41,7 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
         pairs: list[tuple[ast.AST, ast.AST]] = []
         for target in node.targets:
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts):
-                pairs += zip(target.elts, node.value.elts)
+                pairs += zip(target.elts, node.value.elts, strict=False)
             else:
                 pairs.append((target, node.value))
         for target, value in pairs:
@@ -153,25 +141,20 @@ def _never_better(program: Program) -> Iterator[Remark]:
             if bound is not None and (bound > 0) == rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)) and set_here and len(set_here) == len(values) - 1:
                 yield Remark(node, f"{said} is never true: {key[1]} starts as {short(program, first)}")
             elif isinstance(first, ast.Constant) and first.value == 0 and not isinstance(first.value, bool) and not rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)):
-                if set_here and len(set_here) == len(values) - 1 and _positive(program, objects, score) and all(
+                if set_here and len(set_here) == len(values) - 1 and score_direction(program, objects, score) is not None and all(
                     ast.dump(one) == ast.dump(score) for one in set_here
                 ):
                     yield Remark(node, f"{said} is never true: {key[1]} starts as 0, and a loss or a share of right answers is never below it")
-            elif (bound is not None or isinstance(first, ast.Constant) and first.value in (0, -1)) and len(values) == 1 and _saves(program, node):
-                if not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and objects.key(score) is not None:
-                    yield Remark(node, f"{key[1]} is never set again after {short(program, first)}: {said} compares with the first value for ever, and the last state is kept for the best")
-
-
-def _positive(program: Program, objects: Objects, node: ast.AST) -> bool:
-    """Whether a number is a loss, a sum of losses, or a share of right answers."""
-    direction = score_direction(program, objects, node)
-    return direction is not None
+            elif (bound is not None or (isinstance(first, ast.Constant) and first.value in (0, -1))) and len(values) == 1 and _saves(program, node) and (
+                not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and objects.key(score) is not None
+            ):
+                yield Remark(node, f"{key[1]} is never set again after {short(program, first)}: {said} compares with the first value for ever, and the last state is kept for the best")
 
 
 def _saves(program: Program, node: ast.If) -> bool:
     """Whether a branch keeps a state."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Call) and (program.dotted(one.func) == "torch.save" or isinstance(one.func, ast.Attribute) and one.func.attr in ("state_dict", "save_pretrained")):
+        if isinstance(one, ast.Call) and (program.dotted(one.func) == "torch.save" or (isinstance(one.func, ast.Attribute) and one.func.attr in ("state_dict", "save_pretrained"))):
             return True
     return False
 
@@ -293,161 +276,6 @@ def _wrong_way_round(program: Program) -> Iterator[Remark]:
             yield Remark(call, f"{short(program, call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")
 
 
-# What is walked twice -----------------------------------------------------------
-
-
-def _walked_twice(program: Program) -> Iterator[Remark]:
-    """An iterator that is used up when it is used again."""
-    objects = objects_of(program)
-    for key, values in objects.values.items():
-        value = values[0] if len(values) == 1 else None
-        if value is None or not _walks_once(program, value) or key[1].startswith("self."):
-            continue
-        reads = [node for node in objects.escapes.get(key, []) if (kind := _how_walked(program, node)) is not None]
-        if len(reads) != len(objects.escapes.get(key, [])) or not reads or objects.calls.get(key):
-            continue
-        made = program.loops(value)
-        again = [node for node in reads if len(program.loops(node)) - (1 if _walked_by_for(program, node) else 0) > len(made) and _how_walked(program, node) != "next"]
-        sure = [node for node in reads if program.scope(node) is key[0]]
-        if len(sure) != len(reads) or any(_leaves_loop(program, node) for node in reads):
-            continue
-        said = short(program, value)
-        text = f"{key[1]} = {said} can be walked once"
-        walked = [node for node in reads if _how_walked(program, node) == "walk"]
-        if len(walked) > 1 and _one_after_the_other(program, walked[0], walked[-1]):
-            yield Remark(walked[-1], f"{text}: it is used up in line {getattr(walked[0], 'lineno', 0)}, and {_use(program, walked[-1])} finds nothing")
-        elif again and again[0] in walked:
-            yield Remark(again[0], f"{text}: it is used up in the first pass of the loop, and {_use(program, again[0])} finds nothing from then on")
-
-
-def _walks_once(program: Program, node: ast.AST) -> bool:
-    if isinstance(node, ast.GeneratorExp):
-        return True
-    if not isinstance(node, ast.Call):
-        return False
-    func = node.func
-    if isinstance(func, ast.Name):
-        return func.id in _ONCE and func.id not in program.functions and func.id not in program.classes
-    return isinstance(func, ast.Attribute) and func.attr in _ONCE_METHODS and program.family(func.value) == "module" and not node.args
-
-
-def _how_walked(program: Program, node: ast.AST) -> str | None:
-    """`walk` where all of an iterator is taken at a place, `next` where one item is; None for any other use."""
-    parent = program.parent.get(node)
-    if isinstance(parent, ast.For) and parent.iter is node:
-        return None if any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(parent)) else "walk"
-    if isinstance(parent, ast.comprehension) and parent.iter is node:
-        return "walk"
-    if isinstance(parent, ast.Call) and node in parent.args:
-        name = program.dotted(parent.func) or ""
-        if name.startswith("torch.optim.") and parent.args[0] is node:
-            return "walk"
-        if name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_", "parameters_to_vector") and parent.args[0] is node:
-            return "walk"
-        if isinstance(parent.func, ast.Name) and parent.func.id in _WALKS and len(parent.args) == 1 and parent.func.id not in ("any", "all"):
-            return "walk"
-        if isinstance(parent.func, ast.Name) and parent.func.id == "next":
-            return "next"
-    return None
-
-
-def _walked_by_for(program: Program, node: ast.AST) -> bool:
-    """Whether the innermost loop around a read is the one that walks it."""
-    loops = program.loops(node)
-    return bool(loops) and isinstance(loops[0], ast.For) and any(one is node for one in ast.walk(loops[0].iter))
-
-
-def _leaves_loop(program: Program, node: ast.AST) -> bool:
-    return any(isinstance(one, (ast.Return, ast.Break)) for loop in program.loops(node)[:1] for one in ast.walk(loop))
-
-
-def _one_after_the_other(program: Program, first: ast.AST, second: ast.AST) -> bool:
-    """Whether two reads are not in two branches of one `if`, nor before and after a return."""
-    branches = [one for one in program.parents(first) if isinstance(one, (ast.If, ast.Try, ast.IfExp))]
-    return not branches or all(one in program.parents(second) for one in branches) and not any(
-        any(inner is first for inner in ast.walk(part)) != any(inner is second for inner in ast.walk(part))
-        for one in branches if isinstance(one, ast.If) for part in one.body
-    )
-
-
-def _use(program: Program, node: ast.AST) -> str:
-    parent = program.parent.get(node)
-    return f"line {getattr(node, 'lineno', 0)}" if not isinstance(parent, ast.Call) else short(program, parent.func)
-
-
-# What nothing reads -------------------------------------------------------------
-
-
-def _set_in_vain(program: Program) -> Iterator[Remark]:
-    """An attribute that is set on an object that does not have it."""
-    objects = objects_of(program)
-    for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
-        target = node.targets[0]
-        if isinstance(target, ast.Subscript):
-            yield from _group_key(program, objects, node, target)
-            continue
-        if not isinstance(target, ast.Attribute) or isinstance(target.value, ast.Name) and target.value.id == "self":
-            continue
-        name, said = target.attr, short(program, target)
-        kind = program.kind(target.value)
-        family = None if kind is None else kind.family
-        reads = objects.attributes.get(name, 0) - _writes(program, name)
-        if name in _MISSPELT and not reads and (family != "tensor" or isinstance(node.value, ast.Constant) and node.value.value is True):
-            yield Remark(node, f"{said} is no attribute of torch: requires_grad is, and keeps its value")
-        elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or _loop_over_modules(program, target.value)):
-            yield Remark(node, f"{said} = {short(program, node.value)} sets an attribute of the module; its parameters keep theirs")
-        elif name == "trainable" and not reads and (family == "module" or _loop_over(program, target.value, ("parameters", "modules", "children"))):
-            yield Remark(node, f"{said} is an attribute of Keras: torch does not read it, and nothing is frozen")
-        elif family == "optimizer" and kind is not None and kind.name.startswith("torch.optim.") and name in ("lr", "learning_rate", "weight_decay", "momentum") and not reads:
-            yield Remark(node, f"{said} is set, and the optimizer does not read it: its settings are in param_groups")
-        elif family == "module" and name == "training" and isinstance(node.value, ast.Constant):
-            yield Remark(node, f"{said} = {short(program, node.value)} sets the mode of the outermost module alone: its layers keep theirs")
-
-
-def _group_key(program: Program, objects: Objects, node: ast.Assign, target: ast.Subscript) -> Iterator[Remark]:
-    held = target.value
-    if not isinstance(target.slice, ast.Constant) or not isinstance(target.slice.value, str):
-        return
-    owner: ast.AST | None = None
-    if isinstance(held, ast.Attribute) and held.attr == "defaults" and program.family(held.value) == "optimizer" and target.slice.value in ("lr", "weight_decay", "momentum"):
-        if not any(isinstance(one, ast.Attribute) and one.attr == "add_param_group" for one in program.everywhere(ast.Attribute)):
-            yield Remark(node, f"{short(program, target)} is the default for groups that are added later: the groups that exist keep theirs")
-        return
-    if isinstance(held, ast.Subscript) and isinstance(held.value, ast.Attribute) and held.value.attr == "param_groups":
-        owner = held.value.value
-    elif isinstance(held, ast.Name):
-        for around in program.parents(node):
-            if isinstance(around, ast.For) and isinstance(around.target, ast.Name) and around.target.id == held.id and isinstance(around.iter, ast.Attribute) and around.iter.attr == "param_groups":
-                owner = around.iter.value
-    kind = program.kind(owner)
-    word = target.slice.value
-    if kind is not None and kind.name.startswith("torch.optim.") and word not in _GROUP_KEYS:
-        quoted = sum(isinstance(one, ast.Constant) and one.value == word for one in program.everywhere(ast.Constant))
-        if quoted == sum(1 for one in program.everywhere(ast.Assign) if isinstance(one, ast.Assign) and any(isinstance(inner, ast.Constant) and inner.value == word for target in one.targets for inner in ast.walk(target))):
-            yield Remark(node, f"{short(program, target)} is set, and {kind.name.rpartition('.')[2]} reads no setting of that name")
-
-
-def _writes(program: Program, name: str) -> int:
-    return sum(isinstance(one, ast.Attribute) and one.attr == name and isinstance(one.ctx, ast.Store) for one in program.everywhere(ast.Attribute))
-
-
-def _loop_over(program: Program, node: ast.AST, methods: tuple[str, ...]) -> bool:
-    """Whether a variable goes through what one of these methods gives."""
-    if not isinstance(node, ast.Name):
-        return False
-    for around in program.parents(node):
-        if isinstance(around, ast.For) and isinstance(around.iter, ast.Call) and isinstance(around.iter.func, ast.Attribute):
-            names = [one.id for one in ast.walk(around.target) if isinstance(one, ast.Name)]
-            if names[-1:] == [node.id] and around.iter.func.attr in methods:
-                return True
-    return False
-
-
-def _loop_over_modules(program: Program, node: ast.AST) -> bool:
-    return _loop_over(program, node, ("modules", "children", "named_modules", "named_children"))
-
-
 def _state_not_loaded(program: Program) -> Iterator[Remark]:
     """A state dict that is changed, and never loaded; a state given to state_dict, which loads nothing."""
     objects = objects_of(program)
@@ -457,14 +285,14 @@ def _state_not_loaded(program: Program) -> Iterator[Remark]:
             continue
         if func.attr == "state_dict" and len(call.args) == 1 and program.family(func.value) == "module" and not call.keywords:
             yield Remark(call, f"{short(program, call)} loads nothing: it writes the module's state into its argument")
-        if func.attr == "update" and isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Attribute) and func.value.func.attr == "state_dict":
-            if program.family(func.value.func.value) in ("module", "optimizer"):
-                yield Remark(call, f"{short(program, func.value)} gives a new dict: update changes that one, and the weights stay as they are")
+        of = func.value.func if func.attr == "update" and isinstance(func.value, ast.Call) else None
+        if isinstance(of, ast.Attribute) and of.attr == "state_dict" and program.family(of.value) in ("module", "optimizer"):
+            yield Remark(call, f"{short(program, func.value)} gives a new dict: update changes that one, and the weights stay as they are")
     for key, values in objects.values.items():
         state = values[0] if len(values) == 1 else None
         if not isinstance(state, ast.Call) or not isinstance(state.func, ast.Attribute) or state.func.attr != "state_dict" or state.args:
             continue
-        if program.family(state.func.value) not in ("module", None) or key[1].startswith("self.") or isinstance(key[0], ast.Module) and not program.sources:
+        if program.family(state.func.value) not in ("module", None) or key[1].startswith("self.") or (isinstance(key[0], ast.Module) and not program.sources):
             continue
         updates = [call for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute) and call.func.attr == "update"]
         others = [call for call in objects.calls.get(key, []) if call not in updates and isinstance(call.func, ast.Attribute) and call.func.attr not in ("keys", "items")]
@@ -519,7 +347,7 @@ def _makes_again(program: Program, objects: Objects, statement: ast.stmt, optimi
     for one in ast.walk(statement):
         if isinstance(one, ast.Call):
             kind = program.kind(one)
-            if kind is not None and kind.family == "optimizer" or isinstance(one.func, ast.Attribute) and one.func.attr in ("add_param_group", "prepare", "configure_optimizers"):
+            if (kind is not None and kind.family == "optimizer") or (isinstance(one.func, ast.Attribute) and one.func.attr in ("add_param_group", "prepare", "configure_optimizers")):
                 return True
     return False
 
@@ -585,7 +413,7 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
     saved: dict[str, str] = {}
     for node in program.everywhere(ast.Dict):
         assert isinstance(node, ast.Dict)
-        for name, value in zip(node.keys, node.values):
+        for name, value in zip(node.keys, node.values, strict=False):
             if isinstance(name, ast.Constant) and isinstance(name.value, str) and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "state_dict":
                 family = "optimizer" if objects.is_optimizer(value.func.value) else program.family(value.func.value)
                 if family in ("optimizer", "scheduler"):
@@ -600,14 +428,14 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
             if isinstance(at := program.parent.get(node), ast.Subscript) and isinstance(at.slice, ast.Constant) and isinstance(at.slice.value, str)
         }
         whole = [node for node in reads if not _harmless(program, node)]
-        counted = [name for name in taken if any(word in name for word in ("epoch", "step", "iter"))]
+        counted = [name for name in taken if any(part in name for part in ("epoch", "step", "iter"))]
         weights = [at for at in taken.values() if _given_to_load(program, at)]
         if whole or not counted or not weights or objects.calls.get(key):
             continue
-        for name, family in saved.items():
-            if name not in taken:
+        for word, family in saved.items():
+            if word not in taken:
                 what = "moments and momentum start from 0 again" if family == "optimizer" else "the schedule starts from its beginning again"
-                yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {name!r} is not loaded: {what}")
+                yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {word!r} is not loaded: {what}")
 
 
 def _harmless(program: Program, node: ast.AST) -> bool:
@@ -633,7 +461,7 @@ def _thawed(program: Program) -> Iterator[Remark]:
         kind = program.kind(call)
         if kind is None or kind.family != "optimizer" or not kind.name.startswith("torch.optim.") or not isinstance(parent, ast.Assign):
             continue
-        given = call.args[0] if call.args else None
+        given: ast.AST | None = call.args[0] if call.args else None
         if isinstance(given, ast.Name):
             values = objects.values.get(objects.key(given) or (program.scope(given), ""), [])
             given = values[0] if len(values) == 1 else None
@@ -654,11 +482,11 @@ def _thaws(program: Program, node: ast.AST) -> str | None:
     """What a statement gives a gradient to."""
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad":
         target = node.targets[0].value
-        if isinstance(node.value, ast.Constant) and node.value.value is True and _loop_over(program, target, ("parameters", "named_parameters")):
+        if isinstance(node.value, ast.Constant) and node.value.value is True and goes_over(program, target, ("parameters", "named_parameters")):
             return short(program, target)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_" and isinstance(program.parent.get(node), ast.Expr):
         off = node.args and not (isinstance(node.args[0], ast.Constant) and node.args[0].value is True)
-        if not off and (program.family(node.func.value) == "module" or _loop_over(program, node.func.value, ("parameters", "named_parameters"))):
+        if not off and (program.family(node.func.value) == "module" or goes_over(program, node.func.value, ("parameters", "named_parameters"))):
             return short(program, node.func.value)
     return None
 
@@ -669,8 +497,6 @@ RULES: tuple[Rule, ...] = (
     Rule("alias-for-a-copy", "loop", "both are one network: it is compared with itself", "copy.deepcopy(model)", _alias),
     Rule("never-better", "loop", "the best state is not the one that is kept", "start from -inf for a score that rises, from inf for a loss, and set it when a better one comes", _never_better),
     Rule("wrong-way-round", "loop", "better is taken for worse", "turn the comparison, or the mode, round", _wrong_way_round),
-    Rule("walked-twice", "loop", "the second use sees nothing, and says nothing", "make it a list", _walked_twice),
-    Rule("set-in-vain", "loop", "the training goes on as if it had not been set", "requires_grad_(False) of the module; group[...] of optimizer.param_groups; eval() and train()", _set_in_vain),
     Rule("state-not-loaded", "loop", "the weights stay what they were", "call load_state_dict", _state_not_loaded),
     Rule("replaced-after-the-optimizer", "loop", "the new parameters never change", "make the optimizer after the model is complete", _replaced),
     Rule("loaded-and-written-over", "loop", _LOST, "load after everything is made and initialised", _written_over),
