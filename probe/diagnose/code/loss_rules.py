@@ -97,7 +97,7 @@ class _Flow:
             return True
         return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("args", "config", "cfg", "opt", "hparams")
 
-    def learned(self, node: ast.AST | None, depth: int = 5) -> bool:
+    def learned(self, node: ast.AST | None, depth: int = 8) -> bool:
         """Whether an expression is made of what a module or a loss gives."""
         if node is None or depth == 0:
             return False
@@ -128,7 +128,7 @@ class _Flow:
         key = self.objects.key(node)
         if key is None or not isinstance(node, ast.Name):
             return False
-        return any(value is not node and self.learned(value, depth - 1) for value in self.objects.values.get(key, [])[:4])
+        return any(value is not node and self.learned(value, depth - 1) for value in self.objects.values.get(key, [])[:3])
 
     def without_gradient(self, node: ast.AST) -> bool:
         """Whether a node stands under no_grad."""
@@ -157,28 +157,30 @@ def _backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
         yield call, value
 
 
-def _terms(objects: Objects, node: ast.AST | None, before: ast.AST, depth: int = 6) -> Iterator[ast.AST]:
+def _terms(objects: Objects, node: ast.AST | None, before: ast.AST, seen: frozenset[Key] = frozenset()) -> Iterator[ast.AST]:
     """The terms of a sum, through the variables of the function that a loss is added up in."""
-    if node is None or depth == 0:
-        return
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        yield from _terms(objects, node.left, before, depth - 1)
-        yield from _terms(objects, node.right, before, depth - 1)
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)) and isinstance(node.right, (ast.Constant, ast.Name)) and (
-        isinstance(node.left, (ast.BinOp, ast.Name)) and (isinstance(node.op, ast.Div) or isinstance(node.right, ast.Constant))
+        yield from _terms(objects, node.left, before, seen)
+        yield from _terms(objects, node.right, before, seen)
+    elif isinstance(node, ast.BinOp) and isinstance(node.left, (ast.BinOp, ast.Name)) and (
+        (isinstance(node.op, ast.Div) and isinstance(node.right, (ast.Constant, ast.Name)))
+        or (isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant))
     ):
-        yield from _terms(objects, node.left, before, depth - 1)
+        yield from _terms(objects, node.left, before, seen)
     elif isinstance(node, ast.Name) and (key := objects.key(node)) is not None and key[0] is objects.program.scope(node):
-        values = objects.values.get(key, [])
+        values = [one for one in objects.values.get(key, []) if one is not None]
+        sums = [one for one in values if _leads(objects, key, one, before)]
+        first = [one for one in values if one not in sums]
+        if key in seen:
+            return
         if len(values) == 1 and isinstance(values[0], ast.BinOp) and isinstance(values[0].op, (ast.Add, ast.Sub, ast.Div)):
-            yield from _terms(objects, values[0], before, depth - 1)
-        elif len(values) > 1:
-            for value in values:
-                if value is not None and _leads(objects, key, value, before):
-                    yield from _terms(objects, value, before, depth - 1)
+            yield from _terms(objects, values[0], before, seen | {key})
+        elif sums and len(first) <= 1:
+            for value in first + sums:
+                yield from _terms(objects, value, before, seen | {key})
         else:
             yield node
-    else:
+    elif node is not None:
         yield node
 
 
@@ -461,9 +463,9 @@ def _feeds_a_return_of_norm(program: Program, objects: Objects, call: ast.Call, 
 def _in_a_backward(program: Program, objects: Objects, site: ast.Call) -> bool:
     for call, value in _backwards(program):
         for term in _terms(objects, value, call):
-            made = objects.made(objects.key(term)) if isinstance(term, ast.Name) else None
-            if any(one is site for one in ast.walk(term)) or made is site:
-                return True
+            for one in ast.walk(term):
+                if one is site or (isinstance(one, ast.Name) and objects.made(objects.key(one)) is site):
+                    return True
     return False
 
 

@@ -16,8 +16,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 class Event(NamedTuple):
-    """A call that a training step is made of. `what` is zero, backward, step, clip, unscale or update;
-    `of` is the optimizer (of zero: the optimizer or the module; of update: the scaler). `always`: whether it runs
+    """A call that a training step is made of. `what` is zero, backward, step, clip, unscale or
+    update; `of` is the optimizer (of zero: the optimizer or the module; of update: the scaler). `always`: whether it runs
     whenever its block does."""
 
     what: str

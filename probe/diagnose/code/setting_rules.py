@@ -226,7 +226,7 @@ def _set_in_vain(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"{said} is an attribute of Keras: torch does not read it, and nothing is frozen")
         elif family == "optimizer" and kind is not None and kind.name.startswith("torch.optim.") and name in ("lr", "learning_rate", "weight_decay", "momentum") and not reads:
             yield Remark(node, f"{said} is set, and the optimizer does not read it: its settings are in param_groups")
-        elif family == "module" and name == "training" and isinstance(node.value, ast.Constant):
+        elif kind is not None and kind.name in program.classes and family == "module" and name == "training" and isinstance(node.value, ast.Constant):
             yield Remark(node, f"{said} = {short(program, node.value)} sets the mode of the outermost module alone: its layers keep theirs")
 
 
