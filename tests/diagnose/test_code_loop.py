@@ -1,4 +1,4 @@
-"""Each rule of the training loop finds its mistake in programs of several styles, and passes over look-alikes."""
+"""Each rule of the training loop finds its mistake in programs of several styles; look-alikes pass."""
 
 from __future__ import annotations
 

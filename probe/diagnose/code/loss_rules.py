@@ -97,7 +97,7 @@ class _Flow:
             return True
         return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("args", "config", "cfg", "opt", "hparams")
 
-    def learned(self, node: ast.AST | None, depth: int = 8) -> bool:
+    def learned(self, node: ast.AST | None, depth: int = 7) -> bool:
         """Whether an expression is made of what a module or a loss gives."""
         if node is None or depth == 0:
             return False
@@ -214,8 +214,7 @@ def _terms_without_gradient(program: Program) -> Iterator[Remark]:
 
 def _cancels(program: Program, term: ast.AST, terms: list[ast.AST]) -> bool:
     """Whether a term is there for its value alone: `x - x.detach()` and the like."""
-    names = {one.id for one in ast.walk(term) if isinstance(one, ast.Name)}
-    return any(other is not term and names & {one.id for one in ast.walk(other) if isinstance(one, ast.Name)} for other in terms)
+    return any(other is not term and program.text(other) in program.text(term) for other in terms)
 
 
 def _returned(program: Program, objects: Objects, value: ast.AST) -> Iterator[ast.Return]:

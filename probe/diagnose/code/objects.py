@@ -17,8 +17,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 class Event(NamedTuple):
     """A call that a training step is made of. `what` is zero, backward, step, clip, unscale or
-    update; `of` is the optimizer (of zero: the optimizer or the module; of update: the scaler). `always`: whether it runs
-    whenever its block does."""
+    update; `of` is the optimizer (of zero: the optimizer or the module; of update: the scaler).
+    `always`: whether it runs whenever its block does; `scaled`: whether a gradient scaler takes part."""
 
     what: str
     of: Key | None
@@ -130,7 +130,7 @@ class Objects:
         return key
 
     def made(self, key: Key | None) -> ast.Call | None:
-        """The one call whose result a variable holds; None where it is assigned otherwise, or more than once."""
+        """The one call whose result a variable holds; None where it is assigned otherwise or again."""
         found = self.values.get(key, []) if key is not None else []
         return found[0] if len(found) == 1 and isinstance(found[0], ast.Call) else None
 

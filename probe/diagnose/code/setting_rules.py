@@ -218,7 +218,9 @@ def _set_in_vain(program: Program) -> Iterator[Remark]:
         kind = program.kind(target.value)
         family = None if kind is None else kind.family
         reads = objects.attributes.get(name, 0) - _writes(program, name)
-        if name in _MISSPELT and not reads and (family != "tensor" or (isinstance(node.value, ast.Constant) and node.value.value is True)):
+        if name in _MISSPELT and not reads and (family != "tensor" or "True" in program.text(node.value)) and (
+            family is not None or _over_parameters(program, target.value) or "True" in program.text(node.value)
+        ):
             yield Remark(node, f"{said} is no attribute of torch: requires_grad is, and keeps its value")
         elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or _loop_over_modules(program, target.value)):
             yield Remark(node, f"{said} = {short(program, node.value)} sets an attribute of the module; its parameters keep theirs")
@@ -255,6 +257,10 @@ def _group_key(program: Program, objects: Objects, node: ast.Assign, target: ast
 
 def _writes(program: Program, name: str) -> int:
     return sum(isinstance(one, ast.Attribute) and one.attr == name and isinstance(one.ctx, ast.Store) for one in program.everywhere(ast.Attribute))
+
+
+def _over_parameters(program: Program, node: ast.AST) -> bool:
+    return goes_over(program, node, ("parameters", "named_parameters"))
 
 
 def _loop_over_modules(program: Program, node: ast.AST) -> bool:

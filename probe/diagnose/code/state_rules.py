@@ -10,8 +10,6 @@ from probe.diagnose.code.objects import Key, Objects, calls_in, first_module, go
 from probe.diagnose.code.program import Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule
 
-# What is kept ----------------------------------------------------------------
-
 
 def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
     """The `m.state_dict()` whose tensors a value shares, through copies that do not copy them."""
@@ -104,9 +102,6 @@ def _alias(program: Program) -> Iterator[Remark]:
             values = objects.values.get(one, [])
             if len(values) == 1 and values[0] is not None and objects.key(values[0]) == two and len(objects.values.get(two, [])) == 1:
                 yield Remark(values[0], f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
-
-
-# What can never be true, and what is never updated -----------------------------
 
 
 def _bounds(node: ast.AST | None) -> float | None:
@@ -299,9 +294,6 @@ def _state_not_loaded(program: Program) -> Iterator[Remark]:
         reads = [node for node in objects.escapes.get(key, []) if not isinstance(program.parent.get(node), (ast.comprehension, ast.Compare))]
         if updates and not others and not reads:
             yield Remark(updates[0], f"{key[1]} is changed in line {updates[0].lineno} and never loaded: load_state_dict({key[1]}) is missing, and the weights stay as they are")
-
-
-# What comes too late --------------------------------------------------------------
 
 
 def _replaced(program: Program) -> Iterator[Remark]:
