@@ -1,0 +1,497 @@
+"""States, copies and settings: what is kept, loaded, replaced or set so that nothing comes of it. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.loss_rules import is_loss
+from probe.diagnose.code.objects import Key, Objects, calls_in, first_module, goes_over, objects_of, short
+from probe.diagnose.code.program import Program, own_nodes
+from probe.diagnose.code.rule import Remark, Rule
+
+
+def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
+    """The `m.state_dict()` whose tensors a value shares, through copies that do not copy them."""
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict" and not node.args:
+            return node
+        name = program.dotted(node.func)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "copy" and not node.args:
+            return _state_of(program, node.func.value)
+        if (name == "copy.copy" or (isinstance(node.func, ast.Name) and node.func.id in ("dict", "OrderedDict"))) and len(node.args) == 1:
+            return _state_of(program, node.args[0])
+    if isinstance(node, ast.DictComp) and isinstance(node.generators[0].iter, ast.Call):
+        items = node.generators[0].iter
+        value: ast.AST = node.value
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "detach":
+            value = value.func.value
+        if isinstance(items.func, ast.Attribute) and items.func.attr == "items" and isinstance(value, ast.Name):
+            return _state_of(program, items.func.value)
+    return None
+
+
+def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
+    """The best state, kept as what it is rather than as what it was."""
+    objects = objects_of(program)
+    for node in program.everywhere(ast.Assign):
+        assert isinstance(node, ast.Assign)
+        pairs: list[tuple[ast.AST, ast.AST]] = []
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts):
+                pairs += zip(target.elts, node.value.elts, strict=False)
+            else:
+                pairs.append((target, node.value))
+        for target, value in pairs:
+            state = _state_of(program, value)
+            key = objects.key(target)
+            if state is None or key is None or not _may_be_trained(program, state):
+                continue
+            test = _comparison_above(program, node)
+            if test is None or not _used_after(program, objects, key, node):
+                continue
+            yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
+
+
+def _may_be_trained(program: Program, state: ast.Call) -> bool:
+    owner = state.func.value if isinstance(state.func, ast.Attribute) else None
+    return program.family(owner) in (None, "module")
+
+
+def _comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
+    """The comparison of an `if` that decides whether a statement runs, where it asks which of two is larger."""
+    for around in program.parents(node):
+        if isinstance(around, ast.If):
+            for one in ast.walk(around.test):
+                if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+                    return one
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return None
+    return None
+
+
+def _used_after(program: Program, objects: Objects, key: Key, node: ast.stmt) -> bool:
+    """Whether a variable is read outside of the branch and the loops that set it."""
+    loops = program.loops(node)
+    if not loops and not key[1].startswith("self."):
+        return False
+    branch = next(one for one in program.parents(node) if isinstance(one, ast.If))
+    for read in objects.escapes.get(key, []):
+        around = list(program.parents(read))
+        if branch in around or any(isinstance(one, ast.Compare) for one in around[:2]):
+            continue
+        if not loops or loops[-1] not in around:
+            return True
+    return False
+
+
+def _alias(program: Program) -> Iterator[Remark]:
+    """A second name for a module that is meant to be a second module."""
+    objects = objects_of(program)
+    for call in program.calls():
+        func = call.func
+        if not isinstance(func, ast.Attribute) or func.attr != "load_state_dict" or not call.args:
+            continue
+        state = call.args[0]
+        if not (isinstance(state, ast.Call) and isinstance(state.func, ast.Attribute) and state.func.attr == "state_dict"):
+            continue
+        mine, other = objects.key(func.value), objects.key(state.func.value)
+        if mine is None or other is None or mine == other:
+            continue
+        for one, two in ((mine, other), (other, mine)):
+            values = objects.values.get(one, [])
+            if len(values) == 1 and values[0] is not None and objects.key(values[0]) == two and len(objects.values.get(two, [])) == 1:
+                yield Remark(values[0], f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
+
+
+def _bounds(node: ast.AST | None) -> float | None:
+    """The infinity that an expression is."""
+    text = ast.unparse(node) if node is not None else ""
+    for sign, prefix in ((1.0, ""), (-1.0, "-")):
+        if text in (f"{prefix}float('inf')", f"{prefix}math.inf", f"{prefix}np.inf", f"{prefix}numpy.inf", f"{prefix}torch.inf", f"{prefix}np.Inf"):
+            return sign * float("inf")
+    return float("-inf") if text == "float('-inf')" else None
+
+
+def _never_better(program: Program) -> Iterator[Remark]:
+    """A best score whose first value no score can beat, or which is never set to a better one."""
+    objects = objects_of(program)
+    for node in program.everywhere(ast.If):
+        assert isinstance(node, ast.If)
+        test = node.test
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+            continue
+        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
+            key = objects.key(best)
+            if key is None:
+                continue
+            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
+            values = objects.values.get(key, [])
+            first = values[0] if values else None
+            bound = _bounds(first)
+            set_here = [one for one in values[1:] if one is not None and any(inner is one for inner in ast.walk(node))]
+            if not isinstance(first, ast.AST) or any(_bounds(one) not in (None, bound) for one in values[1:] if isinstance(one, ast.AST)):
+                continue
+            said = short(program, test)
+            if bound is not None and (bound > 0) == rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)) and set_here and len(set_here) == len(values) - 1:
+                yield Remark(node, f"{said} is never true: {key[1]} starts as {short(program, first)}")
+            elif isinstance(first, ast.Constant) and first.value == 0 and not isinstance(first.value, bool) and not rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)):
+                if set_here and len(set_here) == len(values) - 1 and score_direction(program, objects, score) is not None and all(
+                    ast.dump(one) == ast.dump(score) for one in set_here
+                ):
+                    yield Remark(node, f"{said} is never true: {key[1]} starts as 0, and a loss or a share of right answers is never below it")
+            elif (bound is not None or (isinstance(first, ast.Constant) and first.value in (0, -1))) and len(values) == 1 and _saves(program, node) and (
+                not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and objects.key(score) is not None
+            ):
+                yield Remark(node, f"{key[1]} is never set again after {short(program, first)}: {said} compares with the first value for ever, and the last state is kept for the best")
+
+
+def _saves(program: Program, node: ast.If) -> bool:
+    """Whether a branch keeps a state."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Call) and (program.dotted(one.func) == "torch.save" or (isinstance(one.func, ast.Attribute) and one.func.attr in ("state_dict", "save_pretrained"))):
+            return True
+    return False
+
+
+def score_direction(program: Program, objects: Objects, node: ast.AST | None, depth: int = 10) -> str | None:
+    """`loss` where a number is a loss or a sum or mean of losses, `share` where it is one of right answers; None
+    where its computation does not tell."""
+    if node is None or depth == 0:
+        return None
+    if is_loss(program, node):
+        return "loss"
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
+        return "share" if any("argmax" in program.text(side) or "max(" in program.text(side) or _predicted(program, objects, side) for side in (node.left, node.comparators[0])) else None
+    if isinstance(node, ast.Call):
+        name = (program.dotted(node.func) or "").rpartition(".")[2]
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "sum", "mean", "float", "cpu", "detach", "double", "numpy"):
+            inner = node.args[0] if program.dotted(node.func) and node.args else node.func.value
+            return score_direction(program, objects, inner, depth - 1)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args and _predicted(program, objects, node.func.value):
+            return "share"
+        if name in ("accuracy_score", "f1_score", "roc_auc_score"):
+            return "share"
+        if isinstance(node.func, ast.Name) and node.func.id in ("float", "sum") and node.args:
+            return score_direction(program, objects, node.args[0], depth - 1)
+        local = program.local_function(node)
+        if local is not None:
+            found = {score_direction(program, objects, one.value, depth - 1) for one in own_nodes(local) if isinstance(one, ast.Return)}
+            return found.pop() if len(found) == 1 else None
+        return None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult)):
+        right = score_direction(program, objects, node.right, depth - 2) if depth > 2 else None
+        return score_direction(program, objects, node.left, depth - 1) if right is None else None
+    key = objects.key(node)
+    if key is None or not isinstance(node, ast.Name):
+        return None
+    values = [one for one in objects.values.get(key, []) if not (isinstance(one, ast.Constant) and one.value in (0, 0.0))]
+    found = {_direction_of_value(program, objects, key, one, depth) for one in values}
+    found.discard("self")
+    if found == {None}:
+        return _unpacked(program, objects, key, depth)
+    return found.pop() if len(found) == 1 else None
+
+
+def _direction_of_value(program: Program, objects: Objects, key: Key, value: ast.AST | None, depth: int) -> str | None:
+    if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name) and objects.key(value.left) == key:
+        return "self" if isinstance(value.op, ast.Div) else score_direction(program, objects, value.right, depth - 1)
+    parent = program.parent.get(value) if value is not None else None
+    if isinstance(parent, ast.AugAssign) and not isinstance(parent.op, ast.Add):
+        return "self" if isinstance(parent.op, (ast.Div, ast.Mult)) else None
+    return score_direction(program, objects, value, depth - 1)
+
+
+def _unpacked(program: Program, objects: Objects, key: Key, depth: int) -> str | None:
+    """The direction of a variable that takes one place of what a function of the program returns."""
+    found: set[str | None] = set()
+    for node in ast.walk(key[0]):
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple) or not isinstance(node.value, ast.Call):
+            continue
+        names = [one.id if isinstance(one, ast.Name) else "" for one in node.targets[0].elts]
+        local = program.local_function(node.value)
+        if key[1] not in names or local is None or program.scope(node) is not key[0]:
+            continue
+        place = names.index(key[1])
+        for one in own_nodes(local):
+            if isinstance(one, ast.Return):
+                parts = one.value.elts if isinstance(one.value, ast.Tuple) else []
+                found.add(score_direction(program, objects, parts[place], depth - 1) if place < len(parts) else None)
+    return found.pop() if len(found) == 1 and len([one for one in objects.values.get(key, []) if one is not None]) == 0 else None
+
+
+def _predicted(program: Program, objects: Objects, node: ast.AST) -> bool:
+    """Whether a value is the place of a largest output."""
+    if "argmax" in program.text(node):
+        return True
+    if not isinstance(node, ast.Name):
+        return False
+    key = objects.key(node)
+    if any(value is not None and "argmax" in program.text(value) for value in objects.values.get(key, [])) if key is not None else False:
+        return True
+    for assign in ast.walk(program.scope(node)):
+        if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Tuple) and isinstance(assign.value, ast.Call):
+            second = assign.targets[0].elts[-1]
+            if isinstance(second, ast.Name) and second.id == node.id and (program.text(assign.value.func).endswith(".max") or program.text(assign.value.func).endswith("topk")):
+                return True
+    return False
+
+
+def _wrong_way_round(program: Program) -> Iterator[Remark]:
+    """The worst state kept for the best, or a rate cut because a score improves."""
+    objects = objects_of(program)
+    for node in program.everywhere(ast.If):
+        assert isinstance(node, ast.If)
+        test = node.test
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) or not _saves(program, node):
+            continue
+        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
+            sets = any(
+                isinstance(one, ast.Assign) and objects.key(one.targets[0]) == objects.key(best) and objects.key(best) is not None
+                and ast.dump(one.value) == ast.dump(score) for one in node.body
+            )
+            if not sets:
+                continue
+            direction = score_direction(program, objects, score)
+            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
+            if (direction == "loss" and rising) or (direction == "share" and not rising):
+                what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
+                yield Remark(node, f"{short(program, score)} is {what}: {short(program, test)} keeps the worst state")
+    for call in program.calls():
+        func = call.func
+        if not isinstance(func, ast.Attribute) or func.attr != "step" or len(call.args) != 1:
+            continue
+        made = objects.made(objects.origin(objects.key(func.value)))
+        if made is None or program.dotted(made.func) != "torch.optim.lr_scheduler.ReduceLROnPlateau":
+            continue
+        mode = next((word.value for word in made.keywords if word.arg == "mode"), made.args[1] if len(made.args) > 1 else ast.Constant("min"))
+        direction = score_direction(program, objects, call.args[0])
+        if isinstance(mode, ast.Constant) and (direction, mode.value) in (("loss", "max"), ("share", "min")):
+            better = "falls" if direction == "loss" else "rises"
+            yield Remark(call, f"{short(program, call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")
+
+
+def _state_not_loaded(program: Program) -> Iterator[Remark]:
+    """A state dict that is changed, and never loaded; a state given to state_dict, which loads nothing."""
+    objects = objects_of(program)
+    for call in program.calls():
+        func = call.func
+        if not isinstance(func, ast.Attribute) or not isinstance(program.parent.get(call), ast.Expr):
+            continue
+        if func.attr == "state_dict" and len(call.args) == 1 and program.family(func.value) == "module" and not call.keywords:
+            yield Remark(call, f"{short(program, call)} loads nothing: it writes the module's state into its argument")
+        of = func.value.func if func.attr == "update" and isinstance(func.value, ast.Call) else None
+        if isinstance(of, ast.Attribute) and of.attr == "state_dict" and program.family(of.value) in ("module", "optimizer"):
+            yield Remark(call, f"{short(program, func.value)} gives a new dict: update changes that one, and the weights stay as they are")
+    for key, values in objects.values.items():
+        state = values[0] if len(values) == 1 else None
+        if not isinstance(state, ast.Call) or not isinstance(state.func, ast.Attribute) or state.func.attr != "state_dict" or state.args:
+            continue
+        if program.family(state.func.value) not in ("module", None) or key[1].startswith("self.") or (isinstance(key[0], ast.Module) and not program.sources):
+            continue
+        updates = [call for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute) and call.func.attr == "update"]
+        others = [call for call in objects.calls.get(key, []) if call not in updates and isinstance(call.func, ast.Attribute) and call.func.attr not in ("keys", "items")]
+        reads = [node for node in objects.escapes.get(key, []) if not isinstance(program.parent.get(node), (ast.comprehension, ast.Compare))]
+        if updates and not others and not reads:
+            yield Remark(updates[0], f"{key[1]} is changed in line {updates[0].lineno} and never loaded: load_state_dict({key[1]}) is missing, and the weights stay as they are")
+
+
+def _replaced(program: Program) -> Iterator[Remark]:
+    """A module, or a part of one, that is made anew after the optimizer took its parameters."""
+    objects = objects_of(program)
+    for call in program.calls():
+        kind = program.kind(call)
+        if kind is None or kind.family != "optimizer" or not kind.name.startswith("torch.optim."):
+            continue
+        owner = first_module(call)
+        key = objects.key(owner)
+        parent = program.parent.get(call)
+        if owner is None or key is None or not isinstance(parent, ast.Assign):
+            continue
+        optimizer = objects.key(parent.targets[0])
+        block = _block_with(program, parent)
+        rest = block[block.index(parent) + 1 :] if parent in block else []
+        if any(_makes_again(program, objects, one, optimizer) for one in rest):
+            continue
+        for later in rest:
+            if not isinstance(later, ast.Assign) or len(later.targets) != 1:
+                continue
+            target = later.targets[0]
+            made = later.value
+            new = isinstance(made, ast.Call) and (name := program.kind(made)) is not None and name.family == "module" and (
+                program.dotted(made.func) or "").rpartition(".")[2] == name.name.rpartition(".")[2]
+            if not new or any(isinstance(one, ast.Name) and objects.key(one) == key for one in ast.walk(made)) or (
+                any(program.text(one) == program.text(owner) for one in ast.walk(made) if isinstance(one, ast.Attribute))
+            ):
+                continue
+            whole = objects.key(target) == key
+            part = isinstance(target, ast.Attribute) and (program.text(target.value) == program.text(owner) or program.text(target.value).startswith(program.text(owner) + "."))
+            if (whole or part) and _has_parameters(program, made):
+                yield Remark(later, f"{short(program, target)} is made anew after the optimizer of line {call.lineno} took the parameters of {short(program, owner)}: no optimizer holds the new ones")
+
+
+def _has_parameters(program: Program, made: ast.AST) -> bool:
+    name = (program.dotted(made.func) or "") if isinstance(made, ast.Call) else ""
+    return name in program.classes or any(word in name for word in ("Linear", "Conv", "Embedding", "LSTM", "GRU", "Norm", "Sequential", "Attention", "Transformer", "RNN", "Bilinear"))
+
+
+def _makes_again(program: Program, objects: Objects, statement: ast.stmt, optimizer: Key | None) -> bool:
+    for one in ast.walk(statement):
+        if isinstance(one, ast.Call):
+            kind = program.kind(one)
+            if (kind is not None and kind.family == "optimizer") or (isinstance(one.func, ast.Attribute) and one.func.attr in ("add_param_group", "prepare", "configure_optimizers")):
+                return True
+    return False
+
+
+def _block_with(program: Program, statement: ast.stmt) -> list[ast.stmt]:
+    around = program.parent.get(statement)
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(around, name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    return []
+
+
+def _written_over(program: Program) -> Iterator[Remark]:
+    """Weights that are initialised, or a module that is made, after its state was loaded."""
+    objects = objects_of(program)
+    for call in program.calls():
+        func = call.func
+        statement = program.parent.get(call)
+        if not isinstance(func, ast.Attribute) or func.attr != "load_state_dict" or not isinstance(statement, (ast.Expr, ast.Assign)):
+            continue
+        key = objects.key(func.value)
+        if key is None or program.family(func.value) not in ("module", "optimizer"):
+            continue
+        block = _block_with(program, statement)
+        for later in block[block.index(statement) + 1 :] if statement in block else []:
+            if isinstance(later, ast.Assign) and objects.key(later.targets[0]) == key and isinstance(later.value, ast.Call):
+                kind = program.kind(later.value)
+                name = program.dotted(later.value.func) or ""
+                if kind is not None and kind.family in ("module", "optimizer") and name == kind.name and not any(
+                    isinstance(one, ast.Name) and objects.key(one) == key for one in ast.walk(later.value)
+                ) and not _read_between(objects, key, call, later):
+                    yield Remark(later, f"{key[1]} is made anew after its state was loaded in line {call.lineno}: what was loaded is lost")
+                break
+            for inner, always in calls_in(later):
+                if always and _initialises(program, inner) and objects.key(inner.func.value if isinstance(inner.func, ast.Attribute) else None) == key:
+                    yield Remark(inner, f"{short(program, inner)} initialises {key[1]} after its state was loaded in line {call.lineno}: what was loaded is lost")
+            if any(isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == "load_state_dict" for one in ast.walk(later)):
+                break
+
+
+def _read_between(objects: Objects, key: Key, call: ast.Call, later: ast.stmt) -> bool:
+    return any(call.lineno < getattr(one, "lineno", 0) < later.lineno for one in objects.escapes.get(key, [])) or any(
+        call.lineno < one.lineno < later.lineno for one in objects.calls.get(key, [])
+    )
+
+
+def _initialises(program: Program, call: ast.Call) -> bool:
+    """`m.apply(f)` where `f` writes initial weights, and `m.reset_parameters()` and methods of the program like it."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "reset_parameters":
+        return True
+    if call.func.attr == "apply" and len(call.args) == 1 and isinstance(call.args[0], ast.Name):
+        found = program.functions.get(call.args[0].id, [])
+        return len(found) == 1 and any((program.dotted(one.func) or "").startswith("torch.nn.init.") for one in ast.walk(found[0]) if isinstance(one, ast.Call))
+    return False
+
+
+def _resumed_in_part(program: Program) -> Iterator[Remark]:
+    """A checkpoint with the optimizer's or schedule's state, of which a resumption takes the weights and the epoch alone."""
+    objects = objects_of(program)
+    saved: dict[str, str] = {}
+    for node in program.everywhere(ast.Dict):
+        assert isinstance(node, ast.Dict)
+        for name, value in zip(node.keys, node.values, strict=False):
+            if isinstance(name, ast.Constant) and isinstance(name.value, str) and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "state_dict":
+                family = "optimizer" if objects.is_optimizer(value.func.value) else program.family(value.func.value)
+                if family in ("optimizer", "scheduler"):
+                    saved[name.value] = family
+    for load in program.calls():
+        parent = program.parent.get(load)
+        if program.dotted(load.func) != "torch.load" or not isinstance(parent, ast.Assign) or (key := objects.key(parent.targets[0])) is None:
+            continue
+        reads = [node for node in objects.escapes.get(key, []) if getattr(node, "lineno", 0) > load.lineno and program.scope(node) is program.scope(load)]
+        taken = {
+            at.slice.value: at for node in reads
+            if isinstance(at := program.parent.get(node), ast.Subscript) and isinstance(at.slice, ast.Constant) and isinstance(at.slice.value, str)
+        }
+        whole = [node for node in reads if not _harmless(program, node)]
+        counted = [name for name in taken if any(part in name for part in ("epoch", "step", "iter"))]
+        weights = [at for at in taken.values() if _given_to_load(program, at)]
+        if whole or not counted or not weights or objects.calls.get(key):
+            continue
+        for word, family in saved.items():
+            if word not in taken:
+                what = "moments and momentum start from 0 again" if family == "optimizer" else "the schedule starts from its beginning again"
+                yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {word!r} is not loaded: {what}")
+
+
+def _harmless(program: Program, node: ast.AST) -> bool:
+    """Whether a checkpoint is read by a key, asked whether it has one, or is another one that is being saved."""
+    parent = program.parent.get(node)
+    if isinstance(parent, ast.Call):
+        return program.dotted(parent.func) == "torch.save"
+    return isinstance(parent, (ast.Subscript, ast.Compare))
+
+
+def _given_to_load(program: Program, node: ast.AST) -> bool:
+    call = program.parent.get(node)
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict" and (
+        program.family(call.func.value) in ("module", None)
+    )
+
+
+def _thawed(program: Program) -> Iterator[Remark]:
+    """Parameters that get a gradient after an optimizer was made with those that had one."""
+    objects = objects_of(program)
+    for call in program.calls():
+        parent = program.parent.get(call)
+        kind = program.kind(call)
+        if kind is None or kind.family != "optimizer" or not kind.name.startswith("torch.optim.") or not isinstance(parent, ast.Assign):
+            continue
+        given: ast.AST | None = call.args[0] if call.args else None
+        if isinstance(given, ast.Name):
+            values = objects.values.get(objects.key(given) or (program.scope(given), ""), [])
+            given = values[0] if len(values) == 1 else None
+        if given is None or not any(isinstance(one, ast.Attribute) and one.attr == "requires_grad" for one in ast.walk(given)):
+            continue
+        optimizer = objects.key(parent.targets[0])
+        if optimizer is None or len(objects.values.get(optimizer, [])) != 1:
+            continue
+        if any(isinstance(one, ast.Attribute) and one.attr == "add_param_group" for one in program.everywhere(ast.Attribute)):
+            continue
+        for node in ast.walk(program.scope(call)):
+            if getattr(node, "lineno", 0) > call.lineno and (thawed := _thaws(program, node)) is not None:
+                yield Remark(node, f"{thawed} gets a gradient here, and the optimizer of line {call.lineno} holds only the parameters that had one before")
+                break
+
+
+def _thaws(program: Program, node: ast.AST) -> str | None:
+    """What a statement gives a gradient to."""
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad":
+        target = node.targets[0].value
+        if isinstance(node.value, ast.Constant) and node.value.value is True and goes_over(program, target, ("parameters", "named_parameters")):
+            return short(program, target)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_" and isinstance(program.parent.get(node), ast.Expr):
+        off = node.args and not (isinstance(node.args[0], ast.Constant) and node.args[0].value is True)
+        if not off and (program.family(node.func.value) == "module" or goes_over(program, node.func.value, ("parameters", "named_parameters"))):
+            return short(program, node.func.value)
+    return None
+
+
+_LOST = "what was kept, loaded or set has no effect"
+RULES: tuple[Rule, ...] = (
+    Rule("kept-without-a-copy", "loop", "the state that is loaded at the end is the last one, not the best", "copy.deepcopy(model.state_dict())", _kept_without_a_copy),
+    Rule("alias-for-a-copy", "loop", "both are one network: it is compared with itself", "copy.deepcopy(model)", _alias),
+    Rule("never-better", "loop", "the best state is not the one that is kept", "start from -inf for a score that rises, from inf for a loss, and set it when a better one comes", _never_better),
+    Rule("wrong-way-round", "loop", "better is taken for worse", "turn the comparison, or the mode, round", _wrong_way_round),
+    Rule("state-not-loaded", "loop", "the weights stay what they were", "call load_state_dict", _state_not_loaded),
+    Rule("replaced-after-the-optimizer", "loop", "the new parameters never change", "make the optimizer after the model is complete", _replaced),
+    Rule("loaded-and-written-over", "loop", _LOST, "load after everything is made and initialised", _written_over),
+    Rule("thawed-after-the-optimizer", "loop", "they never change", "give the optimizer all parameters, or add_param_group", _thawed),
+    Rule("resumed-in-part", "loop", "the first steps after a resumption are those of a new run", "load every state that is saved", _resumed_in_part),
+)
