@@ -1,4 +1,4 @@
-"""Each rule on data and evaluation remarks on the mistakes it is for, and is quiet on what looks like them."""
+"""Each rule on data and evaluation remarks on its mistakes, and is quiet on what looks like them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
-from torch.utils.data import WeightedRandomSampler, random_split
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler
+from torch.utils.data import TensorDataset, WeightedRandomSampler, random_split
 from torchvision import datasets, transforms
 """
 

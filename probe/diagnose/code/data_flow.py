@@ -48,8 +48,8 @@ LOADER = "torch.utils.data.DataLoader"
 
 
 class Binding(NamedTuple):
-    """One place that gives a name its value: `value` is None where it is no expression of the program, `place`
-    counts the element of a tuple that the name takes."""
+    """One place that gives a name its value: `value` is None where it is no expression of the program,
+    `place` counts the element of a tuple that the name takes."""
 
     node: ast.AST
     line: int
@@ -192,7 +192,7 @@ class Known:
         return None
 
     def given(self, parameter: ast.AST) -> list[ast.expr]:
-        """What the calls of a function give to one of its parameters; nothing where one of them is unclear."""
+        """What the calls of a function give to one of its parameters."""
         function = self.program.parent.get(self.program.parent.get(parameter, parameter))
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not isinstance(
             parameter, ast.arg
@@ -245,7 +245,7 @@ class Known:
     # Models, outputs, loops ----------------------------------------------------
 
     def is_model(self, node: ast.AST) -> bool:
-        """Whether an expression is a network: by its kind, or because its parameters or its mode are asked for."""
+        """Whether an expression is a network: by its kind, or as its parameters or mode are asked for."""
         if isinstance(node, ast.Name) and node.id == "self":
             of = self.program.class_of(node)
             return of is not None and self.program.is_module_class(of)
@@ -257,7 +257,7 @@ class Known:
         )
 
     def output(self, node: ast.AST | None) -> ast.Call | None:
-        """The call of a network that an expression is the result of, with another shape, type or place at most."""
+        """The call of a network that an expression is the result of, but for its shape, type and place."""
         at = node
         for _ in range(DEEPEST):
             while isinstance(at, ast.Call) and isinstance(at.func, ast.Attribute) and at.func.attr in SHAPES:

@@ -36,6 +36,7 @@ _RANDOM = re.compile(
 )
 _HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|heldout|holdout)(_|$)|^(x|y)(val|valid|test)$", re.I)
 _TRAIN = re.compile(r"(^|_)(train|training|tr)(_|$)|^(x|y)train$", re.I)
+_SEEDS = re.compile(r"seed|set_?(rng_)?state$", re.I)
 _PERMUTATIONS = frozenset({"torch.randperm", "numpy.random.permutation"})
 _DRAWS = frozenset({
     "torch.randperm", "torch.randint", "numpy.random.permutation", "numpy.random.randint", "numpy.random.choice",
@@ -54,6 +55,8 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
     """A random split that is made anew for each part, or for inputs and targets apart."""
     facts = known(program)
     for scope in scopes(program):
+        if _seeded(facts, scope):
+            continue
         kept: dict[str, list[tuple[ast.Call, int, str]]] = {}
         arrays: list[ast.Call] = []
         for node in nodes_of(scope):
@@ -151,9 +154,9 @@ def _orders(program: Program, facts: Known, scope: ast.AST, moved: dict[str, lis
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
             drawn = [found[1] for name in (one, other) for found in moved[name]]
-            if len(moved[one]) == len(moved[other]) == 1 and drawn == ["draw", "draw"]:
-                if _paired(program, scope, one, other) or _paired(program, scope, other, one):
-                    yield Remark(moved[other][0][0], f"{one} and {other} are drawn at random apart: what belongs together is in two orders")
+            pair = drawn == ["draw", "draw"] and len(moved[one]) == 1
+            if pair and (_paired(program, scope, one, other) or _paired(program, scope, other, one)):
+                yield Remark(moved[other][0][0], f"{one} and {other} are drawn at random apart: what belongs together is in two orders")
         if len(moved[one]) != 1:
             continue
         node, how = moved[one][0]
@@ -185,8 +188,7 @@ def _seeded(facts: Known, scope: ast.AST) -> bool:
     """Whether a seed or a state is set more than once: two shuffles may then be alike on purpose."""
     seeds = [
         node for node in nodes_of(scope)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("seed", "manual_seed", "set_state", "setstate", "set_rng_state")
+        if isinstance(node, ast.Call) and _SEEDS.search(ast.unparse(node.func))
     ]
     return len(seeds) > 1
 
@@ -316,9 +318,10 @@ def _held_out_part(facts: Known, node: ast.expr) -> bool:
 def _split_of(facts: Known, name: ast.Name, after: ast.Call) -> ast.Call | None:
     """The call of train_test_split that cuts what a name holds."""
     for node in nodes_of(facts.program.scope(name)):
-        if isinstance(node, ast.Call) and facts.called(node) == _SPLIT_ARRAYS and node.lineno > after.lineno:
-            if any(isinstance(given, ast.Name) and given.id == name.id and facts.value(given) is after for given in node.args[:1]):
-                return node
+        if not isinstance(node, ast.Call) or facts.called(node) != _SPLIT_ARRAYS or node.lineno <= after.lineno:
+            continue
+        if any(isinstance(given, ast.Name) and given.id == name.id and facts.value(given) is after for given in node.args[:1]):
+            return node
     return None
 
 

@@ -348,9 +348,10 @@ def _never_reset(program: Program) -> Iterator[Remark]:
                 continue
             found = facts.bound.get((scope, name), [])
             inside = [one for one in found if outer in program.parents(one.node)]
-            if inside and all(one.how == "add" and inner in program.parents(one.node) for one in inside) and len(found) > len(inside):
-                if all(facts.number(one.value) == 0 for one in found if one not in inside) and isinstance(node, ast.BinOp):
-                    yield Remark(node, f"{name} is set to 0 before the loop of line {outer.lineno} and never in it: it holds the sum of all epochs, and {short(divisor)} counts one")
+            before = [one for one in found if one not in inside]
+            only_added = all(one.how == "add" and inner in program.parents(one.node) for one in inside)
+            if inside and before and only_added and isinstance(node, ast.BinOp) and all(facts.number(one.value) == 0 for one in before):
+                yield Remark(node, f"{name} is set to 0 before the loop of line {outer.lineno} and never in it: it holds the sum of all epochs, and {short(divisor)} counts one")
 
 
 def _stale(program: Program) -> Iterator[Remark]:
@@ -412,9 +413,10 @@ def _best(program: Program) -> Iterator[Remark]:
             sign = _infinite(facts, start)
             if sign and (sign == 1) != less and all(any(one.node is inner for inner in ast.walk(node)) for one in updates):
                 yield Remark(test, f"{short(test)} is never true: {short(side)} starts at {'' if sign == 1 else 'minus '}infinity")
-            elif not updates and (sign or (facts.number(start) is not None and not less)) and _keeps(node) and not _attribute(program, key, side):
-                if facts.number(other) is None and facts.key(other) is not None:
-                    yield Remark(test, f"{short(side)} is never set to a new best: every {short(other)} is compared with {short(start) if start is not None else 'its first value'}")
+            elif updates or not _keeps(node) or _attribute(program, key, side) or facts.number(other) is not None:
+                continue
+            elif (sign or (facts.number(start) is not None and not less)) and facts.key(other) is not None:
+                yield Remark(test, f"{short(side)} is never set to a new best: every {short(other)} is compared with {short(start) if start is not None else 'its first value'}")
 
 
 def _attribute(program: Program, key: tuple[ast.AST, str], side: ast.expr) -> bool:

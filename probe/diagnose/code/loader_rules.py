@@ -5,7 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data_flow import LOADER, Known, argument, is_true, known, names_in, nodes_of, scopes, short
+from probe.diagnose.code.data_flow import (
+    LOADER,
+    Known,
+    argument,
+    is_true,
+    known,
+    names_in,
+    nodes_of,
+    scopes,
+    short,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
 
@@ -81,7 +91,7 @@ def _wrong_loader(program: Program) -> Iterator[Remark]:
     held = [one for one in evaluated if one not in trained]
     for one in train:
         made = facts.value(argument(one, 0, "dataset"))
-        if facts.called(made) in _ORDERED and _in_order(facts, one):
+        if facts.called(made) in _ORDERED and _in_order(facts, one) and _reads_label(trained[one]):
             yield Remark(one, f"the loader that is trained on does not shuffle, and {short(made) if made else 'the folder'} lists one class after the other: each batch holds one class")
     if len(train) != 1 or len(held) != 1:
         return
@@ -89,6 +99,17 @@ def _wrong_loader(program: Program) -> Iterator[Remark]:
         yield Remark(train[0], f"the loader that is trained on does not shuffle, and that of line {held[0].lineno}, which is evaluated on, does")
     if is_true(argument(held[0], 8, "drop_last")) and argument(train[0], 8, "drop_last") is None and not _fixed(train[0]):
         yield Remark(held[0], f"the loader that is evaluated on drops its last batch, and that of line {train[0].lineno}, which is trained on, does not")
+
+
+def _reads_label(loop: ast.For) -> bool:
+    """Whether a loop reads the second part of what it unpacks."""
+    target = loop.target
+    if isinstance(target, ast.Tuple) and isinstance(target.elts[-1], ast.Tuple):
+        target = target.elts[-1]
+    last = target.elts[-1] if isinstance(target, ast.Tuple) else None
+    return isinstance(last, ast.Name) and any(
+        isinstance(one, ast.Name) and one.id == last.id and isinstance(one.ctx, ast.Load) for one in ast.walk(loop)
+    )
 
 
 def _fixed(loader: ast.Call) -> bool:
@@ -234,7 +255,7 @@ def _weights_of_classes(program: Program) -> Iterator[Remark]:
     """A sampler that is given one weight for each class where it takes one for each sample."""
     facts = known(program)
     for call in program.calls():
-        if facts.called(call) != "torch.utils.data.WeightedRandomSampler" or not call.args and not call.keywords:
+        if facts.called(call) != "torch.utils.data.WeightedRandomSampler":
             continue
         given = argument(call, 0, "weights")
         at = facts.value(given)
@@ -274,7 +295,7 @@ def _unfilled(program: Program) -> Iterator[Remark]:
             name = node.targets[0].id
             if len(facts.bound.get((scope, name), [])) != 1:
                 continue
-            uses = [one for one in facts.uses.get((scope, name), [])]
+            uses = facts.uses.get((scope, name), [])
             filled, other = [], []
             for use in uses:
                 around = program.parent.get(use)
@@ -415,12 +436,13 @@ def _target_column(program: Program) -> Iterator[Remark]:
 
 def _with_column(facts: Known, value: ast.expr, frame: str, column: str) -> bool:
     """Whether an expression is all of a table, or what is left of it, with this column."""
-    if any(
-        isinstance(one, ast.Call) and ast.unparse(one.func) in (f"{frame}.pop", f"{frame}.drop") and (ast.unparse(one.func).endswith("pop") or any(word.arg == "inplace" for word in one.keywords))
-        or isinstance(one, ast.Delete) and frame in ast.unparse(one)
-        for one in facts.program.everywhere(ast.Call, ast.Delete)
-    ):
-        return False
+    for one in facts.program.everywhere(ast.Call, ast.Delete):
+        if isinstance(one, ast.Delete) and frame in ast.unparse(one):
+            return False
+        called = ast.unparse(one.func) if isinstance(one, ast.Call) else ""
+        inplace = isinstance(one, ast.Call) and any(word.arg == "inplace" for word in one.keywords)
+        if called == f"{frame}.pop" or (called == f"{frame}.drop" and inplace):
+            return False
     if isinstance(value, ast.Name):
         return value.id == frame and len([one for key, found in facts.bound.items() for one in found if key[1] == frame]) == 1
     if not isinstance(value, ast.Call) or ast.unparse(value.func) != f"{frame}.drop":
