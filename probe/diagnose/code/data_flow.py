@@ -43,7 +43,7 @@ SHAPES = frozenset(
 )
 """Methods that leave the values of a tensor as they are, but for its shape, type or place."""
 _WRAPPERS = frozenset({"enumerate", "tqdm", "trange", "islice", "track", "iter", "list", "notebook_tqdm"})
-_OF_MODELS = frozenset({"parameters", "state_dict", "eval", "train", "named_parameters"})
+_OF_MODELS = frozenset({"parameters", "eval", "train", "named_parameters"})
 LOADER = "torch.utils.data.DataLoader"
 
 

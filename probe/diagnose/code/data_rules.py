@@ -164,7 +164,7 @@ def _orders(program: Program, facts: Known, scope: ast.AST, moved: dict[str, lis
             continue
         index = how.removeprefix("by ")
         inline = how == "draw"
-        if (inline and facts.called(node.value.slice) not in _PERMUTATIONS) or ast.unparse(node.value.value) != one:
+        if (inline and facts.called(node.value.slice) not in _PERMUTATIONS) or one not in names_in(node.value.value):
             continue
         readers = [use for use in ast.walk(scope) if isinstance(use, ast.Name) and use.id == index and isinstance(use.ctx, ast.Load)]
         if inline or len(readers) == 1:
@@ -173,12 +173,80 @@ def _orders(program: Program, facts: Known, scope: ast.AST, moved: dict[str, lis
                     yield Remark(node, f"{one} is put into a random order and {other}, which is paired with it, is not")
 
 
+def _order_of_attribute(program: Program) -> Iterator[Remark]:
+    """A data set that puts one of the things it takes samples from into a random order, and not the others."""
+    facts = known(program)
+    for of in program.everywhere(ast.ClassDef):
+        assert isinstance(of, ast.ClassDef)
+        getter = program.method(of, "__getitem__")
+        if getter is None:
+            continue
+        taken = {ast.unparse(one.value) for one in ast.walk(getter) if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Name)}
+        moved = [
+            node for node in ast.walk(of)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and isinstance(node.value, ast.Subscript)
+            and facts.called(node.value.slice) in _PERMUTATIONS and ast.unparse(node.value.value) == ast.unparse(node.targets[0])
+        ]
+        names = {ast.unparse(node.targets[0]) for node in moved}
+        for node in moved:
+            name = ast.unparse(node.targets[0])
+            others = sorted(one for one in taken - names if one.startswith("self."))
+            if name in taken and others:
+                yield Remark(node, f"{name} is put into a random order and {others[0]}, which is paired with it, is not")
+
+
+def _grown_default(program: Program) -> Iterator[Remark]:
+    """Counts of an evaluation that live in a default argument, which all calls share."""
+    facts = known(program)
+    loops = list(facts.loader_loops())
+    for function in program.everywhere(ast.FunctionDef):
+        assert isinstance(function, ast.FunctionDef)
+        arguments = [*function.args.posonlyargs, *function.args.args]
+        given = [*zip(arguments[len(arguments) - len(function.args.defaults) :], function.args.defaults, strict=True)]
+        given += [(one, value) for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value is not None]
+        own = [one for one in loops if program.scope(one) is function]
+        for one, value in given:
+            if not isinstance(value, (ast.List, ast.Dict)) or not own or any(
+                isinstance(node, ast.Call) and ast.unparse(node.func) == f"{one.arg}.clear" for node in ast.walk(function)
+            ):
+                continue
+            for node in ast.walk(own[0]):
+                grown = isinstance(node, ast.Call) and ast.unparse(node.func) in (f"{one.arg}.append", f"{one.arg}.extend")
+                grown = grown or (isinstance(node, ast.AugAssign) and ast.unparse(node.target) == one.arg)
+                if grown:
+                    yield Remark(node, f"{one.arg} is a default argument of {function.name}, made once: it still holds what all calls before have put in")
+                    break
+
+
+def _not_shifted(program: Program) -> Iterator[Remark]:
+    """Targets of a language model that are the very slice that it reads."""
+    facts = known(program)
+    calls = [facts.called(call) for call in program.calls()]
+    made = {name.rpartition(".")[2] for name in calls}
+    if not {"Embedding"} & made or not {"CrossEntropyLoss", "cross_entropy"} & made:
+        return
+    for node in program.everywhere(ast.Slice, ast.keyword):
+        if isinstance(node, ast.keyword) and node.arg == "labels":
+            return
+        if isinstance(node, ast.Slice) and (facts.number(node.lower) == 1 or facts.number(node.upper) == -1):
+            return
+    for node in program.everywhere(ast.Return):
+        assert isinstance(node, ast.Return)
+        if not isinstance(node.value, ast.Tuple) or len(node.value.elts) != 2:
+            continue
+        inputs, targets = (facts.steps_to(one)[-1] for one in node.value.elts)
+        if ast.unparse(inputs) == ast.unparse(targets) and any(
+            isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and names_in(one.lower) for one in ast.walk(inputs)
+        ):
+            yield Remark(node, f"inputs and targets are the same slice, {short(inputs)}: nothing shifts the targets, so each token is to predict itself")
+
+
 def _partners(program: Program, scope: ast.AST, name: str) -> list[str]:
     """The names that stand with this one in a TensorDataset, once each."""
     found: list[str] = []
     for node in ast.walk(scope):
         if isinstance(node, ast.Call) and (program.dotted(node.func) or "").endswith("TensorDataset"):
-            texts = [ast.unparse(one) for one in node.args]
+            texts = [ast.unparse(one.value if isinstance(one, ast.Subscript) else one) for one in node.args]
             if name in texts:
                 found += [one for one in texts if one != name and one.isidentifier()]
     return list(dict.fromkeys(found))
@@ -403,6 +471,9 @@ def _share_rows(facts: Known, one: tuple[ast.expr | None, ...], other: tuple[ast
 RULES: tuple[Rule, ...] = (
     Rule("split-drawn-twice", "data", "the random choice is another each time", "split once and keep both parts, or give each split the same seeded generator", _drawn_twice),
     Rule("shuffled-apart", "data", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it", _shuffled_apart),
+    Rule("shuffled-apart-in-a-data-set", "data", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it", _order_of_attribute),
+    Rule("default-argument-grows", "data", "what is reported lags behind, an average over all calls since the start", "make the list inside of the function", _grown_default),
+    Rule("targets-not-shifted", "data", "the model copies its input and learns nothing of the text", "take the targets one token later: ids[i + 1 : i + 1 + length]", _not_shifted),
     Rule("transform-of-shared-base", "data", "a Subset has no transform of its own: all parts read the one data set below", "make a data set for each role, with its own transform, and cut both by the same indices", _shared_base),
     Rule("held-out-augmented", "data", "the score is that of distorted samples, and differs from evaluation to evaluation", "give the held-out data a transform without random parts", _augmented),
     Rule("fitted-on-held-out", "data", "the held-out data are not on the scale that the model was trained on, or its score knows more than a new sample would give", "split first; fit on the training part; only transform the other", _fitted_again),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data_flow import (
     LOADER,
+    Binding,
     Known,
     argument,
     is_true,
@@ -97,7 +98,7 @@ def _wrong_loader(program: Program) -> Iterator[Remark]:
         return
     if _in_order(facts, train[0]) and is_true(argument(held[0], 2, "shuffle")):
         yield Remark(train[0], f"the loader that is trained on does not shuffle, and that of line {held[0].lineno}, which is evaluated on, does")
-    if is_true(argument(held[0], 8, "drop_last")) and argument(train[0], 8, "drop_last") is None and not _fixed(train[0]):
+    if is_true(argument(held[0], 8, "drop_last")) and argument(train[0], 8, "drop_last") is None and not any(one.arg in ("batch_sampler", None) for one in train[0].keywords):
         yield Remark(held[0], f"the loader that is evaluated on drops its last batch, and that of line {train[0].lineno}, which is trained on, does not")
 
 
@@ -110,10 +111,6 @@ def _reads_label(loop: ast.For) -> bool:
     return isinstance(last, ast.Name) and any(
         isinstance(one, ast.Name) and one.id == last.id and isinstance(one.ctx, ast.Load) for one in ast.walk(loop)
     )
-
-
-def _fixed(loader: ast.Call) -> bool:
-    return any(one.arg in ("batch_sampler", None) for one in loader.keywords)
 
 
 def _stride(program: Program) -> Iterator[Remark]:
@@ -177,18 +174,33 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
         index = getter.args.args[1].arg
         views: dict[str, ast.Subscript] = {}
         for node in nodes_of(getter):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                value = node.value
-                taken = _own(value)
-                if taken is not None and isinstance(value, ast.Subscript) and index in names_in(value.slice) and _stored(facts, value.value):
-                    views[node.targets[0].id] = value
+            for target, value in _assigned(node):
+                if _own(value) is not None and isinstance(value, ast.Subscript) and index in names_in(value.slice) and _stored(facts, value.value):
+                    views[target] = value
                 else:
-                    views.pop(node.targets[0].id, None)
+                    views.pop(target, None)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES:
+                item = node.func.value
+                if isinstance(item, ast.Subscript) and _own(item) is not None and _stored(facts, item.value) and index in names_in(item.slice):
+                    yield Remark(node, f"{short(node)} changes {short(item)} where it is stored: the sample is changed once more each time it is drawn")
             changed = _writes(node)
             if changed in views:
                 text = short(views[changed])
                 yield Remark(node, f"{short(node)} changes {text} where it is stored: the sample is changed once more each time it is drawn")
                 views.pop(changed)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The names that an assignment sets, each with its value."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, given in zip(target.elts, value.elts, strict=True):
+            if isinstance(one, ast.Name):
+                yield one.id, given
 
 
 def _writes(node: ast.AST) -> str:
@@ -208,18 +220,24 @@ def _stored(facts: Known, attribute: ast.expr) -> bool:
     """Whether an attribute holds tensors or arrays in memory, with rows of their own."""
     key = facts.key(attribute)
     found = facts.bound.get(key, []) if key is not None else []
-    if len(found) != 1:
-        return False
-    value, place = found[0].value, found[0].place
-    if place is not None and isinstance(value, ast.Call):
-        local = facts.program.local_function(value)
-        returns = [one.value for one in nodes_of(local) if isinstance(one, ast.Return)] if local is not None else []
-        parts = [one.elts[place] for one in returns if isinstance(one, ast.Tuple) and place < len(one.elts)]
-        return bool(parts) and len(parts) == len(returns) and all(facts.program.family(one) in ("tensor", "array") for one in parts)
-    if facts.program.family(attribute) in ("tensor", "array"):
-        return True
+    return bool(found) and all(_in_memory(facts, one, attribute) for one in found)
+
+
+def _in_memory(facts: Known, one: Binding, attribute: ast.expr) -> bool:
+    value = one.value
+    if one.place is not None:
+        local = facts.program.local_function(value) if isinstance(value, ast.Call) else None
+        returns = [node.value for node in nodes_of(local) if isinstance(node, ast.Return)] if local is not None else []
+        parts = [node.elts[one.place] for node in returns if isinstance(node, ast.Tuple) and one.place < len(node.elts)]
+        return bool(parts) and len(parts) == len(returns) and all(_is_memory(facts, part) for part in parts)
+    if isinstance(value, ast.BinOp) or (isinstance(value, ast.Call) and ast.unparse(value.func).startswith(ast.unparse(attribute))):
+        return True  # computed from what it held before
     given = facts.values(value)
-    return bool(given) and all(facts.program.family(one) in ("tensor", "array") for one in given)
+    return bool(given) and all(_is_memory(facts, part) for part in given)
+
+
+def _is_memory(facts: Known, node: ast.expr) -> bool:
+    return facts.program.family(node) in ("tensor", "array")
 
 
 def _workers(loader: ast.Call, facts: Known) -> bool:
@@ -245,9 +263,9 @@ def _copied_by_workers(program: Program) -> Iterator[Remark]:
                     name = ast.unparse(node.targets[0])
                     if name in ast.unparse(getter):
                         yield Remark(node, f"each worker of the loader in line {loaders[0].lineno} has a copy of {name}: they draw the same numbers, and the same again in each epoch")
-        elif runs is not None and getter is None and any(isinstance(one, ast.For) and "self." in ast.unparse(one.iter) for one in nodes_of(runs)):
+        elif runs is not None and getter is None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in nodes_of(runs)):
             text = ast.unparse(of)
-            if not any(word in text for word in ("random", "rand", "shuffle", "rank", "world", "worker", "shard", "queue", "sampl", "while ")):
+            if not any(word in text for word in ("random", "rand", "shuffle", "rank", "world", "worker", "shard", "queue", "sampl", "while ", "next(", "super(")):
                 yield Remark(loaders[0], f"each worker has a copy of {of.name}, and its __iter__ goes over all of it: every sample comes once for each worker")
 
 
@@ -266,7 +284,8 @@ def _weights_of_classes(program: Program) -> Iterator[Remark]:
                 at = facts.value(at.args[0] if facts.called(at).startswith("torch.") and at.args else at.func.value)
             else:
                 break
-        if isinstance(at, ast.Call) and facts.called(at).rpartition(".")[2] == "bincount" and given is not None:
+        counted = isinstance(at, ast.Call) and isinstance(at.func, ast.Attribute) and at.func.attr == "bincount"
+        if counted and given is not None:
             yield Remark(call, f"{short(given)} has one weight for each class, and the sampler takes one for each sample: it draws the first few samples only")
 
 
@@ -393,12 +412,12 @@ def _missing(program: Program) -> Iterator[Remark]:
         given: ast.expr | None = None
         if isinstance(func, ast.Attribute) and func.attr == "fillna":
             given = argument(call, 0, "value")
-        elif facts.called(call) in ("numpy.nan_to_num", "torch.nan_to_num"):
-            given = argument(call, 2 if facts.called(call).startswith("numpy") else 1, "nan")
+        elif facts.called(call) == "numpy.nan_to_num":
+            given = argument(call, 2, "nan")
         elif facts.called(call) == "sklearn.impute.SimpleImputer":
             given = next((one.value for one in call.keywords if one.arg == "fill_value"), None)
         value = facts.number(given)
-        if value is None or abs(value) < SENTINEL or not isinstance(given, ast.expr):
+        if value is None or not SENTINEL <= abs(value) < 1e6 or not isinstance(given, ast.expr):
             continue
         text = ast.unparse(given)
         compared = any(
