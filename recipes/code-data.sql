@@ -13,7 +13,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT file, line, function, rule, said, remedy FROM python.code WHERE rule IS NOT NULL ORDER BY file, line\"",
 -- ]
--- false_positives = "code that does so on purpose"
+-- false_positives = "a loader that overfits one batch on purpose; a split that is made alike by a seed set elsewhere; an average that is meant as another than its name says"
 -- explains = ["plateau", "slow-decrease"]
 WITH files AS (
     SELECT COUNT(*) FILTER (state = 'read') AS n,
