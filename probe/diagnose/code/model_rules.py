@@ -307,6 +307,9 @@ def _constant_weights(program: Program) -> Iterator[Remark]:
         guard = next((one for one in program.parents(call) if isinstance(one, ast.If)), None)
         if guard is None or call not in [one for part in guard.body for one in ast.walk(part)]:
             continue
+        loop = next((one for one in program.parents(guard) if isinstance(one, ast.For)), None)
+        if loop is not None and isinstance(loop.iter, ast.Call) and isinstance(loop.iter.func, ast.Attribute) and not isinstance(loop.iter.func.value, ast.Name):
+            continue  # over a part of the model
         classes = _isinstance_of(program, guard.test, module)
         hidden = [one for one in classes if one.removeprefix("torch.nn.").startswith(("Linear", "Conv"))]
         if not hidden or len(hidden) != len(classes):

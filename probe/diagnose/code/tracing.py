@@ -84,6 +84,9 @@ class Trace:
         if not found:
             return self._outer(scope, use.id)
         around = [use, *self.program.parents(use)]
+        for one in found:
+            if isinstance(one.at, ast.comprehension) and self.program.parent.get(one.at) in around:
+                return one
         before = [one for one in found if _place(one.at) < _place(use) and one.at not in around]
         if not before:
             return None
