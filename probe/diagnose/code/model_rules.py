@@ -474,13 +474,46 @@ def _wrong_range(program: Program) -> Iterator[Remark]:
             continue
         expected, wrong, _ = _EXPECTS[last]
         found = domains.of(argument)
-        if found in wrong:
+        axis = _axis_of_log(domains, argument) if last == "nll_loss" else None
+        if axis == 0:
+            yield Remark(call, f"{_short(program, argument, 40)} is normalized over axis 0, the batch, and nll_loss takes classes along axis 1")
+        elif found in wrong:
             shown = last if name else program.text(call.func)
             yield Remark(call, f"{shown} takes {expected}, and {_short(program, argument, 40)} is {_WORDS[found]}")
         elif last == "kl_div" and keyword(call, "log_target") is None and name:
             target = call.args[1] if len(call.args) > 1 else keyword(call, "target")
             if domains.of(target) == "log":
                 yield Remark(call, f"kl_div takes probabilities as its target without log_target=True, and {_short(program, target or call, 40)} is {_WORDS['log']}")
+
+
+def _linear_twice(program: Program) -> Iterator[Remark]:
+    """Two nn.Linear in a row with nothing in between are one linear map."""
+    known = trace(program)
+    for call in program.calls():
+        pairs: list[tuple[ast.AST, ast.AST, ast.AST]] = []
+        if program.dotted(call.func) == "torch.nn.Sequential":
+            pairs = [(one, known.value(one), known.value(other)) for one, other in zip(call.args, call.args[1:])]
+        elif len(call.args) == 1 and isinstance(call.func, (ast.Name, ast.Attribute)):
+            before = known.value(call.args[0])
+            if isinstance(before, ast.Call) and len(before.args) == 1:
+                pairs = [(call, known.value(before.func), known.value(call.func))]
+        for node, first, second in pairs:
+            if not isinstance(first, ast.Call) or not isinstance(second, ast.Call) or first is second:
+                continue
+            if {program.dotted(first.func), program.dotted(second.func)} != {"torch.nn.Linear"} or keyword(first, "bias", 2) is not None:
+                continue
+            narrow = [known.number(one) for one in (keyword(first, "in_features", 0), keyword(first, "out_features", 1), keyword(second, "out_features", 1))]
+            if any(one is None for one in narrow[1:2]) or (narrow[0] is not None and narrow[1] is not None and narrow[1] < narrow[0] and (narrow[2] or 0) > narrow[1]):
+                continue
+            yield Remark(node, f"{_short(program, first)} is followed by {_short(program, second)} with no activation in between: both are one linear map")
+
+
+def _axis_of_log(domains: _Domains, node: ast.AST) -> float | None:
+    """The axis of the log_softmax that a value comes out of."""
+    value = domains.known.value(node)
+    if isinstance(value, ast.Call) and (domains.program.dotted(value.func) or "").endswith(".log_softmax"):
+        return domains.known.number(keyword(value, "dim", 1))
+    return None
 
 
 # Values that two variables share ---------------------------------------------------
@@ -539,6 +572,7 @@ RULES: tuple[Rule, ...] = (
     Rule("not-a-parameter", "model", "the tensor keeps its first values", "write self.x = nn.Parameter(tensor), with what is computed inside the brackets", _not_a_parameter),
     Rule("weights-all-alike", "model", "all units of a layer compute the same and get the same gradient, so the layer is as wide as one unit", "draw the weights at random; only biases may be constant", _constant_weights),
     Rule("values-of-another-range", "model", "the loss or distribution takes these values for something else, and its gradients are wrong or small", "give it what it takes", _wrong_range),
+    Rule("no-activation-between", "model", "the second layer adds no depth to the first", "put an activation in between", _linear_twice),
     Rule("shared-tensor-changed", "model", "what was kept for later (a residual, a shortcut) is no longer what it was", "write x = x + y instead of x += y, or keep x.clone()", _alias_changed),
     *AXES,
 )

@@ -44,9 +44,13 @@ def _one_rank(program: Program, test: ast.AST) -> int:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return -_one_rank(program, test.operand)
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.comparators[0], ast.Constant):
-        if test.comparators[0].value != 0 or isinstance(test.comparators[0].value, bool) or not _is_rank(program, test.left):
+        if isinstance(test.comparators[0].value, str) or test.comparators[0].value != 0 or isinstance(test.comparators[0].value, bool) or not _is_rank(program, test.left):
             return 0
         return {ast.Eq: 1, ast.NotEq: -1, ast.Gt: -1}.get(type(test.ops[0]), 0)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)) and _is_rank(program, test.left):
+        among = test.comparators[0]
+        zero = isinstance(among, (ast.List, ast.Tuple, ast.Set)) and any(isinstance(one, ast.Constant) and one.value == 0 for one in among.elts)
+        return (1 if isinstance(test.ops[0], ast.In) else -1) if zero else 0
     at = test.func if isinstance(test, ast.Call) else test
     name = at.attr if isinstance(at, ast.Attribute) else at.id if isinstance(at, ast.Name) else ""
     return 1 if name in _MAIN else 0
@@ -217,6 +221,8 @@ def _guarded(program: Program, node: ast.AST, depth: int) -> bool:
     """Whether a node runs under some test of ranks, in its function or where that is called."""
     words = ("rank", "main", "master", "primary", "local", "gpu", "device", "node", "chief", "save", "writer", "distributed")
     for around in program.parents(node):
+        if isinstance(around, (ast.If, ast.IfExp)) and "__name__" in program.text(around.test):
+            return False
         if isinstance(around, (ast.If, ast.IfExp)) and any(word in program.text(around.test).lower() for word in words):
             return True
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -231,8 +237,7 @@ def _guarded(program: Program, node: ast.AST, depth: int) -> bool:
 
 def _skips(program: Program) -> Iterator[Remark]:
     """A rank that leaves out its backward for a reason of its own."""
-    wrapped = any(program.dotted(call.func) in _WRAPPERS for call in program.calls())
-    if not wrapped:
+    if not _wrapped(program):
         return
     for node in program.everywhere(ast.If):
         assert isinstance(node, ast.If)
@@ -250,12 +255,61 @@ def _skips(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"if {_short(program, node.test, 40)} skips the backward of this rank alone: the others wait for its gradients, or take those of its next batch")
 
 
+def _wrapped(program: Program) -> bool:
+    return any(program.dotted(call.func) in _WRAPPERS for call in program.calls())
+
+
+def _ranks_part(program: Program) -> Iterator[Remark]:
+    """Updates that differ from rank to rank: a step or a clip on one rank, a rate or a shuffle by rank."""
+    if not _wrapped(program):
+        return
+    for call in program.calls():
+        name = program.dotted(call.func) or ""
+        changes = name.startswith("torch.nn.utils.clip_grad") or (
+            isinstance(call.func, ast.Attribute) and call.func.attr in ("step", "zero_grad")
+            and program.family(call.func.value) in ("optimizer", "scheduler")
+        )
+        side, test = _side(program, call)
+        if changes and test is not None:
+            which = "one rank" if side > 0 else "all ranks but one"
+            yield Remark(call, f"{_short(program, call, 50)} is run by {which} only: the replicas part")
+        made = program.kind(call)
+        rate = keyword(call, "lr", 1) if made is not None and made.family == "optimizer" and name.startswith("torch.optim.") else None
+        if rate is not None and _by_rank(program, rate):
+            yield Remark(call, f"lr={_short(program, rate, 40)} is another rate on each rank: the replicas part")
+        if name in _SAMPLER:
+            seed, count = keyword(call, "seed", 4), keyword(call, "num_replicas", 1)
+            if seed is not None and _by_rank(program, seed):
+                yield Remark(call, f"seed={_short(program, seed, 40)} shuffles in another order on each rank: their shares overlap, and some samples are in none")
+            if isinstance(count, ast.Constant) and count.value == 1:
+                yield Remark(call, f"{_short(program, call)} counts one replica: each rank draws all of the data")
+
+
+def _by_rank(program: Program, node: ast.AST) -> bool:
+    return any(isinstance(one, (ast.Name, ast.Attribute, ast.Call)) and _is_rank(program, one) for one in trace(program).origins(node, 3))
+
+
+def _never_reduced(program: Program) -> Iterator[Remark]:
+    """All backward passes of a function stand in no_sync."""
+    for node in program.everywhere(ast.With):
+        assert isinstance(node, ast.With)
+        item = next((one.context_expr for one in node.items if isinstance(one.context_expr, ast.Call) and program.text(one.context_expr.func).endswith(".no_sync")), None)
+        if item is None or any(isinstance(one, ast.If) for one in program.parents(node) if not program.text(getattr(one, "test", ast.Constant(0))).count("__name__")):
+            continue
+        within = [one for one in ast.walk(node) if isinstance(one, ast.Attribute) and one.attr == "backward"]
+        others = [one for one in program.everywhere(ast.Attribute) if isinstance(one, ast.Attribute) and one.attr == "backward"]
+        if within and len(within) == len(others) and _wrapped(program):
+            yield Remark(node, f"{_short(program, item)} stands around every backward: gradients are never averaged over the ranks")
+
+
 RULES: tuple[Rule, ...] = (
     Rule("collective-on-one-rank", "rollout", "the ranks hang, or go on with values of different collectives", "let all ranks run the collective, and only the printing or saving be rank 0's", _on_one_rank),
     Rule("collective-after-return", "rollout", "the one rank that is left waits for ever", "run the collective before the return", _after_return),
     Rule("no-set-epoch", "rollout", "the shuffle is that of the first epoch again and again", "call sampler.set_epoch(epoch) at the start of each epoch", _epochs),
     Rule("sampler-not-used", "rollout", "an epoch is as many times longer as there are ranks, and all ranks may train on the same batches", "write DataLoader(dataset, sampler=sampler)", _sampler_unused),
     Rule("gradients-summed", "rollout", "each update is as many times too large as there are ranks", "divide by dist.get_world_size(), or use ReduceOp.AVG", _gradients_summed),
+    Rule("ranks-differ", "rollout", "each rank has a model of its own after a few steps, or data of its own choice", "do the same on all ranks, with the same numbers", _ranks_part),
+    Rule("never-averaged", "rollout", "each rank trains a model of its own", "leave the last backward before each step outside of no_sync", _never_reduced),
     Rule("result-of-a-collective", "rollout", "what uses the result uses None", "call it for what it does to the tensor, and go on with the tensor", _no_result),
     Rule("saved-by-every-rank", "rollout", "the file may be a mixture, or broken", "save on rank 0 alone: if dist.get_rank() == 0", _saved_by_all),
     Rule("skipped-on-one-rank", "rollout", "the ranks hang, or their gradients are of different steps", "let all ranks decide together (all_reduce the test), or multiply the loss by 0", _skips),

@@ -192,11 +192,18 @@ def _policy_product(program: Program, known: Trace, term: ast.AST) -> tuple[int,
             if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub):
                 sign, value = -sign, known.value(value.operand)
             factors.append((at, value))
-    logs = [at for at, value in factors if _is_log_prob(program, at, value)]
+    logs = [at for at, value in factors if _is_log_prob(program, at, _stacked(program, known, value))]
     worth = [at for at, _ in factors if any(word in program.text(at).lower() for word in ("adv", "return", "reward", "delta", "td_err", "gae"))]
     if len(logs) != 1 or len(worth) != 1 or len(factors) > 3:
         return None
     return sign, worth[0]
+
+
+def _stacked(program: Program, known: Trace, value: ast.AST) -> ast.AST:
+    """What is put into the list that torch.stack or torch.cat makes a tensor of."""
+    if isinstance(value, ast.Call) and program.dotted(value.func) in ("torch.stack", "torch.cat") and value.args:
+        return _appended(program, known, value.args[0]) or value
+    return value
 
 
 def _is_log_prob(program: Program, at: ast.AST, value: ast.AST) -> bool:
@@ -409,6 +416,8 @@ def _column(program: Program, known: Trace, node: ast.AST) -> bool:
     index = known.value(value.args[1])
     while _method(index, "long", "to", "type", "int") and isinstance(index, ast.Call) and isinstance(index.func, ast.Attribute):
         index = known.value(index.func.value)
+    if isinstance(index, ast.Subscript) and program.text(index.slice).strip("()") == ":, None":
+        return True
     if not isinstance(index, ast.Call) or not isinstance(index.func, ast.Attribute):
         return False
     numbers = [known.number(one) for one in index.args]
@@ -434,6 +443,11 @@ def _row(program: Program, known: Trace, node: ast.AST) -> bool:
 
 def _columns_and_rows(program: Program) -> Iterator[Remark]:
     known = trace(program)
+    for node in program.everywhere(ast.BinOp):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            for one, other in ((node.left, node.right), (node.right, node.left)):
+                if _column(program, known, one) and _row(program, known, other):
+                    yield Remark(node, f"{_short(program, node)} subtracts a row (N) from a column (N, 1): each prediction is compared with every target")
     for call in program.calls():
         name = (program.dotted(call.func) or "").rpartition(".")[2]
         kind = program.kind(call.func)
@@ -458,6 +472,11 @@ def _averages(program: Program) -> Iterator[Remark]:
         assert isinstance(node, ast.Assign)
         if isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "data":
             yield from _of_average(program, known, node, node.targets[0], node.value)
+    for call in program.calls():
+        if _method(call, "lerp_") and isinstance(call.func, ast.Attribute) and len(call.args) == 2:
+            share = known.number(call.args[1])
+            if share is not None and 0.9 <= share < 1:
+                yield Remark(call, f"{_short(program, call)} keeps only {1 - share:g} of the old average: decay and share of the new weights are the wrong way round")
 
 
 def _of_average(program: Program, known: Trace, node: ast.AST, written: ast.AST, value: ast.AST) -> Iterator[Remark]:
@@ -511,6 +530,8 @@ def _one_object(program: Program, call: ast.Call, one: str, other: str) -> Itera
     for node in program.everywhere(ast.Assign):
         assert isinstance(node, ast.Assign)
         texts = [program.text(target) for target in node.targets]
+        if len(texts) == 2 and {one, other} == set(texts) and isinstance(node.value, ast.Call):
+            yield Remark(node, f"{_short(program, node)} makes one network with two names: {_short(program, call)} changes nothing")
         if isinstance(node.value, (ast.Name, ast.Attribute)) and (program.text(node.value), texts[0]) in ((one, other), (other, one)):
             if program.class_of(node) is program.class_of(call) and (program.class_of(node) is not None or program.function_of(node) is program.function_of(call)):
                 if sum(1 for again in program.everywhere(ast.Assign) if isinstance(again, ast.Assign) and program.text(again.targets[0]) == texts[0]) == 1:
@@ -559,6 +580,10 @@ def _too_late(program: Program, loop: ast.For | ast.While, following: str, numbe
     for statement in loop.body[number + 1 :]:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name) and isinstance(statement.value, ast.Name) and statement.value.id == following:
             moved = statement.targets[0].id, statement
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple) and isinstance(statement.value, ast.Tuple):
+            for name, value in zip(statement.targets[0].elts, statement.value.elts):
+                if isinstance(name, ast.Name) and isinstance(value, ast.Name) and value.id == following:
+                    moved = name.id, statement
         elif isinstance(statement, (ast.If, ast.For, ast.While)) and moved is None:
             continue
         elif moved is not None and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):

@@ -194,8 +194,8 @@ class Shapes:
                     return None
                 name = self._identity(node)
                 for axis, part in enumerate(one.targets[0].elts):
-                    if not isinstance(part, ast.Name) or part.id != "_":
-                        self._names[f"{name}.{axis}"] = self.program.text(part)
+                    hidden = isinstance(part, ast.Name) and part.id.startswith("_")
+                    self._names[f"{name}.{axis}"] = f"{node.id}.size({axis})" if hidden else self.program.text(part)
                 return tuple(Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)})) for axis in range(len(one.targets[0].elts)))
         return None
 

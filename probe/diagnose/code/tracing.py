@@ -93,6 +93,8 @@ class Trace:
         last = max(before, key=lambda one: _place(one.at))
         statement = last.at if isinstance(last.at, ast.stmt) else next(iter(self.program.parents(last.at)), last.at)
         block = self.program.parent.get(statement)
+        while isinstance(block, (ast.With, ast.AsyncWith)) and block not in around:
+            statement, block = block, self.program.parent.get(block)
         if block not in around or last.changed or not _same_list(block, statement, around):
             return None
         for loop in around:
@@ -224,8 +226,14 @@ class Trace:
             return 1 if found > 0 else -1 if found < 0 else 0
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self._positive(node.operand)
+        if isinstance(node, ast.Call) and self.program.text(node.func) == "len":
+            return 1
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("size", "numel"):
+            return 1
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+            return 1
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        plain = any(word in name.lower() for word in ("coef", "weight", "beta", "alpha", "lambda", "lambd", "scale", "kld_weight"))
+        plain = any(word in name.lower() for word in ("coef", "weight", "beta", "alpha", "lambda", "lambd", "scale", "batch_size"))
         return 1 if plain and self.program.family(node) not in ("tensor", "module") else 0
 
 
