@@ -17,12 +17,12 @@ DEPTH = 12
 
 
 class Given(NamedTuple):
-    """One assignment of a variable: `index` is the place within a tuple that `value` gives, or None for all of
+    """One assignment of a variable: `place` is that within a tuple that `value` gives, or None for all of
     it; `changed` says that the statement reads the old value too (+=)."""
 
     at: ast.AST
     value: ast.AST | None
-    index: int | None
+    place: int | None
     changed: bool
 
 
@@ -34,7 +34,14 @@ class Trace:
         self._given: dict[tuple[ast.AST, str], list[Given]] = {}
         self._attributes: dict[tuple[ast.AST, str], list[Given]] = {}
         for node in program.everywhere(
-            ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.withitem, ast.NamedExpr, ast.comprehension
+            ast.Assign,
+            ast.AnnAssign,
+            ast.AugAssign,
+            ast.For,
+            ast.AsyncFor,
+            ast.withitem,
+            ast.NamedExpr,
+            ast.comprehension,
         ):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
@@ -48,9 +55,15 @@ class Trace:
             elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
                 self._keep(node.target, node, None, None, changed=False)
 
-    def _keep(self, target: ast.AST, at: ast.AST, value: ast.AST | None, index: int | None, *, changed: bool) -> None:
+    def _keep(
+        self, target: ast.AST, at: ast.AST, value: ast.AST | None, index: int | None, *, changed: bool
+    ) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
-            together = value if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts) else None
+            together = (
+                value
+                if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
+                else None
+            )
             starred = any(isinstance(one, ast.Starred) for one in target.elts)
             for number, one in enumerate(target.elts):
                 if together is not None and not starred and index is None:
@@ -59,8 +72,14 @@ class Trace:
                     known = value is not None and not starred and index is None
                     self._keep(one, at, value if known else None, number if known else None, changed=changed)
         elif isinstance(target, ast.Name):
-            self._given.setdefault((self.program.scope(target), target.id), []).append(Given(at, value, index, changed))
-        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+            self._given.setdefault((self.program.scope(target), target.id), []).append(
+                Given(at, value, index, changed)
+            )
+        elif (
+            isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and target.value.id == "self"
+        ):
             of = self.program.class_of(target)
             if of is not None:
                 self._attributes.setdefault((of, target.attr), []).append(Given(at, value, index, changed))
@@ -91,7 +110,9 @@ class Trace:
         if not before:
             return None
         last = max(before, key=lambda one: _place(one.at))
-        statement = last.at if isinstance(last.at, ast.stmt) else next(iter(self.program.parents(last.at)), last.at)
+        statement = (
+            last.at if isinstance(last.at, ast.stmt) else next(iter(self.program.parents(last.at)), last.at)
+        )
         block = self.program.parent.get(statement)
         while isinstance(block, (ast.With, ast.AsyncWith)) and block not in around:
             statement, block = block, self.program.parent.get(block)
@@ -100,7 +121,9 @@ class Trace:
         for loop in around:
             if loop is block:
                 break
-            if isinstance(loop, (ast.For, ast.While)) and any(_inside(self.program, one.at, loop) for one in found):
+            if isinstance(loop, (ast.For, ast.While)) and any(
+                _inside(self.program, one.at, loop) for one in found
+            ):
                 return None
         return last
 
@@ -108,7 +131,9 @@ class Trace:
         """A name that the function only reads: one of the script's, where it is assigned once."""
         if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             arguments = scope.args
-            if any(one.arg == name for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)):
+            if any(
+                one.arg == name for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            ):
                 return None
         at = scope
         while at in self.program.parent:
@@ -122,7 +147,7 @@ class Trace:
         """An expression, or what the variable that it is was last given."""
         while depth and isinstance(node, (ast.Name, ast.Attribute)):
             found = self.given(node)
-            if found is None or found.value is None or found.index is not None or found.changed:
+            if found is None or found.value is None or found.place is not None or found.changed:
                 break
             node, depth = found.value, depth - 1
         return node
@@ -149,7 +174,11 @@ class Trace:
         of a command line option; None where that is not known."""
         if node is None or not depth:
             return None
-        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, (int, float))
+            and not isinstance(node.value, bool)
+        ):
             return float(node.value)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             found = self.number(node.operand, depth - 1)
@@ -161,11 +190,15 @@ class Trace:
             inner = node.args[0]
             if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                 return _infinite(inner.value)
-        if isinstance(node, ast.Attribute) and node.attr == "inf" and self.program.dotted(node) in ("torch.inf", "math.inf", "numpy.inf"):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr == "inf"
+            and self.program.dotted(node) in ("torch.inf", "math.inf", "numpy.inf")
+        ):
             return float("inf")
         if isinstance(node, (ast.Name, ast.Attribute)):
             given = self.given(node)
-            if given is not None and given.value is not None and given.index is None and not given.changed:
+            if given is not None and given.value is not None and given.place is None and not given.changed:
                 return self.number(given.value, depth - 1)
             if given is None:
                 return self._default(node, depth - 1)
@@ -173,7 +206,14 @@ class Trace:
 
     def _default(self, node: ast.Name | ast.Attribute, depth: int) -> float | None:
         if isinstance(node, ast.Attribute):
-            if isinstance(node.value, ast.Name) and node.value.id in ("args", "opt", "flags", "config", "cfg", "hparams"):
+            if isinstance(node.value, ast.Name) and node.value.id in (
+                "args",
+                "opt",
+                "flags",
+                "config",
+                "cfg",
+                "hparams",
+            ):
                 return self.number(_options(self.program).get(node.attr), depth)
             return None
         function = self.program.scope(node)
@@ -208,15 +248,20 @@ class Trace:
 
     def _of_name(self, node: ast.Name, sign: int, depth: int) -> Iterator[tuple[int, ast.AST]]:
         found = self.given(node)
-        if found is not None and found.value is not None and found.index is None and not found.changed:
+        if found is not None and found.value is not None and found.place is None and not found.changed:
             yield from self.terms(found.value, sign, depth - 1)
             return
         yield sign, node
         block = [one for one in self.all(self.program.scope(node), node.id) if _place(one.at) < _place(node)]
         for one in block:  # a sum that is built by += and -=
-            if one.changed and isinstance(one.at, ast.AugAssign) and isinstance(one.at.op, (ast.Add, ast.Sub)) and one.value is not None:
+            if (
+                one.changed
+                and isinstance(one.at, ast.AugAssign)
+                and isinstance(one.at.op, (ast.Add, ast.Sub))
+                and one.value is not None
+            ):
                 yield from self.terms(one.value, -sign if isinstance(one.at.op, ast.Sub) else sign, depth - 1)
-            elif not one.changed and one.value is not None and one.index is None and one is block[0]:
+            elif not one.changed and one.value is not None and one.place is None and one is block[0]:
                 yield from self.terms(one.value, sign, depth - 1)
 
     def _positive(self, node: ast.AST) -> int:
@@ -228,18 +273,36 @@ class Trace:
             return -self._positive(node.operand)
         if isinstance(node, ast.Call) and self.program.text(node.func) == "len":
             return 1
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("size", "numel"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("size", "numel")
+        ):
             return 1
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "shape"
+        ):
             return 1
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        plain = any(word in name.lower() for word in ("coef", "weight", "beta", "alpha", "lambda", "lambd", "scale", "batch_size"))
+        plain = any(
+            word in name.lower()
+            for word in ("coef", "weight", "beta", "alpha", "lambda", "lambd", "scale", "batch_size")
+        )
         return 1 if plain and self.program.family(node) not in ("tensor", "module") else 0
 
 
 def mean_of(program: Program, call: ast.Call) -> ast.AST | None:
     """What a mean or sum is taken of: `x.mean()`, `torch.sum(x, 1)`."""
-    if isinstance(call.func, ast.Attribute) and call.func.attr in ("mean", "sum", "squeeze", "unsqueeze", "float", "div"):
+    if isinstance(call.func, ast.Attribute) and call.func.attr in (
+        "mean",
+        "sum",
+        "squeeze",
+        "unsqueeze",
+        "float",
+        "div",
+    ):
         name = program.dotted(call.func)
         if name in ("torch.mean", "torch.sum", "numpy.mean", "numpy.sum"):
             return call.args[0] if call.args else None
@@ -251,10 +314,10 @@ def default_of(function: Function, name: str) -> ast.AST | None:
     """The default of a parameter."""
     arguments = function.args
     plain = [*arguments.posonlyargs, *arguments.args]
-    for one, default in zip(reversed(plain), reversed(arguments.defaults)):
+    for one, default in zip(reversed(plain), reversed(arguments.defaults), strict=False):
         if one.arg == name:
             return default
-    for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults):
+    for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=False):
         if one.arg == name:
             return value
     return None
@@ -265,7 +328,11 @@ def keyword(call: ast.Call, name: str, place: int | None = None) -> ast.AST | No
     for one in call.keywords:
         if one.arg == name:
             return one.value
-    if place is not None and len(call.args) > place and not any(isinstance(one, ast.Starred) for one in call.args[: place + 1]):
+    if (
+        place is not None
+        and len(call.args) > place
+        and not any(isinstance(one, ast.Starred) for one in call.args[: place + 1])
+    ):
         return call.args[place]
     return None
 
@@ -273,6 +340,16 @@ def keyword(call: ast.Call, name: str, place: int | None = None) -> ast.AST | No
 def own(function: Function | ast.Module, *types: type[ast.AST]) -> list[ast.AST]:
     """A function's own nodes of these types, in order of their lines."""
     return sorted((node for node in own_nodes(function) if isinstance(node, types)), key=_place)
+
+
+def is_method(node: ast.AST, *names: str) -> bool:
+    """Whether a node calls a method of one of these names."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+
+
+def names_of(node: ast.AST | None) -> set[str]:
+    """The names of variables in an expression."""
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} if node is not None else set()
 
 
 @lru_cache(maxsize=1)
@@ -293,7 +370,11 @@ def _options(program: Program) -> dict[str, ast.AST]:
                     found.setdefault(one.value.lstrip("-").replace("-", "_"), []).append(default)
     for node in program.everywhere(ast.AnnAssign):
         assert isinstance(node, ast.AnnAssign)
-        if isinstance(node.target, ast.Name) and node.value is not None and isinstance(program.parent.get(node), ast.ClassDef):
+        if (
+            isinstance(node.target, ast.Name)
+            and node.value is not None
+            and isinstance(program.parent.get(node), ast.ClassDef)
+        ):
             found.setdefault(node.target.id, []).append(node.value)
     return {name: values[0] for name, values in found.items() if len(values) == 1}
 
@@ -313,7 +394,12 @@ def _computed(operator: ast.operator, left: float, right: float) -> float | None
 
 
 def _infinite(text: str) -> float | None:
-    return {"inf": float("inf"), "-inf": float("-inf"), "infinity": float("inf"), "-infinity": float("-inf")}.get(text.lower())
+    return {
+        "inf": float("inf"),
+        "-inf": float("-inf"),
+        "infinity": float("inf"),
+        "-infinity": float("-inf"),
+    }.get(text.lower())
 
 
 def _place(node: ast.AST) -> tuple[int, int]:

@@ -11,10 +11,41 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.tracing import Given, Trace, keyword, trace
+from probe.diagnose.code.tracing import Given, keyword, trace
 
-_SAME = frozenset("contiguous to float half cuda cpu clone detach relu tanh sigmoid softmax type_as masked_fill mul add div".split())
-_SAME_MODULES = ("Dropout", "LayerNorm", "ReLU", "GELU", "Tanh", "Sigmoid", "Softmax", "SiLU", "Identity", "BatchNorm")
+_SAME = frozenset(
+    [
+        "contiguous",
+        "to",
+        "float",
+        "half",
+        "cuda",
+        "cpu",
+        "clone",
+        "detach",
+        "relu",
+        "tanh",
+        "sigmoid",
+        "softmax",
+        "type_as",
+        "masked_fill",
+        "mul",
+        "add",
+        "div",
+    ]
+)
+_SAME_MODULES = (
+    "Dropout",
+    "LayerNorm",
+    "ReLU",
+    "GELU",
+    "Tanh",
+    "Sigmoid",
+    "Softmax",
+    "SiLU",
+    "Identity",
+    "BatchNorm",
+)
 
 
 class Size(NamedTuple):
@@ -33,7 +64,10 @@ def times(one: Size, other: Size, power: int = 1) -> Size:
     powers = dict(one.powers)
     for name, number in other.powers:
         powers[name] = powers.get(name, 0) + power * number
-    return Size(one.factor * other.factor**power, frozenset((name, number) for name, number in powers.items() if number))
+    return Size(
+        one.factor * other.factor**power,
+        frozenset((name, number) for name, number in powers.items() if number),
+    )
 
 
 class Shapes:
@@ -94,13 +128,22 @@ class Shapes:
         if not depth:
             return None
         if isinstance(node, ast.Constant):
-            return Size(Fraction(node.value), frozenset()) if isinstance(node.value, int) and node.value > 0 else None
+            return (
+                Size(Fraction(node.value), frozenset())
+                if isinstance(node.value, int) and node.value > 0
+                else None
+            )
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.FloorDiv, ast.Div)):
             left, right = self.size(node.left, depth - 1), self.size(node.right, depth - 1)
             if left is None or right is None:
                 return None
             return times(left, right, 1 if isinstance(node.op, ast.Mult) else -1)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int" and len(node.args) == 1:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "int"
+            and len(node.args) == 1
+        ):
             return self.size(node.args[0], depth - 1)
         axis = self._axis(node)
         if axis is not None:
@@ -109,19 +152,28 @@ class Shapes:
             given = self.known.given(node)
             if given is None:
                 return _named(self.program, node)
-            if given.value is not None and given.index is None and not given.changed:
+            if given.value is not None and given.place is None and not given.changed:
                 if isinstance(given.value, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)):
                     return self.size(given.value, depth - 1)
             of = _shape_of(given.value) if given.value is not None else None
-            if of is not None and given.index is not None:
-                return self._axis_of(of, given.index)
+            if of is not None and given.place is not None:
+                return self._axis_of(of, given.place)
         return None
 
     def _axis(self, node: ast.AST) -> Size | None:
         """`x.size(0)` or `x.shape[0]`."""
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size" and len(node.args) == 1:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "size"
+            and len(node.args) == 1
+        ):
             number, of = self.known.number(node.args[0]), node.func.value
-        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "shape"
+        ):
             number, of = self.known.number(node.slice), node.value.value
         else:
             return None
@@ -134,7 +186,14 @@ class Shapes:
         name = self._identity(of)
         if name is None:
             return None
-        node = next((one for one in self._unpacked.get((self.program.scope(of), getattr(of, "id", "")), []) if self._same(one, of)), None)
+        node = next(
+            (
+                one
+                for one in self._unpacked.get((self.program.scope(of), getattr(of, "id", "")), [])
+                if self._same(one, of)
+            ),
+            None,
+        )
         if axis < 0 and node is not None and isinstance(node.targets[0], ast.Tuple):
             axis += len(node.targets[0].elts)
         self._names.setdefault(f"{name}.{axis}", f"{getattr(of, 'id', '')}.size({axis})")
@@ -167,17 +226,29 @@ class Shapes:
         return self._of_call(node, depth) if isinstance(node, ast.Call) else None
 
     def _given(self, given: Given, depth: int) -> Shape | None:
-        if isinstance(given.at, ast.comprehension) and isinstance(given.at.iter, ast.Tuple) and given.at.iter.elts:
+        if (
+            isinstance(given.at, ast.comprehension)
+            and isinstance(given.at.iter, ast.Tuple)
+            and given.at.iter.elts
+        ):
             return self.of(given.at.iter.elts[0], depth)
         value = given.value
         if value is None or given.changed:
             return None
-        if given.index is None:
+        if given.place is None:
             return self.of(value, depth)
         if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
             return self.of(value.elt, depth)
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("split", "chunk") and value.args:
-            shape, axis = self.of(value.func.value, depth), self.known.number(keyword(value, "dim", 1) or ast.Constant(0))
+        if (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and value.func.attr in ("split", "chunk")
+            and value.args
+        ):
+            shape, axis = (
+                self.of(value.func.value, depth),
+                self.known.number(keyword(value, "dim", 1) or ast.Constant(0)),
+            )
             part = self.size(value.args[0])
             if shape is None or axis is None or part is None or not -len(shape) <= axis < len(shape):
                 return None
@@ -195,13 +266,22 @@ class Shapes:
                 name = self._identity(node)
                 for axis, part in enumerate(one.targets[0].elts):
                     hidden = isinstance(part, ast.Name) and part.id.startswith("_")
-                    self._names[f"{name}.{axis}"] = f"{node.id}.size({axis})" if hidden else self.program.text(part)
-                return tuple(Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)})) for axis in range(len(one.targets[0].elts)))
+                    self._names[f"{name}.{axis}"] = (
+                        f"{node.id}.size({axis})" if hidden else self.program.text(part)
+                    )
+                return tuple(
+                    Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)}))
+                    for axis in range(len(one.targets[0].elts))
+                )
         return None
 
     def _product(self, left: ast.AST, right: ast.AST, depth: int) -> Shape | None:
         one, other = self.of(left, depth), self.of(right, depth)
-        return (*one[:-1], other[-1]) if one is not None and other is not None and len(one) == len(other) > 1 else None
+        return (
+            (*one[:-1], other[-1])
+            if one is not None and other is not None and len(one) == len(other) > 1
+            else None
+        )
 
     def _of_call(self, call: ast.Call, depth: int) -> Shape | None:
         name = self.program.dotted(call.func) or ""
@@ -210,7 +290,11 @@ class Shapes:
             return self.of(call.args[0], depth)
         if name in ("torch.matmul", "torch.bmm") and len(call.args) == 2:
             return self._product(call.args[0], call.args[1], depth)
-        if name in (f"torch.{last}", f"torch.nn.functional.{last}") and last in (*_SAME, "dropout") and call.args:
+        if (
+            name in (f"torch.{last}", f"torch.nn.functional.{last}")
+            and last in (*_SAME, "dropout")
+            and call.args
+        ):
             return self.of(call.args[0], depth)
         made = self.known.value(call.func)
         if isinstance(made, ast.Call) and made is not call and len(call.args) == 1:
@@ -240,7 +324,9 @@ class Shapes:
         if shape is None:
             return None
         numbers = [self.known.number(one) for one in call.args]
-        axes = [int(one) % len(shape) for one in numbers if one is not None and -len(shape) <= one < len(shape)]
+        axes = [
+            int(one) % len(shape) for one in numbers if one is not None and -len(shape) <= one < len(shape)
+        ]
         if func.attr in _SAME:
             return shape
         if func.attr in ("matmul", "bmm") and len(call.args) == 1:
@@ -252,7 +338,11 @@ class Shapes:
         if func.attr == "permute" and len(axes) == len(numbers) == len(shape):
             return tuple(shape[axis] for axis in axes)
         if func.attr in ("view", "reshape"):
-            given = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
+            given = (
+                call.args[0].elts
+                if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List))
+                else call.args
+            )
             return self._viewed(shape, given)
         return None
 
@@ -289,7 +379,12 @@ def _shape_of(node: ast.AST | None) -> ast.AST | None:
     """x of `x.shape` or `x.size()`."""
     if isinstance(node, ast.Attribute) and node.attr == "shape":
         return node.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size" and not node.args:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "size"
+        and not node.args
+    ):
         return node.func.value
     return None
 
