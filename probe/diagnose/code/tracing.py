@@ -1,4 +1,4 @@
-"""Where the value of a variable comes from: the one assignment that reaches a use, constants, terms of a sum. Pure.
+"""Where the value of a variable comes from: the assignment that is read, constants, terms of a sum. Pure.
 
 Straight-line only: where two assignments may reach a use, the answer is None.
 """
@@ -170,8 +170,8 @@ class Trace:
                     waiting.append((one, left))
 
     def number(self, node: ast.AST | None, depth: int = DEPTH) -> float | None:
-        """The number that an expression is: a literal, a constant of the script, the default of a parameter or
-        of a command line option; None where that is not known."""
+        """The number that an expression is: a literal, a constant of the script, the default of a parameter
+        or of a command line option; None where that is not known."""
         if node is None or not depth:
             return None
         if (

@@ -1,5 +1,5 @@
-"""Axes that two operations disagree about: views that mix them, softmax and sum over different ones, batch and
-time of recurrent layers. Pure."""
+"""Axes that two operations disagree about: views that mix them, softmax and sum over different ones, batch
+and time of recurrent layers. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def _softmax_axis(program: Program) -> Iterator[Remark]:
             or (number >= 0 and (dimensions is None or number == dimensions - 1))
         ):
             continue
-        said = f"{short(program, call)} normalizes axis {int(number)}, and line {getattr(node, 'lineno', 0)} sums the weights over the last axis"
+        said = (
+            f"{short(program, call)} normalizes axis {int(number)}, and line {getattr(node, 'lineno', 0)} "
+            "sums the weights over the last axis"
+        )
         yield Remark(call, said)
 
 
@@ -82,7 +85,10 @@ def _einsum_axis(program: Program, known: Trace, node: ast.Call) -> Iterator[Rem
         summed = [letter for letter in letters if letter in other and letter not in result]
         letter = letters[int(number)]
         if summed and letter not in summed and letter in result:
-            said = f"{short(program, found[0])} normalizes axis {int(number)} ({letter}), and line {node.lineno} sums over {', '.join(summed)}"
+            said = (
+                f"{short(program, found[0])} normalizes axis {int(number)} ({letter}), and line "
+                f"{node.lineno} sums over {', '.join(summed)}"
+            )
             yield Remark(found[0], said)
 
 
@@ -143,7 +149,10 @@ def _of_recurrent(program: Program, known: Trace, node: ast.Assign, made: ast.Ca
                 and _taken(around, 1 if batch_first else 0)
                 and not _cut(around)
             ):
-                said = f"{program.text(around)} takes the last position of a bidirectional {kind}: its backward half has read one element there"
+                said = (
+                    f"{program.text(around)} takes the last position of a bidirectional {kind}: its "
+                    "backward half has read one element there"
+                )
                 yield Remark(around, said)
         uses = [
             around
@@ -166,7 +175,10 @@ def _of_recurrent(program: Program, known: Trace, node: ast.Assign, made: ast.Ca
                 and call.func.attr in ("view", "reshape")
                 and len(call.args) == 2
             ):
-                said = f"{short(program, call)} cuts the {kind}'s state (layers, batch, width) into rows that mix the samples of a batch"
+                said = (
+                    f"{short(program, call)} cuts the {kind}'s state (layers, batch, width) into rows that "
+                    "mix the samples of a batch"
+                )
                 yield Remark(call, said)
 
 
@@ -192,7 +204,7 @@ def _uses(program: Program, known: Trace, node: ast.Assign, target: ast.AST) -> 
 def _batch_axis(
     program: Program, known: Trace, node: ast.Assign, target: ast.AST, made: ast.Call, what: str
 ) -> Iterator[Remark]:
-    """Remarks on the output of a sequence layer of which one batch element is taken (or a mean over the batch)."""
+    """Remarks on the output of a sequence layer of which one sample is taken (or a mean over the batch)."""
     batch_first = _flag(made, "batch_first")
     if batch_first is None:
         return
@@ -202,7 +214,8 @@ def _batch_axis(
         if isinstance(around, ast.Subscript) and around.value is use and _taken(around, batch):
             yield Remark(
                 around,
-                f"{program.text(around)} takes the last sample of the batch and not the last position: {what} is made {first} batch_first=True",
+                f"{program.text(around)} takes the last sample of the batch and not the last position: "
+                f"{what} is made {first} batch_first=True",
             )
         call = program.parent.get(around) if around is not None else None
         if (
@@ -210,12 +223,13 @@ def _batch_axis(
             and isinstance(around, ast.Attribute)
             and call.func is around
             and around.attr == "mean"
+            and known.number(keyword(call, "dim", 0)) == batch
         ):
-            if known.number(keyword(call, "dim", 0)) == batch:
-                yield Remark(
-                    call,
-                    f"{program.text(call)} averages over the batch and not over the positions: {what} is made {first} batch_first=True",
-                )
+            yield Remark(
+                call,
+                f"{program.text(call)} averages over the batch and not over the positions: {what} is made "
+                f"{first} batch_first=True",
+            )
 
 
 def _taken(node: ast.Subscript, axis: int) -> bool:
@@ -248,7 +262,10 @@ def _mixed(program: Program) -> Iterator[Remark]:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("view", "reshape") and call.args:
             moved = shapes.moved(call)
             if moved is not None:
-                said = f"{short(program, call)} cuts {moved[1]} into {moved[2]} without a transpose: it mixes {moved[0]} with another axis"
+                said = (
+                    f"{short(program, call)} cuts {moved[1]} into {moved[2]} without a transpose: it mixes "
+                    f"{moved[0]} with another axis"
+                )
                 yield Remark(call, said)
 
 

@@ -11,6 +11,8 @@ from probe.diagnose.code.rule import Remark, Rule, short
 from probe.diagnose.code.tracing import Trace, keyword, own, trace
 
 _RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
+_BY_HAND = ("weight", "bias", "load_state_dict", "train", "eval", "parameters", "training")
+"""Attributes of a layer through which a program gives it weights or a mode of its own."""
 _MIXES = (
     "Linear",
     "Conv",
@@ -50,11 +52,9 @@ def _has_layers(program: Program, of: ast.ClassDef, depth: int) -> bool:
             last = name.removeprefix("torch.nn.")
             if name == f"torch.nn.{last}" and (last.startswith(_MIXES) or last == "Parameter"):
                 return True
-            if depth and name in program.classes and program.classes[name][0] is not of:
-                if program.is_module_class(program.classes[name][0]) and _has_layers(
-                    program, program.classes[name][0], depth - 1
-                ):
-                    return True
+            other = program.classes[name][0] if depth and name in program.classes else of
+            if other is not of and program.is_module_class(other) and _has_layers(program, other, depth - 1):
+                return True
     return False
 
 
@@ -115,7 +115,7 @@ def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
 
 
 def _given_to_container(program: Program, name: str) -> bool:
-    """Whether a list of that name is registered after all, or its layers' parameters are given away by hand."""
+    """Whether a list of that name is registered after all, or its parameters are given away by hand."""
     for call in program.calls():
         if (
             program.dotted(call.func) in _CONTAINERS
@@ -164,7 +164,8 @@ def _one_layer(program: Program) -> Iterator[Remark]:
         if layer is not None:
             yield Remark(
                 node,
-                f"{short(program, node)} is one {layer} layer several times: all entries share the same weights",
+                f"{short(program, node)} is one {layer} layer several times: all entries share the same "
+                "weights",
             )
 
 
@@ -201,12 +202,14 @@ def _made_in_forward(program: Program) -> Iterator[Remark]:
             if random:
                 yield Remark(
                     call,
-                    f"{short(program, call)} is made in {method.name}: a new module is in training mode, so it drops in evaluation too",
+                    f"{short(program, call)} is made in {method.name}: a new module is in training mode, "
+                    "so it drops in evaluation too",
                 )
             else:
                 yield Remark(
                     call,
-                    f"{layer} is made in {method.name}: it has new random weights in each call, and they are in no optimizer",
+                    f"{layer} is made in {method.name}: it has new random weights in each call, and they "
+                    "are in no optimizer",
                 )
 
 
@@ -216,9 +219,9 @@ def _applied(program: Program, known: Trace, method: Function, name: str) -> boo
     for node in own_nodes(method):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
             used = True
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
-            if node.attr in ("weight", "bias", "load_state_dict", "train", "eval", "parameters", "training"):
-                return False
+        of = node.value if isinstance(node, ast.Attribute) and node.attr in _BY_HAND else None
+        if isinstance(of, ast.Name) and of.id == name:
+            return False
     return used and len(known.all(method, name)) == 1
 
 
@@ -258,7 +261,10 @@ def _not_a_parameter(program: Program) -> Iterator[Remark]:
                 continue
             made = _parameter_inside(program, value)
             if made is not None:
-                said = f"self.{target.attr} = {short(program, value)} is a tensor computed from a Parameter and no Parameter itself"
+                said = (
+                    f"self.{target.attr} = {short(program, value)} is a tensor computed from a Parameter "
+                    "and no Parameter itself"
+                )
                 yield Remark(node, f"{said}: it is not registered, and the optimizer never sees it")
             elif isinstance(value, ast.Call) and (program.dotted(value.func) or "").startswith(
                 ("torch.", "torch.autograd.Variable")
@@ -268,14 +274,13 @@ def _not_a_parameter(program: Program) -> Iterator[Remark]:
                     isinstance(flag, ast.Constant)
                     and flag.value is True
                     and program.family(value) in ("tensor", None)
+                    and not (program.dotted(value.func) or "").startswith("torch.nn.")
                 ):
-                    if program.dotted(value.func) != "torch.nn.Parameter" and not (
-                        program.dotted(value.func) or ""
-                    ).startswith("torch.nn."):
-                        yield Remark(
-                            node,
-                            f"self.{target.attr} is a plain tensor that requires a gradient: it is no Parameter, and parameters() leaves it out",
-                        )
+                    yield Remark(
+                        node,
+                        f"self.{target.attr} is a plain tensor that requires a gradient: it is no "
+                        "Parameter, and parameters() leaves it out",
+                    )
 
 
 def _parameter_inside(program: Program, value: ast.AST) -> ast.AST | None:
@@ -378,7 +383,8 @@ def _constant_weights(program: Program) -> Iterator[Remark]:
         if made >= 2 and not again:
             yield Remark(
                 call,
-                f"{short(program, call)} gives all weights of each {hidden[0].removeprefix('torch.nn.')} layer the same value, so its units stay equal",
+                f"{short(program, call)} gives all weights of each {hidden[0].removeprefix('torch.nn.')} "
+                "layer the same value, so its units stay equal",
             )
 
 
@@ -438,7 +444,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "weights-all-alike",
         "model",
-        "all units of a layer compute the same and get the same gradient, so the layer is as wide as one unit",
+        "all units of a layer compute the same and get the same gradient, so the layer is as wide as one "
+        "unit",
         "draw the weights at random; only biases may be constant",
         _constant_weights,
     ),

@@ -19,7 +19,7 @@ _ATTENTION = (
     "torch.nn.TransformerDecoder",
 )
 LEAST_FILL = -20.0
-"""A score that is filled with more than this keeps a share of the softmax that can be seen: exp(-20) is 2e-9."""
+"""A score that is filled with more than this keeps a share of the softmax that matters: exp(-20) is 2e-9."""
 
 
 def _made(known: Trace, call: ast.Call) -> ast.Call | None:
@@ -54,7 +54,7 @@ def _buffer(program: Program, node: ast.AST) -> ast.AST | None:
 
 
 def _triangle(program: Program, known: Trace, node: ast.AST, depth: int = 16) -> tuple[int, bool] | None:
-    """What a causal mask marks: 1 the past, -1 the future; and whether it is of truth values (not 0 and 1)."""
+    """What a causal mask marks: 1 the past, -1 the future; and whether it holds truth values."""
     flip, truth = 1, False
     for _ in range(depth):
         node = known.value(node)
@@ -183,7 +183,8 @@ def _masks(program: Program) -> Iterator[Remark]:
             if number is not None and number < LEAST_FILL and triangle is not None and triangle[0] > 0:
                 yield Remark(
                     call,
-                    f"{short(program, call)} hides the past and shows the future: the mask marks what may be seen",
+                    f"{short(program, call)} hides the past and shows the future: the mask marks what may "
+                    "be seen",
                 )
         yield from _given_mask(program, known, call)
     for node in program.everywhere(ast.BinOp):
@@ -204,7 +205,8 @@ def _before_softmax(program: Program, known: Trace, argument: ast.AST) -> Iterat
         if number is not None and number > LEAST_FILL:
             yield Remark(
                 value,
-                f"{short(program, value)} is followed by a softmax: what should be hidden counts as a score of {number:g}",
+                f"{short(program, value)} is followed by a softmax: what should be hidden counts as a "
+                f"score of {number:g}",
             )
     elif isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Mult, ast.Add)):
         for one in (value.left, value.right):
@@ -217,7 +219,8 @@ def _before_softmax(program: Program, known: Trace, argument: ast.AST) -> Iterat
                 done = "multiplied" if isinstance(value.op, ast.Mult) else "added"
                 yield Remark(
                     value,
-                    f"{short(program, one)} is {done} to the scores as 0 and 1 before the softmax, so it hides nothing",
+                    f"{short(program, one)} is {done} to the scores as 0 and 1 before the softmax, so it "
+                    "hides nothing",
                 )
 
 
@@ -267,7 +270,8 @@ def _given_mask(program: Program, known: Trace, call: ast.Call) -> Iterator[Rema
             if not triangle[1]:
                 yield Remark(
                     call,
-                    f"{one.arg}={short(program, one.value)} is 0 and 1 and is added to the scores, so it hides nothing",
+                    f"{one.arg}={short(program, one.value)} is 0 and 1 and is added to the scores, so it "
+                    "hides nothing",
                 )
             elif (triangle[0] > 0) != fused:
                 yield Remark(
@@ -277,7 +281,10 @@ def _given_mask(program: Program, known: Trace, call: ast.Call) -> Iterator[Rema
         elif one.arg is not None and one.arg.endswith("key_padding_mask"):
             value = known.value(one.value)
             if isinstance(value, ast.Compare) and len(value.ops) == 1 and isinstance(value.ops[0], ast.NotEq):
-                said = f"{one.arg}={short(program, one.value)} is {short(program, value)}, which hides the words and shows the padding: {allowed}"
+                said = (
+                    f"{one.arg}={short(program, one.value)} is {short(program, value)}, which hides the "
+                    f"words and shows the padding: {allowed}"
+                )
                 yield Remark(call, said)
 
 

@@ -1,7 +1,7 @@
 """Shapes of tensors as products of names, and whether a view keeps the order of axes. Pure.
 
-`B, T, C = x.shape` says what the axes of x are; layers, views and transposes of known shapes give known shapes.
-Where anything is not known, a shape is None.
+`B, T, C = x.shape` says what the axes of x are; layers, views and transposes of known
+shapes give known shapes. Where anything is not known, a shape is None.
 """
 
 from __future__ import annotations
@@ -152,9 +152,11 @@ class Shapes:
             given = self.known.given(node)
             if given is None:
                 return _named(self.program, node)
-            if given.value is not None and given.place is None and not given.changed:
-                if isinstance(given.value, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)):
-                    return self.size(given.value, depth - 1)
+            whole = given.place is None and not given.changed
+            if whole and isinstance(
+                given.value, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)
+            ):
+                return self.size(given.value, depth - 1)
             of = _shape_of(given.value) if given.value is not None else None
             if of is not None and given.place is not None:
                 return self._axis_of(of, given.place)
@@ -207,7 +209,8 @@ class Shapes:
             first = min(getattr(one.at, "lineno", 0) for one in self.known.all(self.program.scope(of), of.id))
             if first <= of.lineno:
                 return None
-        return f"{of.id}@{getattr(given.at, 'lineno', 0) if given is not None else 'in'}@{id(self.program.scope(of))}"
+        line = getattr(given.at, "lineno", 0) if given is not None else "in"
+        return f"{of.id}@{line}@{id(self.program.scope(of))}"
 
     def _same(self, node: ast.Assign, of: ast.AST) -> bool:
         source = _shape_of(node.value)

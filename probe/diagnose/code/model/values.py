@@ -217,7 +217,8 @@ def _wrong_range(program: Program) -> Iterator[Remark]:
         if axis == 0:
             yield Remark(
                 call,
-                f"{short(program, argument, 40)} is normalized over axis 0, the batch, and nll_loss takes classes along axis 1",
+                f"{short(program, argument, 40)} is normalized over axis 0, the batch, and nll_loss takes "
+                "classes along axis 1",
             )
         elif found in wrong:
             shown = last if name else program.text(call.func)
@@ -229,7 +230,8 @@ def _wrong_range(program: Program) -> Iterator[Remark]:
             if domains.of(target) == "log":
                 yield Remark(
                     call,
-                    f"kl_div takes probabilities as its target without log_target=True, and {short(program, target or call, 40)} is {_WORDS['log']}",
+                    "kl_div takes probabilities as its target without log_target=True, and "
+                    f"{short(program, target or call, 40)} is {_WORDS['log']}",
                 )
 
 
@@ -271,7 +273,8 @@ def _linear_twice(program: Program) -> Iterator[Remark]:
                 continue
             yield Remark(
                 node,
-                f"{short(program, first)} is followed by {short(program, second)} with no activation in between: both are one linear map",
+                f"{short(program, first)} is followed by {short(program, second)} with no activation in "
+                "between: both are one linear map",
             )
 
 
@@ -309,7 +312,10 @@ def _alias_changed(program: Program) -> Iterator[Remark]:
                     isinstance(one, ast.Name) and one.id == kept and isinstance(one.ctx, ast.Load)
                     for one in ast.walk(later)
                 ):
-                    said = f"{kept} and {source} are the same tensor since line {node.lineno}: line {changed.lineno} changes it in place, so {kept} changes too"
+                    said = (
+                        f"{kept} and {source} are the same tensor since line {node.lineno}: line "
+                        f"{changed.lineno} changes it in place, so {kept} changes too"
+                    )
                     yield Remark(changed, said)
                     break
                 if changed is None and _in_place(program, known, later, source):
@@ -363,7 +369,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "values-of-another-range",
         "model",
-        "the loss or distribution takes these values for something else, and its gradients are wrong or small",
+        "the loss or distribution takes these values for something else, and its gradients are wrong or "
+        "small",
         "give it what it takes",
         _wrong_range,
     ),

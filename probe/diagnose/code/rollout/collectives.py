@@ -135,7 +135,8 @@ def _on_one_rank(program: Program) -> Iterator[Remark]:
         which = "one rank" if side > 0 else "all ranks but one"
         yield Remark(
             call,
-            f"{shown} is reached by {which} only (if {short(program, test.test, 40)}): the others wait for it, or answer it with their next collective",
+            f"{shown} is reached by {which} only (if {short(program, test.test, 40)}): the others wait for "
+            "it, or answer it with their next collective",
         )
 
 
@@ -168,7 +169,8 @@ def _after_return(program: Program) -> Iterator[Remark]:
             if found is not None:
                 yield Remark(
                     found,
-                    f"{short(program, found, 40)} is reached by one rank only: the others have returned in line {node.lineno}",
+                    f"{short(program, found, 40)} is reached by one rank only: the others have returned in "
+                    f"line {node.lineno}",
                 )
                 break
 

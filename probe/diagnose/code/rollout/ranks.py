@@ -46,7 +46,8 @@ def _epochs(program: Program) -> Iterator[Remark]:
             continue
         yield Remark(
             call,
-            f"set_epoch is never called on {name or 'the DistributedSampler'}: every epoch has the same batches in the same order",
+            f"set_epoch is never called on {name or 'the DistributedSampler'}: every epoch has the same "
+            "batches in the same order",
         )
 
 
@@ -105,7 +106,8 @@ def _gradients_summed(program: Program) -> Iterator[Remark]:
         if not divides:
             yield Remark(
                 call,
-                f"{short(program, call)} sums the gradients of all ranks and nothing divides them by their number",
+                f"{short(program, call)} sums the gradients of all ranks and nothing divides them by their "
+                "number",
             )
 
 
@@ -194,7 +196,8 @@ def _skips(program: Program) -> Iterator[Remark]:
         if backward and not agreed:
             yield Remark(
                 node,
-                f"if {short(program, node.test, 40)} skips the backward of this rank alone: the others wait for its gradients, or take those of its next batch",
+                f"if {short(program, node.test, 40)} skips the backward of this rank alone: the others "
+                "wait for its gradients, or take those of its next batch",
             )
 
 
@@ -232,7 +235,8 @@ def _ranks_part(program: Program) -> Iterator[Remark]:
             if seed is not None and _by_rank(program, seed):
                 yield Remark(
                     call,
-                    f"seed={short(program, seed, 40)} shuffles in another order on each rank: their shares overlap, and some samples are in none",
+                    f"seed={short(program, seed, 40)} shuffles in another order on each rank: their shares "
+                    "overlap, and some samples are in none",
                 )
             if isinstance(count, ast.Constant) and count.value == 1:
                 yield Remark(
@@ -275,7 +279,8 @@ def _never_reduced(program: Program) -> Iterator[Remark]:
         if within and len(within) == len(others) and _wrapped(program):
             yield Remark(
                 node,
-                f"{short(program, item)} stands around every backward: gradients are never averaged over the ranks",
+                f"{short(program, item)} stands around every backward: gradients are never averaged over "
+                "the ranks",
             )
 
 

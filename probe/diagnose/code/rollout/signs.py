@@ -155,7 +155,7 @@ def _square(program: Program, node: ast.AST) -> bool:
 
 
 def _of_kl(program: Program, terms: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
-    """The divergence of a Gaussian from the standard one: exp(v) + m**2 - v - 1, halved, is added to a loss."""
+    """The divergence of a Gaussian from the standard one: half of exp(v) + m**2 - v - 1, is added."""
     for sign, term in terms:
         variance = _exponent(program, term)
         if variance is None or not sign:
@@ -168,12 +168,14 @@ def _of_kl(program: Program, terms: list[tuple[int, ast.AST]]) -> Iterator[Remar
         if (sign, squares[0], plain[0], ones[0]) == (-1, -1, 1, 1):
             yield Remark(
                 term,
-                f"the KL divergence with {short(program, term)} is subtracted from what is minimized: training makes it larger without end",
+                f"the KL divergence with {short(program, term)} is subtracted from what is minimized: "
+                "training makes it larger without end",
             )
         elif plain[0] == sign or squares[0] != sign:
             yield Remark(
                 term,
-                f"the KL divergence has {short(program, term)}, {variance} and the square of the mean with signs that do not belong together",
+                f"the KL divergence has {short(program, term)}, {variance} and the square of the mean with "
+                "signs that do not belong together",
             )
 
 
@@ -196,14 +198,20 @@ def _variance_as_deviation(program: Program) -> Iterator[Remark]:
         for noise, scale in ((node.left, node.right), (node.right, node.left)):
             drawn = known.value(noise)
             exponent = _exponent(program, known.value(scale))
-            if exponent is not None and exponent.rpartition(".")[2] in names and isinstance(drawn, ast.Call):
-                if (program.dotted(drawn.func) or "") in ("torch.randn_like", "torch.randn") or is_method(
-                    drawn, "normal_"
-                ):
-                    yield Remark(
-                        node,
-                        f"the noise is scaled by exp({exponent}), and the KL divergence takes {exponent} for the logarithm of the variance: the deviation is exp(0.5 * {exponent})",
-                    )
+            if (
+                exponent is None
+                or exponent.rpartition(".")[2] not in names
+                or not isinstance(drawn, ast.Call)
+            ):
+                continue
+            if program.dotted(drawn.func) in ("torch.randn_like", "torch.randn") or is_method(
+                drawn, "normal_"
+            ):
+                yield Remark(
+                    node,
+                    f"the noise is scaled by exp({exponent}), and the KL divergence takes {exponent} for "
+                    f"the logarithm of the variance: the deviation is exp(0.5 * {exponent})",
+                )
 
 
 def _policy_product(program: Program, known: Trace, term: ast.AST) -> tuple[int, ast.AST] | None:
@@ -278,12 +286,16 @@ def _of_policy(program: Program, known: Trace, terms: list[tuple[int, ast.AST]])
             if sign > 0 and any(is_method(one, "log_prob") for one in program.calls()):
                 yield Remark(
                     term,
-                    f"{short(program, term)} is added to what is minimized: training makes the policy surer of itself instead of letting it explore",
+                    f"{short(program, term)} is added to what is minimized: training makes the policy "
+                    "surer of itself instead of letting it explore",
                 )
             continue
         product = _policy_product(program, known, term)
         if product is not None and sign * product[0] > 0:
-            said = f"{short(program, term)} is minimized without a minus: actions with a high {short(program, product[1], 30)} become less probable"
+            said = (
+                f"{short(program, term)} is minimized without a minus: actions with a high "
+                f"{short(program, product[1], 30)} become less probable"
+            )
             yield Remark(term, said)
 
 
@@ -326,12 +338,14 @@ def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -
         if signs[0] * sign > 0:
             yield Remark(
                 term,
-                f"{short(program, term)} is minimized and not maximized: actions that were good become less probable",
+                f"{short(program, term)} is minimized and not maximized: actions that were good become "
+                "less probable",
             )
         elif smaller != (signs[0] > 0):
             yield Remark(
                 term,
-                f"{short(program, term)} takes the {'smaller' if smaller else 'larger'} one of the two, which undoes the clip",
+                f"{short(program, term)} takes the {'smaller' if smaller else 'larger'} one of the two, "
+                "which undoes the clip",
             )
 
 
@@ -349,7 +363,8 @@ def _ratio(program: Program) -> Iterator[Remark]:
                 if function is not None and any(word in program.text(function) for word in ("clamp", "clip")):
                     yield Remark(
                         call,
-                        f"{short(program, call)} divides the old probability by the new one: the ratio of PPO is the other way round",
+                        f"{short(program, call)} divides the old probability by the new one: the ratio of "
+                        "PPO is the other way round",
                     )
 
 

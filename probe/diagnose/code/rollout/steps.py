@@ -37,7 +37,8 @@ def _averages(program: Program) -> Iterator[Remark]:
             if share is not None and 0.9 <= share < 1:
                 yield Remark(
                     call,
-                    f"{short(program, call)} keeps only {1 - share:g} of the old average: decay and share of the new weights are the wrong way round",
+                    f"{short(program, call)} keeps only {1 - share:g} of the old average: decay and share "
+                    "of the new weights are the wrong way round",
                 )
 
 
@@ -70,7 +71,8 @@ def _of_average(
     ):
         yield Remark(
             node,
-            f"{short(program, node)} keeps only {kept[0]:g} of the old average: decay and share of the new weights are the wrong way round",
+            f"{short(program, node)} keeps only {kept[0]:g} of the old average: decay and share of the new "
+            "weights are the wrong way round",
         )
 
 
@@ -104,45 +106,42 @@ def _from_itself(program: Program) -> Iterator[Remark]:
             and loop.iter.func.id == "zip"
             and len(loop.iter.args) == 2
         ):
-            one, other = loop.iter.args
+            first, second = loop.iter.args
             if (
-                is_method(one, "parameters")
-                and program.text(one) == program.text(other)
+                is_method(first, "parameters")
+                and program.text(first) == program.text(second)
                 and any(is_method(part, "copy_", "lerp_", "mul_") for part in ast.walk(loop))
             ):
                 yield Remark(
-                    loop, f"the loop runs over {program.text(one)} twice: the average is updated from itself"
+                    loop,
+                    f"the loop runs over {program.text(first)} twice: the average is updated from itself",
                 )
 
 
 def _one_object(program: Program, call: ast.Call, one: str, other: str) -> Iterator[Remark]:
-    for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
+    assignments = [node for node in program.everywhere(ast.Assign) if isinstance(node, ast.Assign)]
+    for node in assignments:
         texts = [program.text(target) for target in node.targets]
         if len(texts) == 2 and {one, other} == set(texts) and isinstance(node.value, ast.Call):
             yield Remark(
                 node,
-                f"{short(program, node)} makes one network with two names: {short(program, call)} changes nothing",
+                f"{short(program, node)} makes one network with two names: {short(program, call)} changes "
+                "nothing",
             )
-        if isinstance(node.value, (ast.Name, ast.Attribute)) and (program.text(node.value), texts[0]) in (
-            (one, other),
-            (other, one),
-        ):
-            if program.class_of(node) is program.class_of(call) and (
-                program.class_of(node) is not None or program.function_of(node) is program.function_of(call)
-            ):
-                if (
-                    sum(
-                        1
-                        for again in program.everywhere(ast.Assign)
-                        if isinstance(again, ast.Assign) and program.text(again.targets[0]) == texts[0]
-                    )
-                    == 1
-                ):
-                    yield Remark(
-                        node,
-                        f"{program.text(node)} makes no copy: both are the same network, and {short(program, call)} changes nothing",
-                    )
+        pair = (
+            (program.text(node.value), texts[0])
+            if isinstance(node.value, (ast.Name, ast.Attribute))
+            else None
+        )
+        if pair not in ((one, other), (other, one)) or program.class_of(node) is not program.class_of(call):
+            continue
+        inside = program.class_of(node) is not None or program.function_of(node) is program.function_of(call)
+        if inside and sum(1 for again in assignments if program.text(again.targets[0]) == texts[0]) == 1:
+            said = (
+                f"{program.text(node)} makes no copy: both are the same network, and "
+                f"{short(program, call)} changes nothing"
+            )
+            yield Remark(node, said)
 
 
 # Steps of an environment --------------------------------------------------------------------
@@ -256,7 +255,8 @@ def _too_late(program: Program, loop: ast.For | ast.While, following: str, numbe
             ):
                 yield Remark(
                     call,
-                    f"{moved[0]} is {following} since line {moved[1].lineno}, so {short(program, call)} stores the state after the action twice",
+                    f"{moved[0]} is {following} since line {moved[1].lineno}, so {short(program, call)} "
+                    "stores the state after the action twice",
                 )
                 return
 
@@ -294,7 +294,8 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
             if other:
                 yield Remark(
                     around,
-                    f"{short(program, around)} draws another action than line {getattr(other[0], 'lineno', 0)}: the log probability is not that of the action taken",
+                    f"{short(program, around)} draws another action than line "
+                    f"{getattr(other[0], 'lineno', 0)}: the log probability is not that of the action taken",
                 )
 
 
@@ -343,7 +344,8 @@ def _exploration(program: Program) -> Iterator[Remark]:
         ):
             yield Remark(
                 node,
-                f"if {short(program, test)}: explores with the probability 1 - {program.text(right)} and not {program.text(right)}",
+                f"if {short(program, test)}: explores with the probability 1 - {program.text(right)} and "
+                f"not {program.text(right)}",
             )
 
 
@@ -376,7 +378,8 @@ def _decays_at_once(program: Program) -> Iterator[Remark]:
                 if factor is not None and 0 < factor < 1 and floored:
                     yield Remark(
                         node,
-                        f"{short(program, node)} takes the smaller one: {name} falls to {program.text(floor)} at once; max was meant",
+                        f"{short(program, node)} takes the smaller one: {name} falls to "
+                        f"{program.text(floor)} at once; max was meant",
                     )
 
 

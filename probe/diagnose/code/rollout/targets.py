@@ -102,7 +102,8 @@ def _returns(program: Program) -> Iterator[Remark]:
             ):
                 yield Remark(
                     node,
-                    f"{short(program, node)} runs over {short(program, loop.iter, 40)} from the start: each return adds up the rewards before it and not those after it",
+                    f"{short(program, node)} runs over {short(program, loop.iter, 40)} from the start: "
+                    "each return adds up the rewards before it and not those after it",
                 )
             elif _reversed(loop.iter):
                 yield from _not_turned(program, loop, loop.body[number + 1 :], name)
@@ -165,7 +166,8 @@ def _not_turned(program: Program, loop: ast.For, rest: list[ast.stmt], name: str
         if any(_is_tensor(program, one) for one in text):
             yield Remark(
                 call,
-                f"{kept} is filled from the last step to the first and never turned round: each return belongs to another step",
+                f"{kept} is filled from the last step to the first and never turned round: each return "
+                "belongs to another step",
             )
 
 
@@ -179,7 +181,8 @@ def _end_unused(program: Program, loop: ast.For, node: ast.stmt) -> Iterator[Rem
     if len(ends) == 1 and ends[0] not in read:
         yield Remark(
             node,
-            f"{short(program, node)} does not use {ends[0]}, which the loop reads: returns go on from one episode into the one before it",
+            f"{short(program, node)} does not use {ends[0]}, which the loop reads: returns go on from one "
+            "episode into the one before it",
         )
 
 
@@ -216,7 +219,8 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
             if bootstrap is not None and not used:
                 yield Remark(
                     bootstrap,
-                    f"{short(program, bootstrap)} takes the value of what follows an end too: {ends[0]} is unpacked and not used",
+                    f"{short(program, bootstrap)} takes the value of what follows an end too: {ends[0]} is "
+                    "unpacked and not used",
                 )
 
 
@@ -297,7 +301,8 @@ def _columns_and_rows(program: Program) -> Iterator[Remark]:
                 if _column(program, known, one) and _row(program, known, other):
                     yield Remark(
                         node,
-                        f"{short(program, node)} subtracts a row (N) from a column (N, 1): each prediction is compared with every target",
+                        f"{short(program, node)} subtracts a row (N) from a column (N, 1): each prediction "
+                        "is compared with every target",
                     )
     for call in program.calls():
         name = (program.dotted(call.func) or "").rpartition(".")[2]
@@ -310,7 +315,10 @@ def _columns_and_rows(program: Program) -> Iterator[Remark]:
             if (_column(program, known, one) and _row(program, known, other)) or (
                 _column(program, known, other) and _row(program, known, one)
             ):
-                said = f"{short(program, call)} compares a column (N, 1) with a row (N): each prediction is compared with every target"
+                said = (
+                    f"{short(program, call)} compares a column (N, 1) with a row (N): each prediction is "
+                    "compared with every target"
+                )
                 yield Remark(call, said)
 
 
