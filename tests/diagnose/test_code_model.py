@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from probe.diagnose.code import model_rules, rollout_rules
 from probe.diagnose.code.program import Program
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 IMPORTS = """
 import copy, random

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.model.shapes import Shapes
 from probe.diagnose.code.model.softmax import made_by_call, softmax_of
+from probe.diagnose.code.origins import Trace, keyword, trace
 from probe.diagnose.code.program import Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule, short
-from probe.diagnose.code.tracing import Trace, keyword, trace
 
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 _SEQUENCE = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoder")
@@ -84,7 +84,7 @@ def _einsum_axis(program: Program, known: Trace, node: ast.Call) -> Iterator[Rem
             continue
         summed = [letter for letter in letters if letter in other and letter not in result]
         letter = letters[int(number)]
-        if summed and letter not in summed and letter in result:
+        if summed and letter not in summed and letter in result and letters[0] in other:
             said = (
                 f"{short(program, found[0])} normalizes axis {int(number)} ({letter}), and line "
                 f"{node.lineno} sums over {', '.join(summed)}"

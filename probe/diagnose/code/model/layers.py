@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.model.modules import forwards, is_self, module_classes
+from probe.diagnose.code.origins import Trace, keyword, own, trace
 from probe.diagnose.code.program import Function, Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule, short
-from probe.diagnose.code.tracing import Trace, keyword, own, trace
 
 _RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
 _BY_HAND = ("weight", "bias", "load_state_dict", "train", "eval", "parameters", "training")

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.model.softmax import made_name, softmax_of
+from probe.diagnose.code.origins import Trace, keyword, trace
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule, short
-from probe.diagnose.code.tracing import Trace, keyword, trace
 
 _ATTENTION = (
     "torch.nn.MultiheadAttention",

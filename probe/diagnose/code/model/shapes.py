@@ -10,8 +10,8 @@ import ast
 from fractions import Fraction
 from typing import NamedTuple
 
+from probe.diagnose.code.origins import Given, keyword, trace
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.tracing import Given, keyword, trace
 
 _SAME = frozenset(
     [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from probe.diagnose.code.origins import Trace, keyword
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.tracing import Trace, keyword
 
 _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 _PASSES = frozenset({"to", "float", "half", "type_as", "contiguous", "type", "bfloat16"})

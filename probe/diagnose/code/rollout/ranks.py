@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.origins import keyword, trace
 from probe.diagnose.code.program import Program, own_nodes
-from probe.diagnose.code.rollout.collectives import collective, is_rank, side_of
+from probe.diagnose.code.rollout.one_rank import collective, is_rank, side_of
 from probe.diagnose.code.rule import Remark, Rule, short
-from probe.diagnose.code.tracing import keyword, trace
 
 _WRAPPERS = (
     "torch.nn.parallel.DistributedDataParallel",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.origins import Trace, is_method, keyword, names_of, own, trace
 from probe.diagnose.code.program import Function, Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule, short
-from probe.diagnose.code.tracing import Trace, is_method, keyword, names_of, own, trace
 
 _ENDS = (
     "done",

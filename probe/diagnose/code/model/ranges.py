@@ -7,9 +7,9 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.model.modules import forwards
+from probe.diagnose.code.origins import Trace, keyword, own, trace
 from probe.diagnose.code.program import Function, Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule, short
-from probe.diagnose.code.tracing import Trace, keyword, own, trace
 
 _KEEPS = frozenset(
     [

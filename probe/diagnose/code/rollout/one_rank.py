@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.origins import keyword, own
 from probe.diagnose.code.program import Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule, short
-from probe.diagnose.code.tracing import keyword, own
 
 _COLLECTIVES = frozenset(
     [
