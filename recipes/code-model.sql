@@ -13,7 +13,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT file, line, function, rule, said, remedy FROM python.code WHERE rule IS NOT NULL ORDER BY file, line\"",
 -- ]
--- false_positives = "code that does so on purpose"
+-- false_positives = "layers that share their weights on purpose, outputs that are random on purpose, and two linear layers in a row that are meant as a factorization"
 -- explains = ["plateau", "slow-decrease"]
 WITH files AS (
     SELECT COUNT(*) FILTER (state = 'read') AS n,

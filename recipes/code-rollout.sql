@@ -13,7 +13,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT file, line, function, rule, said, remedy FROM python.code WHERE rule IS NOT NULL ORDER BY file, line\"",
 -- ]
--- false_positives = "code that does so on purpose"
+-- false_positives = "a script whose ranks differ on purpose, a task whose episodes never end, and a function that is only ever called where its ranks agree"
 -- explains = ["plateau", "slow-decrease"]
 WITH files AS (
     SELECT COUNT(*) FILTER (state = 'read') AS n,

@@ -10,6 +10,7 @@ import ast
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -115,6 +116,8 @@ class Program:
             self.sources.append(Source(path, text.split("\n"), tree))
         self.source_of: dict[ast.AST, Source] = {}
         self.parent: dict[ast.AST, ast.AST] = {}
+        self._of_type: dict[type[ast.AST], list[ast.AST]] = {}
+        self._number: dict[ast.AST, int] = {}
         self.functions: dict[str, list[Function]] = {}
         self.classes: dict[str, list[ast.ClassDef]] = {}
         self._kinds: Kinds = {}
@@ -130,6 +133,8 @@ class Program:
     def _index(self, source: Source) -> None:
         for node in ast.walk(source.tree):
             self.source_of[node] = source
+            self._of_type.setdefault(type(node), []).append(node)
+            self._number[node] = len(self._number)
             for child in ast.iter_child_nodes(node):
                 self.parent[child] = node
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -184,10 +189,8 @@ class Program:
 
     def everywhere(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
         """All nodes of these types in all files, in order of the files."""
-        for source in self.sources:
-            for node in ast.walk(source.tree):
-                if isinstance(node, types):
-                    yield node
+        found = [nodes for kind, nodes in self._of_type.items() if issubclass(kind, types)]
+        yield from found[0] if len(found) == 1 else sorted(chain(*found), key=self._number.__getitem__)
 
     def calls(self) -> Iterator[ast.Call]:
         """All calls in all files."""

@@ -1,0 +1,398 @@
+"""Shapes of tensors as products of names, and whether a view keeps the order of axes. Pure.
+
+`B, T, C = x.shape` says what the axes of x are; layers, views and transposes of known
+shapes give known shapes. Where anything is not known, a shape is None.
+"""
+
+from __future__ import annotations
+
+import ast
+from fractions import Fraction
+from typing import NamedTuple
+
+from probe.diagnose.code.origins import Given, keyword, trace
+from probe.diagnose.code.program import Program
+
+_SAME = frozenset(
+    [
+        "contiguous",
+        "to",
+        "float",
+        "half",
+        "cuda",
+        "cpu",
+        "clone",
+        "detach",
+        "relu",
+        "tanh",
+        "sigmoid",
+        "softmax",
+        "type_as",
+        "masked_fill",
+        "mul",
+        "add",
+        "div",
+    ]
+)
+_SAME_MODULES = (
+    "Dropout",
+    "LayerNorm",
+    "ReLU",
+    "GELU",
+    "Tanh",
+    "Sigmoid",
+    "Softmax",
+    "SiLU",
+    "Identity",
+    "BatchNorm",
+)
+
+
+class Size(NamedTuple):
+    """The length of an axis: a number times names to whole powers."""
+
+    factor: Fraction
+    powers: frozenset[tuple[str, int]]
+
+
+Shape = tuple[Size, ...]
+ONE = Size(Fraction(1), frozenset())
+
+
+def times(one: Size, other: Size, power: int = 1) -> Size:
+    """The product of two sizes; `power` -1 divides."""
+    powers = dict(one.powers)
+    for name, number in other.powers:
+        powers[name] = powers.get(name, 0) + power * number
+    return Size(
+        one.factor * other.factor**power,
+        frozenset((name, number) for name, number in powers.items() if number),
+    )
+
+
+class Shapes:
+    """Shapes of the expressions of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.known = program, trace(program)
+        self._unpacked: dict[tuple[ast.AST, str], list[ast.Assign]] = {}
+        self._seen: dict[ast.AST, Shape | None] = {}
+        self._names: dict[str, str] = {}
+        for node in program.everywhere(ast.Assign):
+            assert isinstance(node, ast.Assign)
+            of = _shape_of(node.value)
+            if of is not None and isinstance(of, ast.Name) and isinstance(node.targets[0], ast.Tuple):
+                self._unpacked.setdefault((program.scope(node), of.id), []).append(node)
+
+    def of(self, node: ast.AST, depth: int = 24) -> Shape | None:
+        """The shape of an expression."""
+        if node in self._seen:
+            return self._seen[node]
+        if not depth:
+            return None
+        self._seen[node] = None
+        found = self._of(node, depth - 1)
+        self._seen[node] = found
+        return found
+
+    def moved(self, call: ast.Call) -> tuple[str, str, str] | None:
+        """An axis that a view moves: its name, and both shapes; None where all keep their order."""
+        if not isinstance(call.func, ast.Attribute):
+            return None
+        before, after = self.of(call.func.value), self.of(call)
+        if before is None or after is None or len(before) == len(after) == 1:
+            return None
+        for place, size in enumerate(before):
+            if not size.powers or before.count(size) != 1 or after.count(size) != 1:
+                continue
+            ratio = times(_product(before[:place]), _product(after[: after.index(size)]), -1)
+            powers = [number for _, number in ratio.powers]
+            up = all(number > 0 for number in powers) and ratio.factor >= 1
+            down = all(number < 0 for number in powers) and ratio.factor <= 1
+            if ratio != ONE and (up or down):
+                return self._written(size), self.written(before), self.written(after)
+        return None
+
+    def written(self, shape: Shape) -> str:
+        """A shape in the names that the program has for it: `(B, T, H*D)`."""
+        return f"({', '.join(map(self._written, shape))})"
+
+    def _written(self, size: Size) -> str:
+        over = [self._names.get(name, name) for name, power in sorted(size.powers) for _ in range(power)]
+        under = [self._names.get(name, name) for name, power in sorted(size.powers) for _ in range(-power)]
+        text = "*".join(([] if size.factor == 1 and over else [str(size.factor)]) + over)
+        return text + "".join(f"/{name}" for name in under)
+
+    def size(self, node: ast.AST, depth: int = 12) -> Size | None:
+        """The length that an expression gives."""
+        if not depth:
+            return None
+        if isinstance(node, ast.Constant):
+            return (
+                Size(Fraction(node.value), frozenset())
+                if isinstance(node.value, int) and node.value > 0
+                else None
+            )
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.FloorDiv, ast.Div)):
+            left, right = self.size(node.left, depth - 1), self.size(node.right, depth - 1)
+            if left is None or right is None:
+                return None
+            return times(left, right, 1 if isinstance(node.op, ast.Mult) else -1)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "int"
+            and len(node.args) == 1
+        ):
+            return self.size(node.args[0], depth - 1)
+        axis = self._axis(node)
+        if axis is not None:
+            return axis
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            given = self.known.given(node)
+            if given is None:
+                return _named(self.program, node)
+            whole = given.place is None and not given.changed
+            if whole and isinstance(
+                given.value, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)
+            ):
+                return self.size(given.value, depth - 1)
+            of = _shape_of(given.value) if given.value is not None else None
+            if of is not None and given.place is not None:
+                return self._axis_of(of, given.place)
+        return None
+
+    def _axis(self, node: ast.AST) -> Size | None:
+        """`x.size(0)` or `x.shape[0]`."""
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "size"
+            and len(node.args) == 1
+        ):
+            number, of = self.known.number(node.args[0]), node.func.value
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "shape"
+        ):
+            number, of = self.known.number(node.slice), node.value.value
+        else:
+            return None
+        return self._axis_of(of, int(number)) if number is not None and number == int(number) else None
+
+    def _axis_of(self, of: ast.AST, axis: int) -> Size | None:
+        shape = self.of(of) if isinstance(of, ast.Name) and self.known.given(of) is not None else None
+        if shape is not None and -len(shape) <= axis < len(shape):
+            return shape[axis]
+        name = self._identity(of)
+        if name is None:
+            return None
+        node = next(
+            (
+                one
+                for one in self._unpacked.get((self.program.scope(of), getattr(of, "id", "")), [])
+                if self._same(one, of)
+            ),
+            None,
+        )
+        if axis < 0 and node is not None and isinstance(node.targets[0], ast.Tuple):
+            axis += len(node.targets[0].elts)
+        self._names.setdefault(f"{name}.{axis}", f"{getattr(of, 'id', '')}.size({axis})")
+        return Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)}))
+
+    def _identity(self, of: ast.AST) -> str | None:
+        if not isinstance(of, ast.Name):
+            return None
+        given = self.known.given(of)
+        if given is None and self.known.all(self.program.scope(of), of.id):
+            first = min(getattr(one.at, "lineno", 0) for one in self.known.all(self.program.scope(of), of.id))
+            if first <= of.lineno:
+                return None
+        line = getattr(given.at, "lineno", 0) if given is not None else "in"
+        return f"{of.id}@{line}@{id(self.program.scope(of))}"
+
+    def _same(self, node: ast.Assign, of: ast.AST) -> bool:
+        source = _shape_of(node.value)
+        return source is not None and self._identity(source) == self._identity(of)
+
+    def _of(self, node: ast.AST, depth: int) -> Shape | None:
+        if isinstance(node, ast.Name):
+            given = self.known.given(node)
+            found = self._given(given, depth) if given is not None else None
+            return found if found is not None else self._declared(node)
+        if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.MatMult):
+                return self._product(node.left, node.right, depth)
+            left, right = self.of(node.left, depth), self.of(node.right, depth)
+            return left if left == right or (left is not None and self.size(node.right) is not None) else None
+        return self._of_call(node, depth) if isinstance(node, ast.Call) else None
+
+    def _given(self, given: Given, depth: int) -> Shape | None:
+        if (
+            isinstance(given.at, ast.comprehension)
+            and isinstance(given.at.iter, ast.Tuple)
+            and given.at.iter.elts
+        ):
+            return self.of(given.at.iter.elts[0], depth)
+        value = given.value
+        if value is None or given.changed:
+            return None
+        if given.place is None:
+            return self.of(value, depth)
+        if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
+            return self.of(value.elt, depth)
+        if (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and value.func.attr in ("split", "chunk")
+            and value.args
+        ):
+            shape, axis = (
+                self.of(value.func.value, depth),
+                self.known.number(keyword(value, "dim", 1) or ast.Constant(0)),
+            )
+            part = self.size(value.args[0])
+            if shape is None or axis is None or part is None or not -len(shape) <= axis < len(shape):
+                return None
+            place = int(axis) % len(shape)
+            size = part if value.func.attr == "split" else times(shape[place], part, -1)
+            return (*shape[:place], size, *shape[place + 1 :])
+        return None
+
+    def _declared(self, node: ast.Name) -> Shape | None:
+        """The shape that `B, T, C = x.shape` gives names to."""
+        for one in self._unpacked.get((self.program.scope(node), node.id), []):
+            if self._same(one, node) and isinstance(one.targets[0], ast.Tuple):
+                if any(isinstance(part, ast.Starred) for part in one.targets[0].elts):
+                    return None
+                name = self._identity(node)
+                for axis, part in enumerate(one.targets[0].elts):
+                    hidden = isinstance(part, ast.Name) and part.id.startswith("_")
+                    self._names[f"{name}.{axis}"] = (
+                        f"{node.id}.size({axis})" if hidden else self.program.text(part)
+                    )
+                return tuple(
+                    Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)}))
+                    for axis in range(len(one.targets[0].elts))
+                )
+        return None
+
+    def _product(self, left: ast.AST, right: ast.AST, depth: int) -> Shape | None:
+        one, other = self.of(left, depth), self.of(right, depth)
+        return (
+            (*one[:-1], other[-1])
+            if one is not None and other is not None and len(one) == len(other) > 1
+            else None
+        )
+
+    def _of_call(self, call: ast.Call, depth: int) -> Shape | None:
+        name = self.program.dotted(call.func) or ""
+        last = name.rpartition(".")[2]
+        if name.endswith("functional.scaled_dot_product_attention") and call.args:
+            return self.of(call.args[0], depth)
+        if name in ("torch.matmul", "torch.bmm") and len(call.args) == 2:
+            return self._product(call.args[0], call.args[1], depth)
+        if (
+            name in (f"torch.{last}", f"torch.nn.functional.{last}")
+            and last in (*_SAME, "dropout")
+            and call.args
+        ):
+            return self.of(call.args[0], depth)
+        made = self.known.value(call.func)
+        if isinstance(made, ast.Call) and made is not call and len(call.args) == 1:
+            module = (self.program.dotted(made.func) or "").removeprefix("torch.nn.")
+            shape = self.of(call.args[0], depth)
+            if module == "Linear" and shape is not None:
+                return self._linear(made, shape)
+            return shape if module.startswith(_SAME_MODULES) else None
+        if isinstance(call.func, ast.Attribute) and not name:
+            return self._of_method(call, call.func, depth)
+        return None
+
+    def _linear(self, made: ast.Call, shape: Shape) -> Shape | None:
+        """Through nn.Linear; what goes in has the length that the layer was made with, whatever its name."""
+        out, into = keyword(made, "out_features", 1), keyword(made, "in_features", 0)
+        if out is None or into is None:
+            return None
+        if self.program.text(out) == self.program.text(into):
+            return shape
+        given, size = self.size(into), self.size(out)
+        if given is None or size is None:
+            return None
+        return (*shape[:-1], times(times(shape[-1], given, -1), size))
+
+    def _of_method(self, call: ast.Call, func: ast.Attribute, depth: int) -> Shape | None:
+        shape = self.of(func.value, depth)
+        if shape is None:
+            return None
+        numbers = [self.known.number(one) for one in call.args]
+        axes = [
+            int(one) % len(shape) for one in numbers if one is not None and -len(shape) <= one < len(shape)
+        ]
+        if func.attr in _SAME:
+            return shape
+        if func.attr in ("matmul", "bmm") and len(call.args) == 1:
+            return self._product(func.value, call.args[0], depth)
+        if func.attr == "transpose" and len(axes) == len(numbers) == 2:
+            swapped = list(shape)
+            swapped[axes[0]], swapped[axes[1]] = shape[axes[1]], shape[axes[0]]
+            return tuple(swapped)
+        if func.attr == "permute" and len(axes) == len(numbers) == len(shape):
+            return tuple(shape[axis] for axis in axes)
+        if func.attr in ("view", "reshape"):
+            given = (
+                call.args[0].elts
+                if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List))
+                else call.args
+            )
+            return self._viewed(shape, given)
+        return None
+
+    def _viewed(self, shape: Shape, given: list[ast.expr]) -> Shape | None:
+        rest: int | None = None
+        sizes: list[Size] = []
+        for place, one in enumerate(given):
+            if self.known.number(one) == -1:
+                if rest is not None:
+                    return None
+                rest = place
+                sizes.append(ONE)
+                continue
+            size = self.size(one)
+            if size is None:
+                return None
+            sizes.append(size)
+        if rest is not None:
+            left = times(_product(shape), _product(tuple(sizes)), -1)
+            if left.factor.denominator != 1 or any(number < 0 for _, number in left.powers):
+                return None
+            sizes[rest] = left
+        return tuple(sizes)
+
+
+def _product(sizes: Shape) -> Size:
+    whole = ONE
+    for size in sizes:
+        whole = times(whole, size)
+    return whole
+
+
+def _shape_of(node: ast.AST | None) -> ast.AST | None:
+    """x of `x.shape` or `x.size()`."""
+    if isinstance(node, ast.Attribute) and node.attr == "shape":
+        return node.value
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "size"
+        and not node.args
+    ):
+        return node.func.value
+    return None
+
+
+def _named(program: Program, node: ast.Name | ast.Attribute) -> Size | None:
+    """A parameter or a setting: a size of its own name."""
+    text = program.text(node)
+    return Size(Fraction(1), frozenset({(text.removeprefix("self."), 1)})) if "(" not in text else None

@@ -1,0 +1,51 @@
+"""Which softmax a value comes out of, and which call made a module. Pure."""
+
+from __future__ import annotations
+
+import ast
+
+from probe.diagnose.code.origins import Trace, keyword
+from probe.diagnose.code.program import Program
+
+_SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
+_PASSES = frozenset({"to", "float", "half", "type_as", "contiguous", "type", "bfloat16"})
+
+
+def made_by_call(known: Trace, call: ast.Call) -> ast.Call | None:
+    """The call that made the module which a call runs."""
+    found = known.value(call.func)
+    return found if isinstance(found, ast.Call) and found is not call else None
+
+
+def made_name(program: Program, known: Trace, call: ast.Call) -> str:
+    """The class of the module that a call runs; empty where it is not known."""
+    made = made_by_call(known, call)
+    return (program.dotted(made.func) or "") if made is not None else ""
+
+
+def softmax_of(
+    program: Program, known: Trace, node: ast.AST
+) -> tuple[ast.Call, ast.AST, ast.AST | None] | None:
+    """The softmax that a value comes out of (through dropout and casts), its argument and its axis."""
+    for _ in range(8):
+        node = known.value(node)
+        if not isinstance(node, ast.Call):
+            return None
+        name = program.dotted(node.func) or ""
+        if name in _SOFTMAX and node.args:
+            return node, node.args[0], keyword(node, "dim", 1)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "softmax" and not name:
+            return node, node.func.value, keyword(node, "dim", 0)
+        made = made_by_call(known, node)
+        of = (program.dotted(made.func) or "") if made is not None else ""
+        if made is not None and of == "torch.nn.Softmax" and node.args:
+            return node, node.args[0], keyword(made, "dim", 0)
+        if name.endswith("functional.dropout") or of == "torch.nn.Dropout":
+            if not node.args:
+                return None
+            node = node.args[0]
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in _PASSES:
+            node = node.func.value
+        else:
+            return None
+    return None

@@ -1,0 +1,1 @@
+"""Rules of episodes and of ranks."""
