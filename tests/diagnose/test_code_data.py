@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tomllib
 
-from probe.diagnose.code.data_rules import RULES
+from probe.diagnose.code.data.sample_rules import RULES
 from probe.diagnose.code.program import Program
 
 CASES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())

@@ -41,7 +41,7 @@ def test_look_alikes_are_passed_over(rule: str, text: str) -> None:
 
 
 def test_each_rule_of_the_loop_has_cases() -> None:
-    from probe.diagnose.code.loop_rules import RULES
+    from probe.diagnose.code.loop.call_order_rules import RULES
 
     assert {rule.name for rule in RULES} == set(CASES)
     assert all(len(case["wrong"]) >= 2 and len(case["right"]) >= 2 for case in CASES.values())

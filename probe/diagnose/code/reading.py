@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from probe.base.redaction import redact
-from probe.diagnose.code.data_rules import RULES as DATA
+from probe.diagnose.code.data.sample_rules import RULES as DATA
 from probe.diagnose.code.effect_rules import RULES as EFFECT
-from probe.diagnose.code.loop_rules import RULES as LOOP
+from probe.diagnose.code.loop.call_order_rules import RULES as LOOP
 from probe.diagnose.code.model_rules import RULES as MODEL
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout_rules import RULES as ROLLOUT

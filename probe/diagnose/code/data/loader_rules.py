@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data_flow import (
+from probe.diagnose.code.data.data_flow import (
     LOADER,
     Binding,
     Known,

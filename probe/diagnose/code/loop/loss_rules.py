@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.objects import Key, Objects, objects_of, short
+from probe.diagnose.code.loop.objects import Key, Objects, objects_of, short
 from probe.diagnose.code.program import Function, Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.loss_rules import is_loss
-from probe.diagnose.code.objects import Key, Objects, calls_in, first_module, goes_over, objects_of, short
+from probe.diagnose.code.loop.loss_rules import is_loss
+from probe.diagnose.code.loop.objects import Key, Objects, calls_in, first_module, goes_over, objects_of, short
 from probe.diagnose.code.program import Program, own_nodes
 from probe.diagnose.code.rule import Remark, Rule
 
@@ -36,7 +36,7 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for node in program.everywhere(ast.Assign):
         assert isinstance(node, ast.Assign)
-        pairs: list[tuple[ast.AST, ast.AST]] = []
+        pairs: list[tuple[ast.expr, ast.expr]] = []
         for target in node.targets:
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts):
                 pairs += zip(target.elts, node.value.elts, strict=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data_flow import Known, argument, is_true, known, nodes_of, short
+from probe.diagnose.code.data.data_flow import Known, argument, is_true, known, nodes_of, short
 from probe.diagnose.code.program import Function, Program
 from probe.diagnose.code.rule import Remark, Rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.objects import (
+from probe.diagnose.code.loop.objects import (
     Objects,
     argument,
     constant,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from probe.diagnose.code.data_flow import (
+from probe.diagnose.code.data.data_flow import (
     LOADER,
     Known,
     argument,
@@ -18,8 +18,8 @@ from probe.diagnose.code.data_flow import (
     scopes,
     short,
 )
-from probe.diagnose.code.evaluation_rules import RULES as EVALUATION
-from probe.diagnose.code.loader_rules import RULES as LOADER_RULES
+from probe.diagnose.code.data.evaluation_rules import RULES as EVALUATION
+from probe.diagnose.code.data.loader_rules import RULES as LOADER_RULES
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
 

@@ -9,13 +9,13 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from probe.diagnose.code.loss_rules import RULES as LOSSES
-from probe.diagnose.code.objects import Event, Key, Objects, objects_of, short
+from probe.diagnose.code.loop.loss_rules import RULES as LOSSES
+from probe.diagnose.code.loop.objects import Event, Key, Objects, objects_of, short
+from probe.diagnose.code.loop.schedule_rules import RULES as SCHEDULES
+from probe.diagnose.code.loop.setting_rules import RULES as SETTINGS
+from probe.diagnose.code.loop.state_rules import RULES as STATES
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
-from probe.diagnose.code.schedule_rules import RULES as SCHEDULES
-from probe.diagnose.code.setting_rules import RULES as SETTINGS
-from probe.diagnose.code.state_rules import RULES as STATES
 
 _LOOPS = (ast.For, ast.While)
 

@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Iterator
 
-from probe.diagnose.code.objects import (
+from probe.diagnose.code.loop.objects import (
     Key,
     Objects,
     argument,
@@ -414,7 +414,7 @@ def _step_given_a_score(program: Program) -> Iterator[Remark]:
 
 def _is_score(program: Program, objects: Objects, node: ast.AST) -> bool:
     """Whether a value is a loss or made of one."""
-    from probe.diagnose.code.loss_rules import is_loss
+    from probe.diagnose.code.loop.loss_rules import is_loss
 
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "detach"):
         node = node.func.value

@@ -1,0 +1,1 @@
+"""Rules of the training loop: order of calls, losses, schedules, settings and states."""
