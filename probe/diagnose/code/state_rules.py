@@ -37,11 +37,11 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign):
         assert isinstance(node, ast.Assign)
         pairs: list[tuple[ast.AST, ast.AST]] = []
-        for target in node.targets:
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts):
-                pairs += zip(target.elts, node.value.elts, strict=False)
+        for aim in node.targets:
+            if isinstance(aim, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(aim.elts) == len(node.value.elts):
+                pairs += zip(aim.elts, node.value.elts, strict=False)
             else:
-                pairs.append((target, node.value))
+                pairs.append((aim, node.value))
         for target, value in pairs:
             state = _state_of(program, value)
             key = objects.key(target)
