@@ -329,7 +329,7 @@ def _never_stepped(program: Program) -> Iterator[Remark]:
 
 def _own_reads(objects: Objects, key: Key) -> int:
     of = key[0]
-    return sum(isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self" and f"self.{one.attr}" == key[1] for one in ast.walk(of))
+    return sum(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and isinstance(one.value, ast.Name) and one.value.id == "self" and f"self.{one.attr}" == key[1] for one in ast.walk(of))
 
 
 def _has_bases(key: Key) -> bool:
