@@ -40,6 +40,8 @@ LATE_S = 120.0
 """A process that started no longer ago gets facts even if it has ended."""
 MODEL_S = 60.0
 """How long to wait for the process to record its model, which the device's peak rate depends on."""
+TOGETHER_NS = 10_000_000_000
+"""Ranks of a run that began within this time run the same source."""
 MOST_PACKAGES = 2000
 LONGEST_COMMAND = 4000
 _LARGEST_SCRIPT_BYTES = 4 << 20
@@ -57,6 +59,10 @@ class FactsGatherer:
         self.devices = Devices()
         self._have: dict[Path, set[str]] = {}
         self._sizes: dict[Path, int] = {}
+        self._program: tuple[object, ...] = ()
+        self._began_ns = 0
+        self._code: list[Row] = []
+        """Rows of python.code of the program that was read last."""
         self._stopping = threading.Event()
         self.thread = Supervised("probe-facts", self._run, self._stopping)
         self._gpu_s = 0.0
@@ -109,13 +115,26 @@ class FactsGatherer:
             self._sizes[recorded.folder] = size
             paths, facts = _own_facts(own)
             if CODE not in have and (late or paths is not None):
-                self._keep(recorded, CODE, source_rows(recorded, paths or ()), have, "python.code")
+                self._keep(recorded, CODE, self._source_rows(recorded, paths or ()), have, "python.code")
             if PACKAGES not in have:
                 if paths is not None and not late and ("model", "dtype") not in facts:
                     del self._sizes[recorded.folder]  # it will record its model soon
                 elif paths is not None:
                     rows = [*package_rows(paths, recorded), *peak_rows(recorded, facts)]
                     self._keep(recorded, PACKAGES, rows, have)
+
+    def _source_rows(self, recorded: Recorded, paths: Sequence[str]) -> list[Row]:
+        """Rows of python.code; none where no script runs. Ranks of a run that began together share them: to
+        read a program takes up to seconds of processor time."""
+        meta = recorded.meta
+        script = script_of(meta.argv, meta.cwd)
+        if script is None:
+            return []
+        began, program = began_ns(meta), (meta.run, script, meta.cwd, tuple(paths))
+        if self._program != program or abs(began - self._began_ns) > TOGETHER_NS:
+            self._program, self._began_ns = program, began
+            self._code = code_rows(script, began, meta.cwd, paths)
+        return self._code
 
     def _keep(
         self, recorded: Recorded, part: str, rows: list[Row], have: set[str], table: str = "probe.facts",
@@ -232,13 +251,6 @@ def package_rows(paths: Sequence[str], recorded: Recorded) -> list[Row]:
                     found.setdefault(name.lower().replace("_", "-"), version.partition("-py")[0])
     found.pop("torch", None)  # the process has recorded it
     return [fact("package", name, version) for name, version in sorted(found.items())[:MOST_PACKAGES]]
-
-
-def source_rows(recorded: Recorded, paths: Sequence[str]) -> list[Row]:
-    """Rows of python.code; none where no script runs."""
-    meta = recorded.meta
-    script = script_of(meta.argv, meta.cwd)
-    return [] if script is None else code_rows(script, began_ns(meta), meta.cwd, paths)
 
 
 def peak_rows(recorded: Recorded, facts: Facts) -> list[Row]:

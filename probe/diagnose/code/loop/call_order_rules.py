@@ -1,6 +1,6 @@
 """The training loop: the order and the level of backward, clip, step and zero_grad. Pure.
 
-Losses, schedules, settings, and states have files of their own; `RULES` holds those of all five.
+Losses, schedules, settings, and states have files of their own; `RULES` holds those of all.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 
+from probe.diagnose.code.loop.best_rules import RULES as BEST
 from probe.diagnose.code.loop.loss_rules import RULES as LOSSES
 from probe.diagnose.code.loop.objects import Event, Key, Objects, objects_of, short
 from probe.diagnose.code.loop.schedule_rules import RULES as SCHEDULES
@@ -329,7 +330,7 @@ def _never_stepped(program: Program) -> Iterator[Remark]:
 
 def _own_reads(objects: Objects, key: Key) -> int:
     of = key[0]
-    return sum(isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self" and f"self.{one.attr}" == key[1] for one in ast.walk(of))
+    return sum(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and isinstance(one.value, ast.Name) and one.value.id == "self" and f"self.{one.attr}" == key[1] for one in ast.walk(of))
 
 
 def _has_bases(key: Key) -> bool:
@@ -354,5 +355,5 @@ RULES: tuple[Rule, ...] = (
     Rule("cleared-in-micro-steps", "loop", _ORDER, "clear the gradients only after a step", _cleared_in_micro_steps),
     Rule("gradients-not-cleared", "loop", _ORDER, "call zero_grad before each backward of a new step", _never_cleared),
     Rule("never-stepped", "loop", "it has no effect on the training", "call its step, or delete it", _never_stepped),
-    *LOSSES, *SCHEDULES, *SETTINGS, *STATES,
+    *LOSSES, *SCHEDULES, *SETTINGS, *BEST, *STATES,
 )

@@ -78,7 +78,7 @@ class Objects:
             local = self.program.local_function(node)
             if local is not None:
                 self._sites.setdefault(local, []).append(node)
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             self.attributes[node.attr] = self.attributes.get(node.attr, 0) + 1
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
             key = self.key(node)

@@ -217,7 +217,7 @@ def _set_in_vain(program: Program) -> Iterator[Remark]:
         name, said = target.attr, short(program, target)
         kind = program.kind(target.value)
         family = None if kind is None else kind.family
-        reads = objects.attributes.get(name, 0) - _writes(program, name)
+        reads = objects.attributes.get(name, 0)
         if name in _MISSPELT and not reads and (family != "tensor" or "True" in program.text(node.value)) and (
             family is not None or _over_parameters(program, target.value) or "True" in program.text(node.value)
         ):
@@ -253,10 +253,6 @@ def _group_key(program: Program, objects: Objects, node: ast.Assign, target: ast
         quoted = sum(isinstance(one, ast.Constant) and one.value == word for one in program.everywhere(ast.Constant))
         if quoted == sum(1 for one in program.everywhere(ast.Assign) if isinstance(one, ast.Assign) and any(isinstance(inner, ast.Constant) and inner.value == word for target in one.targets for inner in ast.walk(target))):
             yield Remark(node, f"{short(program, target)} is set, and {kind.name.rpartition('.')[2]} reads no setting of that name")
-
-
-def _writes(program: Program, name: str) -> int:
-    return sum(isinstance(one, ast.Attribute) and one.attr == name and isinstance(one.ctx, ast.Store) for one in program.everywhere(ast.Attribute))
 
 
 def _over_parameters(program: Program, node: ast.AST) -> bool:

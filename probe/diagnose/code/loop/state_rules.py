@@ -5,9 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.loss_rules import is_loss
-from probe.diagnose.code.loop.objects import Key, Objects, calls_in, first_module, goes_over, objects_of, short
-from probe.diagnose.code.program import Program, own_nodes
+from probe.diagnose.code.loop.best_rules import comparison_above
+from probe.diagnose.code.loop.objects import (
+    Key,
+    Objects,
+    calls_in,
+    first_module,
+    goes_over,
+    objects_of,
+    short,
+)
+from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
 
 
@@ -36,18 +44,18 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for node in program.everywhere(ast.Assign):
         assert isinstance(node, ast.Assign)
-        pairs: list[tuple[ast.expr, ast.expr]] = []
-        for target in node.targets:
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts):
-                pairs += zip(target.elts, node.value.elts, strict=False)
+        pairs: list[tuple[ast.AST, ast.AST]] = []
+        for aim in node.targets:
+            if isinstance(aim, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(aim.elts) == len(node.value.elts):
+                pairs += zip(aim.elts, node.value.elts, strict=False)
             else:
-                pairs.append((target, node.value))
+                pairs.append((aim, node.value))
         for target, value in pairs:
             state = _state_of(program, value)
             key = objects.key(target)
             if state is None or key is None or not _may_be_trained(program, state):
                 continue
-            test = _comparison_above(program, node)
+            test = comparison_above(program, node)
             if test is None or not _used_after(program, objects, key, node):
                 continue
             yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
@@ -56,18 +64,6 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
 def _may_be_trained(program: Program, state: ast.Call) -> bool:
     owner = state.func.value if isinstance(state.func, ast.Attribute) else None
     return program.family(owner) in (None, "module")
-
-
-def _comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
-    """The comparison of an `if` that decides whether a statement runs, where it asks which of two is larger."""
-    for around in program.parents(node):
-        if isinstance(around, ast.If):
-            for one in ast.walk(around.test):
-                if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
-                    return one
-        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return None
-    return None
 
 
 def _used_after(program: Program, objects: Objects, key: Key, node: ast.stmt) -> bool:
@@ -102,173 +98,6 @@ def _alias(program: Program) -> Iterator[Remark]:
             values = objects.values.get(one, [])
             if len(values) == 1 and values[0] is not None and objects.key(values[0]) == two and len(objects.values.get(two, [])) == 1:
                 yield Remark(values[0], f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
-
-
-def _bounds(node: ast.AST | None) -> float | None:
-    """The infinity that an expression is."""
-    text = ast.unparse(node) if node is not None else ""
-    for sign, prefix in ((1.0, ""), (-1.0, "-")):
-        if text in (f"{prefix}float('inf')", f"{prefix}math.inf", f"{prefix}np.inf", f"{prefix}numpy.inf", f"{prefix}torch.inf", f"{prefix}np.Inf"):
-            return sign * float("inf")
-    return float("-inf") if text == "float('-inf')" else None
-
-
-def _never_better(program: Program) -> Iterator[Remark]:
-    """A best score whose first value no score can beat, or which is never set to a better one."""
-    objects = objects_of(program)
-    for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
-        test = node.test
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
-            continue
-        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
-            key = objects.key(best)
-            if key is None:
-                continue
-            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
-            values = objects.values.get(key, [])
-            first = values[0] if values else None
-            bound = _bounds(first)
-            set_here = [one for one in values[1:] if one is not None and any(inner is one for inner in ast.walk(node))]
-            if not isinstance(first, ast.AST) or any(_bounds(one) not in (None, bound) for one in values[1:] if isinstance(one, ast.AST)):
-                continue
-            said = short(program, test)
-            if bound is not None and (bound > 0) == rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)) and set_here and len(set_here) == len(values) - 1:
-                yield Remark(node, f"{said} is never true: {key[1]} starts as {short(program, first)}")
-            elif isinstance(first, ast.Constant) and first.value == 0 and not isinstance(first.value, bool) and not rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)):
-                if set_here and len(set_here) == len(values) - 1 and score_direction(program, objects, score) is not None and all(
-                    ast.dump(one) == ast.dump(score) for one in set_here
-                ):
-                    yield Remark(node, f"{said} is never true: {key[1]} starts as 0, and a loss or a share of right answers is never below it")
-            elif (bound is not None or (isinstance(first, ast.Constant) and first.value in (0, -1))) and len(values) == 1 and _saves(program, node) and (
-                not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and objects.key(score) is not None
-            ):
-                yield Remark(node, f"{key[1]} is never set again after {short(program, first)}: {said} compares with the first value for ever, and the last state is kept for the best")
-
-
-def _saves(program: Program, node: ast.If) -> bool:
-    """Whether a branch keeps a state."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Call) and (program.dotted(one.func) == "torch.save" or (isinstance(one.func, ast.Attribute) and one.func.attr in ("state_dict", "save_pretrained"))):
-            return True
-    return False
-
-
-def score_direction(program: Program, objects: Objects, node: ast.AST | None, depth: int = 10) -> str | None:
-    """`loss` where a number is a loss or a sum or mean of losses, `share` where it is one of right answers; None
-    where its computation does not tell."""
-    if node is None or depth == 0:
-        return None
-    if is_loss(program, node):
-        return "loss"
-    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
-        return "share" if any("argmax" in program.text(side) or "max(" in program.text(side) or _predicted(program, objects, side) for side in (node.left, node.comparators[0])) else None
-    if isinstance(node, ast.Call):
-        name = (program.dotted(node.func) or "").rpartition(".")[2]
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "sum", "mean", "float", "cpu", "detach", "double", "numpy"):
-            inner = node.args[0] if program.dotted(node.func) and node.args else node.func.value
-            return score_direction(program, objects, inner, depth - 1)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args and _predicted(program, objects, node.func.value):
-            return "share"
-        if name in ("accuracy_score", "f1_score", "roc_auc_score"):
-            return "share"
-        if isinstance(node.func, ast.Name) and node.func.id in ("float", "sum") and node.args:
-            return score_direction(program, objects, node.args[0], depth - 1)
-        local = program.local_function(node)
-        if local is not None:
-            found = {score_direction(program, objects, one.value, depth - 1) for one in own_nodes(local) if isinstance(one, ast.Return)}
-            return found.pop() if len(found) == 1 else None
-        return None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult)):
-        right = score_direction(program, objects, node.right, depth - 2) if depth > 2 else None
-        return score_direction(program, objects, node.left, depth - 1) if right is None else None
-    key = objects.key(node)
-    if key is None or not isinstance(node, ast.Name):
-        return None
-    values = [one for one in objects.values.get(key, []) if not (isinstance(one, ast.Constant) and one.value in (0, 0.0))]
-    found = {_direction_of_value(program, objects, key, one, depth) for one in values}
-    found.discard("self")
-    if found == {None}:
-        return _unpacked(program, objects, key, depth)
-    return found.pop() if len(found) == 1 else None
-
-
-def _direction_of_value(program: Program, objects: Objects, key: Key, value: ast.AST | None, depth: int) -> str | None:
-    if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name) and objects.key(value.left) == key:
-        return "self" if isinstance(value.op, ast.Div) else score_direction(program, objects, value.right, depth - 1)
-    parent = program.parent.get(value) if value is not None else None
-    if isinstance(parent, ast.AugAssign) and not isinstance(parent.op, ast.Add):
-        return "self" if isinstance(parent.op, (ast.Div, ast.Mult)) else None
-    return score_direction(program, objects, value, depth - 1)
-
-
-def _unpacked(program: Program, objects: Objects, key: Key, depth: int) -> str | None:
-    """The direction of a variable that takes one place of what a function of the program returns."""
-    found: set[str | None] = set()
-    for node in ast.walk(key[0]):
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple) or not isinstance(node.value, ast.Call):
-            continue
-        names = [one.id if isinstance(one, ast.Name) else "" for one in node.targets[0].elts]
-        local = program.local_function(node.value)
-        if key[1] not in names or local is None or program.scope(node) is not key[0]:
-            continue
-        place = names.index(key[1])
-        for one in own_nodes(local):
-            if isinstance(one, ast.Return):
-                parts = one.value.elts if isinstance(one.value, ast.Tuple) else []
-                found.add(score_direction(program, objects, parts[place], depth - 1) if place < len(parts) else None)
-    return found.pop() if len(found) == 1 and len([one for one in objects.values.get(key, []) if one is not None]) == 0 else None
-
-
-def _predicted(program: Program, objects: Objects, node: ast.AST) -> bool:
-    """Whether a value is the place of a largest output."""
-    if "argmax" in program.text(node):
-        return True
-    if not isinstance(node, ast.Name):
-        return False
-    key = objects.key(node)
-    if any(value is not None and "argmax" in program.text(value) for value in objects.values.get(key, [])) if key is not None else False:
-        return True
-    for assign in ast.walk(program.scope(node)):
-        if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Tuple) and isinstance(assign.value, ast.Call):
-            second = assign.targets[0].elts[-1]
-            if isinstance(second, ast.Name) and second.id == node.id and (program.text(assign.value.func).endswith(".max") or program.text(assign.value.func).endswith("topk")):
-                return True
-    return False
-
-
-def _wrong_way_round(program: Program) -> Iterator[Remark]:
-    """The worst state kept for the best, or a rate cut because a score improves."""
-    objects = objects_of(program)
-    for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
-        test = node.test
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) or not _saves(program, node):
-            continue
-        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
-            sets = any(
-                isinstance(one, ast.Assign) and objects.key(one.targets[0]) == objects.key(best) and objects.key(best) is not None
-                and ast.dump(one.value) == ast.dump(score) for one in node.body
-            )
-            if not sets:
-                continue
-            direction = score_direction(program, objects, score)
-            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
-            if (direction == "loss" and rising) or (direction == "share" and not rising):
-                what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
-                yield Remark(node, f"{short(program, score)} is {what}: {short(program, test)} keeps the worst state")
-    for call in program.calls():
-        func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr != "step" or len(call.args) != 1:
-            continue
-        made = objects.made(objects.origin(objects.key(func.value)))
-        if made is None or program.dotted(made.func) != "torch.optim.lr_scheduler.ReduceLROnPlateau":
-            continue
-        mode = next((word.value for word in made.keywords if word.arg == "mode"), made.args[1] if len(made.args) > 1 else ast.Constant("min"))
-        direction = score_direction(program, objects, call.args[0])
-        if isinstance(mode, ast.Constant) and (direction, mode.value) in (("loss", "max"), ("share", "min")):
-            better = "falls" if direction == "loss" else "rises"
-            yield Remark(call, f"{short(program, call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")
 
 
 def _state_not_loaded(program: Program) -> Iterator[Remark]:
@@ -487,8 +316,6 @@ _LOST = "what was kept, loaded or set has no effect"
 RULES: tuple[Rule, ...] = (
     Rule("kept-without-a-copy", "loop", "the state that is loaded at the end is the last one, not the best", "copy.deepcopy(model.state_dict())", _kept_without_a_copy),
     Rule("alias-for-a-copy", "loop", "both are one network: it is compared with itself", "copy.deepcopy(model)", _alias),
-    Rule("never-better", "loop", "the best state is not the one that is kept", "start from -inf for a score that rises, from inf for a loss, and set it when a better one comes", _never_better),
-    Rule("wrong-way-round", "loop", "better is taken for worse", "turn the comparison, or the mode, round", _wrong_way_round),
     Rule("state-not-loaded", "loop", "the weights stay what they were", "call load_state_dict", _state_not_loaded),
     Rule("replaced-after-the-optimizer", "loop", "the new parameters never change", "make the optimizer after the model is complete", _replaced),
     Rule("loaded-and-written-over", "loop", _LOST, "load after everything is made and initialised", _written_over),
