@@ -22,12 +22,16 @@ WITH looks AS (
     SELECT * FROM python.random_states WHERE reason = 'evaluation'
 ), counted AS (
     SELECT COUNT(*) AS looks, COUNT(*) FILTER (drawn) AS n, COUNT(*) FILTER (dropout) AS kept, MODE(place) FILTER (drawn) AS place, MIN(step) FILTER (drawn) AS step, MAX(step) AS last FROM looks
+), registered AS (
+    -- A dropout that the model holds is reached by eval(): something has set it back to train mode, as Monte Carlo dropout does.
+    SELECT COUNT(*) > 0 AS yes FROM python.modules WHERE p > 0
 )
-SELECT NULL AS unknown, looks, n, place, place AS subject, step, last, CASE WHEN kept >= $least THEN 'notice' ELSE 'info' END AS severity,
+SELECT NULL AS unknown, looks, n, place, place AS subject, step, last, CASE WHEN kept >= $least AND NOT registered.yes THEN 'notice' ELSE 'info' END AS severity,
     CASE WHEN kept >= $least THEN format('dropout stays on in evaluation: the model is in eval mode, but a {} inside it is in train mode', place)
         ELSE format('the model draws random numbers in evaluation, although it is in eval mode: between {}', place) END AS fact,
-    CASE WHEN kept >= $least THEN 'a dropout layer constructed inside forward is always in train mode: construct it in __init__, so that eval() reaches it'
+    CASE WHEN kept >= $least AND registered.yes THEN 'the model holds dropout layers, which eval() reaches: Monte Carlo dropout sets them back to train mode, and so does a train() on a part of the model'
+        WHEN kept >= $least THEN 'a dropout layer constructed inside forward is always in train mode: construct it in __init__, so that eval() reaches it'
         ELSE 'possible sources: F.dropout without training=self.training, or intended noise; nothing else is random in eval mode' END AS evidence
-FROM counted WHERE n >= $least
+FROM counted, registered WHERE n >= $least
 UNION ALL BY NAME
 SELECT format('{} evaluations in eval mode were sampled, {} are needed', looks, $least) AS unknown FROM counted WHERE looks < $least

@@ -91,7 +91,9 @@ WITH seen AS (
         format('step {} is batch {} of the first pass over {}, and training went on: a schedule counted in epochs is stepped once per batch', ended.step, place, loader) AS evidence,
         ended.step AS step, last, lr, highest, peak
     FROM rates, ended, epoch WHERE ended.step IS NOT NULL AND epoch.epoch = 0 AND last - ended.step >= GREATEST($least, $after * (ended.step - rates.step))
-        AND falls > 0 AND NOT EXISTS (SELECT 1 FROM probe.actions WHERE action = 'lr')
+        -- A fall to a fiftieth in one step is no schedule: a test of the range of rates is over, and the rate is set.
+        AND falls > 0 AND NOT EXISTS (SELECT 1 FROM seen WHERE seen.step = ended.step AND seen.lr < 0.02 * seen.before)
+        AND NOT EXISTS (SELECT 1 FROM probe.actions WHERE action = 'lr')
     UNION ALL BY NAME
     SELECT 'circles' AS subject, 'notice' AS severity, format('the learning rate swings up and down: {} rises again after {} steps of falling, since T_max is {:.0f}', class, t_max, t_max) AS fact,
         format('it turned upwards {} times in {} steps: a cosine rises again after T_max calls of scheduler.step(), which is called here for each batch', turns, n) AS evidence,

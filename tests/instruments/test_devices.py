@@ -189,6 +189,7 @@ def what_is_asked_of_a_job_works_on_a_device(
 MAY_NAME_THEM = {
     "probe/base/accelerator.py": "asks torch",
     "probe/job/snippets/guard/rules.py": "names of functions that snippets call: nothing is called there",
+    "probe/diagnose/code/effect_rules.py": "names of methods that a program calls: nothing is called there",
 }
 
 

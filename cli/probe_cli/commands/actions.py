@@ -29,7 +29,7 @@ _COLOURS = {"standing": "green", "failed": "red", "refused": "yellow", "cancelle
 
 
 def command(context: typer.Context, output_format: RowsFormat = None, output: OutputFile = None) -> None:
-    """List the actions and snippets run on a job, and how to undo them."""
+    """List actions and snippets, and how to undo them."""
     session: Session = context.obj
     rows = latest_with_evals(session)
     if output_format == "json" and output is None:

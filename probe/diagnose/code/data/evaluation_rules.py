@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import Known, argument, is_true, known, nodes_of, short
-from probe.diagnose.code.program import Function, Program
+from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
 
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -391,47 +391,6 @@ def _infinite(facts: Known, node: ast.expr | None) -> int:
     return -1 if (text.startswith("-") and _infinite(facts, getattr(node, "operand", None)) == 1) or text == "float('-inf')" else 0
 
 
-def _best(program: Program) -> Iterator[Remark]:
-    """A best score that is never updated, or that nothing can be better than."""
-    facts = known(program)
-    for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
-        test = node.test
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
-            continue
-        loops = program.loops(node)
-        for side, other, less in ((test.comparators[0], test.left, isinstance(test.ops[0], (ast.Lt, ast.LtE))), (test.left, test.comparators[0], isinstance(test.ops[0], (ast.Gt, ast.GtE)))):
-            key = facts.key(side)
-            if key is None or not loops:
-                continue
-            found = facts.bound.get(key, [])
-            starts = [one for one in found if one.how == "assign" and one.place is None and loops[-1] not in program.parents(one.node)]
-            if len(starts) != 1 or any(one.how == "parameter" for one in found):
-                continue
-            start = starts[0].value
-            updates = [one for one in found if one is not starts[0]]
-            sign = _infinite(facts, start)
-            if sign and (sign == 1) != less and all(any(one.node is inner for inner in ast.walk(node)) for one in updates):
-                yield Remark(test, f"{short(test)} is never true: {short(side)} starts at {'' if sign == 1 else 'minus '}infinity")
-            elif updates or not _keeps(node) or _attribute(program, key, side) or facts.number(other) is not None:
-                continue
-            elif (sign or (facts.number(start) is not None and not less)) and facts.key(other) is not None:
-                yield Remark(test, f"{short(side)} is never set to a new best: every {short(other)} is compared with {short(start) if start is not None else 'its first value'}")
-
-
-def _attribute(program: Program, key: tuple[ast.AST, str], side: ast.expr) -> bool:
-    """Whether a name is changed somewhere else: by a global statement, or through another object."""
-    return any(key[1] in getattr(one, "names", []) for one in program.everywhere(ast.Global, ast.Nonlocal)) or isinstance(side, ast.Attribute)
-
-
-def _keeps(node: ast.If) -> bool:
-    """Whether a branch keeps the weights."""
-    return any(
-        isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in ("save", "state_dict", "save_pretrained", "deepcopy")
-        for statement in node.body for one in ast.walk(statement)
-    )
-
-
 def _patience(program: Program) -> Iterator[Remark]:
     """A count of epochs without progress that progress does not set back."""
     facts = known(program)
@@ -457,34 +416,6 @@ def _patience(program: Program) -> Iterator[Remark]:
                 yield Remark(add, f"{short(add.target)} counts every epoch without progress and is never set back to 0: the run stops although it still improves now and then")
 
 
-def _kept_state(program: Program) -> Iterator[Remark]:
-    """A state that is kept to go back to it, and is the present one."""
-    facts = known(program)
-    loads = [
-        call for call in program.calls()
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict" and call.args
-    ]
-    for call in loads:
-        given = call.args[0]
-        key = facts.key(given)
-        for one in facts.bound.get(key, []) if key is not None else []:
-            value = one.value
-            if one.how != "assign" or one.place is not None or not isinstance(value, ast.Call) or value.args:
-                continue
-            func = value.func
-            if not isinstance(func, ast.Attribute) or func.attr != "state_dict" or not isinstance(call.func, ast.Attribute):
-                continue
-            same = ast.unparse(func.value) == ast.unparse(call.func.value)
-            if same and facts.is_model(func.value) and isinstance(one.node, ast.stmt) and any(
-                isinstance(around, ast.If) for around in program.parents(one.node)
-            ) and program.loops(one.node) and _function(program, one.node) is _function(program, call):
-                yield Remark(one.node, f"{short(given)} is no copy: {short(value)} refers to the weights themselves, which go on changing, so that {short(call)} in line {call.lineno} goes back to nothing")
-
-
-def _function(program: Program, node: ast.AST) -> Function | None:
-    return program.function_of(node)
-
-
 RULES: tuple[Rule, ...] = (
     Rule("threshold-of-another-kind", "data", "the metric counts predictions as wrong that the model has right", "compare logits with 0, or apply sigmoid first", _threshold),
     Rule("argmax-over-wrong-dimension", "data", "the accuracy compares other things than predictions with the labels", "take the argmax over the dimension of the classes; compare a single output with a threshold", _over_batch),
@@ -492,7 +423,5 @@ RULES: tuple[Rule, ...] = (
     Rule("average-by-wrong-count", "data", "what is reported, compared or stepped on is not the average that it is called", "divide the sum over samples by the samples that were seen, a sum of means by the batches", _averaged),
     Rule("sum-never-reset", "data", "what is reported grows from epoch to epoch whatever the model does", "set it to 0 at the start of each epoch", _never_reset),
     Rule("value-of-another-loop", "data", "the evaluation does not look at the data it goes over", "compute it from the batch of this loop", _stale),
-    Rule("best-never-better", "data", "the weights that are kept are not those of the best epoch", "start at the worst value, and set it whenever it is beaten", _best),
     Rule("patience-never-reset", "data", "training ends too early", "set the count to 0 where the score has improved", _patience),
-    Rule("best-state-not-copied", "data", "the weights of the best epoch are lost", "keep copy.deepcopy(model.state_dict())", _kept_state),
 )

@@ -82,8 +82,19 @@ class Objects:
             self.attributes[node.attr] = self.attributes.get(node.attr, 0) + 1
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
             key = self.key(node)
-            if key is not None and not isinstance(self.program.parent.get(node), ast.Attribute):
+            if key is not None and (
+                not isinstance(self.program.parent.get(node), ast.Attribute) or self._bound_step(node)
+            ):
                 self.escapes.setdefault(key, []).append(node)
+
+    def _bound_step(self, node: ast.AST) -> bool:
+        """Whether `x.step` is read as a value (`update = x.step`, `compile(x.step)`): it is called elsewhere.
+        As a statement of its own it lacks its brackets."""
+        around = self.program.parent.get(node)
+        if not isinstance(around, ast.Attribute) or around.attr != "step":
+            return False
+        user = self.program.parent.get(around)
+        return not isinstance(user, ast.Expr) and not (isinstance(user, ast.Call) and user.func is around)
 
     def key(self, node: ast.AST | None) -> Key | None:
         """The variable that an expression is; None for all but names and attributes of `self`."""
