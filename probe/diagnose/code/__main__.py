@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 MEMORY_BYTES, CPU_S = 1 << 30, 15
-"""The most that reading may take: 5,000 lines take 100 MB and a second. Beyond them this process ends."""
+"""The most that reading may take: 5,000 lines take 100 MB and four seconds. Beyond them this process ends."""
 
 
 def main() -> None:
