@@ -304,6 +304,7 @@ def test_the_command_ships_says_compacts_and_deletes(
     writer = record(job="gpt")
     writer.tell("write 50")
     until(lambda: writer.segments("python.steps"), "rows are sealed")
+    until(lambda: beside.rows(writer.pid, "SELECT * FROM probe.facts"), "the server's facts")
     store = FolderStore(tmp_path / "archive")
     assert run_probe(place, "archive", "no-such-run", store.url).returncode == 3
     living = run_probe(place, "archive", "gpt", store.url)

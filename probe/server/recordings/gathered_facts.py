@@ -140,7 +140,7 @@ class FactsGatherer:
         self, recorded: Recorded, part: str, rows: list[Row], have: set[str], table: str = "probe.facts",
     ) -> None:
         have.add(part)  # also when it cannot be written: the disk is full, or the recording was removed
-        if server_journal.note_rows(recorded.folder, table, rows):
+        if rows and server_journal.note_rows(recorded.folder, table, rows):
             server_journal.note(recorded.folder, {"event": EVENT, "part": part})
 
 
