@@ -117,10 +117,10 @@ def test_of_sharded_parameters_the_shard_is_told_and_no_global_norm(place: Place
     if way == "fsdp" and not hasattr(torch.cpu.Stream, "record_event"):
         pytest.skip("fully_shard of this torch needs a GPU: its streams of the CPU record no events")
     with running_ranks(
-        place, 2, "parallel", "--way", way, "--steps", "30", "--hold", PROBE_BUDGET="100%"
+        place, 2, "parallel", "--way", way, "--steps", "120", "--hold", PROBE_BUDGET="100%"
     ) as ranks:
         results = [job.result() for job in ranks.jobs]
-        assert all(one["steps"] == 30 for one in results)
+        assert all(one["steps"] == 120 for one in results)
         sql = (  # the first row of each parameter: a sample without time for all goes on at the next one
             "SELECT rank, param, sharded, numel, norm FROM python.gradients"
             " QUALIFY row_number() OVER (PARTITION BY rank, param ORDER BY step) = 1 ORDER BY rank, place"
