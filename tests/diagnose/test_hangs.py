@@ -224,8 +224,10 @@ def test_a_rank_that_waits_for_another_is_in_a_collective_and_the_other_is_not(
         assert (sleeps[1].state, sleeps[1].severity) == (states.BLOCKED, ALARM)
         assert "clock_nanosleep" in sleeps[1].what and "sleep_on_storage" in sleeps[1].what
         first, second = (recorded_of(place, job.pid) for job in ranks)
-        until(lambda: noted(first) and noted(second), "the server's verdicts on both")
-        [alarm, *_], [waits_too, *_] = noted(second), noted(first)
+        # A first look may come before both ranks are known to belong together.
+        until(lambda: any(row["state"] == states.MISSING_RANK for row in noted(second)), "rank 1's verdict")
+        until(lambda: any("the cause: rank 1" in row["what"] for row in noted(first)), "rank 0's verdict")
+        alarm, waits_too = noted(second)[-1], noted(first)[-1]
         assert (alarm["state"], alarm["severity"]) == (states.MISSING_RANK, ALARM)
         assert "sleep_on_storage" in alarm["what"] and alarm["next"].startswith("probe ")
         named = (waits_too["state"], waits_too["severity"])
