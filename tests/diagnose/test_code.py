@@ -58,8 +58,8 @@ def test_a_mistake_in_the_source_is_named_by_file_and_line_and_an_edited_file_ma
         files = read_files(place, job.pid)
         answer = judged(place, job.pid)
         assert subjects(answer) == {"train.py:12", "model.py:11"}
-        [unknown] = [one for one in answer["unknown"] if one["recipe"] == "code-loop"]
-        assert "later.py has changed since the process started" in str(unknown)
+        found = [one for one in answer["findings"] if one["recipe"] == "program-source"]
+        assert all("not read: later.py has changed since the process started" in one["why"] for one in found)
         assert sorted(files) == [
             ["later.py", "changed after the start"], ["model.py", "read"], ["train.py", "read"],
         ]
@@ -88,5 +88,5 @@ def judged(place: Place, pid: int) -> dict[str, Any]:
 
 
 def subjects(answer: dict[str, Any]) -> set[str]:
-    """Where code without effect was found."""
-    return {one["subject"] for one in answer["findings"] if one["recipe"] == "code-effect"}
+    """Where mistakes in the source were found."""
+    return {one["subject"] for one in answer["findings"] if one["recipe"] == "program-source"}

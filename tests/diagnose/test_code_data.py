@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 
-from probe.diagnose.code.data.sample_rules import RULES
 from probe.diagnose.code.program import Program
+from probe.diagnose.code.rules import RULES as ALL
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+RULES = [rule for rule in ALL if rule.area == "data"]
 CASES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 HEAD = """
 import copy, math, random

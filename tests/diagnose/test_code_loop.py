@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from probe.diagnose.code import reading
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.reading import remarks_of
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.rules import RULES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,7 +27,9 @@ def found(text: str) -> list[str]:
     """The rules of the loop that remark on a program: the common setup, and the case's own lines."""
     program = Program({"train.py": SETUP + text})
     assert not program.failed
-    return [row["rule"] for row in remarks_of(program) if row["area"] == "loop"]
+    rows = remarks_of(program)
+    assert all(row["state"] == "read" for row in rows), "a rule failed"
+    return [row["rule"] for row in rows if row["area"] == "loop"]
 
 
 @pytest.mark.parametrize(
@@ -40,8 +46,18 @@ def test_look_alikes_are_passed_over(rule: str, text: str) -> None:
     assert found(text) == []
 
 
-def test_each_rule_of_the_loop_has_cases() -> None:
-    from probe.diagnose.code.loop.call_order_rules import RULES
+def test_a_rule_that_fails_costs_its_own_remarks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(program: Program) -> Iterator[Remark]:
+        raise KeyError(program.sources[0].path)
 
-    assert {rule.name for rule in RULES} == set(CASES)
+    text = SETUP + next(case["wrong"][0] for case in CASES.values())
+    before = remarks_of(Program({"train.py": text}))
+    monkeypatch.setattr(reading, "RULES", (Rule("broken", "loop", "why", "remedy", fails), *RULES))
+    failed, *rest = remarks_of(Program({"train.py": text}))
+    assert rest == before != []
+    assert (failed["state"], failed["said"]) == ("not read", "the rule broken failed")
+
+
+def test_each_rule_of_the_loop_has_cases() -> None:
+    assert {rule.name for rule in RULES if rule.area == "loop"} == set(CASES)
     assert all(len(case["wrong"]) >= 2 and len(case["right"]) >= 2 for case in CASES.values())

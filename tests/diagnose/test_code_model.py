@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from probe.diagnose.code import model_rules, rollout_rules
 from probe.diagnose.code.program import Program
+from probe.diagnose.code.rules import RULES as ALL
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,7 +25,7 @@ from torch.distributions import Categorical, Normal
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
 """
-RULES = {rule.name: rule for rule in (*model_rules.RULES, *rollout_rules.RULES)}
+RULES = {rule.name: rule for rule in ALL if rule.area in ("model", "rollout")}
 CASES = tomllib.loads((Path(__file__).parent / "test_code_model.toml").read_text())
 
 

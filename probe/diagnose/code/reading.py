@@ -7,7 +7,6 @@ survive harms nothing. Nothing of the program is run or imported. Standard libra
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib.util
 import os
 import re
@@ -16,16 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from probe.base.isolation import Isolation
 from probe.base.redaction import redact
-from probe.diagnose.code.data.sample_rules import RULES as DATA
-from probe.diagnose.code.effect_rules import RULES as EFFECT
-from probe.diagnose.code.loop.call_order_rules import RULES as LOOP
-from probe.diagnose.code.model_rules import RULES as MODEL
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rollout_rules import RULES as ROLLOUT
-from probe.diagnose.code.rule import Rule
+from probe.diagnose.code.rules import RULES
 
-RULES: tuple[Rule, ...] = (*EFFECT, *LOOP, *DATA, *MODEL, *ROLLOUT)
 MOST_FILES, MOST_BYTES, MOST_REMARKS, LONGEST_SENTENCE = 200, 2 << 20, 50, 400
 READ, CHANGED, NOT_READ = "read", "changed after the start", "not read"
 _INSTALLED = re.compile(r"/(site-packages|dist-packages|lib(32|64)?/python3(\.\d+t?)?)(/|$)")
@@ -154,19 +148,25 @@ def rows_of(script: Path, started_ns: int, folder: Path, paths: Sequence[str]) -
 
 
 def remarks_of(program: Program) -> list[dict[str, Any]]:
-    """One row for each remark, in order of file and line."""
-    rows = []
-    for rule in RULES:
-        with contextlib.suppress(RecursionError):  # a file that is nested deeply
-            rows += [
-                _row(
-                    program.source_of[remark.node].path, state=READ, rule=rule.name, area=rule.area,
-                    line=getattr(remark.node, "lineno", None), said=remark.said, why=rule.why,
-                    remedy=rule.remedy, function=program.function_name(remark.node),
-                )
-                for remark in rule.find(program)
-            ]
-    return sorted(rows, key=lambda row: (row["file"], row["line"], row["rule"]))[:MOST_REMARKS]
+    """One row for each remark, in order of file and line. A rule that fails costs its own remarks
+    alone; a row of the script says so."""
+    rows: list[dict[str, Any]] = []
+    isolation = Isolation()
+    for rule in RULES if program.sources else ():
+        found = isolation.guard(rule.name, lambda rule: list(rule.find(program)))(rule)
+        if found is None:
+            script = program.sources[0].path
+            rows.append(_row(script, state=NOT_READ, said=f"the rule {rule.name} failed"))
+            continue
+        rows += [
+            _row(
+                program.source_of[remark.node].path, state=READ, rule=rule.name, area=rule.area,
+                line=getattr(remark.node, "lineno", None), said=remark.said, why=rule.why,
+                remedy=rule.remedy, function=program.function_name(remark.node),
+            )
+            for remark in found
+        ]
+    return sorted(rows, key=lambda row: (row["file"], row["line"] or 0, row["rule"] or ""))[:MOST_REMARKS]
 
 
 def _row(

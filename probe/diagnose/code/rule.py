@@ -8,15 +8,6 @@ from typing import NamedTuple
 
 from probe.diagnose.code.program import Program
 
-AREAS: dict[str, str] = {
-    "effect": "statements that have no effect",
-    "loop": "the training loop: loss, backward, optimizer, schedule",
-    "data": "data, loaders and evaluation",
-    "model": "the model: layers, masks, losses",
-    "rollout": "environments, episodes, and several ranks",
-}
-"""Areas of rules; each is one recipe."""
-
 
 class Remark(NamedTuple):
     """One place where a rule found a mistake: the node it stands at, and the sentence that says what is wrong

@@ -18,8 +18,6 @@ from probe.diagnose.code.data.data_flow import (
     scopes,
     short,
 )
-from probe.diagnose.code.data.evaluation_rules import RULES as EVALUATION
-from probe.diagnose.code.data.loader_rules import RULES as LOADER_RULES
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
 
@@ -479,5 +477,4 @@ RULES: tuple[Rule, ...] = (
     Rule("fitted-on-held-out", "data", "the held-out data are not on the scale that the model was trained on, or its score knows more than a new sample would give", "split first; fit on the training part; only transform the other", _fitted_again),
     Rule("trained-on-the-whole", "data", "the validation says nothing about new data", "give the loader the training part", _whole_and_part),
     Rule("held-out-rows-trained-on", "data", "the validation says nothing about new data", "cut the parts so that they share no row", _overlapping),
-    *LOADER_RULES, *EVALUATION,
 )

@@ -9,12 +9,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.best_rules import RULES as BEST
-from probe.diagnose.code.loop.loss_rules import RULES as LOSSES
 from probe.diagnose.code.loop.objects import Event, Key, Objects, objects_of, short
-from probe.diagnose.code.loop.schedule_rules import RULES as SCHEDULES
-from probe.diagnose.code.loop.setting_rules import RULES as SETTINGS
-from probe.diagnose.code.loop.state_rules import RULES as STATES
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
 
@@ -355,5 +350,4 @@ RULES: tuple[Rule, ...] = (
     Rule("cleared-in-micro-steps", "loop", _ORDER, "clear the gradients only after a step", _cleared_in_micro_steps),
     Rule("gradients-not-cleared", "loop", _ORDER, "call zero_grad before each backward of a new step", _never_cleared),
     Rule("never-stepped", "loop", "it has no effect on the training", "call its step, or delete it", _never_stepped),
-    *LOSSES, *SCHEDULES, *SETTINGS, *BEST, *STATES,
 )

@@ -1,0 +1,26 @@
+"""All rules about source code, in the order in which they are tried. Pure."""
+
+from __future__ import annotations
+
+from probe.diagnose.code import effect_rules
+from probe.diagnose.code.data import evaluation_rules, loader_rules, sample_rules
+from probe.diagnose.code.loop import (
+    best_rules,
+    call_order_rules,
+    loss_rules,
+    schedule_rules,
+    setting_rules,
+    state_rules,
+)
+from probe.diagnose.code.model import axes, layers, masks, ranges
+from probe.diagnose.code.rollout import one_rank, several_ranks, signs, steps, targets
+from probe.diagnose.code.rule import Rule
+
+RULES: tuple[Rule, ...] = (
+    *effect_rules.RULES,
+    *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES,
+    *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
+    *sample_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
+    *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,
+    *signs.RULES, *targets.RULES, *steps.RULES, *one_rank.RULES, *several_ranks.RULES,
+)

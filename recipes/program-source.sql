@@ -1,0 +1,32 @@
+-- title = "mistake in the program's source"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients", "data"]
+-- order = 560
+-- scope = "rank"
+-- needs = "the source of the program, in files that have not changed since it started"
+-- what = "{said} ({place})"
+-- why = [
+--   "{place} in {function}: {why}",
+--   "read in the source; that the line runs, or that the loss suffers from it, was not measured",
+--   "instead: {remedy}",
+--   "not read: {unread}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT area, file, line, function, rule, said, remedy FROM python.code WHERE rule IS NOT NULL ORDER BY file, line\"",
+-- ]
+-- false_positives = "code that does so on purpose (overfits one batch, shares layers, draws outputs at random, has ranks that differ, has no end of an episode), or makes up for it in code that is not read: a package, or code that is made while it runs"
+-- explains = ["plateau", "slow-decrease"]
+WITH files AS (
+    SELECT COUNT(*) FILTER (state = 'read') AS n, coalesce(
+            ANY_VALUE(parse_filename(file) || ' has changed since the process started') FILTER (state = 'changed after the start'),
+            ARG_MIN(parse_filename(file) || ': ' || said, t_ns) FILTER (state = 'not read')
+        ) AS unread
+    FROM python.code WHERE rule IS NULL
+), remarks AS (
+    SELECT parse_filename(file) || ':' || line AS place, coalesce(function, 'the script') AS function, said, why, remedy, file, line
+    FROM python.code WHERE rule IS NOT NULL ORDER BY file, line LIMIT 10
+)
+SELECT NULL AS unknown, place AS subject, place, function, said, why, remedy, unread FROM remarks, files
+UNION ALL BY NAME
+SELECT coalesce(unread, 'no source file of the program was read') AS unknown
+FROM files WHERE (n = 0 OR unread IS NOT NULL) AND NOT EXISTS (FROM remarks)
