@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from probe.diagnose.code import reading
+from probe.diagnose.code.all_rules import RULES
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.reading import remarks_of
 from probe.diagnose.code.rule import Remark, Rule
-from probe.diagnose.code.rules import RULES
 
 if sys.version_info >= (3, 11):
     import tomllib

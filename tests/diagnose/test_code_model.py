@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from probe.diagnose.code.all_rules import RULES as ALL
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rules import RULES as ALL
 
 if sys.version_info >= (3, 11):
     import tomllib
