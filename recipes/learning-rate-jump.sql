@@ -67,16 +67,19 @@ WITH looks AS (
 ), restarts AS (
     SELECT COUNT(*) > 0 AS designed FROM python.schedulers
     WHERE leads IS NOT FALSE AND scheduler IN ('CosineAnnealingWarmRestarts', 'CyclicLR')
+), after AS (
+    -- Whether an optimizer was looked at since: before that, the rate may be one of another optimizer, in a training that begins.
+    SELECT COUNT(o.step) = 0 OR MAX(o.step) >= ANY_VALUE(jump.step) AS looked FROM jump LEFT JOIN python.optimizers o ON true
 ), around AS (
     SELECT MEDIAN(s.loss) FILTER (s.step < jump.step) AS loss_before, MEDIAN(s.loss) FILTER (s.step >= jump.step) AS loss_after
     FROM jump JOIN python.steps s ON s.step BETWEEN jump.step - 50 AND jump.step + 50 WHERE isfinite(s.loss)
 )
 SELECT NULL AS unknown, step, lr, before, lr / before AS times, highest, known AS quiet, loss_before, loss_after,
-    CASE WHEN worse THEN before / lr END AS back, CASE WHEN worse THEN 'notice' ELSE 'info' END AS severity
+    CASE WHEN worse THEN before / lr END AS back, CASE WHEN worse AND after.looked THEN 'notice' ELSE 'info' END AS severity
 FROM (
     SELECT *, CASE WHEN designed AND lr <= 1.01 * highest THEN NOT COALESCE(isfinite(loss_after), false)
         ELSE COALESCE(loss_after > loss_before + 0.2 * ABS(loss_before), NOT COALESCE(isfinite(loss_after), false)) END AS worse
     FROM jump, around, restarts
-)
+), after
 UNION ALL BY NAME
 SELECT 'the learning rate of fewer than 30 steps is known' AS unknown FROM seen HAVING COUNT(*) < 30

@@ -113,6 +113,9 @@ WITH moving AS (
         SELECT loss FROM seen WHERE step > (SELECT step FROM spike) ORDER BY step DESC LIMIT 20)
 ), after AS (
     SELECT COUNT(*) AS steps FROM seen WHERE step > (SELECT step FROM spike)
+), after_it AS (
+    -- Whether an optimizer was looked at since: before that, a training of another optimizer may have begun.
+    SELECT COUNT(o.step) = 0 OR MAX(o.step) >= ANY_VALUE(spike.step) AS looked FROM spike LEFT JOIN python.optimizers o ON true
 ), blocks AS (
     SELECT MEDIAN(loss) AS level FROM seen WHERE step > (SELECT step FROM spike) GROUP BY step // 20
 ), judged AS (
@@ -129,9 +132,9 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
-    CASE WHEN moving.yes OR inputs.other OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
+    CASE WHEN moving.yes OR inputs.other OR NOT after_it.looked OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
         WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged, moving, inputs
+FROM judged, moving, inputs, after_it
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough

@@ -58,13 +58,16 @@ WITH lately AS (
         QUANTILE_CONT(x, 0.95) - QUANTILE_CONT(x, 0.05) AS swing, MEDIAN(loss) AS middle, ARG_MAX(lr, step) AS lr,
         MAX(lr) > 1.5 * MIN(lr) AS cyclic
     FROM level
+), rivals AS (
+    -- Of the newest steps; an optimizer that a later training replaced is none.
+    SELECT COUNT(DISTINCT (optimizer, parameters)) AS n FROM python.optimizers WHERE step > (SELECT MIN(step) FROM lately) + $window // 2
 ), details AS (
     SELECT (SELECT ARG_MAX(momentum, t_ns) FROM python.optimizers) AS momentum,
         (SELECT MEDIAN(update_ratio) FROM python.gradients
             WHERE numel >= 16 AND step > (SELECT MAX(step) FROM python.gradients) - 500) AS update_ratio
 )
-SELECT NULL AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio
-FROM period, size, details
+SELECT CASE WHEN rivals.n > 1 THEN format('{} optimizers take turns: their losses may differ from step to step', rivals.n) END AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio
+FROM period, size, details, rivals
 WHERE size.n >= $window AND swing >= $swing * ABS(middle) AND NOT cyclic
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', n, $window) AS unknown FROM size WHERE n < $window

@@ -18,13 +18,17 @@
 -- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
 WITH latest AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(shape, t_ns) AS shape, ARG_MAX(numel, t_ns) AS numel,
-        ARG_MAX(requires_grad, t_ns) AS requires_grad, ARG_MAX((optimizer, param_group), t_ns)[1] AS optimizer, MAX(step) AS step
+        ARG_MAX(requires_grad, t_ns) AS requires_grad, ARG_MAX((optimizer, param_group), t_ns)[1] AS optimizer, BOOL_OR(optimizer IS NOT NULL) AS trained, MAX(step) AS step
     FROM python.parameters GROUP BY param
 ), written AS (
     SELECT DISTINCT param FROM python.updates WHERE optimizer IS NULL AND outside_ratio > 0
+), reached AS (
+    SELECT DISTINCT param FROM python.updates WHERE optimizer IS NULL AND (after_backward = 'present' OR in_graph)
 ), forgotten AS (
+    -- Where the graph of a loss was walked, it must lead there: other models (of a fold that is over, a copy, one that only answers) need no optimizer.
     SELECT *, CASE WHEN module = '' THEN 'the model' ELSE module END AS owner FROM latest
     WHERE requires_grad AND optimizer IS NULL AND param NOT IN (SELECT param FROM written WHERE param IS NOT NULL) AND EXISTS (SELECT 1 FROM latest WHERE optimizer IS NOT NULL)
+        AND (param IN (SELECT param FROM reached WHERE param IS NOT NULL) OR NOT trained AND NOT EXISTS (SELECT 1 FROM python.updates WHERE in_graph IS NOT NULL))
 )
 SELECT NULL AS unknown, ARG_MIN(owner, place) AS subject, ARG_MIN(owner, place) AS module, COUNT(*) AS n, SUM(numel) AS elements,
     SUM(numel) / (SELECT SUM(numel) FROM latest WHERE requires_grad) AS share, ARG_MIN(param, place) AS param,

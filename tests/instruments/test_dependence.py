@@ -165,6 +165,21 @@ def test_an_order_that_does_not_matter_is_noticed() -> None:
         assert (row["leak"] < 1e-4 * row["effect"]) is not positions
 
 
+def test_a_model_that_gives_the_loss_of_its_batch_is_not_said_to_ignore_its_input() -> None:
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            correlation = self.project(one).T @ self.project(other) / len(one)
+            return (correlation - torch.eye(WIDTH)).pow(2).sum()
+
+    rows = asked(Twins(), torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH))
+    assert rows["input argument 0"]["effect"] > 0 and rows["input argument 1"]["effect"] > 0
+    assert "input all arguments" not in rows
+
+
 def test_an_argument_without_effect_is_noticed() -> None:
     class Conditioned(nn.Module):
         def __init__(self) -> None:
