@@ -99,6 +99,8 @@ WITH seen AS (
         format('it turned upwards {} times in {} steps: a cosine rises again after T_max calls of scheduler.step(), which is called here for each batch', turns, n) AS evidence,
         turns.step AS step, last, lr, highest, peak
     FROM rates, turns, scheduler WHERE class = 'CosineAnnealingLR' AND t_max > 0 AND turns >= 2 AND last - rates.step > 2 * t_max
+        -- One schedule that went past its T_max, not several, one after the other, for several trainings.
+        AND (NOT EXISTS (SELECT 1 FROM counts) OR EXISTS (SELECT 1 FROM counts WHERE made = class AND count > t_max))
     UNION ALL BY NAME
     SELECT 'warm-up' AS subject, CASE WHEN long THEN 'notice' ELSE 'info' END AS severity,
         CASE WHEN long THEN format('the warm-up is too long: after {} steps the rate is {:.2g}, {:.2g} of the {:.2g} it rises to', n, lr, lr / base, base)

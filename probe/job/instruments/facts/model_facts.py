@@ -90,7 +90,7 @@ class ModelFacts:
         self._facts: dict[str, Any] = {}
         self._bytes = 0
         self._torch: Any = None
-        self._memory: dict[tuple[int, ...], str] = {}
+        self._memory: dict[tuple[int, ...], tuple[str, int]] = {}
         """In one walk: the first parameter at each place of the memory."""
         self.totals: dict[str, Any] = {}
         """Facts of the largest model by name; empty before the first walk."""
@@ -269,8 +269,8 @@ class ModelFacts:
             return None
         storage = parameter.untyped_storage()._cdata  # its address; that of the numbers may copy them first
         place = (storage, parameter.storage_offset(), parameter.numel())
-        first = self._memory.setdefault(place, name)
-        return None if first == name else first
+        first, known = self._memory.setdefault(place, (name, id(parameter)))
+        return None if first == name or known == id(parameter) else first
 
     def _estimated(self, buffers: Any) -> bool | None:
         """Whether running statistics were ever updated, by the count that torch keeps beside them."""
