@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
-from probe.base.errors import HostUnreachable
+from probe.base.errors import AgentMissing, EndpointUnknown, HostUnreachable, NotYours
 from probe.diagnose import states
 from probe.diagnose.diagnosis import diagnose
 from probe.diagnose.finding import Finding
@@ -27,6 +27,7 @@ from probe.diagnose.ranks.rank_rows import explain_wait
 from probe.server.answers.checks import CHECKS, DEEP_S, Options, Part, keep, run_checks
 from probe.server.answers.recipe_runs import DEADLINE_S, RecipeRuns
 from probe.server.hosts import fanout
+from probe.server.recordings import exit_report
 from probe.server.recordings.end_verdicts import verdict_of_end
 from probe.server.recordings.registry import LIVE, Recorded, Registry
 from probe.server.runtime import access
@@ -72,13 +73,25 @@ async def answer(
         else service.call_agent(diagnose_one, registry, service.watch, subject)
     )
     if isinstance(subject, int):
-        alone: Examined = await examining
-        return {**alone.about, **alone.state.as_dict(), "notes": alone.notes}
+        ending = await service.call(_ending, registry, subject)
+        if ending is None:
+            alone: Examined = await examining
+            return {**alone.about, **alone.state.as_dict(), "notes": alone.notes}
+        subject = ending  # its checks are of the recording, its state is what can be seen from outside
     found = fanout.Found([subject], world_size=subject.meta.world_size)
     called = text or str(subject.meta.pid)
     running = run_checks(service, found, called, caller, wanted, tell)
     examined, ran = await asyncio.gather(examining, running)
     return await _answer(service, found, examined, ran, called, caller, wanted)
+
+
+def _ending(registry: Registry, pid: int) -> Recorded | None:
+    """The recording of a process on its way out: it is closed, and the process still exists."""
+    try:
+        found = registry.one(str(pid))
+    except (AgentMissing, EndpointUnknown, NotYours):
+        return None
+    return found if registry.status(found).how == exit_report.ENDING else None
 
 
 async def _not_asked() -> Examined:
