@@ -19,6 +19,7 @@
 -- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded)"
 -- explains = ["loss-spike", "loss-nan"]
 -- dated = true
+-- uses = ["trainings", "adversarial", "moving"]
 -- [parameters.share]
 -- value = 0.25
 -- unit = "ratio of the improvement so far"
@@ -35,30 +36,11 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
-WITH moving AS (
-    -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
-    SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
-), ends AS (
+WITH ends AS (
     SELECT MAX(step) AS last FROM python.steps WHERE isfinite(loss)
-), looks AS (
-    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
-        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
-    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
-), newest AS (
-    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
-), training AS (
-    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
-    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
-        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
-),
-adversarial AS (
-    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
-        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
-        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
-    FROM python.steps
 ), seen AS (
-    SELECT step, loss, grad_norm, lr, (last - step) // $block AS ago FROM python.steps, ends, training
-    WHERE isfinite(loss) AND step >= begun
+    SELECT step, loss, grad_norm, lr, (last - step) // $block AS ago FROM python.steps, ends
+    WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings)
 ), first AS (
     SELECT MEDIAN(loss) AS start FROM (SELECT loss FROM seen ORDER BY step LIMIT $block)
 ), blocks AS (

@@ -18,6 +18,7 @@
 -- ]
 -- false_positives = "an embedding or expert that few batches use"
 -- explains = ["gradients-exploding", "divergence", "loss-spike", "loss-nan", "amp-overflow"]
+-- uses = ["moving"]
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times its own median"
@@ -50,10 +51,7 @@
 -- value = 1e-4
 -- unit = "ratio of the median parameter's norm"
 -- source = "float32 rounding leaves 1e-7 to 1e-5 of the other gradients if all terms cancel; that is no baseline to compare with, for example once the normalization is in eval mode"
-WITH moving AS (
-    -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
-    SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
-), steps AS (
+WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients)
 ), seen AS (
     SELECT g.param, g.step, g.norm, g.numel, g.abs_max, g.update_ratio, steps.ago,

@@ -20,6 +20,7 @@
 -- false_positives = "one hard batch after which the loss is back to normal (`info`); a loss summed over batches of very different sizes; reinforcement learning"
 -- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow", "output-constant"]
 -- dated = true
+-- uses = ["trainings", "adversarial"]
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times the median before"
@@ -49,23 +50,19 @@
 -- words = "up to {times:.3g} times the median and {beyond:.3g} times the highest of the {window} norms before"
 -- sql = '''
 -- WITH norms AS (
---     SELECT t_ns // 1000000 AS ms, grad_norm, ROW_NUMBER() OVER (ORDER BY step) AS i FROM python.steps WHERE rank = $rank AND isfinite(grad_norm) AND grad_norm > 0
+--     SELECT t_ns // 1000000 AS ms, grad_norm, begun, ROW_NUMBER() OVER (PARTITION BY begun ORDER BY step) AS i
+--     FROM python.steps s ASOF JOIN trainings t ON s.rank = t.rank AND s.step >= t.begun WHERE s.rank = $rank AND isfinite(grad_norm) AND grad_norm > 0
 -- ), firsts AS (
---     SELECT MIN(ms) AS ms, MIN(i) AS i FROM norms WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
+--     SELECT MIN(ms) AS ms, ARG_MIN(begun, ms) AS begun, ARG_MIN(i, ms) AS i FROM norms WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
 -- ), before AS (
---     SELECT now.ms, COUNT(*) AS known, MEDIAN(grad_norm) AS usual, MAX(grad_norm) AS highest
---     FROM (SELECT ms, i, UNNEST(RANGE(1, $window + 1)) AS back FROM firsts) now JOIN norms ON norms.i = now.i - back GROUP BY now.ms
+--     SELECT now.ms, COUNT(grad_norm) AS known, MEDIAN(grad_norm) AS usual, MAX(grad_norm) AS highest
+--     FROM (SELECT ms, begun, i, UNNEST(RANGE(1, $window + 1)) AS back FROM firsts) now LEFT JOIN norms ON norms.begun = now.begun AND norms.i = now.i - back GROUP BY now.ms
 -- )
--- SELECT ms, NULL AS low, GREATEST($times * usual, $beyond * highest) AS high FROM before WHERE known >= $least
+-- SELECT ms, NULL AS low, CASE WHEN known >= $least THEN GREATEST($times * usual, $beyond * highest) END AS high FROM before
 -- '''
-WITH adversarial AS (
-    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
-        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
-        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
-    FROM python.steps
-), seen AS (
+WITH seen AS (
     SELECT step, grad_norm, lr, loss FROM python.steps
-    WHERE isfinite(grad_norm) AND grad_norm > 0
+    WHERE isfinite(grad_norm) AND grad_norm > 0 AND step >= (SELECT MAX(begun) FROM trainings)
 ), before AS (
     SELECT *, COUNT(*) OVER w AS known, MEDIAN(grad_norm) OVER w AS usual, MAX(grad_norm) OVER w AS highest
     FROM seen WINDOW w AS (ORDER BY step ROWS BETWEEN $window PRECEDING AND 1 PRECEDING)
@@ -99,16 +96,17 @@ WITH adversarial AS (
         -- A batch that is hard has a large loss and a large gradient itself: what counts is whether those after it suffer.
         ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1)
             + $fallen * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0) END AS suffered
-    FROM losses, (SELECT MAX(step) AS last FROM losses), (SELECT MEDIAN(loss) AS first FROM (SELECT loss FROM python.steps WHERE isfinite(loss) ORDER BY step LIMIT 10))
+    FROM losses, (SELECT MAX(step) AS last FROM losses), (SELECT MEDIAN(loss) AS first FROM (SELECT loss FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) ORDER BY step LIMIT 10))
 ), worst AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
 )
+-- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     2 * usual AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
     concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,
-    CASE WHEN NOT suffered THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
+    CASE WHEN NOT suffered OR (SELECT MAX(step) FROM python.optimizers) < found.step THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
 FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm LEFT JOIN worst ON true
 UNION ALL BY NAME
 SELECT format('{} gradient norms, {} are needed', COUNT(*), $least + 1) AS unknown FROM seen HAVING COUNT(*) <= $least

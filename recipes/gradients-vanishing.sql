@@ -17,6 +17,7 @@
 -- ]
 -- false_positives = "a model at the minimum of its loss, as in full-batch training (`info` once the loss has fallen at all); a model that has memorized its data, whose loss has fallen too, is not reported"
 -- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
+-- uses = ["trainings"]
 -- [parameters.ratio]
 -- value = 0.01
 -- unit = "ratio to the beginning"
@@ -38,7 +39,7 @@
 -- unit = "norms"
 -- source = "ours"
 WITH seen AS (
-    SELECT step, grad_norm, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n FROM python.steps WHERE isfinite(grad_norm)
+    SELECT step, grad_norm, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n FROM python.steps WHERE isfinite(grad_norm) AND step >= (SELECT MAX(begun) FROM trainings)
 ), ends AS (
     SELECT GREATEST(ANY_VALUE(n) // 8, 3) AS part, ANY_VALUE(n) AS n FROM seen
 ), norms AS (
@@ -48,7 +49,7 @@ WITH seen AS (
     SELECT MAX(step) AS step FROM seen, norms WHERE grad_norm > 10 * highest
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, 1.4826 * MAD(loss) FILTER (i > k - 20) AS spread FROM (
-        SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
+        SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings))
 )
 SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
     CASE WHEN highest = 0 THEN format('every gradient is exactly 0 since step {}: the loss does not depend on the parameters', COALESCE(since.step, 0))

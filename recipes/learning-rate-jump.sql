@@ -17,6 +17,7 @@
 -- false_positives = "a rate raised on purpose: `info` unless the loss rises; warm restarts of a scheduler up to an earlier rate (SGDR, arXiv 1608.03983, where the loss rises for a while): `info` unless the loss does not recover"
 -- explains = ["loss-spike", "divergence", "oscillation", "learning-rate-too-high", "learning-rate-zero", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "nan-origin", "loss-nan", "amp-overflow"]
 -- dated = true
+-- uses = ["trainings"]
 -- [parameters.times]
 -- value = 1.5
 -- unit = "times"
@@ -30,30 +31,21 @@
 -- words = "up to {times:.3g} times the rate before, where it has not risen for {quiet} steps"
 -- sql = '''
 -- WITH rates AS (
---     SELECT t_ns // 1000000 AS ms, step, lr, ROW_NUMBER() OVER (ORDER BY step) AS i FROM python.steps WHERE rank = $rank AND lr IS NOT NULL
+--     SELECT t_ns // 1000000 AS ms, step, lr, begun, ROW_NUMBER() OVER (PARTITION BY begun ORDER BY step) AS i
+--     FROM python.steps s ASOF JOIN trainings t ON s.rank = t.rank AND s.step >= t.begun WHERE s.rank = $rank AND lr IS NOT NULL
 -- ), firsts AS (
---     SELECT MIN(ms) AS ms, MIN(i) AS i, MIN(step) AS step, MAX(step) AS last FROM rates WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
+--     SELECT MIN(ms) AS ms, ARG_MIN(begun, ms) AS begun, ARG_MIN(i, ms) AS i, MIN(step) AS step, MAX(step) AS last FROM rates WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
 -- ), before AS (
---     SELECT now.ms, now.step, now.last, COUNT(*) AS known, ARG_MAX(lr, rates.i) AS before, LIST(lr ORDER BY rates.i) = LIST_REVERSE_SORT(LIST(lr)) AS quiet
---     FROM (SELECT *, UNNEST(RANGE(1, $quiet + 2)) AS back FROM firsts) now JOIN rates ON rates.i = now.i - back GROUP BY now.ms, now.step, now.last
+--     SELECT now.ms, now.begun, now.step, now.last, COUNT(lr) AS known, ARG_MAX(lr, rates.i) AS before, LIST(lr ORDER BY rates.i) = LIST_REVERSE_SORT(LIST(lr)) AS quiet
+--     FROM (SELECT *, UNNEST(RANGE(1, $quiet + 2)) AS back FROM firsts) now LEFT JOIN rates ON rates.begun = now.begun AND rates.i = now.i - back GROUP BY now.ms, now.begun, now.step, now.last
 -- )
 -- SELECT ms, NULL AS low, CASE WHEN known > $quiet AND quiet AND before > 0 AND ms >= COALESCE(fell, 0)
 --     AND NOT EXISTS (SELECT 1 FROM probe.actions a WHERE a.action = 'lr' AND a.step BETWEEN before.step - 2 AND before.last) THEN $times * before END AS high
--- FROM before, (SELECT MIN(ms) AS fell FROM (SELECT ms, lr < LAG(lr) OVER (ORDER BY i) AS less FROM rates) WHERE less)
+-- FROM before LEFT JOIN (SELECT begun, MIN(ms) AS fell FROM (SELECT begun, ms, lr < LAG(lr) OVER (PARTITION BY begun ORDER BY i) AS less FROM rates) WHERE less GROUP BY begun) USING (begun)
 -- '''
-WITH looks AS (
-    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
-        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
-    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
-), newest AS (
-    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
-), training AS (
-    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
-    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
-        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
-), seen AS (
+WITH seen AS (
     SELECT step, lr, loss, LAG(lr) OVER w AS before, MAX(lr) OVER (ORDER BY step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest
-    FROM python.steps, training WHERE lr IS NOT NULL AND step >= begun WINDOW w AS (ORDER BY step)
+    FROM python.steps WHERE lr IS NOT NULL AND step >= (SELECT MAX(begun) FROM trainings) WINDOW w AS (ORDER BY step)
 ), rises AS (
     SELECT *, lr > before AS rises FROM seen WHERE before IS NOT NULL
 ), quiet AS (
@@ -67,19 +59,17 @@ WITH looks AS (
 ), restarts AS (
     SELECT COUNT(*) > 0 AS designed FROM python.schedulers
     WHERE leads IS NOT FALSE AND scheduler IN ('CosineAnnealingWarmRestarts', 'CyclicLR')
-), after AS (
-    -- Whether an optimizer was looked at since: before that, the rate may be one of another optimizer, in a training that begins.
-    SELECT COUNT(o.step) = 0 OR MAX(o.step) >= ANY_VALUE(jump.step) AS looked FROM jump LEFT JOIN python.optimizers o ON true
 ), around AS (
     SELECT MEDIAN(s.loss) FILTER (s.step < jump.step) AS loss_before, MEDIAN(s.loss) FILTER (s.step >= jump.step) AS loss_after
     FROM jump JOIN python.steps s ON s.step BETWEEN jump.step - 50 AND jump.step + 50 WHERE isfinite(s.loss)
 )
+-- `info` until an optimizer was looked at since: before that, the rate may be one of another optimizer, in a training that begins.
 SELECT NULL AS unknown, step, lr, before, lr / before AS times, highest, known AS quiet, loss_before, loss_after,
-    CASE WHEN worse THEN before / lr END AS back, CASE WHEN worse AND after.looked THEN 'notice' ELSE 'info' END AS severity
+    CASE WHEN worse THEN before / lr END AS back, CASE WHEN worse AND COALESCE((SELECT MAX(step) FROM python.optimizers) >= judged.step, true) THEN 'notice' ELSE 'info' END AS severity
 FROM (
     SELECT *, CASE WHEN designed AND lr <= 1.01 * highest THEN NOT COALESCE(isfinite(loss_after), false)
         ELSE COALESCE(loss_after > loss_before + 0.2 * ABS(loss_before), NOT COALESCE(isfinite(loss_after), false)) END AS worse
     FROM jump, around, restarts
-), after
+) judged
 UNION ALL BY NAME
 SELECT 'the learning rate of fewer than 30 steps is known' AS unknown FROM seen HAVING COUNT(*) < 30

@@ -19,6 +19,7 @@
 -- ]
 -- false_positives = "large updates or tenfold weight growth without a rising loss, if the optimizer is not adaptive (`info`: something else may keep the loss from falling; only adaptive updates are as large as the rate for any gradient); weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, except with RMSprop, whose first updates exceed the rate anyway"
 -- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
+-- uses = ["trainings", "adversarial"]
 -- [parameters.limit]
 -- value = 0.1
 -- unit = "update ratio"
@@ -47,25 +48,10 @@
 -- value = 3
 -- unit = "sampled steps"
 -- source = "ours"
-WITH adversarial AS (
-    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
-        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
-        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
-    FROM python.steps
-), looks AS (
-    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
-        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
-    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
-), newest AS (
-    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
-), training AS (
-    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
-    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
-        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
-), updates AS (
+WITH updates AS (
     -- Beside the size that the parameter began with: next to weights that have shrunk to nothing, any update is large.
     SELECT * REPLACE (COALESCE(update_ratio * weight_norm / NULLIF(GREATEST(weight_norm, first), 0), update_ratio) AS update_ratio) FROM (
-        SELECT *, FIRST_VALUE(weight_norm IGNORE NULLS) OVER (PARTITION BY param ORDER BY step) AS first FROM python.gradients, training WHERE step >= begun)
+        SELECT *, FIRST_VALUE(weight_norm IGNORE NULLS) OVER (PARTITION BY param ORDER BY step) AS first FROM python.gradients WHERE step >= (SELECT MAX(begun) FROM trainings))
 ), steps AS (
     SELECT DISTINCT step FROM updates WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
 ), seen AS (
@@ -89,9 +75,9 @@ WITH adversarial AS (
         WHERE weight_norm > 0 AND isfinite(weight_norm) AND numel >= 16 AND COALESCE(updates.first >= $least_rms * SQRT(numel), true) GROUP BY param HAVING COUNT(*) >= 3)
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
-    FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps, training WHERE isfinite(loss) AND step >= begun ORDER BY step DESC LIMIT 300)
+    FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) ORDER BY step DESC LIMIT 300)
 ), best AS (
-    SELECT MIN(level) AS loss_best, ARG_MIN(level, part) AS loss_first FROM (SELECT step // 20 AS part, MEDIAN(loss) AS level FROM python.steps, training WHERE isfinite(loss) AND step >= begun GROUP BY part)
+    SELECT MIN(level) AS loss_best, ARG_MIN(level, part) AS loss_first FROM (SELECT step // 20 AS part, MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) GROUP BY part)
 ), judged AS (
     SELECT losses.*, loss_best, adaptive, NOT adversarial.yes AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
         -- A step can be large beside what a parameter began with, and right: then the loss falls.

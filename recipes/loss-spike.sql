@@ -21,6 +21,7 @@
 -- ]
 -- false_positives = "a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
+-- uses = ["trainings", "moving"]
 -- [parameters.sigmas]
 -- value = 6.0
 -- unit = "times the spread"
@@ -58,32 +59,20 @@
 -- words = "up to {sigmas:.3g} times the spread above the median of the {window} losses before, or as far as those rise anyway"
 -- sql = '''
 -- WITH losses AS (
---     SELECT t_ns // 1000000 AS ms, loss, ROW_NUMBER() OVER (ORDER BY step) AS i FROM python.steps WHERE rank = $rank AND isfinite(loss)
+--     SELECT t_ns // 1000000 AS ms, loss, begun, ROW_NUMBER() OVER (PARTITION BY begun ORDER BY step) AS i
+--     FROM python.steps s ASOF JOIN trainings t ON s.rank = t.rank AND s.step >= t.begun WHERE s.rank = $rank AND isfinite(loss)
 -- ), firsts AS (
---     SELECT MIN(ms) AS ms, MIN(i) AS i FROM losses WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
+--     SELECT MIN(ms) AS ms, ARG_MIN(begun, ms) AS begun, ARG_MIN(i, ms) AS i FROM losses WHERE ms >= $from_ms AND ms < $to_ms GROUP BY (ms - $from_ms) // $width_ms
 -- ), before AS (
---     SELECT now.ms, COUNT(*) AS known, MEDIAN(loss) AS usual, 1.4826 * MAD(loss) AS spread, QUANTILE_CONT(loss, 0.98) AS highest
---     FROM (SELECT ms, i, UNNEST(RANGE(1, $window + 1)) AS back FROM firsts) now JOIN losses ON losses.i = now.i - back GROUP BY now.ms
+--     SELECT now.ms, now.begun, COUNT(loss) AS known, MEDIAN(loss) AS usual, 1.4826 * MAD(loss) AS spread, QUANTILE_CONT(loss, 0.98) AS highest
+--     FROM (SELECT ms, begun, i, UNNEST(RANGE(1, $window + 1)) AS back FROM firsts) now LEFT JOIN losses ON losses.begun = now.begun AND losses.i = now.i - back GROUP BY now.ms, now.begun
 -- )
--- SELECT ms, NULL AS low, usual + GREATEST($sigmas * GREATEST(spread, 0.002 * ABS(usual)), $beyond * (highest - usual), $fallen * (first - usual)) AS high
--- FROM before, (SELECT MEDIAN(loss) AS first FROM losses WHERE i <= 10) WHERE known >= $enough
+-- SELECT ms, NULL AS low, CASE WHEN known >= $enough THEN usual + GREATEST($sigmas * GREATEST(spread, 0.002 * ABS(usual)), $beyond * (highest - usual), $fallen * (first - usual)) END AS high
+-- FROM before JOIN (SELECT begun, MEDIAN(loss) AS first FROM losses WHERE i <= 10 GROUP BY begun) USING (begun)
 -- '''
-WITH moving AS (
-    -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
-    SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
-), looks AS (
-    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
-        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
-    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
-), newest AS (
-    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
-), training AS (
-    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
-    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
-        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
-), seen AS (
-    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps, training
-    WHERE isfinite(loss) AND step >= begun
+WITH seen AS (
+    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps
+    WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings)
 ), before AS (
     SELECT *, COUNT(*) OVER w AS known, MEDIAN(loss) OVER w AS usual, 1.4826 * MAD(loss) OVER w AS spread,
         QUANTILE_CONT(loss, 0.98) OVER w AS highest
@@ -113,9 +102,6 @@ WITH moving AS (
         SELECT loss FROM seen WHERE step > (SELECT step FROM spike) ORDER BY step DESC LIMIT 20)
 ), after AS (
     SELECT COUNT(*) AS steps FROM seen WHERE step > (SELECT step FROM spike)
-), after_it AS (
-    -- Whether an optimizer was looked at since: before that, a training of another optimizer may have begun.
-    SELECT COUNT(o.step) = 0 OR MAX(o.step) >= ANY_VALUE(spike.step) AS looked FROM spike LEFT JOIN python.optimizers o ON true
 ), blocks AS (
     SELECT MEDIAN(loss) AS level FROM seen WHERE step > (SELECT step FROM spike) GROUP BY step // 20
 ), judged AS (
@@ -125,6 +111,7 @@ WITH moving AS (
         later_steps >= 5 AND later <= level OR after.steps > $horizon AND EXISTS (SELECT 1 FROM blocks WHERE blocks.level <= spike.level) AS recovered
     FROM spike, later, after
 )
+-- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
 SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN grad_norm IS NOT NULL THEN usual_norm END AS usual_norm, later, later_steps,
     CASE WHEN lr_before <> lr THEN lr_before END AS lr_before, lr, spikes, (SELECT MIN(step) FROM seen) AS oldest, recovered AND passed > $horizon AS over,
@@ -132,9 +119,9 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
-    CASE WHEN moving.yes OR inputs.other OR NOT after_it.looked OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
+    CASE WHEN moving.yes OR inputs.other OR (SELECT MAX(step) FROM python.optimizers) < judged.step OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
         WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged, moving, inputs, after_it
+FROM judged, moving, inputs
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough

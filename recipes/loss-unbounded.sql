@@ -18,6 +18,7 @@
 -- false_positives = "log-densities of continuous data, which may be negative but do not fall faster and faster; critics without weight constraints; maximized similarities, down to -1 (left out); several optimizers with their own backward (excluded)"
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "optimizer-state", "layer-not-learning", "loss-spike", "oscillation", "nan-origin", "loss-nan", "amp-overflow"]
 -- dated = true
+-- uses = ["trainings", "adversarial"]
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times the size of the first losses"
@@ -38,12 +39,7 @@
 -- value = 50
 -- unit = "steps"
 -- source = "ours: policy losses start near zero"
-WITH adversarial AS (
-    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
-        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
-        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
-    FROM python.steps
-), seen AS (
+WITH seen AS (
     SELECT step, loss, grad_norm, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n FROM python.steps WHERE isfinite(loss)
 ), levels AS (
     SELECT MEDIAN(loss) FILTER (i <= 10) AS first, MAX(ABS(loss)) FILTER (i <= $early) AS size, MEDIAN(loss) FILTER (i > n - 20) AS now,

@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "a wrong learning rate or gradient scale, with or without a warm-up (`info` if the updates were not measured, or if the loss has not come down again at the same rate); moving targets, as in reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state, which also needs a warm-up"
 -- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "output-constant"]
+-- uses = ["trainings", "adversarial"]
 -- [parameters.window]
 -- value = 100
 -- unit = "steps"
@@ -28,12 +29,7 @@
 -- value = 0.01
 -- unit = "update ratio"
 -- source = "practice: 1e-3 to 1e-2 in the first 1,000 steps; a loss that rises under smaller updates rises for another reason"
-WITH adversarial AS (
-    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
-        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
-        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
-    FROM python.steps
-), seen AS (
+WITH seen AS (
     SELECT step, loss, lr, grad_norm FROM python.steps WHERE step < 3 * $window
 ), rates AS (
     SELECT ARG_MIN(lr, step) AS lr_first, MIN(step) AS step, MAX(lr) AS highest, COUNT(*) AS n FROM seen WHERE lr IS NOT NULL

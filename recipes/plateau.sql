@@ -20,6 +20,7 @@
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
 -- false_positives = "a converged model (only `info` when the learning rate has decayed, the loss has fallen by 90 %, four fifths of the model are frozen, or noise would hide a slow fall)"
+-- uses = ["trainings", "adversarial"]
 -- [parameters.window]
 -- value = 1000
 -- unit = "steps"
@@ -36,12 +37,7 @@
 -- value = 0.8
 -- unit = "ratio of the model's elements"
 -- source = "ours: a small part that trains on frozen features soon learns what it can"
-WITH adversarial AS (
-    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
-        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
-        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
-    FROM python.steps
-), seen AS (
+WITH seen AS (
     SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) - 1 AS i, COUNT(*) OVER () AS n
     FROM python.steps WHERE isfinite(loss)
 ), shape AS (

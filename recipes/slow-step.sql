@@ -20,6 +20,7 @@
 -- ]
 -- false_positives = "larger batches (`info`); another job on the same machine that slows all phases equally (`info` below four times), or whose extra runnable threads, CPU waits or CPU use explain half of the slowdown (`info`)"
 -- explains = ["throughput-drop", "low-mfu"]
+-- uses = ["trainings"]
 -- [parameters.times]
 -- value = 1.3
 -- unit = "times"
@@ -50,19 +51,9 @@
 -- source = "ours: a thread that waits for a CPU half of the time is slowed by others; then only more CPU time per step can be the job's own doing"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
-), looks AS (
-    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
-        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
-    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
-), newest AS (
-    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
-), training AS (
-    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
-    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
-        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
 ), seen AS (
     SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, data_s, forward_s, backward_s, optimizer_s, comm_s, other_s, tokens,
-        (last - step) // $block AS ago, t_ns FROM python.steps, ends, training
+        (last - step) // $block AS ago, t_ns FROM python.steps, ends, (SELECT MAX(begun) AS begun FROM trainings)
     WHERE step > GREATEST(ends.first, begun) + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
 ), blocks AS (
     SELECT ago, ago < $recent // $block OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(wall_s, $quick) AS wall, MEDIAN(tokens) AS tokens FROM seen, ends GROUP BY ago HAVING COUNT(*) >= $block / 2

@@ -17,6 +17,7 @@
 -- ]
 -- false_positives = "classes so rare that they do not occur in 40,000 positions; patch discriminators (left out with several optimizers that have their own backward); anomaly detection trained on normal data only"
 -- explains = ["plateau", "output-constant", "gradients-vanishing", "learning-rate-too-low", "dead-units", "layer-not-learning"]
+-- uses = ["trainings", "adversarial"]
 -- [parameters.looks]
 -- value = 10
 -- unit = "sampled steps"
@@ -29,12 +30,7 @@
 -- value = 64
 -- unit = "samples"
 -- source = "ours: positions within one sample are similar"
-WITH adversarial AS (
-    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
-        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
-        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
-    FROM python.steps
-), dense AS (
+WITH dense AS (
     SELECT *, CAST(shape AS BIGINT[]) AS sizes FROM python.loss_functions WHERE targets IS NOT NULL AND shape IS NOT NULL AND len(CAST(shape AS BIGINT[])) >= 3
 ), calls AS (
     SELECT function, behind, layer, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, SUM(LEAST(targets, 4096)) AS targets,

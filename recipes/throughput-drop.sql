@@ -15,6 +15,7 @@
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
 -- false_positives = "changed data; another job on the same machine that slows all phases equally, adds runnable threads, makes training wait for a CPU, or takes CPUs from it (one severity level lower; `info` if that explains half of the drop)"
 -- explains = ["low-mfu"]
+-- uses = ["trainings"]
 -- [parameters.drop]
 -- value = 0.5
 -- unit = "ratio"
@@ -51,19 +52,9 @@
 -- '''
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
-), looks AS (
-    SELECT step, state_steps, LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) = 1 AS anew,
-        MIN(step) OVER w AS first, MAX(step) OVER (PARTITION BY optimizer, param_group, parameters) AS last
-    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
-), newest AS (
-    SELECT MIN(first) AS first, ARG_MIN(state_steps, step) AS counted FROM looks WHERE last = (SELECT MAX(step) FROM looks)
-), training AS (
-    -- Trainings may follow each other in one process (a backbone and then what is built on it, folds): the first step of the newest. Its optimizer is another one, or counts anew.
-    SELECT GREATEST(MAX(step - state_steps + 1) FILTER (anew), CASE WHEN MAX(last) FILTER (looks.first < newest.first) < ANY_VALUE(newest.first)
-        THEN GREATEST(MAX(last) FILTER (looks.first < newest.first), ANY_VALUE(newest.first - counted)) + 1 END, 0) AS begun FROM looks, newest
 ), seen AS (
     SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, forward_s, backward_s, optimizer_s, data_s, other_s, t_ns, (last - step) // $block AS ago
-    FROM python.steps, ends, training WHERE step > GREATEST(ends.first, begun) + 10 AND NOT COALESCE(sampled, false)
+    FROM python.steps, ends, (SELECT MAX(begun) AS begun FROM trainings) WHERE step > GREATEST(ends.first, begun) + 10 AND NOT COALESCE(sampled, false)
 ), blocks AS (
     SELECT ago, ago < 3 OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(size / wall_s, 0.8) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward, MEDIAN(optimizer_s) AS optimizer, MEDIAN(data_s) AS data, MEDIAN(other_s) AS other FROM seen, ends
     WHERE size IS NOT NULL AND wall_s > 0 GROUP BY ago HAVING COUNT(*) >= $block / 2

@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "a loop that accumulates over optimizer steps on purpose"
 -- explains = ["gradients-exploding", "gradient-exploding-layer", "gradient-shifted", "learning-rate-too-high", "no-warm-up", "divergence", "oscillation", "plateau", "slow-decrease", "loss-spike", "layer-not-learning", "nan-origin", "loss-nan", "amp-overflow"]
+-- uses = ["trainings", "adversarial"]
 -- [parameters.share]
 -- value = 0.9
 -- unit = "ratio of the sampled steps"
@@ -37,11 +38,6 @@ WITH looked AS (
     SELECT COALESCE(MAX(step), 0) AS cleared FROM python.steps WHERE NOT stale_gradients AND step < (SELECT MIN(step) FILTER (stale) FROM looked)
 ), norms AS (
     SELECT ARG_MAX(grad_norm, step) AS norm_now, ARG_MIN(grad_norm, step) AS norm_first FROM python.steps WHERE grad_norm IS NOT NULL
-), adversarial AS (
-    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
-        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
-        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
-    FROM python.steps
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: one leaves gradients for the other' END AS unknown,
     (SELECT MIN(step) FROM python.steps WHERE stale_gradients AND step > cleared) AS step, stale, looked,

@@ -222,6 +222,19 @@ def test_a_recipe_that_explains_one_that_does_not_exist_is_a_problem(tmp_path: P
     assert str(problem).endswith("own.sql, line 5: `explains` is invalid: no recipe is named 'lost'")
 
 
+def test_a_recipe_may_begin_with_queries_that_others_use_too(tmp_path: Path) -> None:
+    text = GOOD.replace("-- order = 110", '-- order = 110\n-- uses = ["trainings", "moving"]')
+    own = tmp_path / "own.sql"
+    own.write_text(f"{text}, (SELECT MAX(begun) FROM trainings)", encoding="utf-8")
+    sql = recipes.load([tmp_path])["own"].sql
+    assert sql.startswith("WITH trainings AS (") and "moving AS" not in sql  # which its SQL does not name
+    own.write_text(text.replace("moving", "movie"), encoding="utf-8")
+    [problem] = recipes.load([tmp_path]).problems
+    assert str(problem).endswith(
+        "own.sql, line 5: `uses` names movie, but there are only adversarial, moving, trainings"
+    )
+
+
 def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -> None:
     checks = [outcome("sign", 10, "found"), outcome("deep", 200, "unknown", 'deepen = "gradients"')]
     found = diagnose(_FINE, checks, "loss", "4242").conclusion

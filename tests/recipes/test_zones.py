@@ -25,9 +25,6 @@ VALUES = {
     "allocated": "step, greatest(reserved_bytes, peak_allocated_bytes) AS value FROM process.memory",
 }
 NO_LEVEL = {
-    "a second training begins, of another loss, with an optimizer of its own": "another training",
-    "a new fold: the same model anew, and its optimizer": "another training",
-    "a new fold, with an optimizer and a schedule of its own": "another training",
     "they grow from step to step": "judged against a time long ago",
     "it became NaN on the way": "not a number on any side",
     "the norm grew 20,000 steps ago, and the loss has fallen since": "it did no harm",

@@ -20,10 +20,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import probe
 from probe.base.errors import RecipeInvalid, RecipeUnknown
 from probe.diagnose.recipes.recipe import SYMPTOMS, Parameter, Recipe, listed
-from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, read
+from probe.diagnose.recipes.recipe_files import OVERRIDES, built_in_folder, overrides, read
 from probe.diagnose.stall_parameters import STALL_THRESHOLDS, StallThresholds
 
 CHECK_INTERVAL_S = 1.0
@@ -61,13 +60,6 @@ class Library(dict[str, Recipe]):
             "stall_thresholds": listed(self.stall_parameters),
             "problems": [str(problem) for problem in self.problems],
         }
-
-
-def built_in_folder() -> Path:
-    """The folder of the built-in recipes: in the package, or beside it in a checkout."""
-    package = Path(probe.__file__).resolve().parent
-    packaged = package / "recipes"
-    return packaged if packaged.is_dir() else package.parent / "recipes"
 
 
 def of_fleets(own: str) -> Library:

@@ -129,6 +129,8 @@ class FrontMatter(BaseModel):
     """Recipes whose findings this recipe's mechanism produces."""
     dated: bool = False
     """Whether its step is when it began: it explains nothing that began before."""
+    uses: list[Name] = []
+    """Queries of `recipes/shared` that the SQL may name, as a CTE each: one may name those before it."""
     parameters: dict[Name, Parameter] = {}
     zone: Zone | None = None
 

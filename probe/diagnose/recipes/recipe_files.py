@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+import probe
 from probe.base.errors import RecipeInvalid
 from probe.diagnose.recipes.recipe import (
     KNOWN_RECIPES,
@@ -38,6 +39,13 @@ _TOKEN = re.compile(
 )
 """Comments, strings and quoted names first: what they contain is no parameter and ends no statement."""
 _BEGINNINGS = ("SELECT", "WITH", "FROM", "VALUES")
+
+
+def built_in_folder() -> Path:
+    """The folder of the built-in recipes: in the package, or beside it in a checkout."""
+    package = Path(probe.__file__).resolve().parent
+    packaged = package / "recipes"
+    return packaged if packaged.is_dir() else package.parent / "recipes"
 
 
 class _File:
@@ -109,8 +117,9 @@ def parse(
     except ValidationError as error:
         raise file.invalid(error) from None
     placeholders = _placeholders(file, sql, first)
-    recipe = Recipe(
-        **matter, name=path.stem, sql=sql, file=path, placeholders=placeholders, built_in=built_in
+    recipe = _with_shared(
+        file,
+        Recipe(**matter, name=path.stem, sql=sql, file=path, placeholders=placeholders, built_in=built_in),
     )
     for name in sorted(placeholders - set(recipe.parameters)):
         raise file.wrong(f"the SQL uses ${name}, but there is no [parameters.{name}]")
@@ -139,6 +148,40 @@ def _split(file: _File) -> tuple[dict[str, Any], str, int]:
         raise file.wrong("does not begin with front matter such as `-- title = \"…\"`", 1)
     matter = "\n".join(line[3:] for line in file.lines[:count])
     return _toml(file.path, matter), "\n".join(file.lines[count:]).strip() + "\n", count + 1
+
+
+def _with_shared(file: _File, recipe: Recipe) -> Recipe:
+    """The recipe, with each query that it uses before its SQL and its zone's, where that names it."""
+    if not recipe.uses:
+        return recipe
+    folder = built_in_folder() / "shared"
+    shared: dict[str, str] = {}
+    for name in recipe.uses:
+        try:
+            shared[name] = (folder / f"{name}.sql").read_text(encoding="utf-8").strip()
+        except OSError:
+            known = ", ".join(sorted(one.stem for one in folder.glob("*.sql")))
+            why = f"`uses` names {name}, but there are only {known}"
+            raise file.wrong(why, file.line_of("uses")) from None
+    changed: dict[str, Any] = {"sql": _beginning_with(shared, recipe.sql)}
+    if recipe.zone is not None:
+        zone = recipe.zone.model_copy(update={"sql": _beginning_with(shared, recipe.zone.sql)})
+        changed["zone"] = zone
+    return recipe.model_copy(update=changed)
+
+
+def _beginning_with(shared: Mapping[str, str], sql: str) -> str:
+    """The SQL with the queries that it names as its first CTEs."""
+    text = sql
+    needed: list[str] = []
+    for name, query in reversed(shared.items()):
+        if re.search(rf"\b{name}\b", text):
+            needed.insert(0, f"{name} AS (\n{query}\n)")
+            text += query
+    if not needed:
+        return sql
+    rest, own = re.subn(r"\A\s*WITH\b", "", sql, count=1, flags=re.I)
+    return f"WITH {', '.join(needed)}{',' if own else ''} {rest.lstrip()}"
 
 
 def _toml(path: Path, text: str) -> dict[str, Any]:
