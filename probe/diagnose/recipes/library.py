@@ -22,7 +22,8 @@ from typing import Any
 
 from probe.base.errors import RecipeInvalid, RecipeUnknown
 from probe.diagnose.recipes.recipe import SYMPTOMS, Parameter, Recipe, listed
-from probe.diagnose.recipes.recipe_files import OVERRIDES, built_in_folder, overrides, read
+from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, read
+from probe.diagnose.recipes.recipe_files import built_in_folder as built_in_folder
 from probe.diagnose.stall_parameters import STALL_THRESHOLDS, StallThresholds
 
 CHECK_INTERVAL_S = 1.0

@@ -174,7 +174,7 @@ def _beginning_with(shared: Mapping[str, str], sql: str) -> str:
     """The SQL with the queries that it names as its first CTEs."""
     text = sql
     needed: list[str] = []
-    for name, query in reversed(shared.items()):
+    for name, query in reversed(list(shared.items())):
         if re.search(rf"\b{name}\b", text):
             needed.insert(0, f"{name} AS (\n{query}\n)")
             text += query
