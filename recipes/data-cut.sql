@@ -60,7 +60,9 @@ WITH newest AS (
     SELECT module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, SUM(again)::DOUBLE AS again, SUM(compared)::DOUBLE AS compared, SUM(known * compared)::DOUBLE / NULLIF(SUM(again), 0) AS samples, MEDIAN(compared) AS batch, MAX(CAST(shape AS BIGINT[])[2]) AS length
     FROM looks GROUP BY module, name
 ), used AS (
-    SELECT drawn.*, batch * (SELECT SUM(GREATEST(micro_steps, 1)) FROM python.steps) / samples AS times FROM drawn WHERE again >= $again
+    -- A model with several inputs: the one that repeats least. A table's categories repeat, and its numbers do not.
+    SELECT drawn.*, batch * (SELECT SUM(GREATEST(micro_steps, 1)) FROM python.steps) / samples AS times FROM drawn
+    WHERE again >= $again QUALIFY samples = MAX(samples) OVER (PARTITION BY module) AND NOT EXISTS (SELECT 1 FROM drawn o WHERE o.module = drawn.module AND o.n >= $again AND o.again < $again)
 ), variables AS (
     SELECT regexp_extract(name, '^cut[.](.*)[.](rows|whole)$', 1) AS variable, MAX(number) FILTER (name LIKE '%.rows') AS rows, MAX(number) FILTER (name LIKE '%.whole') AS whole FROM newest WHERE name LIKE 'cut.%' GROUP BY 1
 )

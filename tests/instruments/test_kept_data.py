@@ -66,6 +66,20 @@ def test_what_has_all_rows_or_copies_of_some_is_no_part(whole: torch.Tensor) -> 
     assert data_cuts.of_tensor(whole) is None
 
 
+KEPT: dict[str, torch.Tensor] = {}
+
+
+def test_a_slice_that_is_another_one_at_each_look_is_a_batch_and_no_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(data_cuts, "named_things", lambda thread: list(KEPT.items()))
+    variables = data_cuts.Variables()
+    for look in range(3):
+        KEPT.update(data=ROWS[:50], batch=ROWS[50 * look : 50 * look + 50])
+        found = dict(variables.facts(None))
+        assert found == ({} if not look else {"cut.data.rows": 50, "cut.data.whole": 600})
+
+
 def episode(lengths: list[int], *, reset: bool) -> list[tuple[Any, ...]]:
     """Transitions of episodes of these lengths; without a reset each goes on from the end of the former."""
     found, state = [], torch.zeros(4)

@@ -75,12 +75,23 @@ def dataset_length(dataset: Any, depth: int = 0) -> int | None:
     return None
 
 
-def of_variables(thread: int | None) -> Iterator[tuple[str, Value]]:
-    """Small cuts among the variables and globals of the user's frames."""
-    found = 0
-    for name, thing in named_things(thread):
-        cut = of_tensor(thing)
-        if cut is not None and cut.rows > 1 and cut.rows <= LARGEST_SHARE * cut.whole and found < MOST_CUTS:
-            found += 1
-            yield f"cut.{name}.rows", cut.rows
-            yield f"cut.{name}.whole", cut.whole
+class Variables:
+    """Small cuts among the variables and globals of the user's frames: those that were the same part at the
+    look before. A batch may be a slice too, but each time another one."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[int, int, int]] = {}
+
+    def facts(self, thread: int | None) -> Iterator[tuple[str, Value]]:
+        """Names and values for `probe.facts`."""
+        before, self._before = self._before, {}
+        for name, thing in named_things(thread):
+            cut = of_tensor(thing)
+            small = cut is not None and 1 < cut.rows <= LARGEST_SHARE * cut.whole
+            if cut is None or not small or len(self._before) == MOST_CUTS or name in self._before:
+                continue
+            place = (cut.rows, cut.whole, thing.storage_offset())
+            self._before[name] = place
+            if before.get(name) == place:
+                yield f"cut.{name}.rows", cut.rows
+                yield f"cut.{name}.whole", cut.whole

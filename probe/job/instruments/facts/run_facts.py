@@ -71,6 +71,7 @@ class RunFacts:
         self._rounds = 0
         self._known: dict[tuple[str, str], tuple[str, int]] = {}
         self._said_paths: list[str] = []
+        self._cuts = data_cuts.Variables()
         self._sums: dict[int, int | None] = {}
         """Sums over all samples of a data set, by the checksum of some in their order."""
 
@@ -124,7 +125,7 @@ class RunFacts:
         two slices nothing of the frames may be held."""
         thread = self._recorder.thread
         return [
-            *self._resumption.reads.facts(), *transitions.facts(thread), *data_cuts.of_variables(thread),
+            *self._resumption.reads.facts(), *transitions.facts(thread), *self._cuts.facts(thread),
         ]
 
     def _environment(self) -> Iterator[tuple[str, str, Value]]:
