@@ -29,11 +29,12 @@ WITH looked AS (
 ), before AS (
     SELECT MAX(step) FILTER (training_mode) AS last_on, MIN(step) AS first FROM python.steps WHERE training_mode IS NOT NULL
 ), latest AS (
-    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p FROM python.modules GROUP BY module
+    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p, ARG_MAX(parameters, t_ns) AS parameters, ARG_MAX(trainable, t_ns) AS trainable FROM python.modules GROUP BY module
 ), layers AS (
-    SELECT COUNT(*) AS known, COUNT(*) FILTER (differs) AS affected,
+    -- A model that is frozen as a whole judges what is trained, such as the pixels of a picture: its mode is to be eval.
+    SELECT COUNT(*) AS known, COUNT(*) FILTER (differs) AS affected, COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen,
         array_to_string(list(module ORDER BY module) FILTER (differs)[:3], ', ') AS examples
-    FROM (SELECT module, p > 0 OR class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%' AS differs FROM latest)
+    FROM (SELECT module, parameters, trainable, p > 0 OR class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%' AS differs FROM latest)
 )
 SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, looked,
     CASE WHEN affected > 0 THEN affected END AS affected, examples,
@@ -41,6 +42,6 @@ SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, look
         WHEN affected = 0 THEN 'none of its layers behaves differently in train mode'
         ELSE 'dropout is off and batch-norm statistics are not updated' END AS reason,
     CASE WHEN known > 0 AND affected = 0 THEN 'info' ELSE 'notice' END AS severity
-FROM counted, before, layers WHERE looked >= $least AND now
+FROM counted, before, layers WHERE looked >= $least AND now AND NOT frozen
 UNION ALL BY NAME
 SELECT 'too few model calls were recorded' AS unknown FROM counted WHERE looked < $least

@@ -27,6 +27,10 @@
 -- value = 8
 -- unit = "steps"
 -- source = "ours: samples that are closer together, or older states of the same age, prove nothing"
+-- [parameters.horizons]
+-- value = 3.0
+-- unit = "times 1 / (1 - momentum) steps"
+-- source = "ours: after three of them momentum has 95 % of its level; what starts anew less often loses little"
 WITH looks AS (
     SELECT optimizer, param_group, parameters, step, state_steps, COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) AS twins,
         COUNT(DISTINCT (optimizer, parameters)) OVER (PARTITION BY step, param_group) AS beside
@@ -53,17 +57,19 @@ WITH looks AS (
     SELECT ARG_MAX(number, t_ns) FILTER (name = 'optimizer.remade.times') AS times, MIN(number) FILTER (name = 'optimizer.remade.from') AS first, MAX(number) FILTER (name = 'optimizer.remade.until') AS until,
         COALESCE(MAX(value) FILTER (name = 'optimizer'), 'optimizer') AS optimizer, MAX(number) FILTER (name = 'optimizer.momentum') AS momentum
     FROM probe.facts WHERE kind = 'hyperparameter' HAVING COUNT(*) FILTER (name = 'optimizer.remade.times') > 0
+), often AS (
+    SELECT *, GREATEST(1, (until - first) / GREATEST(times - 1, 1)) AS every FROM remade
 )
 SELECT NULL AS unknown, *, 'notice' AS severity,
     format('the state of {} (momentum, second moments) is reset again and again: in {} of {} samples its step count was no higher than in the one before, and it never passed {}', optimizer, anew, n, oldest) AS fact,
     format('at step {} its state had seen {} steps, at step {} {}', seen, state_steps, before, state_before) AS evidence
 FROM newest WHERE param_group = (SELECT MIN(param_group) FROM newest)
 UNION ALL BY NAME
-SELECT NULL AS unknown, optimizer, first AS step, CASE WHEN momentum > 0 OR optimizer NOT IN ('SGD') THEN 'notice' ELSE 'info' END AS severity,
+SELECT NULL AS unknown, optimizer, first AS step, CASE WHEN optimizer <> 'SGD' OR momentum > 0 AND every < $horizons / (1 - momentum) THEN 'notice' ELSE 'info' END AS severity,
     format('a new {} for the same parameters is created again and again, {:.0f} times between steps {:.0f} and {:.0f}: {}', optimizer, times, first, until,
         CASE WHEN momentum > 0 THEN format('its momentum of {:.3g} starts from zero each time', momentum) WHEN optimizer = 'SGD' THEN 'without momentum it has no state to lose' ELSE 'its state starts empty each time' END) AS fact,
-    format('once in {:.0f} steps; a scheduler or gradient scaler created with the first one does not affect the later ones', GREATEST(1, (until - first) / GREATEST(times - 1, 1))) AS evidence
-FROM remade WHERE times >= $least AND NOT EXISTS (SELECT 1 FROM newest)
+    format('once in {:.0f} steps; a scheduler or gradient scaler created with the first one does not affect the later ones', every) AS evidence
+FROM often WHERE times >= $least AND NOT EXISTS (SELECT 1 FROM newest)
 UNION ALL BY NAME
 SELECT 'the optimizer state was sampled too rarely' AS unknown
 WHERE NOT EXISTS (SELECT 1 FROM counted WHERE n >= $least) AND NOT EXISTS (SELECT 1 FROM remade WHERE times >= $least)
