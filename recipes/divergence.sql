@@ -61,10 +61,11 @@ WITH ends AS (
         GREATEST(best.spread, (SELECT MEDIAN(spread) FROM blocks)) AS spread
     FROM best, now, first
 )
+-- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     step AS best_step, (SELECT MAX(blocks.step) FROM blocks, calm WHERE level <= best + LEAST(0.1 * rise, GREATEST($sigmas * calm.spread, $share * (start - best), $relative * ABS(best)))) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
-    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN moving.yes THEN 'info' ELSE 'alarm' END AS severity
+    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN moving.yes OR (SELECT MAX(step) FROM python.optimizers) <= judged.step + $block THEN 'info' ELSE 'alarm' END AS severity
 FROM judged, adversarial, moving
 WHERE n = 3 AND rise > $sigmas * spread
     AND rise > GREATEST($share * (start - best), $relative * ABS(best))
