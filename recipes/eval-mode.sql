@@ -17,6 +17,7 @@
 -- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer behaves differently in eval mode"
 -- explains = ["divergence", "loss-spike", "gradient-exploding-layer", "validation-rising", "train-validation-gap"]
 -- dated = true
+-- uses = ["trainings"]
 -- [parameters.least]
 -- value = 20
 -- unit = "steps"
@@ -35,6 +36,9 @@ WITH looked AS (
     SELECT COUNT(*) AS known, COUNT(*) FILTER (differs) AS affected, COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen,
         array_to_string(list(module ORDER BY module) FILTER (differs)[:3], ', ') AS examples
     FROM (SELECT module, parameters, trainable, p > 0 OR class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%' AS differs FROM latest)
+), newest AS (
+    -- Where another training began, which may train something else through the model: its steps must give the model gradients.
+    SELECT MAX(begun) = 0 OR EXISTS (SELECT 1 FROM python.gradients JOIN python.parameters USING (param) WHERE gradients.step >= (SELECT MAX(begun) FROM trainings)) AS trained FROM trainings
 )
 SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, looked,
     CASE WHEN affected > 0 THEN affected END AS affected, examples,
@@ -42,6 +46,6 @@ SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, look
         WHEN affected = 0 THEN 'none of its layers behaves differently in train mode'
         ELSE 'dropout is off and batch-norm statistics are not updated' END AS reason,
     CASE WHEN known > 0 AND affected = 0 THEN 'info' ELSE 'notice' END AS severity
-FROM counted, before, layers WHERE looked >= $least AND now AND NOT frozen
+FROM counted, before, layers, newest WHERE looked >= $least AND now AND trained AND NOT frozen
 UNION ALL BY NAME
 SELECT 'too few model calls were recorded' AS unknown FROM counted WHERE looked < $least

@@ -23,7 +23,8 @@ WITH latest AS (
 ), written AS (
     SELECT DISTINCT param FROM python.updates WHERE optimizer IS NULL AND outside_ratio > 0
 ), reached AS (
-    SELECT DISTINCT param FROM python.updates WHERE optimizer IS NULL AND (after_backward = 'present' OR in_graph)
+    -- A gradient to which the graph of the loss does not lead was left there, by a training that is over.
+    SELECT DISTINCT param FROM python.updates WHERE optimizer IS NULL AND COALESCE(in_graph, after_backward = 'present')
 ), forgotten AS (
     -- Where the graph of a loss was walked, it must lead there: other models (of a fold that is over, a copy, one that only answers) need no optimizer.
     SELECT *, CASE WHEN module = '' THEN 'the model' ELSE module END AS owner FROM latest
