@@ -60,7 +60,10 @@
 -- )
 -- SELECT ms, NULL AS low, CASE WHEN known >= $least THEN GREATEST($times * usual, $beyond * highest) END AS high FROM before
 -- '''
-WITH seen AS (
+WITH sure AS (
+    -- The last step of which the optimizer is known: after it, a training of another optimizer may have begun.
+    SELECT COALESCE(MAX(step), 9e18::BIGINT) AS last FROM python.optimizers
+), seen AS (
     SELECT step, grad_norm, lr, loss FROM python.steps
     WHERE isfinite(grad_norm) AND grad_norm > 0 AND step >= (SELECT MAX(begun) FROM trainings)
 ), before AS (
@@ -69,7 +72,7 @@ WITH seen AS (
 ), high AS (
     SELECT *, step - LAG(step) OVER (ORDER BY step) AS gap FROM before WHERE known >= $least AND grad_norm > $times * usual
 ), later AS (
-    SELECT MEDIAN(grad_norm) AS later, COUNT(*) AS later_n FROM (SELECT grad_norm FROM seen ORDER BY step DESC LIMIT 5)
+    SELECT MEDIAN(grad_norm) AS later, COUNT(*) AS later_n FROM (SELECT grad_norm FROM seen, sure ORDER BY step <= sure.last DESC, step DESC LIMIT 5)
 ), starts AS (
     SELECT high.*, later > 0.5 * $times * usual AS holds, high.step < (SELECT MAX(step) FROM python.steps) - $horizon AS old
     FROM high, later WHERE (gap IS NULL OR gap > 100) AND grad_norm > $beyond * highest
@@ -88,7 +91,7 @@ WITH seen AS (
 ), found AS (
     SELECT * EXCLUDE (gap, holds) FROM start UNION ALL BY NAME SELECT * REPLACE ((SELECT usual FROM grown) AS usual) FROM slowly
 ), losses AS (
-    SELECT s.step, s.loss, found.step AS start, later > 0.5 * $times * found.usual AS holds FROM python.steps s, found, later WHERE s.loss IS NOT NULL
+    SELECT s.step, s.loss, found.step AS start, later > 0.5 * $times * found.usual AS holds FROM python.steps s, found, later, sure WHERE s.loss IS NOT NULL AND (s.step <= sure.last OR found.step > sure.last)
 ), harm AS (
     -- NULL where losses are not known: then nothing is taken for harmless. A loss that is not finite has suffered.
     SELECT CASE WHEN COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) THEN true
@@ -101,12 +104,11 @@ WITH seen AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
 )
--- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     2 * usual AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
     concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,
-    CASE WHEN NOT suffered OR (SELECT MAX(step) FROM python.optimizers) < found.step THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
-FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm LEFT JOIN worst ON true
+    CASE WHEN NOT suffered OR found.step > sure.last THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
+FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm CROSS JOIN sure LEFT JOIN worst ON true
 UNION ALL BY NAME
 SELECT format('{} gradient norms, {} are needed', COUNT(*), $least + 1) AS unknown FROM seen HAVING COUNT(*) <= $least

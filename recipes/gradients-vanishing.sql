@@ -48,7 +48,8 @@ WITH seen AS (
 ), since AS (
     SELECT MAX(step) AS step FROM seen, norms WHERE grad_norm > 10 * highest
 ), losses AS (
-    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, 1.4826 * MAD(loss) FILTER (i > k - 20) AS spread FROM (
+    -- The first losses, as the first norms: a small model may fall within twenty steps.
+    SELECT MEDIAN(loss) FILTER (i <= 5) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, 1.4826 * MAD(loss) FILTER (i > k - 20) AS spread FROM (
         SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings))
 )
 SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
