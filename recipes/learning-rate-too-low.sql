@@ -18,6 +18,7 @@
 -- ]
 -- false_positives = "gentle fine-tuning; updates of exactly 0, clipped gradients, and non-adaptive optimizers, whose updates may be small because of the gradient (left out or `info`); a converged model (not reported once the loss has halved)"
 -- explains = ["plateau", "slow-decrease"]
+-- uses = ["trainings"]
 -- [parameters.early]
 -- value = 1e-5
 -- unit = "update ratio"
@@ -39,15 +40,15 @@
 -- unit = "sampled steps"
 -- source = "ours"
 WITH steps AS (
-    SELECT DISTINCT step FROM python.gradients WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
+    SELECT DISTINCT step FROM python.gradients WHERE update_ratio IS NOT NULL AND step >= (SELECT MAX(begun) FROM trainings) + 10 ORDER BY step DESC LIMIT 5
 ), now AS (
-    SELECT MEDIAN(update_ratio) AS ratio, COUNT(DISTINCT step) AS n, MIN(step) AS step, MAX(step) AS last, ANY_VALUE(update_kind) AS kind
+    SELECT MEDIAN(update_ratio) AS ratio, COUNT(DISTINCT step) AS n, MIN(step) AS step, MAX(step) - (SELECT MAX(begun) FROM trainings) AS last, ANY_VALUE(update_kind) AS kind
     FROM python.gradients JOIN steps USING (step) WHERE isfinite(update_ratio) AND numel >= 16
 ), rates AS (
-    SELECT MAX(lr) AS highest_lr, ARG_MAX(lr, step) AS lr, MIN(lr) FILTER (lr > 0) AS lowest_lr, COUNT(*) AS steps FROM python.steps WHERE lr IS NOT NULL
+    SELECT MAX(lr) AS highest_lr, ARG_MAX(lr, step) AS lr, MIN(lr) FILTER (lr > 0) AS lowest_lr, COUNT(*) AS steps FROM python.steps WHERE lr IS NOT NULL AND step >= (SELECT MAX(begun) FROM trainings)
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now
-    FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
+    FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings))
 ), warming AS (
     SELECT COALESCE(MAX(lr) > 1.001 * MIN(lr), false) AS up FROM (SELECT lr, step FROM python.steps WHERE lr IS NOT NULL ORDER BY step DESC LIMIT 50)
 ), otherwise AS (

@@ -39,7 +39,7 @@
 -- source = "ours: a small part that trains on frozen features soon learns what it can"
 WITH seen AS (
     SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) - 1 AS i, COUNT(*) OVER () AS n
-    FROM python.steps WHERE isfinite(loss)
+    FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings)
 ), shape AS (
     SELECT ANY_VALUE(n) AS n, GREATEST(ANY_VALUE(n) // 40, 25) AS part, MAX(lr) AS highest_lr, ARG_MAX(lr, step) AS lr
     FROM seen

@@ -15,6 +15,7 @@
 --   "probe {endpoint} lr",
 -- ]
 -- false_positives = "fine-tuning a model that is already good; a recording that started late in training"
+-- uses = ["trainings"]
 -- [parameters.drop]
 -- value = 0.05
 -- unit = "ratio"
@@ -29,7 +30,7 @@
 -- source = "practice: 1e-3 to 1e-2 in the first thousand steps; ours: a tenth of that, below which the finding becomes a notice"
 WITH seen AS (
     SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n
-    FROM python.steps WHERE isfinite(loss)
+    FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings)
 ), ends AS (
     SELECT ANY_VALUE(n) AS n, GREATEST(ANY_VALUE(n) // 20, 25) AS part, MIN(step) AS first_step FROM seen
 ), levels AS (
@@ -46,6 +47,6 @@ WITH seen AS (
 SELECT NULL AS unknown, first_step AS step, start, now, (start - now) / ABS(start) AS drop_ratio, n, part, lr, update_ratio, kind,
     CASE WHEN update_ratio < $ratio AND lr >= 0.1 * highest_lr THEN 'notice' ELSE 'info' END AS severity
 FROM levels, ratio
-WHERE n >= $steps AND first_step < 100 AND start - now BETWEEN 3 * error AND $drop * ABS(start) AND now <= lately + error
+WHERE n >= $steps AND first_step < (SELECT MAX(begun) FROM trainings) + 100 AND start - now BETWEEN 3 * error AND $drop * ABS(start) AND now <= lately + error
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COALESCE(n, 0), $steps) AS unknown FROM ends WHERE n < $steps OR n IS NULL

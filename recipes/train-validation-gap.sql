@@ -14,6 +14,7 @@
 --   "probe {endpoint} query \"SELECT module, p FROM python.modules WHERE p IS NOT NULL\"",
 -- ]
 -- false_positives = "a validation loss with other terms or another reduction than the training loss; validation data from another source"
+-- uses = ["trainings"]
 -- [parameters.ratio]
 -- value = 1.3
 -- unit = "ratio"
@@ -29,7 +30,7 @@
 WITH scalars AS (
     SELECT step, name, value, ROW_NUMBER() OVER (PARTITION BY name ORDER BY step, t_ns) AS i, COUNT(*) OVER (PARTITION BY name) AS n
     FROM python.scalars
-    WHERE isfinite(value) AND regexp_matches(LOWER(name), '(^|[^a-z])(val|valid|validation|eval|evaluation|dev|test)([^a-z]|$)')
+    WHERE isfinite(value) AND COALESCE(step >= (SELECT MAX(begun) FROM trainings), true) AND regexp_matches(LOWER(name), '(^|[^a-z])(val|valid|validation|eval|evaluation|dev|test)([^a-z]|$)')
         AND regexp_matches(LOWER(name), 'loss|nll|cross_?entropy')
 ), compared AS (
     SELECT name, i, n, step, value,

@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "an evaluation on few samples; a validation set from another source"
 -- explains = ["train-validation-gap"]
+-- uses = ["trainings"]
 -- [parameters.rise]
 -- value = 0.1
 -- unit = "ratio"
@@ -26,7 +27,7 @@
 -- source = "practice: a patience of 3 in early stopping; one or two may be chance"
 WITH scalars AS (
     SELECT step, name, value, ROW_NUMBER() OVER (PARTITION BY name ORDER BY step, t_ns) AS i FROM python.scalars
-    WHERE isfinite(value) AND regexp_matches(LOWER(name), '(^|[^a-z])(val|valid|validation|eval|evaluation|dev|test)([^a-z]|$)')
+    WHERE isfinite(value) AND COALESCE(step >= (SELECT MAX(begun) FROM trainings), true) AND regexp_matches(LOWER(name), '(^|[^a-z])(val|valid|validation|eval|evaluation|dev|test)([^a-z]|$)')
         AND regexp_matches(LOWER(name), 'loss|nll|perplexity|ppl|cross_?entropy')
 ), best AS (
     SELECT name, MIN(value) AS best, ARG_MIN(step, (value, i)) AS step, ARG_MIN(i, (value, i)) AS best_i, MAX(i) AS evaluations,
