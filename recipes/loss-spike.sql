@@ -19,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a hard batch (`info` if the next step is back at the usual loss); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- uses = ["trainings", "moving"]
 -- [parameters.sigmas]
@@ -71,7 +71,7 @@
 -- FROM before JOIN (SELECT begun, MEDIAN(loss) AS first FROM losses WHERE i <= 10 GROUP BY begun) USING (begun)
 -- '''
 WITH seen AS (
-    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps
+    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before, LEAD(loss) OVER (ORDER BY step) AS following FROM python.steps
     WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings)
 ), before AS (
     SELECT *, COUNT(*) OVER w AS known, MEDIAN(loss) OVER w AS usual, 1.4826 * MAD(loss) OVER w AS spread,
@@ -105,7 +105,8 @@ WITH seen AS (
 ), blocks AS (
     SELECT MEDIAN(loss) AS level FROM seen WHERE step > (SELECT step FROM spike) GROUP BY step // 20
 ), judged AS (
-    SELECT spike.*, later, later_steps, after.steps AS passed,
+    -- A loss that is back at the next step was that of a hard batch: the weights are not worse.
+    SELECT spike.*, later, later_steps, after.steps AS passed, COALESCE(following <= level, false) AS one_batch,
         (SELECT MEDIAN(grad_norm) FROM seen WHERE step < spike.step) AS usual_norm,
         (SELECT COUNT(*) FROM starts) AS spikes,
         later_steps >= 5 AND later <= level OR after.steps > $horizon AND EXISTS (SELECT 1 FROM blocks WHERE blocks.level <= spike.level) AS recovered
@@ -116,10 +117,10 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN grad_norm IS NOT NULL THEN usual_norm END AS usual_norm, later, later_steps,
     CASE WHEN lr_before <> lr THEN lr_before END AS lr_before, lr, spikes, (SELECT MIN(step) FROM seen) AS oldest, recovered AND passed > $horizon AS over,
     (loss - usual) / GREATEST(spread, 0.002 * ABS(usual)) AS sigmas_above,
-    CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
+    CASE WHEN recovered AND one_batch THEN 'the next step was back at the usual loss' WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
-    CASE WHEN moving.yes OR inputs.other OR (SELECT MAX(step) FROM python.optimizers) < judged.step OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
+    CASE WHEN moving.yes OR inputs.other OR (SELECT MAX(step) FROM python.optimizers) < judged.step OR recovered AND (one_batch OR loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual))) THEN 'info'
         WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
 FROM judged, moving, inputs
 UNION ALL BY NAME

@@ -17,6 +17,7 @@
 --   "probe {endpoint} checkpoint oscillating.pt",
 -- ]
 -- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches; alternating data sets"
+-- uses = ["trainings"]
 -- [parameters.window]
 -- value = 400
 -- unit = "steps"
@@ -58,9 +59,13 @@ WITH lately AS (
         QUANTILE_CONT(x, 0.95) - QUANTILE_CONT(x, 0.05) AS swing, MEDIAN(loss) AS middle, ARG_MAX(lr, step) AS lr,
         MAX(lr) > 1.5 * MIN(lr) AS cyclic
     FROM level
+), stepped AS (
+    -- What was stepped at each step that was looked at: all groups of an optimizer, and of several that step together.
+    SELECT rivals, MIN(step) AS first, MAX(step) AS last FROM (
+        SELECT step, list(DISTINCT (optimizer, param_group, parameters) ORDER BY (optimizer, param_group, parameters)) AS rivals
+        FROM python.optimizers WHERE step >= (SELECT MAX(begun) FROM trainings) GROUP BY step) GROUP BY rivals
 ), rivals AS (
-    -- Of the newest steps; an optimizer that a later training replaced is none.
-    SELECT COUNT(DISTINCT (optimizer, parameters)) AS n FROM python.optimizers WHERE step > (SELECT MIN(step) FROM lately) + $window // 2
+    SELECT COUNT(*) AS n FROM stepped a WHERE EXISTS (SELECT 1 FROM stepped b WHERE a.rivals <> b.rivals AND a.first < b.last AND b.first < a.last)
 ), details AS (
     SELECT (SELECT ARG_MAX(momentum, t_ns) FROM python.optimizers) AS momentum,
         (SELECT MEDIAN(update_ratio) FROM python.gradients
