@@ -60,6 +60,17 @@ def test_a_table_takes_a_new_row_and_keeps_the_others() -> None:
     assert len(set(new.splitlines()) - set(page.splitlines())) <= 1
 
 
+def test_the_tests_of_every_pair_exist() -> None:
+    for place in (place for places in matrix.TESTS.values() for place in places):
+        file, _, name = place.partition("::")
+        assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8"), place
+
+
+def test_a_pair_with_which_nothing_ran_has_failed() -> None:
+    nothing = matrix.run(Path(sys.executable), [str(ROOT / "tests" / "test_versions.py::no_such_test")])
+    assert nothing.failed == ["the tests could not be run at all"]
+
+
 def test_the_page_of_versions_says_what_each_lacks() -> None:
     page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
     assert f"CPython {PYTHONS[0]} to {PYTHONS[-1]}, torch {OLDEST} to {NEWEST}" in page
