@@ -18,9 +18,9 @@
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "larger batches (`info`); another job on the same machine that slows all phases equally (`info` below four times), or whose extra runnable threads, CPU waits or CPU use explain half of the slowdown (`info`)"
+-- false_positives = "larger batches, or parameters that are no longer frozen (`info`); another job on the same machine that slows all phases equally (`info` below four times), or whose extra runnable threads, CPU waits or CPU use explain half of the slowdown (`info`)"
 -- explains = ["throughput-drop", "low-mfu"]
--- uses = ["trainings"]
+-- uses = ["trainings", "thaws"]
 -- [parameters.times]
 -- value = 1.3
 -- unit = "times"
@@ -89,6 +89,8 @@ WITH ends AS (
     SELECT sides.*, change.step, worst.phase, worst.before AS phase_before, worst.now AS phase_now,
         (worst.now - worst.before) / (sides.now - sides.before) AS phase_share, COALESCE((sides.now - worst.now) / NULLIF(sides.before - worst.before, 0) <= 1 + $apart * (sides.times - 1), false) AS alone,
         COALESCE(tokens_now > 1.1 * tokens_before AND tokens_now / tokens_before > times / 1.2, false) AS larger, busy_before, busy,
+        -- Backward goes deeper where more parameters require a gradient.
+        EXISTS (SELECT 1 FROM thaws, change c WHERE thaws.before <= c.step + $block AND thaws.step >= c.step - $block) AS thawed,
         COALESCE(busy > 1.3 * busy_before + 1 AND busy > 0.5 * busy_before * sides.times, false)
             OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - 1 / sides.times), false)
             OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(sides.times) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
@@ -105,11 +107,11 @@ WITH ends AS (
 )
 SELECT NULL AS unknown, step, times, 1e3 * now AS now_ms, 1e3 * before AS before_ms, phase, 1e3 * phase_now AS phase_now, 1e3 * phase_before AS phase_before, phase_share,
     data, forward, backward, optimizer, comm, other, CASE WHEN larger THEN tokens_before END AS tokens_before, tokens_now, busy_before, busy, waited_before, waited, own_before, own, others_before, others,
-    CASE WHEN larger THEN 'the batches became larger' WHEN phase IS NULL THEN 'phases are not known'
+    CASE WHEN larger THEN 'the batches became larger' WHEN thawed THEN 'parameters that were frozen are trained since then' WHEN phase IS NULL THEN 'phases are not known'
         WHEN machine THEN 'the machine has more to do'
         WHEN alone THEN format('{} does', phase)
         ELSE 'all phases are slower, as on a shared or throttled machine' END AS blame,
-    CASE WHEN larger OR machine OR (NOT alone AND times < 4) THEN 'info' ELSE 'notice' END AS severity
+    CASE WHEN larger OR thawed OR machine OR (NOT alone AND times < 4) THEN 'info' ELSE 'notice' END AS severity
 FROM judged
 UNION ALL BY NAME
 SELECT 'too few steps to compare' AS unknown FROM old WHERE n < 5

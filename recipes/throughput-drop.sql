@@ -13,9 +13,9 @@
 --   "CPUs in use: by this job {own_before:.1f} before, {own:.1f} since; by all others {others_before:.1f} before, {others:.1f} since",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
--- false_positives = "changed data; another job on the same machine that slows all phases equally, adds runnable threads, makes training wait for a CPU, or takes CPUs from it (one severity level lower; `info` if that explains half of the drop)"
+-- false_positives = "parameters that are no longer frozen (`info`); changed data; another job on the same machine that slows all phases equally, adds runnable threads, makes training wait for a CPU, or takes CPUs from it (one severity level lower; `info` if that explains half of the drop)"
 -- explains = ["low-mfu"]
--- uses = ["trainings"]
+-- uses = ["trainings", "thaws"]
 -- [parameters.drop]
 -- value = 0.5
 -- unit = "ratio"
@@ -86,11 +86,13 @@ WITH ends AS (
         busier AND busy > 0.5 * busy_before * old.rate / now.rate OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - now.rate / old.rate), false)
             OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(old.rate / now.rate) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
             OR COALESCE(waited >= $starved AND COALESCE(cost < SQRT(old.rate / now.rate) * cost_before, true), false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
+), thawed AS (
+    SELECT COUNT(*) > 0 AS yes FROM thaws, change WHERE thaws.before <= change.step + $block AND thaws.step >= change.step - $block
 )
 SELECT NULL AS unknown, change.step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
     CASE WHEN more > 0.5 * (now.wall - old.wall) AND now.wall > old.wall THEN format('; most of it in {}, by {:.1f} ms a step', phase, 1e3 * more) ELSE '' END AS "where",
-    (SELECT COUNT(*) FROM seen) AS seen, busy_before, busy, waited_before, waited, own_before, own, others_before, others, CASE WHEN explained OR alike AND NOT severe THEN 'info' WHEN alike OR NOT severe THEN 'notice' ELSE 'alarm' END AS severity
-FROM now, old, ends, change, machine, judged, phases WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
+    (SELECT COUNT(*) FROM seen) AS seen, busy_before, busy, waited_before, waited, own_before, own, others_before, others, CASE WHEN thawed.yes OR explained OR alike AND NOT severe THEN 'info' WHEN alike OR NOT severe THEN 'notice' ELSE 'alarm' END AS severity
+FROM now, old, ends, change, machine, judged, phases, thawed WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
 UNION ALL BY NAME
 SELECT 'samples and tokens of too few steps are known' AS unknown FROM old WHERE n < 5
