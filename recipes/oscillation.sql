@@ -59,13 +59,16 @@ WITH lately AS (
         QUANTILE_CONT(x, 0.95) - QUANTILE_CONT(x, 0.05) AS swing, MEDIAN(loss) AS middle, ARG_MAX(lr, step) AS lr,
         MAX(lr) > 1.5 * MIN(lr) AS cyclic
     FROM level
+), groups AS (
+    SELECT step, optimizer, param_group, parameters, COUNT(*) OVER (PARTITION BY step, param_group) AS beside
+    FROM python.optimizers WHERE step >= (SELECT MAX(begun) FROM trainings)
 ), stepped AS (
     -- What was stepped at each step that was looked at: all groups of an optimizer, and of several that step together.
     SELECT rivals, MIN(step) AS first, MAX(step) AS last FROM (
-        SELECT step, list(DISTINCT (optimizer, param_group, parameters) ORDER BY (optimizer, param_group, parameters)) AS rivals
-        FROM python.optimizers WHERE step >= (SELECT MAX(begun) FROM trainings) GROUP BY step) GROUP BY rivals
+        SELECT step, list(DISTINCT (optimizer, param_group, parameters) ORDER BY (optimizer, param_group, parameters)) AS rivals FROM groups GROUP BY step) GROUP BY rivals
 ), rivals AS (
-    SELECT COUNT(*) AS n FROM stepped a WHERE EXISTS (SELECT 1 FROM stepped b WHERE a.rivals <> b.rivals AND a.first < b.last AND b.first < a.last)
+    SELECT GREATEST((SELECT MAX(beside) FROM groups), COUNT(*)) AS n
+    FROM stepped a WHERE EXISTS (SELECT 1 FROM stepped b WHERE a.rivals <> b.rivals AND a.first < b.last AND b.first < a.last)
 ), details AS (
     SELECT (SELECT ARG_MAX(momentum, t_ns) FROM python.optimizers) AS momentum,
         (SELECT MEDIAN(update_ratio) FROM python.gradients
