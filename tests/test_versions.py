@@ -71,11 +71,28 @@ def test_a_pair_with_which_nothing_ran_has_failed() -> None:
     assert nothing.failed == ["the tests could not be run at all"]
 
 
+def test_what_failed_runs_once_more_by_name_and_alone(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    once = f"with open({str(seen)!r}, 'a') as seen:\n        assert seen.tell() or not seen.write('1')"
+    for name, body in (("one", once), ("two", "pass")):
+        (tmp_path / f"test_{name}.py").write_text(f"def test_{name}():\n    {body}\n", encoding="utf-8")
+    tests = [f"{tmp_path}/test_{name}.py::test_{name}" for name in ("one", "two")]
+    found = matrix.run(Path(sys.executable), tests)
+    assert (found.passed, found.failed, seen.read_text(encoding="utf-8")) == (2, [], "1")
+    (tmp_path / "test_one.py").write_text("def test_one():\n    assert 0\n", encoding="utf-8")
+    found = matrix.run(Path(sys.executable), tests)
+    assert (found.passed, found.failed) == (1, ["test_one"])
+
+
 def test_the_page_of_versions_says_what_each_lacks() -> None:
     page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
     assert f"CPython {PYTHONS[0]} to {PYTHONS[-1]}, torch {OLDEST} to {NEWEST}" in page
     names = {"torch": "torch", "python": "Python"}
-    told = [f"- Before {names[one.of]} {versions.plain(one.since)}: {one.what}." for one in versions.LACKS]
+    told = []
+    for one in versions.LACKS:
+        of = names[one.of]
+        last = f" (not before {of} {versions.plain(one.first)})" if one.first else ""
+        told.append(f"- Before {of} {versions.plain(one.since)}{last}: {one.what}.")
     assert told == [line for line in page.splitlines() if line.startswith("- Before")]
 
 
@@ -101,6 +118,9 @@ def test_doctor_says_what_a_version_is_too_old_for_lacks_or_is_too_new_for() -> 
     levels = {version: doctor.check_python(version).level for version in ((3, 9, 1), (3, 13, 0), (3, 99, 0))}
     assert levels == {(3, 9, 1): "fail", (3, 13, 0): "ok", (3, 99, 0): "warn"}
     assert "not available" in doctor.check_python((3, 10, 13)).text
+    by_name = [version for version in ((3, 10, 13), (3, 11, 7), (3, 12, 1), (3, 12, 5), (3, 13, 0))
+               if "by name" in doctor.check_python(version).text]
+    assert by_name == [(3, 10, 13), (3, 12, 1)]
 
 
 def test_what_a_version_lacks_is_what_is_not_there() -> None:

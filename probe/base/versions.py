@@ -33,24 +33,32 @@ PAIRS = (
 
 
 class Lack(NamedTuple):
-    """What is missing in versions before `since`. For people: code tests for the feature it needs."""
+    """What is missing in versions before `since`, and not in those before `first`. For people: code tests for
+    the feature it needs."""
 
     of: str
-    since: tuple[int, int]
+    since: tuple[int, ...]
     what: str
+    first: tuple[int, ...] = ()
+
+
+_BY_NAME = "collectives that snippets call as methods of a group are recognized by name"
+"""`sys.setprofile` does not report calls of C functions that are bound as Python methods, as pybind11's are:
+Python 3.10 never did, and 3.12 does since 3.12.5 (gh-122029)."""
 
 
 LACKS = (
     Lack("torch", (2, 8), "saved-tensor hooks that a snippet leaves registered are not removed"),
     Lack("torch", (2, 8), "collectives issued from C++ (DDP) are recorded on NCCL only, not on gloo"),
-    Lack("python", (3, 11), "collectives that snippets call as methods of a group are recognized by name"),
+    Lack("python", (3, 11), _BY_NAME),
+    Lack("python", (3, 12, 5), _BY_NAME, first=(3, 12)),
     Lack("python", (3, 12), "snippets do not see variables of functions that call locals() or exec()"),
 )
 
 
-def lacks(of: str, version: tuple[int, int]) -> list[str]:
+def lacks(of: str, version: tuple[int, ...]) -> list[str]:
     """What a version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
-    return [lack.what for lack in LACKS if lack.of == of and version < lack.since]
+    return [lack.what for lack in LACKS if lack.of == of and lack.first <= version < lack.since]
 
 
 def number(text: object) -> tuple[int, int] | None:
@@ -59,9 +67,9 @@ def number(text: object) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def plain(version: tuple[int, int]) -> str:
+def plain(version: tuple[int, ...]) -> str:
     """As text: `2.6`."""
-    return f"{version[0]}.{version[1]}"
+    return ".".join(map(str, version))
 
 
 NEWEST_PYTHON = max(pair.python for pair in PAIRS)

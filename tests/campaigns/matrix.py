@@ -101,8 +101,10 @@ def run(python: Path, tests: list[str]) -> Outcome:
         if not first.failed:
             return first
         print("once more what failed:", *dict.fromkeys(first.failed), sep="\n  ", flush=True)
+        # Whole files: a test that is named and did not fail is not found with `--last-failed`.
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
         again = _once(
-            python, Path(folder), ["--last-failed", "--last-failed-no-failures=none", *tests]
+            python, Path(folder), ["--last-failed", "--last-failed-no-failures=none", *files]
         )
         return again._replace(passed=first.passed + again.passed, skipped=first.skipped + again.skipped)
 

@@ -238,7 +238,8 @@ WAITING = (
 )
 
 
-if sys.version_info < (3, 11):  # tells a profiler nothing of methods that are bound to an object of C++
+# These tell a profiler nothing of methods that are bound to an object of C++ (versions.LACKS).
+if sys.version_info < (3, 11) or (3, 12) <= sys.version_info < (3, 12, 5):
     WAITING = tuple(code for code in WAITING if "group." not in code and "getattr(group" not in code)
 
 

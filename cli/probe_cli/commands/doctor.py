@@ -92,7 +92,7 @@ def check_python(version: tuple[int, ...]) -> CheckResult:
     if version[:2] < versions.OLDEST_PYTHON:
         oldest = versions.plain(versions.OLDEST_PYTHON)
         return CheckResult("fail", "python", text, f"Use Python {oldest} or later.")
-    return _supported("python", text, (version[0], version[1]), versions.NEWEST_PYTHON)
+    return _supported("python", text, version, versions.NEWEST_PYTHON)
 
 
 def check_torch(found: str | None = None) -> CheckResult:
@@ -120,11 +120,11 @@ def check_torch(found: str | None = None) -> CheckResult:
     return _supported("torch", found, number, versions.NEWEST_TORCH)
 
 
-def _supported(subject: str, text: str, version: tuple[int, int], newest: tuple[int, int]) -> CheckResult:
+def _supported(subject: str, text: str, version: tuple[int, ...], newest: tuple[int, int]) -> CheckResult:
     missing = versions.lacks(subject, version)
     if missing:
         return CheckResult("ok", subject, f"{text}; not available: {'; '.join(missing)}")
-    if version > newest:
+    if version[:2] > newest:
         return CheckResult(
             "warn", subject, f"{text}: newer than the newest tested version ({versions.plain(newest)})",
             "It will probably work; run `tests/run` in a checkout to find out.",
