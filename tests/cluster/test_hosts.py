@@ -79,15 +79,16 @@ def test_joins_windows_and_every_column_work_over_the_ranks_of_all_hosts(trio: l
 
 
 def test_a_recipe_sees_the_lowest_rank_or_all_of_them_on_whatever_host_they_are(trio: list[Node]) -> None:
-    def in_time(node: Node) -> dict[str, Any] | None:
-        found: dict[str, Any] = node.call("GET", "/v1/diagnose?endpoint=gpt&symptom=data")
+    def in_time(node: Node, symptom: str) -> dict[str, Any] | None:
+        found: dict[str, Any] = node.call("GET", f"/v1/diagnose?endpoint=gpt{symptom}")
         return None if any("in time" in note for note in found["notes"]) else found
 
-    for node in trio[1:]:  # one with ranks, but not the lowest, and one without
-        answer = until(functools.partial(in_time, node), "an answer of all hosts")
+    # One with ranks, but not the lowest, and one without; some recipes, and all of them.
+    for node, symptom in ((trio[1], "&symptom=data"), (trio[2], "")):
+        answer = until(functools.partial(in_time, node, symptom), "an answer of all hosts")
         assert answer is not None
         seen = {one["recipe"]: one["what"] for one in answer["findings"] if "seen" in one["recipe"]}
-        assert seen == {"seen-by-rank": "10 of [0]", "seen-by-job": "100 of [0, 1, 2, 3]"}
+        assert seen == {"seen-by-rank": "10 of [0]", "seen-by-job": "100 of [0, 1, 2, 3]"}, answer["unknown"]
         assert "ranks 4-5: no host known" in answer["notes"]
 
 
@@ -183,6 +184,29 @@ def test_a_host_that_is_gone_costs_its_ranks_and_is_named_until_it_is_back() -> 
         until(lambda: not Path(f"/proc/{pid}").exists() or gone.start(), "gone")
         gone.start()
         until(lambda: len(here.query("gpt", STEPS)["rows"]) == 2, "back")
+
+
+def test_a_rank_whose_host_sends_no_rows_is_unknown_not_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "seen-by-rank.sql").write_text(RECIPE.format(scope="rank"))
+    (tmp_path / "seen-by-job.sql").write_text(RECIPE.format(scope="job"))
+
+    def answers_introductions_alone(path: str) -> bytes:
+        return reply(introduction(ranks="0")) if path == "/v1/peers" else b""
+
+    with nodes(1, PROBE_RECIPES=str(tmp_path)) as (here,), imposters() as make:
+        other = make(answers_introductions_alone)
+        Path(here.environ["PROBE_PEERS"]).write_text(other.address)
+        here.record(job="gpt", run="run-x", world_size=2, rank=1).tell("write 3")
+        here.start()
+        found = here.call("GET", "/v1/diagnose?endpoint=gpt&symptom=data")
+        seen = {one["recipe"]: one for one in found["findings"] if "seen" in one["recipe"]}
+        assert seen["seen-by-job"]["what"] == "3 of [1]"
+        assert "seen-by-rank" not in seen
+        (unknown,) = [one for one in found["unknown"] if one["recipe"] == "seen-by-rank"]
+        assert "the rows of the lowest rank are missing" in unknown["reason"]
+        assert any(other.address in note for note in found["notes"])
+        with pytest.raises(HostUnreachable):
+            here.query("gpt/0", STEPS)
 
 
 @pytest.mark.campaign

@@ -8,10 +8,13 @@ import duckdb
 import pytest
 
 from probe.base.errors import SqlInvalid
+from probe.diagnose.recipes import recipe_files
 from probe.diagnose.recipes.local_query import make_tables
 from probe.recording.tables import BY_NAME, COMMON, TABLES
+from probe.server.runtime import request_bodies
+from probe.server.runtime.request_bodies import RowsBody
 from probe.server.sql import compatibility
-from probe.server.sql.remote_rows import wanted_columns
+from probe.server.sql.remote_rows import searchable, wanted_columns
 from probe.server.sql.views import mentioned
 from server.beside import Beside, Writer
 
@@ -43,6 +46,26 @@ def test_other_hosts_are_asked_for_what_a_view_is_made_of_and_for_no_more() -> N
     assert "duration_s" in wanted and "call_site" not in wanted
     text = compatibility.reads("SELECT allocated_delta FROM python.torch_trace")
     assert {"allocated", "seq", "step"} <= set(wanted_columns(BY_NAME["python.torch_trace"], text))
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT step FROM python.steps", "FROM python.steps", "SELECT count(*) FROM python.steps",
+    "SELECT * FROM python.steps", 'SELECT U&"st\\0065p" FROM python.losses', "SELECT 1",
+    "SELECT step -- of\nFROM python.steps", "SELECT s.* FROM job.mine AS s",
+])
+def test_the_words_of_sql_name_the_tables_and_columns_that_it_names(sql: str) -> None:
+    words = searchable(sql)
+    assert mentioned(words) == mentioned(sql)
+    for table in mentioned(sql):
+        assert wanted_columns(table, words) == wanted_columns(table, sql)
+
+
+def test_the_words_of_all_recipes_fit_into_one_request() -> None:
+    files = recipe_files.built_in_folder().glob("*.sql")
+    text = "\n;\n".join(recipe_files.read(file, built_in=True).statement()[0] for file in files)
+    assert mentioned(searchable(text)) == mentioned(text)
+    RowsBody(sql=searchable(text), room_bytes=1, timeout_s=1.0)
+    assert len(searchable(text)) < request_bodies.LONGEST_SQL / 2, "the user's own recipes need room, too"
 
 
 def test_a_role_is_null_and_said_to_be() -> None:

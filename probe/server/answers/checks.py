@@ -85,15 +85,16 @@ async def run_checks(
 
     checks, missing = await _run(service, found, to_run, called, caller, arrived if tell else None)
     checks, late = await _run_late(service, found, checks, called, caller)
-    notes += late
+    missing += late
     if wanted.symptom and wanted.deep:
         again, said = await _collect_deep_statistics(service, found, checks, caller)
         notes += said
         if again:
-            anew, _ = await _run(service, found, again, called, caller)
+            anew, anew_missing = await _run(service, found, again, called, caller)
+            missing += anew_missing
             by_name = {one.recipe.name: one for one in anew}
             checks = [by_name.get(one.recipe.name, one) for one in checks]
-    return RecipeRuns(checks, [*notes, *missing])
+    return RecipeRuns(checks, list(dict.fromkeys([*notes, *missing])))
 
 
 async def _run(
@@ -114,7 +115,7 @@ async def _run_late(
     late = [one.recipe for one in checks if one.failed == QueryTimeout.code]
     if not late:
         return checks, []
-    anew, _ = await _run(service, found, late, called, caller)
+    anew, missing = await _run(service, found, late, called, caller)
     by_name = {one.recipe.name: one for one in anew}
     left = [one.recipe.name for one in anew if one.failed]
     note = f"the machine is busy: {len(late)} checks timed out and ran again"
@@ -122,7 +123,7 @@ async def _run_late(
         few = ", ".join(left[:_MOST_NAMES])
         more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
         note += f"; there was no time for {few}{more}: run diagnose again later"
-    return [by_name.get(one.recipe.name, one) for one in checks], [note]
+    return [by_name.get(one.recipe.name, one) for one in checks], [note, *missing]
 
 
 # Deep statistics on request ---------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from probe.base.errors import HostUnreachable
 from probe.recording import declared
 from probe.server.answers import backtraces, live_tables
 from probe.server.hosts import fanout, merged_stacks, rank_list
@@ -24,7 +25,7 @@ from probe.server.runtime.request_bodies import QueryBody, RowsBody
 from probe.server.service import Service
 from probe.server.sql import compatibility
 from probe.server.sql.pool import Ahead
-from probe.server.sql.remote_rows import NOT_CARRIED
+from probe.server.sql.remote_rows import NOT_CARRIED, searchable
 from probe.server.sql.views import mentioned
 
 ROWS_SHARE = 0.7
@@ -67,8 +68,8 @@ class JobSql(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All statements, to search for names in."""
-        return "\n;\n".join(self.statements)
+        """What a host searches for the names of tables and columns, for all statements."""
+        return searchable("\n;\n".join(self.statements))
 
 
 def _names(statements: Sequence[str]) -> set[str]:
@@ -88,7 +89,8 @@ async def run(
     gone: Callable[[], Awaitable[None]] = _never, ahead: Ahead | None = None,
 ) -> bytes:
     """A query worker's answer to `request`, over the rows of all hosts that the SQL mentions. `timeout_s` is
-    the remaining time; `ahead` gets parts of it, see `Pool.run`."""
+    the remaining time; `ahead` gets parts of it, see `Pool.run`. Raises the error of the host of a rank that
+    was named, when that host sends nothing."""
     began = time.monotonic()
     names = asked.names
     own, others, whole = await asyncio.gather(
@@ -162,7 +164,8 @@ def _own_request(
 async def _rows_of_others(
     service: Service, found: fanout.Found, asked: JobSql, names: set[str], timeout_s: float
 ) -> tuple[list[Part], list[str]]:
-    """Packed rows, and notes on hosts that sent none."""
+    """Packed rows, and notes on hosts that sent none. Raises the error of the host of a rank that was named,
+    when it sends nothing: "0 rows" would read as if the rank had recorded none."""
     if not found.met or not names - NOT_CARRIED:
         return [], list(found.missing) if names else []
     room_bytes = service.settings.query_memory_bytes // ROOM_SHARE // len(found.met)
@@ -170,6 +173,8 @@ async def _rows_of_others(
         "sql": asked.text, "timeout_s": timeout_s, "room_bytes": max(room_bytes, _LEAST_ROOM_BYTES),
     }
     others = await fanout.call_others(service, found, asked.caller, "POST", "/v1/rows", body, timeout_s)
+    if found.elsewhere is not None and others.failed:
+        raise others.failed[0].error or HostUnreachable(f"host {found.elsewhere.name} does not answer")
     return others.parts, others.missing
 
 

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from probe.base.errors import QueryOutOfMemory, QueryWorkerDied
+from probe.base.errors import HostUnreachable, QueryOutOfMemory, QueryWorkerDied
 from probe.diagnose import interventions
 from probe.diagnose.arriving import in_causal_order
 from probe.diagnose.interventions import with_interventions
@@ -26,6 +26,7 @@ from probe.server.hosts import fanout
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
 from probe.server.service import Service
+from probe.server.sql import compatibility
 
 DEADLINE_S = 15.0
 """Limit for all recipes of one request, when a user waits; each also has a query's limit."""
@@ -66,10 +67,9 @@ async def run_recipes(
             if recipe.name not in by_name:
                 by_name[recipe.name] = recipe.unknown("it needs all ranks: diagnose the whole job")
         return RecipeRuns([by_name[recipe.name] for recipe in recipes], ran.notes)
-    lowest = await _lowest(service, found, caller)
     of_rank = _in_order([recipe for recipe in recipes if recipe.scope != JOB])
     of_job = _in_order([recipe for recipe in recipes if recipe.scope == JOB])
-    parts = await asyncio.gather(job.run(lowest, of_rank), job.run(found, of_job))
+    parts = await asyncio.gather(job.run_on_lowest(found, of_rank), job.run(found, of_job))
     by_name = {check.recipe.name: check for part in parts for check in part.checks}
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     return RecipeRuns([by_name[recipe.name] for recipe in recipes], notes)
@@ -87,15 +87,6 @@ def _world_size(found: fanout.Found) -> int:
     return found.world_size or max((one.meta.world_size or 1 for one in found.here), default=1)
 
 
-async def _lowest(service: Service, found: fanout.Found, caller: access.Caller) -> fanout.Found:
-    """The lowest rank of a job, on whatever host."""
-    here = found.lowest
-    elsewhere = min((rank for one in found.met for rank in one.ranks), default=None)
-    if here is not None and (elsewhere is None or here.meta.rank < elsewhere):
-        return fanout.Found([here], world_size=found.world_size)
-    return await fanout.find(service, f"{found.endpoint}/{elsewhere}", caller)
-
-
 class _Job(NamedTuple):
     """The parameters that all requests of one run share."""
 
@@ -106,6 +97,21 @@ class _Job(NamedTuple):
     timeout_s: float
     background: bool
     tell: Tell | None = None
+
+    async def run_on_lowest(self, found: fanout.Found, recipes: Sequence[Recipe]) -> RecipeRuns:
+        """Run recipes on the lowest rank, on whatever host; they are unknown if that does not answer."""
+        try:
+            return await self.run(await self._lowest(found), recipes)
+        except HostUnreachable as error:
+            why = f"the rows of the lowest rank are missing: {error.message}"
+            return RecipeRuns([recipe.not_run(why, error.code) for recipe in recipes], [error.message])
+
+    async def _lowest(self, found: fanout.Found) -> fanout.Found:
+        here = found.lowest
+        elsewhere = min((rank for one in found.met for rank in one.ranks), default=None)
+        if here is not None and (elsewhere is None or here.meta.rank < elsewhere):
+            return fanout.Found([here], world_size=found.world_size)
+        return await fanout.find(self.service, f"{found.endpoint}/{elsewhere}", self.caller)
 
     async def run(self, found: fanout.Found, recipes: Sequence[Recipe]) -> RecipeRuns:
         """Run recipes in one request; if that kills the worker, run each half."""
@@ -134,7 +140,8 @@ class _Job(NamedTuple):
             # Built-in recipes know no time and no chance; the user's own may.
             steady = recipe.built_in
             batch.append({"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS, "steady": steady})
-        asked = queries.JobSql([one["sql"] for one in batch], self.caller, self.scope, self.timeout_s)
+        statements = [compatibility.reads(one["sql"]) for one in batch]
+        asked = queries.JobSql(statements, self.caller, self.scope, self.timeout_s)
         request = {
             "batch": batch, "background": self.background, "recent": RECENT,
             "share_s": self.service.settings.query_timeout_s,

@@ -14,6 +14,7 @@ from probe.server.runtime.access import Scope
 
 DEFAULT_ROWS = 10_000
 MOST_ROWS = 1_000_000
+LONGEST_SQL = 64 << 10
 LONGEST_WAIT_S = 3600.0
 """Limit of a snippet's run time, and of the wait for the end of a step."""
 
@@ -42,17 +43,19 @@ class QueryBody(Body):
     """Body of `POST /v1/query`. `timeout_s` can only shorten the server's own limit."""
 
     endpoint: str = Field("", max_length=4096)
-    sql: str = Field(max_length=64 << 10)
+    sql: str = Field(max_length=LONGEST_SQL)
     limit: int = Field(DEFAULT_ROWS, ge=1, le=MOST_ROWS)
     timeout_s: float | None = Field(None, gt=0, le=86400)
     scope: Scope = "job"
 
 
 class RowsBody(Body):
-    """Body of `POST /v1/rows`: the rows of one host that `sql` may read, in about `room_bytes` at most."""
+    """Body of `POST /v1/rows`: the rows of one host that `sql` may read, in about `room_bytes` at most.
+
+    `sql` is searched for names, and not run: `remote_rows.searchable` of one or more statements."""
 
     endpoint: str = Field("", max_length=4096)
-    sql: str = Field(max_length=64 << 10)
+    sql: str = Field(max_length=LONGEST_SQL)
     room_bytes: int = Field(ge=1, le=1 << 40)
     timeout_s: float = Field(gt=0, le=86400)
     scope: Scope = "host"

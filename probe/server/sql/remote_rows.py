@@ -63,6 +63,14 @@ def _words(sql: str) -> frozenset[str] | None:
     return frozenset(re.findall(r"\w+", text))
 
 
+def searchable(sql: str) -> str:
+    """Text in which a host finds the same tables and columns as in `sql`: each word once. The SQL of all
+    recipes is far too long for a request, and repeats its words."""
+    text = sql.lower()
+    everything = "" if _words(sql) is not None else "select * u& " if "u&" in text else "select * "
+    return everything + " ".join(sorted(set(re.findall(r"\w+", text))))
+
+
 # Packing ----------------------------------------------------------------------
 
 
