@@ -60,7 +60,7 @@ def test_the_result_of_a_built_in_recipe_follows_from_the_rows_alone(database: C
     found = database.connection.execute(
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
     ).fetchall()
-    # "range" over integers is as consistent as before; its form for times with a zone is not, since duckdb 2.0.1.
+    # range() over integers is as consistent as before; over times with a zone it is not, since duckdb 2.0.1.
     called = {"age", *(name for (name,) in found)} - {"range"}
     words = {"current_date", "current_time", "current_timestamp", "localtime", "tablesample"}
     assert {"now", "random"} <= called
