@@ -148,3 +148,22 @@ def test_native_frames_are_refused_only_where_a_thread_is_stuck(
     now = waits if stays else waits._replace(state="running")
     monkeypatch.setattr(tasks, "tasks", lambda _pid: [now])
     assert (native._why_not(pid, {pid: waits}) is not None) is stays
+
+
+def sample(
+    *, state: str = "running", switches: int = 7, run_ns: int = 0, delay_ns: int | None = 0
+) -> tasks.Task:
+    return tasks.Task(1, 1, "train", state, None, None, 0, 0, switches, 0, run_ns, delay_ns)
+
+
+def test_a_thread_that_never_left_the_run_queue_waited_whenever_it_did_not_run() -> None:
+    first, last = sample(), sample(run_ns=100_000_000)  # the kernel adds the wait when it ends: not yet
+    assert tasks.run_delay_ratio(first, last, 0.5) == pytest.approx(0.8)
+
+
+def test_a_wait_for_a_cpu_is_the_kernels_count_where_the_thread_left_the_queue() -> None:
+    first, last = sample(), sample(switches=9, run_ns=100_000_000, delay_ns=200_000_000)
+    assert tasks.run_delay_ratio(first, last, 0.5) == pytest.approx(0.4)
+    asleep = sample(state="sleeping", delay_ns=0)
+    assert tasks.run_delay_ratio(asleep, asleep, 0.5) == 0.0
+    assert tasks.run_delay_ratio(sample(delay_ns=None), sample(switches=9, delay_ns=None), 0.5) is None

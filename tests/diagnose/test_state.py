@@ -115,6 +115,13 @@ def test_only_who_hardly_ever_gets_a_core_is_starved(delay: float, cpu: float, e
     assert found.state == expected
 
 
+def test_a_thread_that_is_ready_and_gets_no_cpu_is_not_taken_for_one_that_sleeps() -> None:
+    assert thread().still
+    ready = thread(state="running", call=None, wchan=None, run_delay_ratio=1.0)
+    assert not ready.still, "its stack and its counters stand still as well"
+    assert state_of(evidence(ready, state="running", still_s=0.0))[0] == states.STARVED
+
+
 ROUND = Frame("on_step", "/home/u/callbacks.py", 31, True)
 
 

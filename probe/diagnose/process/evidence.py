@@ -93,8 +93,10 @@ class Thread:
 
     @property
     def still(self) -> bool:
-        """Known to have slept all the time."""
-        return self.switches_per_s == 0 and self.cpu_ratio == 0 and not self.changed
+        """Known to have slept all the time. A thread that is ready but gets no CPU does not count."""
+        return (
+            self.switches_per_s == 0 and self.cpu_ratio == 0 and not self.changed and self.state != "running"
+        )
 
 
 @dataclass(frozen=True)
@@ -396,10 +398,9 @@ def _with_kernel(pid: int, thread: Thread, before: Snapshot, after: Snapshot) ->
     if waits is None and switches is not None and not thread.held_gil:
         asks_again = switches >= GIL_WAITER_SWITCHES_PER_S and cpu_ratio < _GIL_WAITER_CPU_RATIO
         waits = asks_again and call in ("futex", None)  # None: caught in between two of its naps
-    delay = _rate(first.run_delay_ns, last.run_delay_ns, window_s)
     return replace(
         thread, cpu_ratio=cpu_ratio, switches_per_s=switches, waits_for_gil=waits,
-        run_delay_ratio=None if delay is None else min(1.0, delay / 1e9),
+        run_delay_ratio=tasks.run_delay_ratio(first, last, window_s),
     )
 
 

@@ -73,6 +73,20 @@ def tasks(pid: int) -> list[Task]:
     return sorted((task for task in found if task is not None), key=lambda task: task.tid != pid)
 
 
+def run_delay_ratio(first: Task, last: Task, window_s: float) -> float | None:
+    """Share of the time between two samples of a thread in which it was ready but had no CPU.
+
+    The kernel adds a wait to `run_delay_ns` only when it ends. A thread that was ready in both samples and
+    never left the run queue in between has waited all the time that it did not run. None: the kernel does not
+    say."""
+    ready = first.state == last.state == "running" and first.switches is not None
+    if ready and first.switches == last.switches:
+        return max(0.0, 1.0 - (last.run_ns - first.run_ns) / 1e9 / window_s)
+    if first.run_delay_ns is None or last.run_delay_ns is None:
+        return None
+    return min(1.0, (last.run_delay_ns - first.run_delay_ns) / 1e9 / window_s)
+
+
 def stuck(pid: int, before: Iterable[Task] | None = None) -> list[Task]:
     """Threads that are stuck in the kernel: in state D in `before` (by default now) and still, `STUCK_S`
     later, without a context switch in between.
