@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--rest-s", type=float, default=0.05, help="rest after each step, to have time to look")
+    parser.add_argument("--rest-s", type=float, default=0.05, help="pause after each step, in seconds")
     parser.add_argument("--storage", help="folder or URL of the run's results")
     arguments = parser.parse_args()
     ray.init(runtime_env={"env_vars": {
