@@ -138,7 +138,7 @@ Extremely large constants (`3**10**9`, `[0] * 10**12`) and endless iterators pas
 
 The first guard was an interpreter of 2,600 lines. The table counts the snippets in each class, by the first
 guard and by this one, for the snippets that `tests/control/judged.py` had for the first guard. No snippet has
-a milder class than before. The file now has {more} more snippets, most of which hide a change.
+a milder class than before. The file has {more} more snippets now; most of them hide a change.
 
 | class | first guard | now |
 | --- | --- | --- |
@@ -319,10 +319,10 @@ def _other_words(same_as: Mapping[str, str], instead: Mapping[str, str]) -> Iter
         meant.setdefault(command, []).append(f"`{word}`")
     yield from _grid(("word", "command"), ((", ".join(words), f"`{name}`") for name, words in meant.items()))
     yield from [
-        "These words run nothing; `probe` answers with what to type instead: "
+        "These words are not commands; `probe` answers with the command to type instead: "
         + ", ".join(f"`{word}`" for word in instead)
-        + ". For an unknown word, it suggests at most three commands that may have been meant. It suggests a "
-        "command that changes a job only if the word can hardly mean another.",
+        + ". For an unknown word, it suggests at most three commands. It suggests a command that changes a "
+        "job only if no other command is likely.",
         "",
     ]
 

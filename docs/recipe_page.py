@@ -114,15 +114,15 @@ Lines that begin with `-- ` at the top of the file are TOML:
 | `next` | next commands; `{endpoint}` is filled in |
 | `false_positives` | harmless situations that look the same |
 | `deepen` | `gradients`, `activations` or `histograms`: deep statistics that can make an unknown result known |
-| `explains` | recipes whose findings this one's mechanism produces: `diagnose` shows them beneath it, and none of them is a cause |
-| `dated` | `true` if `step` is when it began: it then explains nothing that began before |
+| `explains` | recipes whose findings this one causes; `diagnose` lists them below it |
+| `dated` | `true` if `step` is when the fault began; the recipe then explains only findings that began later |
 | `parameters` | a table for each `$name` of the SQL: `value`, `unit` and `source`, all three |
-| `zone` | what the page shades of a curve: `of` (`loss`, `grad_norm`, `lr`, `rate`, `rss` or `allocated`), `words`, and `sql` with rows of `ms`, `low` and `high`: from then on values between the two are left alone, NULL is no bound; it may use `$rank`, `$from_ms`, `$to_ms` and `$width_ms`, one row for each bucket of that width is enough |
+| `zone` | the shaded part of a curve on the page: `of` (`loss`, `grad_norm`, `lr`, `rate`, `rss` or `allocated`), `words`, and `sql` with rows of `ms`, `low` and `high`: from then on, values between the two are normal, and NULL means no bound; it may use `$rank`, `$from_ms`, `$to_ms` and `$width_ms`, one row for each bucket of that width is enough |
 
 The rest is one SELECT over [the tables](tables.md). Each row is a finding; no rows means clear. These columns have a
 meaning: `severity` overrides the recipe's; `subject` distinguishes findings (for example the name of a parameter);
-`step`; `rank`; `over`, true for an event in the past whose effects have ended: it stays in the answer and is the cause
-of nothing; `unknown`, a text: the reason why the check cannot be judged, instead of a finding.
+`step`; `rank`; `over`, true for an event in the past whose effects have ended: it stays in the answer, but
+explains no other finding; `unknown`, a text: the reason why the check cannot be judged, instead of a finding.
 
 The SQL runs like any query: in a separate process that can read only this recording, with a deadline. At most 50 rows
 are used. `NAME.cases.toml` next to a recipe holds its test cases: tables as SELECTs, and what the recipe must find in

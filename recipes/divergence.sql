@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "nan"]
 -- order = 20
 -- scope = "rank"
--- needs = "a loss that backward is called on, with a single objective, over a few hundred steps"
+-- needs = "a loss recorded at backward(), with a single objective, over a few hundred steps"
 -- what = "loss has been rising since about step {step}: {now:.4g} over the last {recent} steps, {best:.4g} at its best"
 -- why = [
 --   "start {start:.4g}, best {best:.4g} around step {best_step}, now {now:.4g} (medians of {block} steps)",

@@ -50,7 +50,7 @@
 -- [parameters.rounding]
 -- value = 1e-4
 -- unit = "ratio of the median parameter's norm"
--- source = "float32 rounding leaves 1e-7 to 1e-5 of the other gradients if all terms cancel; that is no baseline to compare with, for example once the normalization is in eval mode"
+-- source = "float32 rounding leaves 1e-7 to 1e-5 of the other gradients if all terms cancel; which is not a baseline, for example once the normalization is in eval mode"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients)
 ), seen AS (

@@ -53,7 +53,7 @@
 -- [parameters.outside]
 -- value = 0.5
 -- unit = "above 1 or below 0"
--- source = "practice: labels of a discriminator are smoothed up to 1.2; 2, 255 and -1 are no probabilities"
+-- source = "practice: labels of a discriminator are smoothed up to 1.2; 2, 255 and -1 are not probabilities"
 -- [parameters.sure]
 -- value = 0.9
 -- unit = "probability"

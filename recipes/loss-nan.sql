@@ -3,7 +3,7 @@
 -- symptoms = ["nan", "loss"]
 -- order = 15
 -- scope = "rank"
--- needs = "a loss that backward is called on"
+-- needs = "a loss recorded at backward()"
 -- what = "loss became {kind} at step {step}{or_earlier}, {outcome}"
 -- why = [
 --   "its origin was {traced}: see nan-origin",

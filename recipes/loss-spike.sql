@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "data", "nan"]
 -- order = 10
 -- scope = "rank"
--- needs = "a loss that backward is called on, and earlier steps to compare with"
+-- needs = "a loss recorded at backward(), and earlier steps to compare with"
 -- what = "loss jumped to {loss:.4g} at step {step}, {sigmas_above:.0f} times the usual spread above {usual:.4g}; {outcome}"
 -- why = [
 --   "before it: {usual:.4g} +- {spread:.2g} (median and spread of {known} steps); at step {step}: {loss:.4g}",

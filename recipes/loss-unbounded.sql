@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "gradients", "nan"]
 -- order = 18
 -- scope = "rank"
--- needs = "a loss that backward is called on, with a single objective, from the start of training"
+-- needs = "a loss recorded at backward(), with a single objective, from the start of training"
 -- what = "loss falls without a bound, below zero since step {step}: {now:.4g} now, {first:.4g} at first"
 -- why = [
 --   "{how}; errors, cross-entropies and divergences are never negative: a term with the wrong sign is increased instead of decreased",

@@ -3,7 +3,7 @@
 -- symptoms = ["loss"]
 -- order = 40
 -- scope = "rank"
--- needs = "a loss that backward is called on, over a few hundred steps"
+-- needs = "a loss recorded at backward(), over a few hundred steps"
 -- what = "loss swings up and down every {period} steps, by {swing_ratio:.0%} of its level, since step {step} or earlier"
 -- why = [
 --   "over the last {n} steps, detrended: autocorrelation {peak:.2f} at {period} steps, {trough:.2f} at half a period",

@@ -3,7 +3,7 @@
 -- symptoms = ["loss"]
 -- order = 30
 -- scope = "rank"
--- needs = "a loss that backward is called on, with a single objective, over a thousand steps"
+-- needs = "a loss recorded at backward(), with a single objective, over a thousand steps"
 -- what = "loss has not fallen since step {step}: {now:.4g}, {level_then:.4g} then{at_chance}"
 -- why = [
 --   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; it fell by {gain_ratio:.2%} in between, within the noise",

@@ -14,7 +14,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT area, file, line, function, rule, said, remedy FROM python.code WHERE rule IS NOT NULL ORDER BY file, line\"",
 -- ]
--- false_positives = "code that does so on purpose (overfits one batch, shares layers, draws outputs at random, has ranks that differ, has no end of an episode), or makes up for it in code that is not read: a package, or code that is made while it runs"
+-- false_positives = "code that does this on purpose (overfits one batch, shares layers, draws outputs at random, uses ranks that differ, trains on episodes without an end), or compensates for it in code that is not read: an installed package, or code generated at run time"
 -- explains = ["plateau", "slow-decrease"]
 WITH files AS (
     SELECT COUNT(*) FILTER (state = 'read') AS n, coalesce(

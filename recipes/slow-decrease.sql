@@ -3,7 +3,7 @@
 -- symptoms = ["loss"]
 -- order = 50
 -- scope = "rank"
--- needs = "a loss that backward is called on, over 500 steps from the start of training"
+-- needs = "a loss recorded at backward(), over 500 steps from the start of training"
 -- what = "loss fell by {drop_ratio:.1%} in {n} steps: {start:.4g} to {now:.4g}"
 -- why = [
 --   "{start:.4g} over the first {part} steps since recording began, {now:.4g} over the last {part}; it still falls",
