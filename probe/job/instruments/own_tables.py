@@ -34,7 +34,7 @@ _TYPES: dict[Any, str] = {int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", str: 
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WIDEST_BITS = 63
 _HINT = "Use int, float, bool or str, each also | None"
-_SAID = ("unit", "doc")
+_KEYS = ("unit", "doc")
 """Keys in a field's metadata that describe its column."""
 
 
@@ -92,7 +92,7 @@ class OwnRows:
         self.opening: list[Callable[[Live], None]] = []
         """Callbacks for when recording begins; used by spans and events."""
         self.closing: list[Callable[[], None]] = []
-        self._said = False
+        self._reported = False
 
     def declare(self, cls: Any, name: str = "") -> None:
         """Register the table of a dataclass; raises `UsageError`, `NoRoom` or `OSError`."""
@@ -156,8 +156,8 @@ class OwnRows:
         for cls in type(row).__mro__[1:]:
             if cls in self._writers:
                 return self._writers[cls]
-        if not self._said and not any(cls in self._classes for cls in type(row).__mro__):
-            self._said = True
+        if not self._reported and not any(cls in self._classes for cls in type(row).__mro__):
+            self._reported = True
             say(f"probe.record did nothing: {type(row).__name__} is not declared with @probe.table. "
                 "This is reported only once")
         return None
@@ -185,7 +185,7 @@ def _table_of(cls: Any, name: str) -> Table:
     if not isinstance(name, str):
         raise UsageError("a table's name is text")
     columns = [
-        Column(field.name, _type_of(cls, field.type), *(str(field.metadata.get(key, "")) for key in _SAID))
+        Column(field.name, _type_of(cls, field.type), *(str(field.metadata.get(key, "")) for key in _KEYS))
         for field in dataclasses.fields(cls)
     ]
     doc = " ".join((cls.__doc__ or "").split())

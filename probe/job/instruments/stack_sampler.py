@@ -58,7 +58,7 @@ class StackSampler:
         nodes = recorder.rings["python.stack_nodes"]
         self._append_node, self._most_nodes = nodes.append, nodes.rows // 2
         self._place = 0.0
-        self._looked_ns = time.monotonic_ns()
+        self._sampled_ns = time.monotonic_ns()
         self._cpu_ns: dict[int, int] = {}
         self._texts: set[str] = set()
         self._text = 0
@@ -82,7 +82,7 @@ class StackSampler:
 
     def _sample(self, now_ns: int, t_ns: int) -> None:
         """Write a row for the training thread, and one for every other busy thread."""
-        passed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
+        passed_ns, self._sampled_ns = now_ns - self._sampled_ns, now_ns
         full = self._nodes - self._first_node >= self._most_nodes
         if full or now_ns - self._began_ns > ANEW_S * 1e9:
             self._begin_anew()

@@ -68,10 +68,10 @@ class DependenceAudit:
         self.audits_written = 0
         self._audits = 0
         self._child: forked_probe.ForkedProbe | None = None
-        self._about: dict[str, Any] = {}
+        self._context: dict[str, Any] = {}
         self._rows: list[dict[str, Any]] = []
         self._collecting = threading.Lock()
-        self.look = isolation.guard("dependence", self._look)
+        self.look = isolation.guard("dependence", self._audit)
         """Called right before the first backward of a step, if due, with the node next to its root."""
 
     def uninstall(self) -> None:
@@ -85,8 +85,8 @@ class DependenceAudit:
 
     # The training thread ------------------------------------------------------
 
-    def _look(self, first: Any) -> None:
-        if self._child is not None or os.getpid() != self._pid or not _leads():
+    def _audit(self, first: Any) -> None:
+        if self._child is not None or os.getpid() != self._pid or not _is_rank_zero():
             self.due = self._recorder.step + WAIT_STEPS
             return
         try:
@@ -101,7 +101,7 @@ class DependenceAudit:
         step = max(self._recorder.step, 1)
         self.due = step * TIMES_LATER if self._audits < MOST_AUDITS else _NEVER
         call = self._call()
-        self._about = {
+        self._context = {
             "step": self._recorder.step, "t_ns": wall_ns(),
             "model": type(call.module).__name__ if call is not None else None,
         }
@@ -109,7 +109,7 @@ class DependenceAudit:
         if not refused:
             refused = self._fork(call, first)
         if refused:
-            self._rows = [{**self._about, "question": "all", "refused": refused}]
+            self._rows = [{**self._context, "question": "all", "refused": refused}]
 
     def _fork(self, call: Any, first: Any) -> str:
         alone = forked_probe.ranks()[1] == 1
@@ -124,7 +124,7 @@ class DependenceAudit:
             raise error
         if child is None or error is not None:
             return describe(error) if error is not None else "the fork failed"
-        self._about["held_ms"] = child.took_ms
+        self._context["held_ms"] = child.took_ms
         self._child = child
         return ""
 
@@ -158,10 +158,10 @@ class DependenceAudit:
                 self.audits_written += 1
 
     def _found(self, child: forked_probe.ForkedProbe) -> list[dict[str, Any]]:
-        rows = [{**self._about, **row} for row in child.found.values() if isinstance(row, dict)]
+        rows = [{**self._context, **row} for row in child.found.values() if isinstance(row, dict)]
         if not child.found.get("whole"):
             why = child.found.get("error") or "it was stopped at its limit of time or memory, or crashed"
-            rows.append({**self._about, "question": "all", "refused": f"the audit did not end: {why}"})
+            rows.append({**self._context, "question": "all", "refused": f"the audit did not end: {why}"})
         return rows
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _samples(batch: Any) -> int | None:
     return len(indices) if indices else None
 
 
-def _leads() -> bool:
+def _is_rank_zero() -> bool:
     """Whether this is rank 0, by its launcher and by its process groups: spawned ranks may have no RANK."""
     return os.environ.get("RANK", "0") == "0" and forked_probe.ranks()[0] == 0
 

@@ -83,7 +83,7 @@ class Growth:
     def __init__(self, recorder: Recorder, data: Data | None, journal: Journal) -> None:
         self._recorder, self._data, self._journal = recorder, data, journal
         self._known: dict[tuple[str, str], _Known] = {}
-        self._looks = self._rows = 0
+        self._rounds = self._rows = 0
         self._last_step = -1
         self._next_s = 0.0
 
@@ -95,7 +95,7 @@ class Growth:
             return
         if self._rows >= MOST_ROWS:
             return
-        self._looks += 1
+        self._rounds += 1
         self._last_step = step
         rows: list[dict[str, Any]] = []
         took_s, done = 0.0, 0
@@ -110,7 +110,7 @@ class Growth:
         if rows:
             self._rows += len(rows)
             self._journal.append({"table": "python.growth", "rows": rows})
-        every_s = SOON_S if self._looks < SOON_LOOKS else LATER_S
+        every_s = SOON_S if self._rounds < SOON_LOOKS else LATER_S
         self._next_s = time.monotonic() + max(every_s, SHARE * took_s)
 
     def _row(self, step: int, name: str, size: Size) -> list[dict[str, Any]]:

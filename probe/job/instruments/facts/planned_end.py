@@ -90,12 +90,12 @@ class PlannedEnd:
     ) -> None:
         """`total_steps`: the setting; 0 if not set."""
         self._recorder, self._optimizers, self._data = recorder, optimizers, data
-        self._said = total_steps
+        self._total_setting = total_steps
         self._append = recorder.rings["python.plan"].append
         self._counts: dict[Any, _Count] = {}
         self._written: int | None = None
         self._unconfirmed = 0
-        self._looks = 0
+        self._checks = 0
         self._next_s = 0.0
 
     def collect(self) -> None:
@@ -103,11 +103,11 @@ class PlannedEnd:
         step, now_s = self._recorder.step, time.monotonic()
         if step < 1 or now_s < self._next_s:
             return
-        self._next_s = now_s + (EVERY_S if self._looks < EARLY_LOOKS else LATER_S)
-        self._looks += 1
-        if self._said:
+        self._next_s = now_s + (EVERY_S if self._checks < EARLY_LOOKS else LATER_S)
+        self._checks += 1
+        if self._total_setting:
             if self._written is None:
-                self._write(step, self._said, "PROBE_TOTAL_STEPS")
+                self._write(step, self._total_setting, "PROBE_TOTAL_STEPS")
             return
         believed: tuple[int, str] | None = None  # of several ends, the earliest
         for one in self._counting():

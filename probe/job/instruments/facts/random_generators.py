@@ -58,7 +58,7 @@ class RandomStates:
         self._before = self._seen = self._step = 0
         self._last: Any = None
         self._inside: set[int] = set()
-        self._looks = 0
+        self._inspections = 0
         self._next_s = 0.0
 
     def install(self) -> None:
@@ -75,7 +75,7 @@ class RandomStates:
             self._watch(sys.modules["numpy.random"], "seed", "numpy")
         self._watch_eval(torch.nn.Module)
         self.step_begins = self._isolation.guard("random states", self._step_begins)
-        self._look = self._isolation.guard("random states", self._looked)
+        self._guarded_inspect = self._isolation.guard("random states", self._inspect)
 
     def uninstall(self) -> None:
         """Put the originals back."""
@@ -147,35 +147,35 @@ class RandomStates:
         self._next_step = recorder.step + (1 if self._rows < EARLY_ROWS else SPACED_STEPS)
         recorder.cost_ns += time.monotonic_ns() - begun
 
-    def _looked(self, module: Any) -> None:
+    def _inspect(self, module: Any) -> None:
         """Inspect a module call without gradients, for the first calls of an evaluation."""
         recorder, held = self._recorder, module.__dict__
         if recorder.elsewhere():
             return
         if id(module) in self._forward.roots or self._last is None:
             if self._last is not None:  # a whole call of the model was seen
-                self._over(drawn=False, between="", dropout=False)
+                self._finish(drawn=False, between="", dropout=False)
             elif id(module) in self._forward.roots and held.get("training") is False:
                 self._begin(module)
             else:
                 self._seen += 1
                 if self._seen > MOST_CALLS:  # rollouts in training mode, or another model
-                    self._rest(LATER_S)
+                    self._pause(LATER_S)
             return
         fresh = type(module).__name__.startswith("Dropout")  # may have been constructed inside forward
         if recorder.step != self._step or (id(module) not in self._inside and not fresh):
-            self._rest(AGAIN_S)
+            self._pause(AGAIN_S)
             return
         state = _state("torch")
         kind = type(module).__name__
         self._seen += 1
         if kind.startswith("Dropout") and held.get("training") is True and held.get("p", 0) > 0:
-            self._over(drawn=True, between=kind, dropout=True)
+            self._finish(drawn=True, between=kind, dropout=True)
         elif state != self._before:
             between = f"{self._name(self._last)} and {self._name(module)}"
-            self._over(drawn=True, between=between, dropout=False)
+            self._finish(drawn=True, between=between, dropout=False)
         elif self._seen >= MOST_CALLS:
-            self._over(drawn=False, between="", dropout=False)
+            self._finish(drawn=False, between="", dropout=False)
         else:
             self._last = module
 
@@ -183,12 +183,12 @@ class RandomStates:
         """A call of a model in eval mode begins."""
         state = _state("torch")
         if state is None:
-            self._rest(AGAIN_S)
+            self._pause(AGAIN_S)
             return
         self._inside = _modules_of(model)
         self._before, self._step, self._seen, self._last = state, self._recorder.step, 0, model
 
-    def _rest(self, pause_s: float) -> None:
+    def _pause(self, pause_s: float) -> None:
         """Stop inspecting for a while; if forwards are not watched, remove the hook."""
         recorder = self._recorder
         self._forward.draws = self._last = None
@@ -202,9 +202,9 @@ class RandomStates:
             return "the input"
         return self._names.path(module) or type(module).__name__
 
-    def _over(self, *, drawn: bool, between: str, dropout: bool) -> None:
-        self._rest(AGAIN_S)
-        self._looks += 1
+    def _finish(self, *, drawn: bool, between: str, dropout: bool) -> None:
+        self._pause(AGAIN_S)
+        self._inspections += 1
         where = self._recorder.intern(between) if between else NULL_STRING
         self._put(EVALUATION, "torch", NULL_INTEGER, where, NULL_INTEGER, NULL_INTEGER, drawn, int(dropout))
 
@@ -223,9 +223,9 @@ class RandomStates:
 
     def collect(self) -> None:
         """Arrange for the next evaluation to be inspected, if due."""
-        due = self._looks < MOST_LOOKS and time.monotonic() >= self._next_s
+        due = self._inspections < MOST_LOOKS and time.monotonic() >= self._next_s
         if due and self._recorder.step > 0 and self._forward.draws is None and self._last is None:
-            self._forward.draws = self._look
+            self._forward.draws = self._guarded_inspect
 
 
 def _state(generator: str) -> int | None:

@@ -71,7 +71,7 @@ class RunFacts:
         self._next_s = 0.0
         self._rounds = 0
         self._known: dict[tuple[str, str], tuple[str, int]] = {}
-        self._said_paths: list[str] = []
+        self._written_paths: list[str] = []
         self._cuts = data_cuts.Variables()
         self._sums: dict[int, int | None] = {}
         """Sums over all samples of a data set, by the checksum of some samples in order."""
@@ -100,8 +100,8 @@ class RunFacts:
         if rows:
             self._journal.append({"table": "probe.facts", "rows": rows})
         paths = [redact(path) for path in sys.path if isinstance(path, str)][:64]
-        if paths != self._said_paths:
-            self._said_paths = paths
+        if paths != self._written_paths:
+            self._written_paths = paths
             self._journal.append({"event": "import paths", "paths": paths, "t_ns": clock.wall_ns()})
 
     def _all(self) -> Iterator[tuple[str, str, Value]]:

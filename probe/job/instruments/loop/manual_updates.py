@@ -67,7 +67,7 @@ class ManualUpdates:
     def backward_begins(self, root: Any) -> bool:
         """A backward begins; called before the recorder's method. False if steps are now counted another
         way, so that this object is no longer needed."""
-        if self._over():
+        if self._is_superseded():
             return False
         if self._watched is None or self._watched() is None:
             self._watched = _largest_leaf(root)
@@ -81,13 +81,13 @@ class ManualUpdates:
 
     def data_begins(self, now_ns: int) -> None:
         """The loop fetches a batch."""
-        if not self._over() and self._updated():
+        if not self._is_superseded() and self._updated():
             self._end(now_ns)
 
     def forward_begins(self, now_ns: int) -> bool:
         """The first module call of a micro step; whether a step ended here."""
         recorder = self.recorder
-        if recorder.sampling or self._over() or not self._updated():
+        if recorder.sampling or self._is_superseded() or not self._updated():
             return False  # sampling ends outside of module calls, whose hooks it removes
         recorder.next_sample = max(recorder.next_sample, recorder.step + 2)  # nor does it begin inside
         self._end(now_ns)
@@ -96,13 +96,13 @@ class ManualUpdates:
     def _cleared(self, module: Any) -> None:
         """Called before `module.zero_grad()`: after a backward, it begins the next step."""
         recorder = self.recorder
-        if self._over() or not recorder.micro_step or recorder.elsewhere():
+        if self._is_superseded() or not recorder.micro_step or recorder.elsewhere():
             return
         watched = self._watched() if self._watched is not None else None
         if watched is not None and any(one is watched for one in module.parameters()):
             self._end(_now())
 
-    def _over(self) -> bool:
+    def _is_superseded(self) -> bool:
         """Whether steps are counted another way; False until the last manual update has ended its step."""
         return self.recorder.explicit or (self._made_optimizer() and not self._before)
 

@@ -144,7 +144,7 @@ class Scalars:
         self._names: dict[str, int] = {}
         self._sources: dict[str, int] = {}
         self._left_out = ""
-        self._said = False
+        self._reported = False
         self._depth = threading.local()
         self._calls = 0
         """Calls kept so far."""
@@ -167,8 +167,8 @@ class Scalars:
             self._present = [wrap for wrap in WRAPS if wrap.module in sys.modules]
         for wrap in self._present:
             self._wrap(wrap)
-        if self._left_out and not self._said:
-            self._said = True
+        if self._left_out and not self._reported:
+            self._reported = True
             text = f"python.scalars keeps {MOST_NAMES} names; {self._left_out!r} and others are left out"
             self._journal.append({"event": "scalars left out", "what": text})
 

@@ -53,7 +53,7 @@ class ModuleNames:
         self._holders: dict[int, weakref.ref[Any]] = {}
         """Models of a framework's trainer, of which parts were called."""
         self._first: weakref.ref[Any] | None = None
-        self._loose: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._without_root: dict[int, tuple[weakref.ref[Any], int]] = {}
         """Modules that belong to no root, such as a loss, with the string numbers of their classes."""
         self.training = False
         """Whether a walk was made after the creation of the first optimizer."""
@@ -71,7 +71,7 @@ class ModuleNames:
     def of(self, module: Any) -> int | None:
         """String number of a module's path, or of its class if it is known to be in no root; None while
         unknown."""
-        known = self._numbers.get(id(module)) or self._loose.get(id(module))
+        known = self._numbers.get(id(module)) or self._without_root.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]
         self._missed = True
@@ -122,7 +122,7 @@ class ModuleNames:
             return unnamed.label
         number = self.of(module)
         if number is None and self._walks > unnamed.walk:
-            self._loose[id(module)] = (unnamed.module, unnamed.label)
+            self._without_root[id(module)] = (unnamed.module, unnamed.label)
             return unnamed.label
         return number
 
@@ -134,7 +134,7 @@ class ModuleNames:
         training = self._forward.made_optimizer()
         roots = {key: root for key, one in list(self._forward.roots.items()) if (root := one()) is not None}
         if training > self.training or not roots.keys() <= self._walked.keys():
-            self._hold(list(roots.values()))
+            self._remember_trained(list(roots.values()))
         for key, reference in list({**self._holders, **self._forward.roots}.items()):
             root = reference()
             if root is None:
@@ -145,13 +145,13 @@ class ModuleNames:
                 self._walk(key, root)
         self.training = training
         if again:
-            named, loose = list(self._numbers.items()), list(self._loose.items())
+            named, loose = list(self._numbers.items()), list(self._without_root.items())
             self._numbers = {key: entry for key, entry in named if entry[0]() is not None}
-            self._loose = {key: entry for key, entry in loose if entry[0]() is not None}
+            self._without_root = {key: entry for key, entry in loose if entry[0]() is not None}
             self._walked_s = time.monotonic()
             self._took_s = self._walked_s - begun_s
 
-    def _hold(self, roots: list[Any]) -> None:
+    def _remember_trained(self, roots: list[Any]) -> None:
         """Remember the models that a framework trains, if they contain one of these roots."""
         frame = sys._current_frames().get(self._recorder.thread or 0)
         for model in training_frameworks.find(python_frames.walk(frame)).held("model"):

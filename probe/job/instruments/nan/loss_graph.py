@@ -87,10 +87,10 @@ def first_bad_operation(root: Any) -> dict[str, Any] | None:
     Instead with `given` if a layer's input is bad and comes from outside the graph."""
     farthest = None
     for node in nodes(root):
-        given, error = capture(functools.partial(_was_given, node))
+        given, error = capture(functools.partial(_has_bad_input, node))
         if error is None and given:
             return {"op": node.name(), "inputs": saved(node), "given": True}
-        made, error = capture(functools.partial(_again, node))
+        made, error = capture(functools.partial(_turned_nonfinite, node))
         if error is None and made:
             farthest = node
     return (
@@ -110,7 +110,7 @@ _GIVEN = {"Addmm": ("_saved_mat1", 1), "Mm": ("_saved_self", 0), "Convolution": 
 """Layers: attribute of the saved input, and its index among the node's next functions."""
 
 
-def _was_given(node: Any) -> bool:
+def _has_bad_input(node: Any) -> bool:
     """Whether a layer's input is bad and came from outside the graph."""
     kept, place = _GIVEN.get(node.name().partition("Backward")[0], ("", 0))
     return bool(kept) and node.next_functions[place][0] is None and is_nonfinite(getattr(node, kept))
@@ -121,7 +121,7 @@ def _uses_parameters_before(root: Any, last: Any) -> bool:
     return any(node.name().endswith("AccumulateGrad") for node in nodes(root, last))
 
 
-def _again(node: Any) -> bool:
+def _turned_nonfinite(node: Any) -> bool:
     """Repeat an operation: whether it turned finite inputs into non-finite outputs."""
     name = node.name()
     if name.startswith("NllLoss"):
@@ -130,7 +130,7 @@ def _again(node: Any) -> bool:
         return bool(getattr(node, "_saved_self_sym_numel", 1) == 0)
     if name.startswith(_PASS_ON):
         return False
-    made = _DONE_AGAIN[name.rstrip("0123456789")](node) if name.rstrip("0123456789") in _DONE_AGAIN else None
+    made = _REPEATED[name.rstrip("0123456789")](node) if name.rstrip("0123456789") in _REPEATED else None
     if made is None:
         made = getattr(node, "_saved_result", None)
     given = [
@@ -166,7 +166,7 @@ def _product(node: Any) -> Any:
     return node._saved_self * node._saved_other
 
 
-_DONE_AGAIN: dict[str, Callable[[Any], Any]] = {
+_REPEATED: dict[str, Callable[[Any], Any]] = {
     **{
         f"{name.capitalize()}Backward": _of_self(name)
         for name in ("log", "log2", "log10", "log1p", "acos", "asin", "atanh")

@@ -153,7 +153,7 @@ class NanDetector:
         Keywords and autocast are read on the first calls, on some later ones, and on all if the job uses
         them: inside a step, reading either costs as much as the rest of this method."""
         if self._awaited.figures:
-            self._look(before_update=False)
+            self._check_arrived(before_update=False)
         self._calls += 1
         full = self._always_full or self._calls <= FIRST_CALLS or not args or self._calls % FULL_EVERY == 0
         given, autocast, on_device, device_state = _NO_KEYWORDS, None, None, None
@@ -261,9 +261,9 @@ class NanDetector:
     def _before_update(self) -> None:
         """An optimizer is about to write the weights."""
         if self._awaited.figures:
-            self._look(before_update=True)
+            self._check_arrived(before_update=True)
 
-    def _look(self, *, before_update: bool) -> None:
+    def _check_arrived(self, *, before_update: bool) -> None:
         """Judge the values that have arrived."""
         awaited = self._awaited
         if not before_update and (self._optimizers.in_step or not self._optimizers.made_any):
@@ -271,7 +271,7 @@ class NanDetector:
         while (figure := awaited.known(wait=before_update and self._mode == "wait")) is not None:
             value = figure.value
             if value is not None and value - value != 0.0:
-                self._judge(figure)
+                self._handle_nonfinite(figure)
             elif figure.seen_by == "gradient":
                 self._skips = 0
                 self._checked_step = figure.step
@@ -311,7 +311,7 @@ class NanDetector:
         if not self._armed or self.recorder.counted_step is None:
             return
         call, refused = self._call, self._refusal()
-        if refused and self._mode != "off" and self._hold_later(seen_by, kind, call):
+        if refused and self._mode != "off" and self._schedule_held(seen_by, kind, call):
             return
         self._armed, self.recorder.alert = False, True
         batch = call.batch if call is not None and call.batch is not None else self.batches.last
@@ -333,7 +333,7 @@ class NanDetector:
             self.kept = KeptBatch(event, batch)
         self._events.append(event)
 
-    def _hold_later(self, seen_by: str, kind: str, call: RootCall | None) -> bool:
+    def _schedule_held(self, seen_by: str, kind: str, call: RootCall | None) -> bool:
         """If forking is impossible, schedule a held trace before the optimizer's step; False if refused."""
         if self._held_refusal(call):
             return False
@@ -355,7 +355,7 @@ class NanDetector:
             return "another event was traced just before"
         return forked_probe.refusal()
 
-    def _judge(self, figure: Figure) -> None:
+    def _handle_nonfinite(self, figure: Figure) -> None:
         """Handle a non-finite value: skip it, report it late, or trace it on this thread."""
         if figure.seen_by == "gradient" and figure.scaled:
             self._skips += 1
@@ -386,7 +386,7 @@ class NanDetector:
         else:
             event = self._event(figure.seen_by, kind, figure.step, figure.micro_step, scene)
             event.seen = event.seen._replace(refused=self._held_refusal(call))
-        self._hold(event, behind=behind)
+        self._trace_held(event, behind=behind)
         if batch is not None and batch.content is not None:
             self.kept = KeptBatch(event, batch)
         self._events.append(event)
@@ -396,7 +396,7 @@ class NanDetector:
             return "another event was traced just before"
         return held_trace.refusal(call, self.recorder, forked_probe.ranks()[1])
 
-    def _hold(self, event: NonfiniteEvent, *, behind: bool) -> None:
+    def _trace_held(self, event: NonfiniteEvent, *, behind: bool) -> None:
         """Trace the event on this thread."""
         if (event.seen.refused and not behind) or time.monotonic() < self._next_hold_s:
             return

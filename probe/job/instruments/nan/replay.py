@@ -152,7 +152,7 @@ class Forward:
             "op": operation,
             "module": self.modules.innermost(),
             "kind": kind,
-            "deliberate": not before and kind == "inf" and _means_to(args, kwargs, given),
+            "deliberate": not before and kind == "inf" and _is_deliberate(args, kwargs, given),
             "masked": bool(before),
             "output": statistics(output),
             "scalars": _scalars(args, kwargs),
@@ -217,7 +217,7 @@ def _scalars(args: Any, kwargs: Any) -> list[float]:
     return [float(one) for one in flat if isinstance(one, (int, float)) and not isinstance(one, bool)]
 
 
-def _means_to(args: Any, kwargs: Any, given: list[Any]) -> bool:
+def _is_deliberate(args: Any, kwargs: Any, given: list[Any]) -> bool:
     """Whether an operation writes an infinity deliberately."""
     return not given or any(one - one != 0.0 for one in _scalars(args, kwargs))
 

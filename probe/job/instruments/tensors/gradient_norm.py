@@ -221,7 +221,7 @@ class GradientNorm:
             recorder.clip_scaled = left
         if kind == 2.0:
             if left is not None:
-                self._tell(norm, scale if left else None)
+                self._record_norm(norm, scale if left else None)
             self.due = max(self.due, recorder.step + CLIPS_STEPS)
         self._spend(_now() - begun)
 
@@ -283,7 +283,7 @@ class GradientNorm:
             return
         total = statistics.total_norm(flats)
         if total is not None:
-            self._tell(total, getattr(optimizer, "grad_scale", None))
+            self._record_norm(total, getattr(optimizer, "grad_scale", None))
         self._spend(_now() - begun)
         cost = _cpu() - begun_cpu
         self.spent_cpu_ns += cost
@@ -300,7 +300,7 @@ class GradientNorm:
             interval = interval_for(median(self._costs), allowed_ns)
         self.due = self.recorder.step + (self.fixed_interval or interval)
 
-    def _tell(self, norm: Any, scale: Any) -> None:
+    def _record_norm(self, norm: Any, scale: Any) -> None:
         """Put a norm into the row of the current step; for a device, later when it has arrived."""
         recorder = self.recorder
         if isinstance(norm, float) or norm.is_cpu:

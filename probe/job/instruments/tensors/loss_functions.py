@@ -108,12 +108,12 @@ class LossFunctions:
         """The labels of the batch in a step, one per sample, if there are any."""
         self.audit: Audit | None = None
         """Set by the installation: examines the model behind a loss on a few of these steps."""
-        self.look = isolation.guard("loss functions", self._look)
+        self.look = isolation.guard("loss functions", self._sample_root)
         """Called right before a backward, if due, with its root and whether a GradScaler scaled it."""
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _look(self, root: Any, scaled: bool) -> None:
+    def _sample_root(self, root: Any, scaled: bool) -> None:
         recorder = self._recorder
         if recorder.micro_step:
             return

@@ -66,26 +66,26 @@ class ModelInputs:
         self._batches = batches
         self._batch = recorder.intern(BATCH)
         self.pace, self.aside = pace, aside
-        self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
+        self._sampled_inputs: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
         self._known = KnownSamples()
         self._columns = TableColumns()
         self._copies: dict[int, tuple[weakref.ref[Any], list[float]]] = {}
         """Copies of the model that were called without gradients: a few weights from when first seen."""
-        self.look = isolation.guard("model inputs", self._look)
+        self.look = isolation.guard("model inputs", self._sample_inputs)
         """Called, when `pace` is due, with the first module called and its arguments. Samples nothing until
         the module's name is known, which may change when the training begins."""
-        self.look_aside = isolation.guard("model inputs", self._look_aside)
+        self.look_aside = isolation.guard("model inputs", self._sample_gradless)
         """The same for the first call without gradients, when `aside` is due."""
 
     def given_in(self, step: int) -> list[Any]:
         """The input tensors of the first module in this step; empty if they were not sampled."""
-        known, references = self._given
+        known, references = self._sampled_inputs
         return [one for reference in references if (one := reference()) is not None] if known == step else []
 
     def label_in(self, step: int) -> Any:
         """The tensor of the loader's batch with one value per sample; None unless there is exactly one."""
-        return self._labels[0]() if self._given[0] == step and len(self._labels) == 1 else None
+        return self._labels[0]() if self._sampled_inputs[0] == step and len(self._labels) == 1 else None
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class ModelInputs:
         step = self._recorder.step
         return self._known.trained(tensor, self.label_in(step), self._indices(step))
 
-    def _look(self, module: Any, args: Any) -> None:
+    def _sample_inputs(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
         number = self._names.of(module) if recorder.step or self._names.training else None
@@ -110,16 +110,16 @@ class ModelInputs:
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
         self._labels = []
-        self._given = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
+        self._sampled_inputs = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            self._look_at_batch()
+            self._sample_batch()
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
                 known = None if place else self._compared(tensor)
                 self._write(number, name, tensor, 0, known)
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
-    def _look_aside(self, module: Any, args: Any) -> None:
+    def _sample_gradless(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
         number = self._number_aside(module) if recorder.step and not transformed(torch) else None
@@ -163,7 +163,7 @@ class ModelInputs:
             return int(False)
         return int(before[1] != weights)
 
-    def _look_at_batch(self) -> None:
+    def _sample_batch(self) -> None:
         """Record the tensors of the loader's batch with one value per sample: usually labels."""
         batch = None if self._batches is None else self._batches.last
         if batch is None or batch.step != self._recorder.step or batch.content is None:

@@ -28,7 +28,14 @@ class Pace:
     """
 
     __slots__ = (
-        "_budget_ratio", "_common", "_costs", "_early", "_looks", "_recorder", "_shortest", "due",
+        "_budget_ratio",
+        "_common",
+        "_costs",
+        "_early",
+        "_recorder",
+        "_samples",
+        "_shortest",
+        "due",
         "fixed_interval",
     )
 
@@ -43,16 +50,16 @@ class Pace:
         self._budget_ratio = budget_ratio
         self._early, self._shortest, self._common = early, shortest, common
         self._costs: deque[int] = deque(maxlen=5)
-        self._looks = 0
+        self._samples = 0
 
     def took(self, cpu_ns: int) -> None:
         """A sample ended; it took `cpu_ns` of CPU time."""
         self._costs.append(cpu_ns)
-        self._looks += 1
+        self._samples += 1
         if self.fixed_interval is not None:
             interval = self.fixed_interval
-        elif self._looks <= len(self._early):
-            interval = self._early[self._looks - 1]
+        elif self._samples <= len(self._early):
+            interval = self._early[self._samples - 1]
         else:
             allowed_ns = self._budget_ratio * SHARE * usual_wall_ns(self._recorder)
             interval = max(self._shortest, interval_for(median(self._costs), allowed_ns))

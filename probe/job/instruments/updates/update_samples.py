@@ -101,11 +101,11 @@ class Updates:
         """Backward is about to run, from step `due` on."""
         begun, begun_cpu = _now(), _cpu()
         recorder, torch = self.recorder, self._torch
-        if not self._may_look():
+        if not self._may_sample():
             return
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             if self._entries:
-                self._look_again()
+                self._sample_later()
                 if self._is_over():
                     self._close(begun_cpu)
                     recorder.cost_ns += _now() - begun
@@ -119,7 +119,7 @@ class Updates:
         self._account(begun, begun_cpu)
 
     def _backward_ends(self) -> None:
-        if not self._entries or not self._may_look():
+        if not self._entries or not self._may_sample():
             return
         begun, begun_cpu = _now(), _cpu()
         with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
@@ -132,7 +132,7 @@ class Updates:
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Right before a step of an optimizer, from step `due` on."""
-        if not self._entries or not self._may_look():
+        if not self._entries or not self._may_sample():
             return
         begun, begun_cpu = _now(), _cpu()
         if self._losses.in_backward:  # gradients freed layer by layer: no moment between backward and step
@@ -180,7 +180,7 @@ class Updates:
                 if entry.ended is not None and not entry.stepped:
                     entry.clipped, entry.clip_is_in = taken(entry.parameter.grad, entry.watched), is_over
 
-    def _may_look(self) -> bool:
+    def _may_sample(self) -> bool:
         """Whether gradients may be read now; if not, abandon the current sample."""
         if not self.recorder.owns_gradients() or capturing() or self._torch._C._len_torch_dispatch_stack():
             self._give_up()
@@ -207,7 +207,7 @@ class Updates:
                 entry.before = taken(parameter, one)
             self._entries.append(entry)
 
-    def _look_again(self) -> None:
+    def _sample_later(self) -> None:
         """Before a later backward: read the values after the last step, and check for cleared gradients."""
         for entry in self._entries:
             if entry.stepped or (not entry.owners and self.recorder.step > self._began):

@@ -59,7 +59,7 @@ class WatchedParameters:
         self._tensors: dict[int, weakref.ref[Any]] = {}
         self.owners: dict[int, Owner] = {}
         self._owned: list[weakref.ref[Any]] = []
-        self._looked_s, self.made = 0.0, 0
+        self._read_s, self.made = 0.0, 0
         """`made`: `Optimizers.made_count` when `owners` was built."""
         self._turn = self._searches = self._tensor_searches = 0
         self._hidden: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -84,9 +84,9 @@ class WatchedParameters:
             return None
         now_s = time.monotonic()
         made = self._optimizers.made_count
-        if not self.owners or made != self.made or now_s > self._looked_s + AGAIN_S:
-            self._looked_s, self.made = now_s, made
-            self._look_at_optimizers()
+        if not self.owners or made != self.made or now_s > self._read_s + AGAIN_S:
+            self._read_s, self.made = now_s, made
+            self._read_optimizers()
         owned = [one for reference in self._owned if (one := reference()) is not None]
         if not owned:
             return None
@@ -119,7 +119,7 @@ class WatchedParameters:
         known = self._names.of(parameter)
         return None if known is None else known.text
 
-    def _look_at_optimizers(self) -> None:
+    def _read_optimizers(self) -> None:
         owners: dict[int, Owner] = {}
         owned: list[weakref.ref[Any]] = []
         for optimizer in self._optimizers.alive():

@@ -130,7 +130,7 @@ class WeightSums:
         if id(optimizer) != self._leader or not recorder.owns_gradients():
             return
         if recorder.step != self.pace.due:
-            self._hold()
+            self._skip_step()
             return
         begun = _now()
         for model in self._models:
@@ -161,7 +161,7 @@ class WeightSums:
         self.pace.took(cost)
         self.due = self.pace.due
 
-    def _hold(self) -> None:
+    def _skip_step(self) -> None:
         """This step is not sampled. If the due step was missed, choose the next one."""
         step = self._recorder.step
         if step > self.pace.due:
