@@ -1,1 +1,1 @@
-"""The hot path: one file for each thing watched; `installation.py` lists them."""
+"""Instruments: the hot path, one file per observed part of the job; `installation.py` lists them."""

@@ -1,9 +1,9 @@
-"""Governor: keeps the cost of recording inside the budget, and records it.
+"""Governor: keeps the cost of recording within the budget, and records it.
 
-Runs on the agent's thread. From the last few hundred steps it takes the cost of every step by the hooks' own
-clock, and how much longer sampled steps take than their neighbours, which includes costs that no clock of
-ours sees. From these it chooses how often modules are recorded. Each adjustment writes rows of
-probe.overhead: for steps, for modules, and for gradients, which space themselves. `decide` is pure.
+Runs on the agent's thread. From the last few hundred steps it computes the cost of every step by the hooks'
+own clock, and how much longer sampled steps take than plain ones, which includes costs that our clocks do not
+see. From these it chooses how often modules are recorded. Each adjustment writes rows of probe.overhead: for
+steps, for modules, and for gradients, which space their own samples. `decide` is pure.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from probe.job.instruments.tensors.gradients import Gradients
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 
 MODULES_SHARE = 0.2
-"""Part of the budget for sampled steps: 0.2 % of step time at the default of 1 %."""
+"""Fraction of the budget for sampled steps: 0.2 % of step time at the default of 1 %."""
 SHORTEST, LONGEST = 10, 10_000
-"""Steps between samples; where more would be needed, modules are off."""
+"""Minimum and maximum steps between samples; if more are needed, modules are turned off."""
 THINNED = 8
-"""Phases are timed on every so many steps when timing every step would exceed the budget."""
+"""Phases are timed on every n-th step if timing every step would exceed the budget."""
 CLEARLY_INSIDE = 0.8
-"""Part of the budget below which every step is timed again."""
+"""Fraction of the budget below which every step is timed again."""
 ENOUGH_PLAIN, ENOUGH_SAMPLED = 8, 3
 ADJUST_EVERY_STEPS, ADJUST_EVERY_S = 20, 2.0
-"""Between two adjustments, at least: each holds the GIL for some hundred microseconds."""
+"""Minimum between two adjustments: each holds the GIL for some hundred microseconds."""
 
 
 class Decision(NamedTuple):
@@ -40,7 +40,7 @@ class Decision(NamedTuple):
     modules_cost_ns: float | None
     shadow_wall_ns: float | None
     interval_steps: int
-    """0: modules are off."""
+    """0 if modules are off."""
     timed_every_steps: int
 
 
@@ -49,7 +49,7 @@ def decide(
 ) -> Decision | None:
     """Decide from the recent steps; None while there are too few.
 
-    `interval` and `timed_every` are in force, and kept where nothing better is known."""
+    `interval` and `timed_every` are the current values, which are kept if nothing better is known."""
     plain = [step for step in recent if not step.sampled and not step.shadow]
     sampled = [step for step in recent if step.sampled]
     shadow = [step.wall_ns for step in recent if step.shadow]
@@ -118,7 +118,7 @@ class Governor:
             self._note_gradients(decision, self._gradients, steps)
 
     def _note_gradients(self, decision: Decision, gradients: Gradients, steps: int) -> None:
-        """Record the cost of gradients since the last adjustment; they space themselves."""
+        """Record the cost of gradients since the last adjustment; they space their own samples."""
         spent = gradients.spent_ns + gradients.norm.spent_ns
         before, interval = self._gradients_before
         change = (gradients.interval > interval) - (gradients.interval < interval)

@@ -1,9 +1,9 @@
-"""All instruments of one agent, installed and removed together.
+"""Installation: creates, installs and removes all instruments of one agent.
 
-Runs when the agent starts and stops, and once a round on the agent's thread (`collect`). Instruments and the
-tables they write:
+Runs when the agent starts and stops, and once per round on the agent's thread (`collect`). Instruments and
+the tables they write:
 
-    steps        python.steps, python.intervals, python.saves, python.pulse (always, when anything is
+    steps        python.steps, python.intervals, python.saves, python.pulse (always, if anything is
                  recorded)
     losses       python.losses, python.loss_functions, python.model_inputs
     modules      python.torch_trace
@@ -146,7 +146,7 @@ class Installation:
             recorder, self.optimizers, self.forward, self.names, self.gradients.names
         )
         self.learning: list[Updates | WeightSums | PutBack] = []
-        """What follows gradients to the parameters and beyond."""
+        """The instruments that follow gradients to the parameters and beyond."""
         if "gradients" in wanted:
             ratio, spend = settings.budget_ratio, self.gradients.spend
             norm = self.gradients.norm
@@ -161,7 +161,7 @@ class Installation:
         self.activations = Activations(
             recorder, isolation, self.forward, self.names, self.gradients.delivery
         )
-        """Only on requested steps."""
+        """Active only on requested steps."""
         if "losses" in wanted:
             delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
             functions = self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
@@ -184,7 +184,7 @@ class Installation:
         )
         self._parts: list[Any] = []
         if wanted:
-            # Optimizers last: the others then see the first step that is counted from its beginning.
+            # Optimizers last: the others then see the first counted step from its beginning.
             parts = (
                 self.forward, self.losses, self.manual_updates, self.nan_detector, self.modules, self.data,
                 self.collectives, self.flight, self.scalars, self.calls, self.resumption, self.schedules,
@@ -195,13 +195,13 @@ class Installation:
 
     @property
     def installed(self) -> bool:
-        """Whether anything is recorded, and so steps are counted."""
+        """Whether anything is recorded, so that steps are counted."""
         return bool(self._parts)
 
     def install(self, *, late: bool = False) -> None:
         """Install every instrument; one that fails is reported and left out.
 
-        `late`: the job may have made its optimizers already."""
+        `late`: the job may already have created its optimizers."""
         if self._parts and late:
             self._isolation.attempt("optimizers", self.optimizers.find)
             stepped = any(one is not None and one.state for one in (seen() for seen in self.optimizers.seen))
@@ -263,11 +263,11 @@ class Installation:
             attempt("planned end", self.planned_end.collect)
 
     def module_path(self, module: Any) -> str | None:
-        """Path of a module; None when unknown."""
+        """Path of a module; None if unknown."""
         return self.names.path(module)
 
     def seen(self) -> dict[str, Any]:
-        """Objects that the instruments saw, by the names that snippets use."""
+        """Objects that the instruments have seen, by their names in snippets."""
         found: dict[str, Any] = {}
         for root in self.names.roots()[:1]:
             found["model"] = root

@@ -1,7 +1,7 @@
-"""Spans and events of the job's own: `probe.span` times a block, `probe.event` notes a moment.
+"""The job's own spans and events: `probe.span` times a block, `probe.event` marks a point in time.
 
-Tables python.spans and python.events, made when the job first uses either while it is recorded. Without a
-recording a span costs a call or two that do nothing. Imported without torch. HOT PATH: both run inside
+Tables python.spans and python.events, created when the job first uses either during a recording. Without a
+recording, a span costs a call or two that do nothing. Imported without torch. HOT PATH: both run inside
 steps, on any thread: they never raise, wait or read from a device.
 """
 
@@ -26,15 +26,15 @@ from probe.recording.tables import BY_NAME
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _now, _ident = time.monotonic_ns, threading.get_ident
 _name = functools.lru_cache(512)(layout.packed_text)
-"""Names are few: packed once."""
+"""Packs a name, cached: there are few names."""
 
 
 class span:
     """Time a block or a function: `with probe.span("rollout"):` or `@probe.span("rollout")`.
 
-    One row of python.spans when it ends, also by an exception, which passes. An object that is opened again
-    while it is open is one span, from the first opening to the last end. Decorates functions and coroutines;
-    a generator runs in pieces, so it stays as it is."""
+    Writes one row of python.spans when it ends, also on an exception, which is passed on. An object that is
+    entered again while it is open is one span, from the first entry to the last exit. Decorates functions and
+    coroutines; a generator runs in pieces, so it is left unchanged."""
 
     __slots__ = ("_from", "_name", "_opened")
 
@@ -74,9 +74,10 @@ class span:
 
 
 def event(name: str, text: str | None = None, value: float | None = None) -> None:
-    """Note a moment: one row of python.events at the current step, with a text and a number if given.
+    """Mark a point in time: one row of python.events at the current step, with a text and a number if given.
 
-    Does nothing if recording is off. What is no text or no number becomes NULL."""
+    Does nothing if recording is off. A `text` that is no string, or a `value` that is no number, becomes
+    NULL."""
     HERE_SPANS.event(name, text, value)
 
 
@@ -85,7 +86,7 @@ def _nothing(*_arguments: object) -> None:
 
 
 class Spans:
-    """Where spans and events go; nowhere without a recording. One per process, `HERE_SPANS`."""
+    """Writes spans and events to the recording; does nothing without one. One per process, `HERE_SPANS`."""
 
     def __init__(self) -> None:
         self.enter: Callable[..., object] = _nothing
@@ -100,7 +101,7 @@ class Spans:
         HERE.closing.append(self.detach)
 
     def attach(self, live: Live) -> None:
-        """Write to this recording: this module is imported, so the job uses spans or events."""
+        """Write to this recording. As this module is imported, the job uses spans or events."""
         self._spans = HERE.ring(live, BY_NAME["python.spans"]).append
         self._events = HERE.ring(live, BY_NAME["python.events"]).append
         self._live = live
@@ -154,7 +155,7 @@ class Spans:
 
 
 def _named(name: Any) -> bytes:
-    """A name as a row holds it; NULL if it is no text."""
+    """A name packed for a row; NULL if it is no string."""
     return _name(name) if type(name) is str else layout.NULL_TEXT
 
 

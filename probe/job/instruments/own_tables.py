@@ -1,9 +1,9 @@
-"""Tables of the job's own: `@probe.table` declares one, `probe.record` writes a row. Tables user.NAME.
+"""The job's own tables: `@probe.table` declares one, `probe.record` writes a row. Tables user.NAME.
 
-A class is declared once, mostly while its module is imported. Its ring is made when recording begins, or at
-once if it has begun; without a recording a row costs one call that does nothing. What cannot be declared is
-one line on stderr. Imported without torch. HOT PATH: `record` runs inside steps, on any thread: it never
-raises, waits or reads from a device.
+A class is declared once, usually while its module is imported. Its ring is created when recording begins, or
+immediately if it has begun; without a recording, a row costs one call that does nothing. An invalid
+declaration is reported by one line on stderr. Imported without torch. HOT PATH: `record` runs inside steps,
+on any thread: it never raises, waits or reads from a device.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _TYPES: dict[Any, str] = {int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", str: 
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WIDEST_BITS = 63
 _HINT = "Use int, float, bool or str, each also | None"
-_SAID = ("unit", "doc")
-"""What a field's metadata may say of its column."""
+_KEYS = ("unit", "doc")
+"""Keys in a field's metadata that describe its column."""
 
 
 @overload
@@ -43,11 +43,11 @@ def table(cls: _Class, /) -> _Class: ...
 @overload
 def table(*, name: str = "") -> Callable[[_Class], _Class]: ...
 def table(cls: Any = None, /, *, name: str = "") -> Any:
-    """Declare a table of one's own: a class decorator, above `@dataclass`.
+    """Declare your own table: a class decorator, placed above `@dataclass`.
 
-    The fields are its columns: int, float, bool or str, each also `| None`. The class's docstring says what a
-    row is, `field(metadata={"unit": "ms", "doc": "…"})` what a column is. `name`: of the table, by default
-    the class's in snake case; queries find it as user.NAME. The class stays as it is."""
+    The fields are its columns: int, float, bool or str, each optionally `| None`. The class's docstring
+    describes a row, `field(metadata={"unit": "ms", "doc": "…"})` a column. `name`: of the table, by default
+    the class name in snake case; queries find it as user.NAME. The class is not changed."""
     if cls is None:
         return functools.partial(_declare, name)
     return _declare(name, cls)
@@ -56,7 +56,7 @@ def table(cls: Any = None, /, *, name: str = "") -> Any:
 def record(row: object) -> None:
     """Write one row of a declared table, at the current step. Does nothing if recording is off.
 
-    A value that does not fit its column becomes NULL; the first one is said on stderr."""
+    A value that does not fit its column becomes NULL; the first one is reported on stderr."""
     HERE.record(row)
 
 
@@ -66,7 +66,7 @@ def _declare(name: str, cls: Any) -> Any:
 
 
 class Live(NamedTuple):
-    """What rows need of the agent."""
+    """The agent's objects needed to write rows."""
 
     recording: Recording
     recorder: Recorder
@@ -78,7 +78,7 @@ def _nothing(*_arguments: object) -> None:
 
 
 class OwnRows:
-    """The tables that this process declared, and where their rows go. One per process, `HERE`."""
+    """The tables that this process declared, and their writers. One per process, `HERE`."""
 
     def __init__(self) -> None:
         self.live: Live | None = None
@@ -90,12 +90,12 @@ class OwnRows:
         self._made: set[str] = set()
         """Full names of the tables with a ring in this recording."""
         self.opening: list[Callable[[Live], None]] = []
-        """Called when recording begins: spans and events that were used before."""
+        """Callbacks for when recording begins; used by spans and events."""
         self.closing: list[Callable[[], None]] = []
-        self._said = False
+        self._reported = False
 
     def declare(self, cls: Any, name: str = "") -> None:
-        """Make the table of a dataclass known; raises `UsageError`, `NoRoom` or `OSError`."""
+        """Register the table of a dataclass; raises `UsageError`, `NoRoom` or `OSError`."""
         made = _table_of(cls, name)
         with self._changing:
             known = self._tables.get(made.full_name)
@@ -120,7 +120,7 @@ class OwnRows:
                 self._open(self.live, cls, made)
 
     def attach(self, live: Live) -> None:
-        """Write to this recording from now on. A table that finds no room is left out, and a line says so."""
+        """Write to this recording from now on. A table without room is left out, which one line reports."""
         with self._changing:
             self.live = live
             self._made.clear()
@@ -131,7 +131,8 @@ class OwnRows:
                 quietly(functools.partial(begin, live), "spans and events are not recorded")
 
     def detach(self, *, forked: bool = False) -> None:
-        """Write nothing from now on. `forked`: in a child, where a thread that is gone may hold the lock."""
+        """Write nothing from now on. `forked`: in a child, where a thread that no longer exists may hold the
+        lock."""
         if forked:
             self._changing = threading.RLock()
         with self._changing:
@@ -141,7 +142,7 @@ class OwnRows:
                 end()
 
     def ring(self, live: Live, made: Table) -> Any:
-        """The ring of a table in the recording; made if it has none yet."""
+        """The ring of a table in the recording; created if it has none yet."""
         with self._changing:
             ring = live.recording.rings.get(made.full_name) or live.recording.add(made)
             self._made.add(made.full_name)
@@ -151,12 +152,12 @@ class OwnRows:
         self._writers[cls] = _writer(made, self.ring(live, made).append, live.recorder)
 
     def _inherited(self, row: Any) -> Callable[[Any], object] | None:
-        """The writer of the nearest declared class that the row is of; None if there is none."""
+        """The writer of the row's nearest declared base class; None if there is none."""
         for cls in type(row).__mro__[1:]:
             if cls in self._writers:
                 return self._writers[cls]
-        if not self._said and not any(cls in self._classes for cls in type(row).__mro__):
-            self._said = True
+        if not self._reported and not any(cls in self._classes for cls in type(row).__mro__):
+            self._reported = True
             say(f"probe.record did nothing: {type(row).__name__} is not declared with @probe.table. "
                 "This is reported only once")
         return None
@@ -178,17 +179,17 @@ def _same_place(one: type, other: type) -> bool:
 
 def _table_of(cls: Any, name: str) -> Table:
     """The declaration in a dataclass; raises `UsageError`."""
-    dataclasses = sys.modules.get("dataclasses")  # of a class that is one
+    dataclasses = sys.modules.get("dataclasses")  # imported already if the class is a dataclass
     if not isinstance(cls, type) or dataclasses is None or not dataclasses.is_dataclass(cls):
         raise UsageError("it is not a dataclass", hint="Write @dataclass between @probe.table and the class")
     if not isinstance(name, str):
         raise UsageError("a table's name is text")
     columns = [
-        Column(field.name, _type_of(cls, field.type), *(str(field.metadata.get(key, "")) for key in _SAID))
+        Column(field.name, _type_of(cls, field.type), *(str(field.metadata.get(key, "")) for key in _KEYS))
         for field in dataclasses.fields(cls)
     ]
     doc = " ".join((cls.__doc__ or "").split())
-    if doc.startswith(f"{cls.__name__}("):  # which dataclass wrote
+    if doc.startswith(f"{cls.__name__}("):  # generated by `dataclass`
         doc = f"{cls.__name__} that the job recorded"
     named = name or _WORDS.sub("_", cls.__name__).lower()
     return declared.user_table(named, doc or f"{cls.__name__} that the job recorded", columns)
@@ -222,8 +223,8 @@ def write(row):
     else:
         append(recorder.step, now() + anchor_ns, *fitted([{values}]))
 """
-"""What writes a row. Made for each table, as dataclasses make their methods: a loop over the columns would
-take half a microsecond. The names in it are attributes that `declared` has checked."""
+"""Source of a table's row writer, generated as dataclasses generate their methods: a loop over the columns
+would take half a microsecond. The names in it are attributes that `declared` has checked."""
 _EXACT = {
     "BIGINT": "type({0}) is int and -limit < {0} < limit", "DOUBLE": "type({0}) is float",
     "BOOLEAN": "type({0}) is bool", "VARCHAR": "type({0}) is str",
@@ -231,12 +232,12 @@ _EXACT = {
 
 
 def _writer(made: Table, append: Callable[..., int], recorder: Recorder) -> Callable[[Any], object]:
-    """Writes an instance of the class as a row of the table."""
+    """Create the function that writes an instance of the class as a row of the table."""
     columns = made.columns[2:]
     said = False
 
     def fitted(values: list[Any]) -> list[Any]:
-        """The fields of a row whose values are not all as declared."""
+        """The fields of a row whose values do not all have the declared types."""
         nonlocal said
         fields = []
         for column, value in zip(columns, values, strict=True):
@@ -267,7 +268,7 @@ _NULLS: dict[str, Any] = {**layout.NULLS, "VARCHAR": layout.NULL_TEXT}
 
 
 def _field(kind: str, value: Any) -> Any:
-    """A value as a ring stores it; None where it does not fit the SQL type."""
+    """A value as a ring stores it; None if it does not fit the SQL type."""
     if kind == "VARCHAR":
         return layout.packed_text(str.__str__(value)) if isinstance(value, str) else None
     if kind == "BOOLEAN" and isinstance(value, bool):
@@ -278,7 +279,7 @@ def _field(kind: str, value: Any) -> Any:
     if kind == "DOUBLE":
         try:
             return float(number)
-        except OverflowError:  # an integer beyond every double
+        except OverflowError:  # an integer too large for a double
             return None
     if isinstance(number, float) and number.is_integer():
         number = int(number)

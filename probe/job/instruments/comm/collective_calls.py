@@ -1,8 +1,8 @@
-"""Describes one call of a process group: its name, inputs, group and call site.
+"""Collective calls: describes one call of a process group by its name, inputs, group and call site.
 
-HOT PATH: `Describing`, in every collective, on the calling thread; groups, shapes and lines of the program
-are described once and looked up after that. Nothing here keeps a group, tensor or work alive. torch is the
-job's own; standard library only.
+HOT PATH: `Describing`, in every collective, on the calling thread; groups, shapes and call sites are
+described once and looked up after that. Nothing here keeps a group, tensor or work alive. Standard library,
+and the job's torch.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from probe.base.rank_sets import as_text
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 MOST_DESCRIBED = 4096
-"""Distinct shapes and lines of the program remembered; beyond that, shapes are NULL and the lines are
-forgotten."""
+"""Distinct shapes and call sites remembered; beyond that, shapes are NULL and known call sites are
+dropped."""
 MOST_SHAPES = 32
 """Tensors of one call whose shapes are listed."""
 REMEMBERED = 4096
-"""Sequence numbers remembered per group, to skip their Flight Recorder entries."""
+"""Sequence numbers remembered per group, to skip these calls' Flight Recorder entries."""
 _HOST_BACKENDS = ("gloo", "mpi", "fake")
 """Backends whose `wait` returns on completion, for device tensors too."""
 
 
 class Op(NamedTuple):
-    """One method of ProcessGroup and the places of its arguments; -1: none."""
+    """One method of ProcessGroup and the positions of its arguments; -1 for none."""
 
     name: str
     inputs: int = 0
     words: tuple[str, ...] = ()
     """Keywords of the inputs."""
     options: int = 1
-    """Place of the options, or of the root or other rank where that is passed as a number."""
+    """Position of the options, or of the root or other rank if that is passed as a number."""
     counted: bool = True
     """Whether torch counts it in the group's sequence."""
     outputs: int = -1
     tags: int = 0
-    """Sequence numbers that an uncounted method uses up all the same."""
+    """Sequence numbers that an uncounted method consumes nevertheless."""
     one_other: bool = False
     """Whether it has a root or another rank."""
 
@@ -76,11 +76,11 @@ OPS: dict[str, Op] = {
     "recv": Op("recv", 0, ("tensors",), counted=False, one_other=True),
     "recv_anysource": Op("recv", 0, ("tensors", "arg0"), -1, counted=False),
 }
-"""Methods of ProcessGroup under all names in supported versions of torch."""
+"""Methods of ProcessGroup, under all their names in supported versions of torch."""
 
 
 class Group:
-    """One process group. `ranks` maps its ranks to those of the job."""
+    """One process group. `ranks` maps its ranks to global ranks."""
 
     __slots__ = (
         "_sequence", "counts", "mixed", "name", "name_id", "on_host", "others", "plain", "ranks",
@@ -96,17 +96,17 @@ class Group:
         self.ranks_id = intern(as_text(self.ranks)) if self.ranks else NULL_STRING
         backends = _backends(group)
         self.mixed = len({id(backend) for backend in backends.values()}) > 1
-        """Whether devices have different backends, each with its own count."""
+        """Whether devices use different backends, each with its own count."""
         self.on_host = _name(group) in _HOST_BACKENDS
         self._sequence = sequence
         self.counts = self._sequence_or_none(group) is not None
         self.plain = self.counts and not self.mixed
         """Whether one count covers all calls of the group."""
         self.others = 0
-        """Part of the group's count that is not collectives: gloo also counts sends and receives, whose
-        number differs by rank. Those before the group was first seen are not known."""
+        """Calls in the group's count that are not collectives: gloo also counts sends and receives, whose
+        number differs between ranks. Calls before the group was first seen are unknown."""
         self.recorded: tuple[deque[int], deque[int]] = (deque(maxlen=REMEMBERED), deque(maxlen=REMEMBERED))
-        """Sequence numbers recorded at their call; the second, if `mixed`, of those on a device."""
+        """Sequence numbers recorded by the wrappers; the second, if `mixed`, of calls on a device."""
         self.window: list[Any] | None = None
         """Calls made between `_start_coalescing` and `_end_coalescing`."""
 
@@ -117,7 +117,7 @@ class Group:
             return None
 
     def next_number(self, group: Any, device: Any) -> int:
-        """Sequence number of the collective about to be called; NULL where torch does not count."""
+        """Sequence number of the collective about to be called; NULL if torch does not count."""
         if self.window:
             return int(self.window[0].seq)  # torch counts a window once
         if self.mixed and device is not None:
@@ -125,7 +125,7 @@ class Group:
         return int(self._sequence(group)) - self.others + 1 if self.counts else NULL_INTEGER
 
     def counts_now(self, group: Any) -> int:
-        """Sequence number of the last collective that torch counted; the largest integer if not known."""
+        """Sequence number of the last collective that torch counted; `sys.maxsize` if unknown."""
         return int(self._sequence(group)) - self.others if self.plain else sys.maxsize
 
     def count_other(self, op: Op, counted: int) -> None:
@@ -135,14 +135,14 @@ class Group:
             self.others += int(self._sequence(group)) - counted - op.tags
 
     def global_rank(self, rank: Any) -> int:
-        """The job's rank of a rank of the group."""
+        """The global rank of a group rank; NULL if unknown."""
         return self.ranks[rank] if isinstance(rank, int) and 0 <= rank < len(self.ranks) else NULL_INTEGER
 
 
 def _backends(group: Any) -> dict[Any, Any]:
     try:
         return {device: group._get_backend(device) for device in group._device_types}
-    except (AttributeError, RuntimeError):  # an old torch, or a backend that is not made yet
+    except (AttributeError, RuntimeError):  # an old torch, or a backend not created yet
         return {}
 
 
@@ -154,7 +154,7 @@ def _name(group: Any) -> str:
 
 
 class Described(NamedTuple):
-    """Inputs of a call; NULL for what is missing."""
+    """Inputs of a call; NULL for missing fields."""
 
     dtype: int
     shapes: int
@@ -227,9 +227,9 @@ class Describing:
     # Call site ----------------------------------------------------------------
 
     def call_site(self, frame: FrameType | None) -> int:
-        """`file:line function` of the innermost frame outside of torch, from this one on outwards.
+        """`file:line function` of the innermost frame outside of torch, starting at this one.
 
-        Without one (a thread of torch's own), of the innermost frame that not every call passes through."""
+        Without one (a thread of torch's), of the innermost frame that is specific to the call."""
         known = self._outside
         own = frame
         while frame is not None:
@@ -267,7 +267,7 @@ class Describing:
 
 
 _GLUE = tuple(f"{os.sep}{name}.py" for name in ("contextlib", "functools", "typing_extensions", "warnings"))
-"""Library files that appear between functions of torch."""
+"""Files of libraries whose frames appear between functions of torch."""
 _PASSED = (*_GLUE, *(f"{os.sep}{name}.py" for name in (
     "distributed_c10d", "c10d_logger", "collectives", "isolation",
 )))
@@ -291,7 +291,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def device_of(op: Op, args: tuple[Any, ...], given: Any) -> Any:
-    """The device that selects the backend of a call; None if nothing does."""
+    """The device that selects the backend of a call; None if unknown."""
     if op.inputs < 0:
         return getattr(given, "device", None)
     tensors = _flat(args[op.inputs] or args[0]) if len(args) > op.inputs else []
@@ -299,13 +299,13 @@ def device_of(op: Op, args: tuple[Any, ...], given: Any) -> Any:
 
 
 def other_rank(group: Group, given: Any) -> int:
-    """The root, or the other rank of a send or receive; `given`: the options, or the rank itself."""
+    """Global rank of the root, or of the peer of a send or receive; `given`: the options, or the rank."""
     rank = given if isinstance(given, int) else getattr(given, "rootRank", None)
     return NULL_INTEGER if rank is None else group.global_rank(rank)
 
 
 def returns_early(op: Op, frame: FrameType | None) -> int:
-    """Whether a call without such an option returns before completion; NULL: not known."""
+    """Whether a call without an `asyncOp` option returns before completion; NULL if unknown."""
     if op.counted:
         return NULL_BOOLEAN
     if op.inputs < 0:

@@ -1,13 +1,13 @@
-"""Collectives, sends and receives: what was called, from where, and when it completed.
+"""Collectives, sends and receives: records each call, its call site, and its completion.
 
 Writes python.collectives and comm_s of python.steps. HOT PATH: the wrappers around the methods of
 `ProcessGroup` and around `Work.wait`, on the calling thread. Every Python call of torch.distributed ends in
 one of these; calls from C++ (DistributedDataParallel inside backward, functional collectives) are read from
 the Flight Recorder (`flight_recorder`).
 
-A row is written before the call, because a mismatched one can end the process, and again on completion: when
-the call returns without a work, or its work is waited for. Works are referenced weakly; one dropped without
-a wait is `unknown`. No lock, no collective, no device read. Calls of snippets get no row.
+A row is written before the call, because a mismatched call can end the process. It is completed when the call
+returns without a work object, or its work has been waited for. Works are referenced weakly; one dropped
+without a wait is `unknown`. No lock, no collective, no device read. Calls by snippets get no row.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 
 _now = time.monotonic_ns
 _SEQ, _OP, _PEER = 5, 6, 11
-"""Places of fields in a row."""
+"""Indices of fields in a row."""
 MOST_UNRESOLVED = 1024
-"""Calls whose completion only the Flight Recorder knows, kept at most."""
+"""Maximum number of calls whose completion only the Flight Recorder can show."""
 
 
 class Call:
-    """One call: the first fields of its row, and what is needed to complete it. Times are monotonic ns."""
+    """One call: the first fields of its row, and the data to complete it. Times are monotonic ns."""
 
     __slots__ = (
         "asynchronous", "counted_ns", "entered_ns", "group", "head", "number", "op", "other", "queues", "seq",
@@ -60,9 +60,9 @@ class Call:
     """String number of the operation."""
     asynchronous: int
     queues: bool
-    """Whether it completes on a device, later than call and wait return."""
+    """Whether it completes on a device, after call and wait have returned."""
     other: tuple[Op, int] | None
-    """For sends, receives and the like: the method, and torch's count before the call."""
+    """For uncounted methods such as sends and receives: the method, and torch's count before the call."""
     started_ns: int
     entered_ns: int
     counted_ns: int
@@ -95,9 +95,9 @@ class Collectives:
         self.groups: dict[int, Group] = {}
         self._gone: deque[Group] = deque(maxlen=64)
         self.unresolved: dict[tuple[str, int], Call] = {}
-        """By group and number: calls that complete on a device, or were dropped without a wait."""
+        """By group and sequence number: calls that complete on a device, or were dropped without a wait."""
         self.called_ns = 0
-        """When the last call began or completed."""
+        """Time when the last call began or completed."""
         self.flight_tells = False
         """Whether the Flight Recorder is read."""
         self._works: dict[int, _Waited] = {}
@@ -222,7 +222,7 @@ class Collectives:
     # HOT PATH ---------------------------------------------------------------
 
     def _beginner(self, op: Op, name: int) -> Any:
-        """The function that writes the row of a method's call: a closure, for fewer attribute lookups."""
+        """Create the function that writes the row of a method's call. A closure saves attribute lookups."""
         recorder, groups, meet, append = self.recorder, self.groups, self._meet, self._append
         inputs, call_site, sequence = self._describing.inputs, self._describing.call_site, self._sequence
         takes, place, counted, one_other = op.inputs >= 0, op.options, op.counted, op.one_other
@@ -268,7 +268,7 @@ class Collectives:
     def _number(
         self, call: Call, op: Op, known: Group, group: Any, args: tuple[Any, ...], given: Any, on_device: bool
     ) -> int:
-        """Sequence number of a call that is not simply the next of its group."""
+        """Sequence number of a call that is not simply the next one in its group."""
         call.other = None
         if op.counted:
             seq = known.next_number(group, device_of(op, args, given) if known.mixed else None)
@@ -315,7 +315,7 @@ class Collectives:
         self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, "failed")
 
     def _uncount(self, call: Call) -> None:
-        """Remove the number of a call that failed before torch counted it: the next call gets it."""
+        """Remove the number of a call that failed before torch counted it: the next call will have it."""
         group = call.group.reference()
         if call.seq == NULL_INTEGER or group is None or call.group.counts_now(group) >= call.seq:
             return
@@ -370,8 +370,8 @@ class Collectives:
             self._leave_to_flight(call)
 
     def _complete(self, call: Call, now: int, work: Any = None) -> None:
-        """The call returned without a work, or the wait did."""
-        if call.queues:  # only queued on a device: the Flight Recorder knows when it completes
+        """The call returned without a work, or the wait returned."""
+        if call.queues:  # only queued on a device: the Flight Recorder shows when it completes
             state = "pending" if self.flight_tells and call.seq != NULL_INTEGER else "unknown"
             self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, state)
             self._leave_to_flight(call)
@@ -383,14 +383,14 @@ class Collectives:
         self._write(call, (now - call.started_ns) / 1e9, call.spent_ns / 1e9, "done")
 
     def _write(self, call: Call, duration_s: float, wait_s: float, state: str) -> None:
-        """Write the last fields of the row, unless a newer row has its place."""
+        """Write the last fields of the row, unless a newer row has overwritten it."""
         if self._newest - call.number < self._rows - 1:
             self._put_end(
                 call.number, call.asynchronous, duration_s, wait_s, self._states[state], self._source
             )
 
     def _rewrite(self, call: Call) -> None:
-        """Write the whole row again, still pending: one of its first fields changed."""
+        """Write the whole row again, still pending, after a change to one of its first fields."""
         if self._newest - call.number < self._rows - 1:
             self._put(
                 call.number, *call.head, call.asynchronous, NULL_DOUBLE, NULL_DOUBLE, self._pending,
@@ -424,8 +424,8 @@ class Collectives:
                 self._complete(call, now)
 
     def _meet(self, group: Any) -> Group:
-        """Register a new group. Groups that are gone are kept for a while: the Flight Recorder may still hold
-        entries of theirs."""
+        """Register a new group. Freed groups are kept for a while: the Flight Recorder may still have their
+        entries."""
         for key in [key for key, one in list(self.groups.items()) if one.reference() is None]:
             gone = self.groups.pop(key, None)
             if gone is not None:
@@ -439,15 +439,15 @@ class Collectives:
         """Put the wrappers in place once the job has imported torch.distributed."""
         if self._wanted and self._module is None:
             self._put_in_place()
-            if not self._wanted:  # removed meanwhile by another thread
+            if not self._wanted:  # uninstalled concurrently by another thread
                 self.uninstall()
 
     def any_group(self) -> bool:
-        """Whether the job has a process group now."""
+        """Whether the job currently has a process group."""
         return self._module is not None and bool(self._distributed._world.pg_names)
 
     def groups_by_name(self, wanted: set[str]) -> dict[str, Group]:
-        """The groups of these names, also those without a call from Python."""
+        """The groups with these names, including those without a call from Python."""
         met = list(self.groups.values())
         found = {one.name: one for one in (*list(self._gone), *met)}
         found.update({one.name: one for one in met if one.reference() is not None})
@@ -458,10 +458,10 @@ class Collectives:
         return found
 
     def newest(self, other: int) -> int:
-        """Number of the ring's newest row; `other`: of the newest that the Flight Recorder's reader wrote."""
+        """Number of the ring's newest row; `other`: of the newest row from the Flight Recorder's reader."""
         self._newest = max(self._newest, other)
         return self._newest
 
     def resolve(self, call: Call, state: str, duration_s: float) -> None:
-        """Complete a row from the Flight Recorder, or as `unknown` when its entry is gone."""
+        """Complete a row from the Flight Recorder, or as `unknown` if its entry is gone."""
         self._write(call, duration_s, call.spent_ns / 1e9 if call.queues else NULL_DOUBLE, state)

@@ -1,11 +1,11 @@
-"""Flight Recorder: collectives issued by C++, and completions on devices, read from PyTorch's recorder.
+"""Flight Recorder: reads collectives issued by C++, and completions on devices, from PyTorch's recorder.
 
 Runs on the agent's thread. DistributedDataParallel's reductions and functional collectives never pass
 through Python, so no wrapper sees them; torch keeps the last ones in memory. A read copies that memory with
 the GIL held, so reads are spaced by their cost (`SHARE`). Entries that the wrappers recorded are skipped,
 except to complete calls that were only queued on a device or never waited for.
 
-There is no read during the capture of a device graph (a read queries events of the device), nor with versions
+Nothing is read while a device graph is being captured (a read queries events of the device), nor in versions
 of torch whose dump always contains stacks. Standard library, plus the job's torch.
 """
 
@@ -30,15 +30,15 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 SHARE = 0.002
-"""Part of the time that reads may take."""
+"""Fraction of the time that reads may take."""
 SHARE_ONCE_QUIET = 0.01
-"""The same for the first read after the training went quiet: it may hang."""
+"""The same for the first read after the training went quiet: the job may hang."""
 QUIET_NS = 500_000_000
 SOONEST_NS = 200_000_000
 MOST_OPEN = 4096
-"""Incomplete entries, checked again by each read."""
+"""Maximum number of incomplete entries, which each read checks again."""
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""They set its size; the second is for torch before 2.9."""
+"""Environment variables that set the recorder's size; the second is for torch before 2.9."""
 _NAMES = {
     "_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_gather_into_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor", "all_reduce_barrier": "barrier",
@@ -46,7 +46,7 @@ _NAMES = {
     "ALLTOALL_BASE": "all_to_all_single", "alltoall": "all_to_all", "alltoall_base": "all_to_all_single",
     "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
 }
-"""Names of collectives in backends, and in torch.distributed."""
+"""Names of collectives: in backends, and in torch.distributed."""
 _DTYPES = {
     "Float": ("float32", 4), "Double": ("float64", 8), "Half": ("float16", 2), "BFloat16": ("bfloat16", 2),
     "Long": ("int64", 8), "Int": ("int32", 4), "Short": ("int16", 2), "Char": ("int8", 1),
@@ -54,12 +54,12 @@ _DTYPES = {
     "ComplexDouble": ("complex128", 16), "Float8_e4m3fn": ("float8_e4m3fn", 1),
     "Float8_e5m2": ("float8_e5m2", 1),
 }
-"""Names of dtypes in C++: name in Python, and bytes."""
+"""By name of a dtype in C++: its name in Python, and its size in bytes."""
 
 
 def keep_entries(entries: int, environ: MutableMapping[str, str]) -> str | None:
-    """Tell torch how many collectives to keep, unless the job's environment does. Call before the first
-    process group. Returns the variable set."""
+    """Set how many collectives torch keeps, unless the job's environment does. Call before the first process
+    group is created. Returns the name of the variable set."""
     torch: Any = sys.modules.get("torch")
     if not entries or any(environ.get(name) for name in _VARIABLES):
         return None
@@ -109,7 +109,7 @@ class Flight:
             self._patches.wrap(graph, "capture_end", self._after_capture)
 
     def uninstall(self) -> None:
-        """Read a last time, then stop; not in a forked child, where the recorder's lock may be held."""
+        """Read a last time, then stop. No read in a forked child, where the recorder's lock may be held."""
         if self._pid == os.getpid():
             self._last_ns = self._cost_ns = 0
             self.read()
@@ -134,7 +134,7 @@ class Flight:
 
     def _after_capture(self, original: Any) -> Any:
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(graph, *args, **kwargs)  # after a failure it may still capture
+            result = original(graph, *args, **kwargs)  # if this fails, the capture may still be active
             self._capturing -= 1
             return result
 
@@ -143,22 +143,22 @@ class Flight:
     # The agent's thread -----------------------------------------------------
 
     def read(self) -> None:
-        """Read, if that is due."""
+        """Read, if due."""
         now = time.monotonic_ns()
         if self._dump is None or self._capturing > 0 or not self._due(now):
             return
         self._any_group = self._any_group or self._collectives.any_group()
         if not self._any_group:
-            return  # a read would make the recorder before the job can set its size
+            return  # a read would create the recorder before the job can set its size
         if not self._reading.acquire(blocking=False):
-            return  # another thread is in the last read, of `uninstall`
+            return  # another thread is doing the last read, in `uninstall`
         try:
             dumped = self._dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
             entries = pickle.loads(dumped).get("entries") or []
             ahead_ns = time.time_ns() - time.monotonic_ns()
             if entries:
                 self._take(entries, ahead_ns)
-        except TypeError:  # an old torch, which always walks the stacks
+        except TypeError:  # an old torch, whose dump always walks the stacks
             self._give_up()
         finally:
             self._cost_ns = time.monotonic_ns() - now
@@ -199,7 +199,7 @@ class Flight:
                 collectives.resolve(call, "done", _duration_s(entry))
             elif record > self._seen and not _recorded(groups.get(name), entry, seq):
                 began_ns = int(entry["time_created_ns"]) - ahead_ns
-                if not complete or began_ns >= self._begun_ns:  # else it was over before recording began
+                if not complete or began_ns >= self._begun_ns:  # else it ended before recording began
                     self._write(record, entry, groups.get(name), seq, began_ns, ends, complete)
         self._seen = max(self._seen, highest)
         self._forget(lowest, oldest)
@@ -262,7 +262,7 @@ class Flight:
 
 
 def _record_number(entry: dict[str, Any]) -> int:
-    """Number of an entry; grows with each."""
+    """Number of an entry, increasing with each entry."""
     return int(entry.get("record_id", entry.get("id", -1)))
 
 
@@ -277,7 +277,7 @@ def _sequence_number(entry: dict[str, Any]) -> int:
 
 
 def _recorded(group: Group | None, entry: dict[str, Any], seq: int) -> bool:
-    """Whether a wrapper recorded it, or it is too old to tell."""
+    """Whether a wrapper recorded this entry, or may have: it is older than the remembered numbers."""
     if group is None:
         return False
     on_device = group.mixed and not str(entry.get("profiling_name", "")).startswith("gloo:")

@@ -1,1 +1,1 @@
-"""Shared by all instruments: recorder, patches, hook tables, delivery from devices."""
+"""Code shared by all instruments: recorder, patches, hook tables, delivery from devices."""

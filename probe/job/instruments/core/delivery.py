@@ -1,7 +1,8 @@
-"""Delivery: copies figures from a device to the host behind the work already queued, and reads them later.
+"""Delivery: asynchronous copies of figures from a device to the host.
 
-HOT PATH: `send`, on the training thread: one copy into pinned memory and one event, no wait. The agent's
-thread calls `collect`. Figures on anything but the job's accelerator are dropped.
+A copy is queued behind the device's pending work and read later. HOT PATH: `send`, on the training thread:
+one copy into pinned memory and one event, no wait. The agent's thread calls `collect`. Figures on anything
+but the job's accelerator are dropped.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from probe.base import accelerator
 from probe.recording.layout import NULL_DOUBLE
 
 MOST_PENDING = 1024
-"""Copies under way; beyond that the oldest are dropped."""
+"""Pending copies; beyond that the oldest are dropped."""
 
 
 class Delivery:
-    """Copies under way, oldest first."""
+    """Pending copies, oldest first."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Any, Any, Callable[[Any], object]]] = deque(maxlen=MOST_PENDING)
 
     def send(self, figures: Any, then: Callable[[Any], object]) -> tuple[Any, Any] | None:
-        """Copy a tensor to the host; the agent's thread calls `then` with its numbers once they arrived.
+        """Copy a tensor to the host; the agent's thread calls `then` with its numbers once they have arrived.
 
-        Returns the copy and its event, see `Accelerator.to_host`; None when it was not sent."""
+        Returns the copy and its event, see `Accelerator.to_host`; None if no copy was made."""
         device = accelerator.current()
         if device is None or not device.has(figures) or device.capturing():
             return None
@@ -37,11 +38,11 @@ class Delivery:
 
     @property
     def pending(self) -> bool:
-        """Whether any copy is under way."""
+        """Whether any copy is pending."""
         return bool(self._pending)
 
     def collect(self) -> None:
-        """Hand out what has arrived; on the agent's thread."""
+        """Pass arrived figures to their callbacks; on the agent's thread."""
         while self._pending and self._pending[0][1].query():
             host, _, then = self._pending.popleft()
             then(host.tolist())
@@ -52,8 +53,8 @@ class Delivery:
 
 
 def host_number(value: Any) -> float:
-    """A number, or a tensor of one element in host memory, as a float; NULL for anything else: reading it
-    from a device would wait."""
+    """A number, or a tensor of one element in host memory, as a float. NULL for anything else: reading from
+    a device would wait for it."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     on_host = getattr(value, "is_cpu", False) and value.numel() == 1

@@ -1,8 +1,8 @@
-"""Changes torch's tables of optimizer hooks while another thread may be iterating over them.
+"""Changes torch's global tables of optimizer hooks safely while other threads train.
 
-Called when instruments start and stop, on any thread, never from a step of its own. `Optimizer.step`
-iterates over the global tables and raises inside the training loop if one changes size meanwhile. So a
-change waits until no thread is between two hooks, and is made before the GIL can switch to another thread.
+Called when instruments start and stop, on any thread, never from within a step. `Optimizer.step`
+iterates over the global tables and raises in the training loop if one changes size during the iteration. So
+a change waits until no thread is between two hooks, and is made before the GIL can switch to another thread.
 Standard library and the job's torch.
 """
 
@@ -17,10 +17,10 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 WAIT_S = 2.0
-"""A step that is between two hooks for this long hangs in another hook."""
+"""Give up after this time: a step that stays between two hooks this long hangs in another hook."""
 _PAUSE_S = 0.0005
 _SHARE = 0.5
-"""Part of the switch interval for which a thread that just got the GIL surely keeps it."""
+"""Fraction of the switch interval during which a thread that just got the GIL is sure to keep it."""
 
 
 def change_between_hooks(change: Callable[[], object], wait_s: float = WAIT_S) -> bool:
@@ -61,7 +61,7 @@ def _between_hooks(frame: FrameType | None, step: set[CodeType], hooks: list[Cod
     called: CodeType | None = None
     while frame is not None:
         code = frame.f_code
-        # A step without a visible call may be about to call the next hook, or be inside one written in C.
+        # A step without a Python callee may be about to call the next hook, or be inside one written in C.
         if code in step and (called is None or called in hooks):
             return True
         called, frame = code, frame.f_back
@@ -71,6 +71,6 @@ def _between_hooks(frame: FrameType | None, step: set[CodeType], hooks: list[Cod
 def _code_of(hook: Any) -> CodeType | None:
     """The Python code of a hook; None for one written in C."""
     function = hook.__func__ if type(hook) is MethodType else hook
-    if type(function) is not FunctionType:  # an object of the job's: read its class, run none of its code
+    if type(function) is not FunctionType:  # a callable object of the job's: read its class, run no code
         function = inspect.getattr_static(type(hook), "__call__", None)
     return function.__code__ if type(function) is FunctionType else None

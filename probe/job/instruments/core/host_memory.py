@@ -1,9 +1,9 @@
-"""Host memory: how much this process could still get, and the total.
+"""Host memory: how much this process can still get, and the total.
 
-Each is the smaller of the machine's figure (/proc/meminfo) and those of the process's control groups with a
-limit (v1 or v2; a container is one). A group's inactive file cache counts as free, as it does for the kernel
-before it kills. Runs on the agent's thread with every memory sample: a few small kernel files, nothing that
-waits. Standard library only.
+Each is the smallest of the machine's figure (/proc/meminfo) and the figures of the process's control groups
+that have a limit (v1 or v2; a container is one). A group's inactive file cache counts as free, as it does for
+the kernel before it kills. Runs on the agent's thread with every memory sample: it reads a few small kernel
+files and never blocks. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 from probe.base import descriptors
 
 _UNLIMITED_BYTES = 1 << 60
-"""From this size on a limit means none (v1 writes the largest number of pages)."""
+"""A limit of this size or more means no limit (v1 writes the largest number of pages)."""
 RESCAN_SAMPLES = 60
-"""Groups rarely gain or lose a limit: they are listed again after so many samples."""
+"""Samples between two scans for groups: they rarely gain or lose a limit."""
 
 
 class HostMemory(NamedTuple):
-    """One sample; None for what cannot be read."""
+    """One sample; None for a figure that cannot be read."""
 
     available_bytes: int | None
     limit_bytes: int | None
@@ -81,7 +81,7 @@ def _cache(group: Group) -> int:
 
 
 def limited_groups(root: Path = Path("/")) -> list[Group]:
-    """This process's memory groups that have a limit, from its own upwards."""
+    """This process's memory groups that have a limit, from its own group upwards."""
     try:
         lines = descriptors.read_lines(root / "proc/self/cgroup")
     except OSError:
@@ -99,7 +99,7 @@ def limited_groups(root: Path = Path("/")) -> list[Group]:
 
 def _limited(top: Path, path: str, *, version: int) -> list[Group]:
     folder = top / path.lstrip("/")
-    if not folder.is_dir():  # a path of another namespace: the top is our own group
+    if not folder.is_dir():  # a path in another namespace: the top is our own group
         folder = top
     found: list[Group] = []
     while True:

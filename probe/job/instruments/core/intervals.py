@@ -1,21 +1,22 @@
-"""Intervals: what the training thread does between the steps of a training: it evaluates, predicts, saves.
+"""Intervals: detects evaluation, prediction and checkpointing on the training thread, between or in steps.
 
 HOT PATH, but not of an ordinary training step: the recorder and the instruments call in here only while
 `Recorder.aside` is set, or when a batch comes from a pass over a loader that is not known to feed the
-training. Writes python.intervals; what an interval took is taken out of the step under way and counted in its
-`eval_s` or `checkpoint_s` (docs/decisions/0022). Standard library only.
+training. Writes python.intervals. The time of an interval is removed from the current step's phases and
+counted in its `eval_s` or `checkpoint_s` (docs/decisions/0022). Standard library only.
 
-An interval is known in one of two ways:
+An interval is recognized in one of two ways:
 
-- A call that by its name evaluates or saves begins and ends it (`enter`, `leave`; `loop/framework_calls`).
-- A pass over a loader shows by signs what it is. Until a sign comes it is only *watched*: the step's figures
-  from before it are kept. A backward or an optimizer step makes it training. It is an evaluation when its
-  batches were seen by the model without gradients, or by a model in eval mode, and the pass goes on or ends
-  without a backward. Where a backward comes after all, the interval is withdrawn.
+- By name: a call of a function known to evaluate or save (`enter`, `leave`; `loop/framework_calls`).
+- By signs, during a pass over a loader. Until there is a sign the pass is only *watched*, and the step's
+  figures from before it are kept. A backward or an optimizer step makes it training. It is an evaluation if
+  the model ran on its batches without gradients or in eval mode, and the pass continues or ends without a
+  backward. If a backward follows after all, the interval is withdrawn.
 
-A stretch without a loader in which a model that was trained before runs without gradients is an interval when
-it took longer than `LONG_STEPS` steps and the step before had none: what each step does is part of the step
-(metrics, generation). In train mode it takes two calls: one alone looks at a sample or counts what is right.
+A stretch without a loader, in which a previously trained model runs without gradients, is an interval if it
+took longer than `LONG_STEPS` steps and the step before had no such stretch: work that every step does
+(metrics, generation) is part of the step. In train mode two calls are required: a single one usually just
+inspects a sample or computes an accuracy.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now = time.monotonic_ns
 LONG_STEPS = 2
-"""Length of the step before, as a multiple of which a stretch without a loader is an interval."""
+"""A stretch without a loader is an interval if it takes longer than this many times the previous step."""
 WARM_UP_STEPS = 3
-"""Steps before which nothing is known of usual ones."""
+"""Steps needed before the usual duration of a step is known."""
 MOST_PASSES = 64
 """Passes known to feed the training; one for each loader and epoch."""
 EVALUATION, PREDICTION, CHECKPOINT = "evaluation", "prediction", "checkpoint"
@@ -47,14 +48,14 @@ _BY = {
     "inference in train mode": "no gradients, no loader, in train mode",
     READING: "a pass without a model call",
 }
-"""What `recognised_by` says of intervals known by signs."""
+"""`recognised_by` of intervals recognized by signs."""
 WATCHED, STRETCH, OPEN, CALL, ENDED = range(5)
-"""States of an interval: a pass not decided yet; a stretch without a loader, not decided; decided by signs;
-begun by a call; over, while a backward may still withdraw it."""
+"""States of an interval: an undecided pass; an undecided stretch without a loader; decided by signs; begun by
+a call; ended, but a backward may still withdraw it."""
 
 
 class Interval:
-    """One interval, or what may become one."""
+    """An interval, or a candidate that may become one."""
 
     __slots__ = ("batches", "before", "began_ns", "by", "calls", "data_ns", "eval_mode", "forward",
                  "gradless", "held_ns", "inner_ns", "kind", "loader", "micro_step", "number", "outer",
@@ -74,31 +75,31 @@ class Interval:
         self.kind, self.by = "", NULL_STRING
         self.batches = 0
         self.calls = 0
-        """Of a root of the training without gradients, in a stretch."""
+        """Calls of a root module of the training without gradients, in a stretch."""
         self.samples = self.tokens = self.whole = NULL_INTEGER
-        """Of the batches that were fetched; `whole`: samples of a whole pass over the (first) loader."""
+        """Counts over the fetched batches; `whole`: samples in a whole pass over the (first) loader."""
         self.number = 0
-        """Of its row."""
+        """Number of its row."""
         self.inner_ns = self.own_ns = self.data_ns = 0
         self.gradless = self.sure = self.forward = self.eval_mode = self.train_mode = False
-        """Signs: a module call without gradients; one of a root of the training, in eval mode; one with
-        gradients; one with gradients in eval mode; one of a root without gradients, in train mode."""
+        """Signs, each a module call: without gradients; the same, of a training root in eval mode; with
+        gradients; with gradients in eval mode; without gradients, of a training root in train mode."""
         self.trained = self.sampled = False
 
     def listens(self, recorder: Recorder) -> bool:
-        """Whether the next module call is of interest: a hook on all of them is not for free."""
+        """Whether to watch for the next module call: a hook on every call costs time."""
         if self.state == WATCHED:
             return True
         return self.state in (STRETCH, ENDED) and (recorder.timing or recorder.begin_awaited)
 
     @property
     def proven(self) -> bool:
-        """Whether no gradient can come of what the model made of its batches."""
+        """Whether the model's outputs in this pass cannot lead to gradients."""
         return self.gradless and not self.forward
 
 
 class Intervals:
-    """Decides what is training and writes the rows of what is not. One per process."""
+    """Tells intervals from training and writes their rows. One per process."""
 
     def __init__(self, recorder: Recorder, made_optimizer: Callable[[], bool]) -> None:
         self.recorder = recorder
@@ -112,11 +113,11 @@ class Intervals:
         self._states = {name: intern(name) for name in ("pending", "done", "failed", "withdrawn")}
         recorder.intervals = self
 
-    # Calls that are known by their names ----------------------------------------
+    # Calls recognized by name ----------------------------------------------------
 
     def enter(self, kind: str, by: int) -> Interval | None:
-        """A call begins that evaluates or saves; `by`: string number of its name. None when it is part of
-        something else: of such a call, of a phase of the step, or of what holds the training thread."""
+        """A call that evaluates or saves begins; `by`: string number of its name. None if it is nested: in
+        another such call, in a phase of the step, or in work that holds the training thread."""
         recorder = self.recorder
         if recorder.elsewhere() or recorder.phase in _PARTS or not self._made_optimizer():
             return None
@@ -139,7 +140,7 @@ class Intervals:
         """The call ended."""
         recorder = self.recorder
         inner = recorder.aside
-        while inner is not None and inner is not one:  # what was watched inside it
+        while inner is not None and inner is not one:  # candidates watched inside it
             inner = inner.outer
         if inner is None:
             return
@@ -170,7 +171,7 @@ class Intervals:
             recorder.aside = Interval(recorder, WATCHED, now_ns)
 
     def fetch(self, iterator: Any, loader: int, now_ns: int) -> None:
-        """A batch is asked for, by a pass that is not known to feed the training, or while `aside` is set."""
+        """A batch is fetched by a pass that is not known to feed the training, or while `aside` is set."""
         recorder = self.recorder
         if not self._made_optimizer():
             return
@@ -195,7 +196,7 @@ class Intervals:
             one.loader = one.loader or loader
 
     def _other_fetches(self, one: Interval, key: int, now_ns: int) -> None:
-        """Another pass than those of `one` goes on or begins."""
+        """A pass that does not belong to `one` continues or begins."""
         if one.state == STRETCH:
             self._stretch_ends(one, now_ns)
         elif one.state == OPEN:
@@ -215,7 +216,7 @@ class Intervals:
                 one.tokens = tokens if one.tokens == NULL_INTEGER else one.tokens + tokens
 
     def exhausted(self, iterator: Any, now_ns: int) -> None:
-        """A pass came to its end while `aside` is set."""
+        """A pass ended while `aside` is set."""
         one = self.recorder.aside
         if one is None or id(iterator) not in one.passes:
             return
@@ -223,7 +224,7 @@ class Intervals:
             if not one.batches:
                 self.recorder.aside = one.outer
                 return
-            # A job that compiles shows no calls of modules that are not compiled.
+            # In a job that compiles, calls of modules that are not compiled are not seen.
             if one.gradless or one.forward:
                 self._decide(one, EVALUATION, self._sign(one))
             else:
@@ -232,8 +233,8 @@ class Intervals:
             self._end(one, now_ns, "done")
 
     def gradless(self, *, root: bool, training: bool, now_ns: int) -> None:
-        """An outermost module call without gradients. `root`: of a module that the training called;
-        `training`: its flag."""
+        """An outermost module call without gradients. `root`: the training has called this module too;
+        `training`: the module's flag."""
         recorder = self.recorder
         one = recorder.aside
         sure = root and not training
@@ -288,13 +289,13 @@ class Intervals:
             self._withdraw(one, now_ns)
         recorder.aside = one.outer
 
-    # What follows ---------------------------------------------------------------
+    # Decisions ------------------------------------------------------------------
 
     def _feed(self, passes: set[int]) -> None:
         """These passes feed the training."""
         trained = self.recorder.trained
         if len(trained) > MOST_PASSES:
-            trained.clear()  # each is found again at its next batch
+            trained.clear()  # each is recognized again at its next batch
         trained.update(passes)
 
     def _sign(self, one: Interval) -> int:
@@ -305,7 +306,7 @@ class Intervals:
         return self._texts[key]
 
     def _decide(self, one: Interval, kind: str, by: int) -> None:
-        """It is an interval: its row is written before it ends."""
+        """Make the candidate an interval and write its row, as pending."""
         recorder = self.recorder
         if one.state == WATCHED:
             one.state = OPEN
@@ -317,7 +318,7 @@ class Intervals:
         recorder.expect_forward()
 
     def _end(self, one: Interval, now_ns: int, state: str) -> None:
-        """Take it out of the step under way, and complete its row."""
+        """Remove its time from the current step, and complete its row."""
         recorder = self.recorder
         held_ns = recorder.held_ns - one.held_ns if recorder.step == one.step else 0
         one.own_ns = max(0, now_ns - one.began_ns - one.inner_ns - held_ns)
@@ -347,7 +348,7 @@ class Intervals:
             self.recorder.eval_ns += own_ns
 
     def _withdraw(self, one: Interval, now_ns: int) -> None:
-        """A backward came after all: the pass feeds the training."""
+        """A backward followed after all: the pass feeds the training."""
         recorder = self.recorder
         self._feed(one.passes)
         if one.state == ENDED and recorder.step == one.step:
@@ -363,7 +364,7 @@ class Intervals:
             recorder.sampling = recorder.start_sampling()
 
     def _stretch_ends(self, one: Interval, now_ns: int) -> None:
-        """The training goes on: was that longer than what each step does?"""
+        """The training continues: record the stretch if it was longer than what every step does."""
         recorder = self.recorder
         recorder.aside = one.outer
         took = now_ns - one.began_ns - one.inner_ns
@@ -405,7 +406,7 @@ def _figures(recorder: Recorder) -> tuple[Any, ...]:
 
 
 def _put_back(recorder: Recorder, figures: tuple[Any, ...], took_ns: int) -> None:
-    """The figures of before something that took `took_ns` and is no part of the training."""
+    """Restore the step's figures from before an interval that took `took_ns`."""
     (
         recorder.data_ns, recorder.forward_ns, recorder.backward_ns, recorder.comm_ns, recorder.saw_data,
         recorder.saw_forward, recorder.saw_comm, recorder.loader, start_ns,
@@ -415,11 +416,11 @@ def _put_back(recorder: Recorder, figures: tuple[Any, ...], took_ns: int) -> Non
 
 
 _PARTS = ("data", "backward", "optimizer", *HELD_PHASES)
-"""Phases of which a call of a known name is a part."""
+"""Phases in which a call recognized by name is part of the phase, not an interval."""
 
 
 def _sum(count: int, more: int) -> int:
-    """Of two counts, of which either may be unknown."""
+    """Sum of two counts, either of which may be unknown."""
     if more == NULL_INTEGER:
         return count
     return more if count == NULL_INTEGER else count + more

@@ -1,9 +1,10 @@
-"""The part of a whole loss that one backward call is for, under gradient accumulation.
+"""Loss share: the fraction of the step's loss that one backward call covers, under gradient accumulation.
 
-HOT PATH of jobs that accumulate, a few microseconds a backward. Read from the last operations of the loss's
-graph: a division by a number (the accumulation steps), or a sum over the items of this micro batch divided by
-those of all. `parts_of` makes of the shares of a step what its mean is multiplied by. A saved tensor that a
-hook of the job's packed is left alone: unpacking it would run the hook. Standard library only.
+HOT PATH of jobs that accumulate, a few microseconds a backward. The share is read from the last operations
+of the loss's graph: a division by a number (the accumulation steps), or a sum over this micro batch's items
+divided by the number of all items. `parts_of` turns the shares of a step into the factor for its mean loss.
+A saved tensor packed by one of the job's hooks is left alone: unpacking it would run the hook. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any
 from probe.recording.layout import NULL_DOUBLE
 
 MOST_OPERATIONS = 6
-"""Divisions, multiplications and casts that are looked through."""
+"""Divisions, multiplications and casts followed back from the loss."""
 WHOLE = 0.05
-"""How far the shares of a step may be from 1 in sum."""
+"""How far the sum of a step's shares may be from 1."""
 _SUM = 2
 """torch's number of `reduction="sum"`."""
 
 
 class LossShare:
-    """Knows the operations; made once torch is there."""
+    """Recognizes the operations by their graph nodes; created once torch is imported."""
 
     def __init__(self, torch: Any) -> None:
         with torch.enable_grad():
@@ -30,13 +31,13 @@ class LossShare:
             self._cast = type(one.to(torch.float64).grad_fn)
 
     def of(self, loss: Any) -> float:
-        """The share of a loss, before its backward: 1 when nothing divided it; NULL when not known."""
+        """The share of a loss, before its backward: 1 if nothing divided it; NULL if unknown."""
         node, share = loss.grad_fn, 1.0
         for _ in range(MOST_OPERATIONS):
             kind = type(node)
             if kind is self._quotient or kind is self._product:
                 if node.next_functions[1][0] is not None:
-                    break  # by something that is trained too
+                    break  # the factor has a gradient too: not a constant
                 constant = saved_number(node, "_raw_saved_other")
                 if constant is None or not constant > 0:
                     return NULL_DOUBLE
@@ -51,10 +52,10 @@ class LossShare:
 
 
 def saved_number(node: Any, name: str) -> float | None:
-    """A saved tensor of one element in host memory as a number; None if it is no such."""
+    """A node's saved tensor as a number; None unless it has one element in host memory."""
     saved = getattr(node, name, None)
     if saved is None or getattr(saved, "unpack_hook", saved) is not None:
-        return None  # packed by the job, or a torch that does not tell
+        return None  # packed by a hook of the job, or this torch does not expose it
     try:
         found = saved.data
     except RuntimeError:  # freed by an earlier backward
@@ -65,18 +66,18 @@ def saved_number(node: Any, name: str) -> float | None:
 
 
 def parts_of(share: float, count: int, known: float) -> float:
-    """By what the mean of `count` losses is multiplied to be the step's loss, from the sum of their shares; 0
-    where that cannot be said. `known`: what an earlier step told.
+    """Factor from the mean of `count` losses to the step's loss, given the sum of their shares; 0 if it
+    cannot be determined. `known`: the factor of an earlier step.
 
-    Shares that add up to 1 are parts of one loss, which is their sum. A few of `known` equal parts, as in the
-    last step of an epoch, are each multiplied back."""
+    Shares that add up to 1 are parts of one loss, which is their sum. If there are fewer than the `known`
+    equal parts, as in the last step of an epoch, each is scaled back up."""
     if not share > 0:
         return 0.0
     if count > 1 and abs(share - 1) <= WHOLE:
         return float(count)
     if known > 1 and abs(share * known - count) <= 1e-6 * count:
         return known
-    # Nearer to parts than to whole losses: weighted by items, of which other ranks may have more.
+    # Nearer to parts than to whole losses: weighted by items, and other ranks may have more items.
     if known > 1 and share / count < (1 + 1 / known) / 2:
         return float(count)
     return 0.0

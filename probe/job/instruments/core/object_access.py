@@ -1,4 +1,4 @@
-"""What objects of the job hold, read without running the job's code.
+"""Reads the attributes and contents of the job's objects without running the job's code.
 
 No property, `__getattr__` or method of a user's class is called, only instance dictionaries and the methods
 of built-in containers. HOT PATH: `contents`. Any thread; standard library only.
@@ -29,7 +29,8 @@ def entries(table: Any) -> list[tuple[Any, Any]]:
 
 
 def contents(kind: type, value: Any) -> Any:
-    """The items of a container, by the built-in class that its class `kind` derives from. HOT PATH."""
+    """The items of a container whose class `kind` derives from dict, list or tuple, or of a dataclass. HOT
+    PATH."""
     if issubclass(kind, dict):
         return dict.values(value)
     if issubclass(kind, list):

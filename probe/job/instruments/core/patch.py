@@ -21,7 +21,7 @@ _unseen: dict[int, tuple[CodeType, CodeType]] = {}
 
 
 class Patches:
-    """The wrappers of one instrument. `live[0]`: false once they must pass everything through."""
+    """The wrappers of one instrument. `live[0]` is false once they must pass everything through."""
 
     def __init__(self) -> None:
         self.live = [True]
@@ -39,22 +39,24 @@ class Patches:
     def wrap(
         self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]], *, traced: bool = False
     ) -> None:
-        """Replace `owner.name` with `make(original)`. `traced`: torch.compile traces the original, so it must
-        trace the wrapper too, which then only calls the original."""
+        """Replace `owner.name` with `make(original)`.
+
+        `traced`: torch.compile traces the original, so it must trace the wrapper too; the wrapper then only
+        calls the original."""
         self.live[0] = True
         own = name in vars(owner)
         original = getattr(owner, name)
         wrapper = pass_over(functools.wraps(original)(make(original)))
-        # Other originals are never part of a graph: torch.compile must not trace their wrappers.
+        # All other originals are never part of a graph: torch.compile must not trace their wrappers.
         if not traced:
             wrapper._torchdynamo_disable = True
-        # Kept as it is in the class: C++ classes bind their methods through a descriptor.
+        # Keep the raw class attribute: C++ classes bind their methods through a descriptor.
         stood = vars(owner)[name] if own else None
         setattr(owner, name, wrapper)
         self._made.append((owner, name, stood, wrapper, own))
 
     def undo(self) -> None:
-        """Put everything back that is still ours."""
+        """Put back every attribute that still holds our wrapper."""
         self.live[0] = False
         while self._made:  # one at a time: another thread may be adding
             owner, name, stood, wrapper, own = self._made.pop()
@@ -67,15 +69,15 @@ class Patches:
 
 
 def pass_over(wrapper: Any) -> Any:
-    """`wrapper`, whose frame `warnings` skips from now on."""
+    """Make `warnings` skip the frame of `wrapper`, and return it."""
     if isinstance(wrapper, FunctionType):
         wrapper.__code__ = unseen(wrapper.__code__)
     return wrapper
 
 
 def unseen(code: CodeType) -> CodeType:
-    """The same code under a path of the same file that contains `importlib` and `_bootstrap`, which
-    `warnings` and `logging` skip. Always the same object: torch.compile is told to ignore it."""
+    """The same code under another path of its file, with `importlib` and `_bootstrap` in it: `warnings` and
+    `logging` skip it. The same object each time, because torch.compile has been told to ignore it."""
     known = _unseen.get(id(code))
     if known is not None:
         return known[1]

@@ -1,7 +1,8 @@
-"""Numbers of the job's as Python's own, without touching a device. HOT PATH: called when the job logs.
+"""Converts numbers that the job logs to Python numbers, without touching a device. HOT PATH: called when the
+job logs.
 
-A tensor counts if it is one element in host memory: reading one on a device would wait for it. Standard
-library, and torch and numpy if the job has imported them.
+A tensor is converted only if it has one element and is in host memory: reading one on a device would wait
+for the device. Standard library, and torch and numpy if the job has imported them.
 """
 
 from __future__ import annotations
@@ -31,5 +32,5 @@ def plain_number(value: Any) -> int | float | None:
 
 
 def _real(value: Any) -> int | float | None:
-    """Of an element: a number, or a boolean as one."""
+    """An element as a number (a boolean as 0 or 1); None if it is neither."""
     return value + 0 if isinstance(value, (int, float)) else None

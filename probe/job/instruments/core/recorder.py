@@ -2,9 +2,9 @@
 
 HOT PATH: every method except `__init__` and the properties runs inside training steps, on the training
 thread. No lock, no I/O, no import, no wait. The instruments call it at the edges of phases; it adds up their
-times and writes a python.steps row when a step ends; in C where that is loaded. Standard library only.
+times and writes a python.steps row when a step ends. Replaced by C where loaded. Standard library only.
 
-One clock reading ends a phase and starts the next, so phases never overlap and add up with `other_s` to the
+One clock reading ends a phase and starts the next, so phases never overlap; with `other_s` they add up to the
 wall time of the step.
 """
 
@@ -27,12 +27,12 @@ _now = time.monotonic_ns
 _ident = threading.get_ident
 
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS, ROUND = 200, 1000, 8, 50
-"""Shadow steps: the first one, their period, how many in a row. Every so many steps phases are timed in any
-case: an evaluation every N steps is in one of them."""
+"""Shadow steps: the first one, their period, how many in a row. Every `ROUND` steps phases are timed in any
+case: an evaluation every N steps falls into one of them."""
 MARKED = ("optimizer", "call")
 """Boundaries that are seen whether or not forwards are timed."""
 BOUNDARIES = (*MARKED, "batch", "update", "backward")
-"""What may end a step: `boundary` of python.steps."""
+"""The events that may end a step: `boundary` of python.steps."""
 HELD_PHASES = ("acting", "paused")
 """Phases in which the training thread is held between two steps."""
 FIRST_SAMPLE = 2
@@ -72,21 +72,21 @@ class Recorder:
         self._append_pulse = rings["python.pulse"].append
         self.thread = threading.main_thread().ident
         self.alone = True
-        """Whether one thread does all the training, as far as seen. Gradients are read only then: backward
-        writes them without the GIL, and touching one meanwhile from another thread corrupts memory."""
+        """Whether only one thread has been seen to train. Gradients are read only then: backward writes them
+        without the GIL, and touching one from another thread at the same time corrupts memory."""
         self._trainer = 0
         self._trainers: dict[int, None] = {}
         self.step = 0
         self.micro_step, self.phase = 0, "other"
         self.explicit = False
-        """True once `probe.step()` was called: from then on only it counts steps."""
+        """True once `probe.step()` was called: from then on, only that call ends steps."""
         self.timing = True
         self.timed_every = 1
-        """Phases are timed on every so many steps, more than 1 if those are too short for the budget."""
+        """Phases are timed on every n-th step; above 1 if steps are too short for the budget."""
         self.past = PastSteps(rings["python.steps"], rings["python.losses"])
-        """What is known of the last steps, from their rows; off the hot path."""
+        """Reads the rows of the last steps; off the hot path."""
         self.aside: Any = None
-        """The interval under way, or what may become one; None in plain training."""
+        """The current interval, or a candidate for one; None in plain training."""
         self.trained: set[int] = set()
         """Ids of the iterators of loaders that are known to feed the training."""
         self.intervals: IntervalKeeper = NoListener()
@@ -94,16 +94,16 @@ class Recorder:
         self.newest_loss = 0
         """Number of the newest row of python.losses."""
         self.loss_parts = 0.0
-        """By what the job divides the loss of each micro step, as of the last step that told."""
+        """The job's divisor of the loss of each micro step, from the last step that showed it."""
         self.loader = self.fed_by = NULL_STRING
-        """Names of the loaders of the first batch of this step (after an evaluation in it), and of the
-        previous step's."""
+        """Names of the loaders of this step's first batch (after any evaluation in it), and of the previous
+        step's."""
         self.listener: StepListener = NoListener()
-        """Set once, when somebody first asks for something."""
+        """Set once, at the first request for work between steps."""
         self.end_awaited = False
-        """Whether the listener is to be told when a step ends. It sets and clears this, from any thread."""
+        """Whether to call the listener when a step ends. It sets and clears this, from any thread."""
         self.begin_awaited = False
-        """Whether it is to be told when the next step begins; see `await_begin`."""
+        """Whether to call the listener when the next step begins; see `await_begin`."""
 
         self.modules_fixed = modules_interval > 0
         self.modules_interval = modules_interval or 10
@@ -114,10 +114,10 @@ class Recorder:
         self.arm_forward: Any = None
         self.disarm_forward: Any = None
         self.forward_armed = False
-        """Whether the next module call is watched for. Set by whoever arms."""
+        """Whether the hook for the next module call is armed. Set by the code that arms it."""
         self.alert = False
-        """Whether the NaN detector is to be told of the next backwards, also where phases are not timed: a
-        loss or a norm was not finite. Cleared by the detector."""
+        """Whether to call the NaN detector at the next backwards even if phases are not timed: a loss or a
+        norm was not finite. Cleared by the detector."""
 
         self.rss_bytes = self.allocated_bytes = NULL_INTEGER
         self.reserved_bytes = self.peak_allocated_bytes = NULL_INTEGER
@@ -141,11 +141,11 @@ class Recorder:
 
     @property
     def recent(self) -> list[StepCost]:
-        """The last steps that are still in memory, oldest first."""
+        """The last steps still in memory, oldest first."""
         return self.past.costs(self.step, MOST_RECENT)
 
     def _begin_at_next_boundary(self) -> None:
-        """The job is inside a step whose beginning was not seen: it gets no number and no row."""
+        """The job is inside a step whose start was not seen: that step gets no number and no row."""
         append = self._append_step
 
         def begin(fields: list[Any]) -> int:
@@ -183,7 +183,7 @@ class Recorder:
         return self.alone and _ident() == self.thread
 
     def note_trainer(self) -> None:
-        """The calling thread trains, maybe beside others."""
+        """The calling thread trains, possibly alongside others."""
         self._trainers[_ident()] = None
         self.alone = len(self._trainers) == 1
 
@@ -200,11 +200,11 @@ class Recorder:
                 if one not in living:
                     del self._trainers[one]
             self.alone = len(self._trainers) < 2
-            if len(self._trainers) > 1:  # one was added meanwhile
+            if len(self._trainers) > 1:  # one was added concurrently
                 self.alone = False
 
     def data_begins(self, now_ns: int) -> None:
-        """The loop waits for data; readers see that by the pending row of python.batches."""
+        """The loop starts waiting for data; readers see this as the pending row of python.batches."""
         self.phase = "data"
         if not self.step_start_ns:
             self.step_start_ns = now_ns
@@ -238,8 +238,8 @@ class Recorder:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._forward_id)
 
     def backward_begins(self, now_ns: int, loss: float | None, share: float = NULL_DOUBLE) -> None:
-        """Backward is called, on `loss` if that could be read, by a thread that trains. `share`: the part of
-        a whole loss that it is, if looked at."""
+        """The calling thread starts a backward, on `loss` if that could be read. `share`: its share of the
+        step's loss (`loss_share`), if determined."""
         if _ident() != self._trainer:
             self._train_here()
         if self.aside is not None:
@@ -274,7 +274,7 @@ class Recorder:
                 self.arm_forward()
 
     def optimizer_begins(self, now_ns: int) -> int:
-        """An optimizer steps. Returns the time of phases that may continue inside it (LBFGS)."""
+        """An optimizer's step begins. Returns the time of the phases that may continue inside it (LBFGS)."""
         if _ident() != self._trainer:
             self._train_here()
         if self.aside is not None:
@@ -290,7 +290,7 @@ class Recorder:
         return self.forward_ns + self.backward_ns + self.data_ns + self.comm_ns
 
     def known_ns(self) -> int:
-        """Time of the phases so far, but of the optimizer's."""
+        """Time of the phases so far, except the optimizer's."""
         return self.forward_ns + self.backward_ns + self.data_ns + self.comm_ns
 
     def optimizer_goes_on(self, now_ns: int) -> None:
@@ -323,7 +323,7 @@ class Recorder:
             self.data_ns -= took
         elif self.forward_start_ns:
             self.forward_ns -= took
-        # The optimizer's time leaves out what was counted inside it; the rest is `other`.
+        # The optimizer's time excludes what was counted inside it; the rest is `other`.
 
     def hold(self, phase: str) -> None:
         """The training thread is held between two steps; `phase` is one of `HELD_PHASES`."""
@@ -354,7 +354,7 @@ class Recorder:
         known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns + self.comm_ns
         spent = self.cost_ns + (_now() - now_ns)
         shadow = not self.timing
-        # Nothing of it is kept here: objects that live for many steps are out of every cache when they end.
+        # No row is kept here: objects that live for many steps have left every cache when they are freed.
         self._append_step([
             self.step,
             self._boundary_ids[boundary],
@@ -406,7 +406,7 @@ class Recorder:
     def _after_sample(self, wall: int, spent: int) -> None:
         """Space the next sample by the cost of this one, until the governor has measured.
 
-        Twice the cost by our own clock, which does not see torch's dispatch."""
+        Assumes twice the cost that our own clock shows, because it does not see torch's dispatch."""
         self.sampling = False
         self.stop_sampling()
         interval = self.modules_interval
@@ -417,7 +417,7 @@ class Recorder:
     def _choose_next(self, shadow_allowed: bool) -> None:
         """Choose whether the step that begins is plain, sampled or shadow.
 
-        Steps whose end is not `MARKED` need their forward timed and are never shadow steps."""
+        A job whose boundary is not `MARKED` needs forwards timed to see it, so it has no shadow steps."""
         step, sample = self.step, self.next_sample
         if shadow_allowed:
             self.timing = (step >= sample or step % self.timed_every == 0 or step % ROUND == 0) and not (
@@ -447,7 +447,7 @@ class Recorder:
             self.disarm_forward()
 
     def _loss(self) -> float:
-        """The step's loss, of any number of backward calls."""
+        """The step's loss over any number of backward calls."""
         if not self.loss_count:
             return NULL_DOUBLE
         return self._whole(self.loss_sum, self.loss_share, self.loss_count)
@@ -459,11 +459,11 @@ class Recorder:
         return total / count * (parts or 1.0)
 
     def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float, share: float) -> None:
-        """Write the row of a loss that a device delivered late; from the agent's thread."""
+        """Write the row of a loss that arrived late from a device; on the agent's thread."""
         self.newest_loss = self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0, share)
 
     def deliver_loss(self, step: int, values: list[tuple[float, float]]) -> None:
-        """Put late losses, each with its share, into the row of their step; from the agent's thread."""
+        """Put late losses, each with its share, into the row of their step; on the agent's thread."""
         total, share = sum(value for value, _ in values), sum(share for _, share in values)
         if step == self.step:
             self.loss_sum += total
@@ -473,7 +473,7 @@ class Recorder:
         self.past.amend(self.step, step, "loss", self._whole(total, share, len(values)))
 
     def deliver_grad_norm(self, step: int, norm: float) -> None:
-        """Put a late gradient norm into the row of its step; from the agent's thread."""
+        """Put a late gradient norm into the row of its step; on the agent's thread."""
         if step == self.step:
             self.grad_norm = norm
         else:
@@ -488,11 +488,11 @@ class Recorder:
         self.end_step(now, "call", NULL_DOUBLE, NULL_BOOLEAN)
 
     def log(self, name: str, value: float) -> None:
-        """`probe.log(name, value)`: one row of python.scalars. Raises unless name is text and value a
+        """`probe.log(name, value)`: one row of python.scalars. Raises unless name is a string and value a
         number."""
         if not isinstance(name, str):
             raise TypeError(f"name must be a string, not {type(name).__name__}")
-        detach = getattr(value, "detach", None)  # torch warns of a number that has a gradient
+        detach = getattr(value, "detach", None)  # torch warns about a number that requires grad
         number = float(value if detach is None else detach())
         self.rings["python.scalars"].append(
             self.step, _now() + ANCHOR_NS, self.intern(name) or NULL_STRING, number,

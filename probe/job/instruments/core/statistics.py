@@ -1,11 +1,12 @@
-"""Statistics of tensors: pure functions, exact to float64, without collectives and waits.
+"""Tensor statistics: pure functions, exact to float64, without collectives or waits.
 
 HOT PATH on sampled and requested steps, on the training thread. Functions compute on the device of the
-values and read nothing back: they return a vector that the caller reads at once (CPU) or sends for (a
-device, `delivery`). Sums are in float64, a chunk at a time: half precision does not overflow and 1e30 has a
-square. No random numbers, no in-place operation on an argument, no graph. torch inside functions.
+values and read nothing back: they return a vector that the caller reads at once (CPU) or delivers later (a
+device, `delivery`). Sums are in float64, one chunk at a time: half precision does not overflow, and neither
+does the square of 1e30. No random numbers, no in-place operation on an argument, no graph. torch inside
+functions.
 
-Of a sharded tensor (DTensor) the local part is used. NaNs and infinities follow IEEE arithmetic in norm,
+For a sharded tensor (DTensor), the local part is used. NaNs and infinities follow IEEE arithmetic in norm,
 mean, deviation and extremes, as in numpy; `distribution` covers the finite values only.
 """
 
@@ -19,14 +20,14 @@ from typing import Any, NamedTuple
 from probe.base.accelerator import measurable
 
 CHUNK_ELEMENTS = 1 << 18
-"""Converted to float64 at a time on a CPU: 2 MB, which stay in the cache."""
+"""Elements converted to float64 at a time on a CPU: 2 MB, which stay in the cache."""
 DEVICE_CHUNK_ELEMENTS = 1 << 23
 """The same on a device, 64 MB."""
 FUSED_ELEMENTS = 1 << 13
 """Longest piece for torch's own norm on a CPU: its float32 sums are off by 5e-6 there, 6e-5 at 3 million."""
 EXACT_ELEMENTS = 1 << 15
-"""Percentiles and counts cover all of up to so many values; of more, every k-th value, for the smallest k
-with which the sample is no larger."""
+"""Largest number of values of which percentiles and counts cover all. Of more values, every k-th is used,
+with the smallest k that keeps the sample within this size."""
 BINS = 32
 PERCENTILES = (1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0)
 MOMENTS = 9
@@ -39,7 +40,7 @@ class Values(NamedTuple):
     """The local values of a tensor."""
 
     flat: Any
-    """One dimension, of any real dtype; of a sparse tensor the stored values."""
+    """One-dimensional, any real dtype; for a sparse tensor, the stored values."""
     numel: int
     """Elements, including the zeros that a sparse tensor does not store."""
     sharded: bool
@@ -47,14 +48,14 @@ class Values(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Read from the vector of `moments`. For an empty tensor all NaN except the counts."""
+    """Statistics read from the vector of `moments`. For an empty tensor: NaN, except the counts and norm."""
 
     numel: int
     norm: float
     """L2 norm."""
     mean: float
     std: float
-    """Of the population."""
+    """Population standard deviation."""
     min: float
     max: float
     abs_max: float
@@ -64,10 +65,10 @@ class Figures(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """Read from the vector of `distribution`: figures of the finite values."""
+    """Distribution of the finite values, read from the vector of `distribution`."""
 
     numel: int
-    """Finite values counted, of all or of the sample."""
+    """Number of finite values, among all values or in the sample."""
     min: float
     percentiles: tuple[float, ...]
     """At `PERCENTILES`, linear between neighbours."""
@@ -77,13 +78,13 @@ class Distribution(NamedTuple):
     kurtosis: float | None
     """Fourth standardized moment, 3 for a normal distribution; None when all values are equal."""
     counts: list[int]
-    """In `BINS` bins of equal width; each includes its left edge, the last one both."""
+    """Per bin, in `BINS` bins of equal width; each includes its left edge, the last one both."""
     edges: list[float]
 
 
 def values_of(tensor: Any) -> Values | None:
-    """The values of a tensor of any class; None without real local values (complex, quantized, meta, ragged,
-    compressed, or not a tensor). Call it with gradients off."""
+    """The values of a tensor of any class; None if it has no real local values (complex, quantized, meta,
+    ragged, compressed, or not a tensor). Call it with gradients off."""
     torch: Any = sys.modules["torch"]
     if is_common(tensor, common_kinds()):
         sharded = bool(tensor.__dict__) and is_sharded(tensor)
@@ -96,14 +97,15 @@ def values_of(tensor: Any) -> Values | None:
 
 
 def common_kinds() -> tuple[tuple[type, ...], tuple[Any, ...], Any]:
-    """For `is_common`: classes, dtypes, layout."""
+    """Classes, dtypes and layout of usual tensors, for `is_common`."""
     torch: Any = sys.modules["torch"]
     dtypes = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
     return (torch.Tensor, torch.nn.Parameter), dtypes, torch.strided
 
 
 def is_common(tensor: Any, kinds: tuple[tuple[type, ...], tuple[Any, ...], Any]) -> bool:
-    """Whether a tensor is of the usual kind: dense, real, of torch's own class, where it can be measured."""
+    """Whether a tensor is of the usual kind: dense, real, one of torch's own classes, on a device where it
+    can be measured."""
     classes, dtypes, strided = kinds
     if type(tensor) not in classes or tensor.dtype not in dtypes or tensor.layout is not strided:
         return False
@@ -156,7 +158,7 @@ def moments_there(flat: Any) -> Any:
         return torch.full((MOMENTS,), math.nan, dtype=torch.float64, device=flat.device)
     least, most = (one.double() for one in torch.aminmax(flat))
     scale = torch.ones_like(most)
-    if flat.dtype is torch.float64:  # squares of others fit
+    if flat.dtype is torch.float64:  # squares of the other dtypes fit
         widest = torch.maximum(most, -least)
         scale = torch.where(torch.isfinite(widest) & (widest > 0), widest, scale)
     zero = torch.zeros_like(most)
@@ -195,7 +197,7 @@ def _moments_here(flat: Any) -> list[float]:
 
 
 def figures(row: Sequence[float], numel: int) -> Figures:
-    """Read a vector of `moments` of `numel` elements; elements that are not stored are 0."""
+    """Read the vector of `moments` of a tensor of `numel` elements; elements that are not stored are 0."""
     scale, total, squares, least, most, nonzero, nans, infinities, stored = row
     if not numel:
         none = math.nan
@@ -217,7 +219,7 @@ def figures(row: Sequence[float], numel: int) -> Figures:
 
 
 def measure(tensor: Any) -> Figures | None:
-    """Figures of a tensor, read at once: waits for a device. None if `values_of` is None."""
+    """Statistics of a tensor, read at once: waits for a device. None if `values_of` is None."""
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
         values = values_of(tensor)
@@ -228,7 +230,7 @@ def measure(tensor: Any) -> Figures | None:
 
 
 def norm(flat: Any) -> Any:
-    """L2 norm of values: one float64 on their device, 0 for none."""
+    """L2 norm of values: one float64 on their device, 0 if there are none."""
     torch: Any = sys.modules["torch"]
     if flat.dtype is torch.float64:
         return torch.linalg.vector_norm(flat) if flat.numel() else flat.sum()
@@ -316,7 +318,7 @@ def described(row: Sequence[float]) -> Distribution | None:
 
 
 def dead_ratio(tensor: Any, unit_dimension: int) -> Any:
-    """Share of the indices of one dimension at which all elements are 0: one float64 on its device."""
+    """Share of the indices along one dimension at which all elements are 0: one float64 on its device."""
     torch: Any = sys.modules["torch"]
     others = [one for one in range(tensor.dim()) if one != unit_dimension % tensor.dim()]
     used = (tensor != 0).sum(dim=others) if others else tensor != 0
@@ -324,7 +326,8 @@ def dead_ratio(tensor: Any, unit_dimension: int) -> Any:
 
 
 def saturated_ratio(flat: Any, low: float, high: float, margin_ratio: float = 0.01) -> Any:
-    """Share of values within `margin_ratio` of the range from `low` to `high` at either end: one float64."""
+    """Share of values at either end of the range `low` to `high`, within `margin_ratio` of its width: one
+    float64."""
     torch: Any = sys.modules["torch"]
     margin = margin_ratio * (high - low)
     count = torch.count_nonzero(flat <= low + margin) + torch.count_nonzero(flat >= high - margin)
@@ -335,8 +338,8 @@ def total_norm(gradients: Sequence[Any]) -> Any:
     """L2 norm of all values together: a number on a CPU, one float64 on a device; None without values. The
     tensors are dense, of any real dtypes, shapes and devices.
 
-    Uses torch's fused float32 norm, on a CPU in pieces short enough for 1e-5 accuracy. Squares that overflow
-    or underflow are corrected on a CPU, not on a device."""
+    Uses torch's fused float32 norm, on a CPU in pieces short enough for 1e-5 accuracy. Overflow and underflow
+    of squares are corrected on a CPU, not on a device."""
     torch: Any = sys.modules["torch"]
     fused: dict[Any, list[Any]] = {}
     norms: dict[Any, list[Any]] = {}

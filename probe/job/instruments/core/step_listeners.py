@@ -1,4 +1,4 @@
-"""What the recorder tells others, as protocols: who listens imports the recorder, not the other way.
+"""Protocols of the recorder's callbacks: listeners import the recorder, never the other way round.
 
 Called on the training thread, inside steps. Standard library only.
 """
@@ -9,17 +9,19 @@ from typing import Protocol
 
 
 class StepListener(Protocol):
-    """Works between two steps: `boundary.safe_point`. Called on the training thread, only while it waits."""
+    """Works between two steps: `boundary.safe_point`. Called on the training thread, only while work is
+    pending."""
 
     def step_ended(self, boundary: str) -> None:
-        """While `Recorder.end_awaited`: a step has ended, by `boundary` of python.steps."""
+        """A step has ended; `boundary` as in python.steps. Called while `Recorder.end_awaited`."""
 
     def step_begins(self, where: str, loader: int) -> None:
-        """While `Recorder.begin_awaited`: the next begins with its `data` (from `loader`) or `forward`."""
+        """The next step begins, `where` is `data` (from `loader`) or `forward`. Called while
+        `Recorder.begin_awaited`."""
 
 
 class NoListener:
-    """Until there is one."""
+    """Placeholder until a listener is set."""
 
     def step_ended(self, boundary: str) -> None:
         """See `StepListener`."""
@@ -32,7 +34,7 @@ class NoListener:
 
 
 class IntervalKeeper(Protocol):
-    """Decides what is no part of the training: `core.intervals`. Called while `Recorder.aside` is set."""
+    """Tells evaluation and saving from training: `core.intervals`. Called while `Recorder.aside` is set."""
 
     def trains(self, now_ns: int) -> None:
         """Backward or an optimizer step begins, or a step ends."""

@@ -1,7 +1,7 @@
-"""Tensor summaries: non-finite values, statistics, and the names and hash of a batch's tensors.
+"""Tensor summaries: non-finite values, statistics, and the names and content hash of a batch's tensors.
 
 Runs in a forked child, on the agent's thread, or on the training thread while it is held (`held_trace`).
-Returns plain values. Standard library only; torch is the job's own, inside functions.
+Returns plain values. Standard library only; the job's torch, inside functions.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 DEEPEST = 6
 MOST_TENSORS = 256
 MOST_POSITIONS = 64
-"""Samples of a batch that are reported as not finite, at most."""
+"""Maximum number of non-finite samples reported per batch."""
 _PIECE = 1 << 22
 
 
 def torch_module() -> Any:
-    """The job's torch."""
+    """The torch that the job imported."""
     return sys.modules["torch"]
 
 
 def has_float_values(value: Any) -> bool:
-    """Whether a value is a dense tensor of floating-point or complex elements that are there."""
+    """Whether a value is a dense, non-empty tensor of floating-point or complex elements (not meta)."""
     torch = torch_module()
     if not isinstance(value, torch.Tensor) or value.is_meta or value.layout is not torch.strided:
         return False
@@ -39,7 +39,7 @@ def is_nonfinite(value: Any) -> bool:
     torch = torch_module()
     value = value.detach()
     if not value.is_cpu and value.is_floating_point():
-        # One kernel: a sum of numbers of which one is not finite is none. It may also overflow.
+        # One kernel: if any element is not finite, neither is the sum. A sum may overflow: check again then.
         total = value.sum(dtype=torch.float32 if value.element_size() < 4 else value.dtype).item()
         if total - total == 0.0:
             return False
@@ -47,7 +47,7 @@ def is_nonfinite(value: Any) -> bool:
 
 
 def which_nonfinite(tensors: list[Any]) -> list[bool]:
-    """`is_nonfinite` of each; those of a device are read together, which waits for it once."""
+    """`is_nonfinite` of each. Tensors on one device are read together, with a single wait for it."""
     torch = torch_module()
     found = [False] * len(tensors)
     late: dict[Any, list[tuple[int, Any]]] = {}
@@ -77,7 +77,7 @@ def counts(tensor: Any) -> tuple[int, int]:
 
 
 def statistics(tensor: Any) -> dict[str, Any]:
-    """shape, dtype, nan, inf, and of the finite values elements, min, max, mean, std, zeros, negatives."""
+    """shape, dtype, nan, inf; and over the finite values: elements, min, max, mean, std, zeros, negatives."""
     torch = torch_module()
     tensor = tensor.detach()
     found: dict[str, Any] = {
@@ -101,7 +101,7 @@ def statistics(tensor: Any) -> dict[str, Any]:
 
 
 def tensors_in(value: Any, name: str = "", depth: int = DEEPEST) -> Iterator[tuple[str, Any]]:
-    """Tensors in nested containers, with the key or place of each."""
+    """Tensors in nested containers, each with its path of keys and indices."""
     torch = torch_module()
     if isinstance(value, torch.Tensor):
         yield name, value
@@ -118,7 +118,7 @@ def tensors_in(value: Any, name: str = "", depth: int = DEEPEST) -> Iterator[tup
 
 
 def content_hash(tensors: list[tuple[str, Any]]) -> str:
-    """BLAKE2 (16 bytes, hexadecimal) of dtypes, shapes and bytes, in order."""
+    """BLAKE2b hash (16 bytes, hexadecimal) of names, dtypes, shapes and bytes, in order."""
     torch = torch_module()
     found = hashlib.blake2b(digest_size=16)
     for name, tensor in tensors:
@@ -133,7 +133,8 @@ def content_hash(tensors: list[tuple[str, Any]]) -> str:
 
 
 def batch_summary(content: Any) -> dict[str, Any]:
-    """`tensors` (name and statistics), `hash`, `bad`, and `bad_positions` of samples that are not finite."""
+    """`tensors` (name and statistics), `hash`, `bad` (any non-finite value), and `bad_positions`: the
+    positions of the non-finite samples."""
     tensors = list(tensors_in(content))[:MOST_TENSORS]
     bad: set[int] = set()
     samples = next((len(tensor) for _, tensor in tensors if tensor.dim()), 0)

@@ -1,7 +1,7 @@
-"""What Python calls for each function or line of a thread: profilers, debuggers, measurements of coverage.
+"""Detects tools that Python calls for each function or line of a thread: profilers, debuggers, coverage.
 
-HOT PATH, but of sampled steps only: `here`, on the thread in question, which alone can be asked. Nothing of a
-tool is kept but its class or code. Standard library only.
+HOT PATH, on sampled steps only: `here`, which must run on the inspected thread (Python offers no other way).
+Only a tool's class or code object is kept. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ OFF = "off"
 
 
 class Tools(NamedTuple):
-    """The tool called for each function, and the one called for each line; None: there is none."""
+    """The tool called for each function, and the one called for each line; None without one."""
 
     profile: type | CodeType | None
     trace: type | CodeType | None
 
 
 def here() -> Tools:
-    """Those of the calling thread. HOT PATH."""
+    """The calling thread's tools. HOT PATH."""
     return Tools(_kind(sys.getprofile()), _kind(sys.gettrace()))
 
 
@@ -41,7 +41,8 @@ def shown(kind: type | CodeType | None) -> str:
 
 
 def monitoring() -> str:
-    """The profiler that listens to Python's own events, from Python 3.12 on, on all threads."""
+    """Name of the profiler registered with `sys.monitoring` (Python 3.12 and later, all threads); "off"
+    without one."""
     events: Any = getattr(sys, "monitoring", None)
     if events is None or not events.get_events(events.PROFILER_ID):
         return OFF

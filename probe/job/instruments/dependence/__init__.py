@@ -1,1 +1,1 @@
-"""Whether a model's outputs depend on what they should, and only on that."""
+"""Checks that a model's outputs depend on the right inputs, and on no others."""

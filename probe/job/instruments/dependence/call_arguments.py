@@ -1,8 +1,8 @@
-"""Arguments: the tensors that a model was called with, one or another of them replaced, and their layout.
+"""Call arguments: the tensors that a model was called with, copies with some replaced, and their layout.
 
-Runs only in a forked child (`dependence_audit`). The layout says which dimension counts the samples and which
-the positions of a sequence, and how that is known: it is never guessed, since a model whose dimensions were
-confused is what is looked for. torch is the job's own.
+Runs only in a forked child (`dependence_audit`). The layout states which dimension is the samples and which
+the positions of a sequence, and how that is known. It is never guessed, because the audit searches for models
+that confuse these dimensions. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from probe.job.instruments.tensors.input_targets import token_shares
 
 MOST_TENSORS = 16
 SHARE = 0.98
-"""Of the targets: they are the next tokens of the input."""
+"""Minimum share of the targets that must equal the next tokens of the input."""
 LEAST_TOKENS = 32
 
 
 class Arguments:
-    """Positional and keyword arguments. `tensors` by name: those in plain containers can be replaced."""
+    """Positional and keyword arguments. `tensors`, by name: those in plain containers can be replaced."""
 
     def __init__(self, torch: Any, args: Any, kwargs: Any) -> None:
         self._torch, self._args, self._kwargs = torch, args, kwargs
@@ -56,8 +56,8 @@ class Arguments:
 
 
 class Layout(NamedTuple):
-    """`samples` along dimension `axis` (0 or 1) of the inputs. `positions`: along the other one; 0 when it is
-    not known to be a sequence. `counted`: where the target counts, as [samples, positions]; None without."""
+    """`samples` along dimension `axis` (0 or 1) of the inputs; `positions` along the other one, 0 if that is
+    not known to be a sequence. `counted`: mask of the counted targets, as [samples, positions]; or None."""
 
     samples: int
     axis: int
@@ -70,8 +70,8 @@ class Layout(NamedTuple):
     known_by: str
 
     def by_sample(self, tensor: Any) -> Any:
-        """A view with samples first, and positions second where there are any; None when the shape does not
-        tell."""
+        """A view with samples first, and positions second if there are any; None if the shape does not
+        match."""
         first, second = (self.samples, self.positions) if not self.axis else (self.positions, self.samples)
         shape = tensor.shape
         if first and second and len(shape) and shape[0] == first * second and first * second > self.samples:
@@ -81,13 +81,13 @@ class Layout(NamedTuple):
         return tensor.transpose(0, 1) if self.axis else tensor
 
     def by_position(self, tensor: Any) -> Any:
-        """As [samples, positions, …]; None when it has no such dimensions."""
+        """A view as [samples, positions, …]; None if it has no such dimensions."""
         found = self.by_sample(tensor)
         fits = found is not None and self.positions and found.dim() > 1 and found.shape[1] == self.positions
         return found if fits else None
 
     def of_samples(self, tensor: Any) -> Any:
-        """An argument with its samples first; None when it has no dimension of that size."""
+        """An argument with its samples first; None if it has no dimension of that size."""
         for axis in (self.axis, 1 - self.axis):
             if tensor.dim() > axis and tensor.shape[axis] == self.samples:
                 return tensor.transpose(0, axis)
@@ -97,8 +97,8 @@ class Layout(NamedTuple):
 def layout_of(
     torch: Any, given: Arguments, samples: int | None, target: Any, ignored: int | None
 ) -> Layout | str:
-    """The layout, else why it is not known. `samples`: of the loader's batch, by the indices that its sampler
-    drew; None when unknown. `target`: of the loss function, None when it was not saved."""
+    """The layout, or why it is unknown. `samples`: size of the loader's batch, from the indices that its
+    sampler drew; None if unknown. `target`: of the loss function; None if it was not saved."""
     tokens = {
         name: one for name, one in given.tensors.items()
         if one.dim() == 2 and not one.is_floating_point() and one.dtype is not torch.bool and one.shape[1] > 1
@@ -145,8 +145,8 @@ def _of_next_tokens(torch: Any, name: str, given: Any, target: Any, ignored: int
 
 
 def padding_mask(torch: Any, given: Arguments, layout: Layout) -> tuple[str, Any] | None:
-    """Name of an argument that is a mask of the padding, and where the padding is, as [samples, positions]:
-    where the mask has one value the tokens are all the same, and only there."""
+    """Name of an argument that is a padding mask, and the padding as a mask [samples, positions]: exactly
+    where the argument has one of its values, all tokens are the same."""
     if not layout.tokens:
         return None
     tokens = given.tensors[layout.tokens]

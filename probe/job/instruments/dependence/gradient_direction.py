@@ -1,9 +1,9 @@
-"""Direction of the gradients: whether what backward computes points where the outputs grow.
+"""Gradient direction: checks the gradients of backward against finite differences of the outputs.
 
-Runs only in a forked child (`dependence_audit`), which moves a parameter a little along its gradient and
-back, and measures how much the outputs change: their slope. Where the gradient is the derivative of the
-outputs, the slope is as large as it says. A layer, a function or a hook that turns the gradient round makes
-it -1 times that for all parameters before it. torch is the job's own.
+Runs only in a forked child (`dependence_audit`). Moves a parameter slightly along its gradient, in both
+directions, and measures the slope of the outputs. If the gradient is the derivative of the outputs, the slope
+is what the gradient predicts. A layer, function or hook that reverses the gradient makes it -1 times that for
+all parameters before it. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from probe.job.instruments.dependence.repeated_forwards import RepeatedForwards
 
 MOST_PARAMETERS = 8
-"""Looked at, evenly spaced: each takes two forwards for each output, and four where it looks turned."""
+"""Parameters measured, evenly spaced: each takes two forwards per output, and four if it seems reversed."""
 MOST_OUTPUTS = 3
 LEAST_ELEMENTS = 16
 SHIFTS = (1e-2, 2e-3)
-"""How far a parameter is moved, in parts of its size: the second one tells a bend from a turned gradient."""
+"""Step sizes, relative to the parameter's norm: the second one tells curvature from a reversed gradient."""
 EXACT = (0.67, 1.5)
-"""A slope of so many times the gradient's own is that of a derivative, but for bends and rounding."""
+"""Range of the ratio of slope to gradient for a true derivative, given curvature and rounding."""
 LONGEST_S = 6.0
 
 
 def gradient_row(torch: Any, model: Any, forwards: RepeatedForwards) -> dict[str, Any] | None:
-    """The row of python.dependence; None when no parameter could be measured."""
+    """The row of python.dependence; None if no parameter could be measured."""
     named = [(name, one) for name, one in model.named_parameters() if _is_measured(one)]
     if not named:
         return None
@@ -67,8 +67,8 @@ def _is_measured(parameter: Any) -> bool:
 def _slope(
     torch: Any, forwards: RepeatedForwards, number: int, parameter: Any, gradient: Any, shift: float
 ) -> float:
-    """What the output changes by along a gradient, in parts of what the gradient says; NaN where that cannot
-    be told from rounding."""
+    """Ratio of an output's change along a gradient to the change the gradient predicts; NaN if that cannot be
+    distinguished from rounding."""
     way = gradient.double() / gradient.double().norm()
     length = shift * float(parameter.detach().double().norm())
     kept = parameter.detach().clone()

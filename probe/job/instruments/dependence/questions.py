@@ -1,9 +1,9 @@
-"""Questions: what a model's outputs depend on, found by replacing parts of what it was called with.
+"""Questions: tests which inputs a model's outputs depend on, by replacing parts of its arguments.
 
-Runs only in a forked child (`dependence_audit`). Parts are replaced by other parts of the same batch, so
-that what the model is given stays such as it was trained on. Each answer is a row of python.dependence:
-`effect` is the largest change of an output that should change, `leak` that of one that should not. torch is
-the job's own.
+Runs only in a forked child (`dependence_audit`). Parts are replaced by other parts of the same batch, so that
+the inputs stay like those the model was trained on. Each answer is a row of python.dependence: `effect` is
+the largest change of an output that should change, `leak` the largest change of one that should not. Uses the
+job's torch.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from probe.job.instruments.nan.nan_trace import no_collectives
 from probe.job.instruments.tensors.loss_functions import target_of
 
 LEAK_RATIO = 1e-4
-"""A change below this part of the expected one is rounding: with the same shapes, what does not depend on
-what was replaced is computed in the same order, and comes out equal bit by bit on most processors."""
+"""A change below this fraction of the expected one is rounding: with the same shapes, an output that does not
+depend on the replaced part is computed in the same order, and is bitwise equal on most processors."""
 ENOUGH_S = 8.0
-"""No further question is begun after so long."""
+"""No further question is started after this time."""
 Send = Callable[[str, Any], None]
 Row = dict[str, Any]
 
 
 class Scene(NamedTuple):
-    """What the audit held. References only, no copies."""
+    """The objects that the audit held. References only, no copies."""
 
     call: Any
     """See `forward.RootCall`."""
     first: Any
     """Node of the loss's graph next to its root."""
     samples: int | None
-    """Of the loader's batch, by the indices that its sampler drew; None when unknown."""
+    """Size of the loader's batch, from the indices that its sampler drew; None if unknown."""
     alone: bool
     """Whether no other rank takes part in a backward."""
     path: Callable[[Any], str | None]
 
 
 def ask(scene: Scene, send: Send) -> None:
-    """Answer every question that the batch allows, the cheapest first; each is sent once it is known."""
+    """Answer every question that the batch allows, the cheapest first; each answer is sent at once."""
     torch = torch_module()
     torch.set_num_threads(1)
     no_collectives()
@@ -92,7 +92,7 @@ def _rows(torch: Any, scene: Scene, begun_s: float) -> Iterator[Row]:
 
 
 class Questions:
-    """Each method answers one, by rows; none where the question does not arise."""
+    """Each method answers one question with rows; no rows if the question does not apply."""
 
     def __init__(
         self, torch: Any, model: Any, given: Arguments, forwards: RepeatedForwards, plain: list[Any],
@@ -105,7 +105,7 @@ class Questions:
         self._known_path, self._paths = path, {id(one): name for name, one in model.named_modules()}
 
     def inputs(self) -> Iterator[Row]:
-        """Does any output depend on each argument at all? Samples of it alone are exchanged."""
+        """Does any output depend on each argument at all? Tested by exchanging samples of that argument."""
         torch = self._torch
         axis = self._layout.axis if self._layout else 0
         for name, tensor in [*self._given.tensors.items(), ("", None)]:
@@ -116,7 +116,7 @@ class Questions:
             if all(torch.equal(new, self._given.tensors[key]) for key, new in changes.items()):
                 continue
             if len(changes) == len(self._given.tensors) and all(one.numel() == 1 for one in self._plain):
-                continue  # one number of a whole batch, as a loss: the order of its samples is not in it
+                continue  # one number for a whole batch, such as a loss, does not depend on sample order
             quiet = self._largest(self._plain, self._forwards.run(changes))
             effect = quiet or self._largest(
                 self._forwards.run({}, training=True), self._forwards.run(changes, training=True)
@@ -170,8 +170,8 @@ class Questions:
         yield row
 
     def _positions_mix_in(self, module: Any, place: int) -> float | None:
-        """Share of the other positions of a sample that change in what a module returns, when the sample is
-        replaced at one position: by tokens, or by numbers of an argument with three dimensions."""
+        """Share of a sample's other positions that change in a module's output when the sample is replaced at
+        one position, in its tokens or in a three-dimensional floating-point argument."""
         layout = self._layout
         assert layout is not None
         found: list[float] = []
@@ -197,8 +197,8 @@ class Questions:
         return max(found, default=None)
 
     def _positions_mix(self, place: int) -> float | None:
-        """Share of the other positions of a sample that change when one token of it is replaced: of a first,
-        middle and last one, since the others may be padding or see only one way."""
+        """Share of a sample's other positions that change when one of its tokens is replaced. Tries the
+        first, middle and last token, because some may be padding, or attention may be causal."""
         layout = self._layout
         if layout is None or not layout.positions:
             return None
@@ -215,7 +215,7 @@ class Questions:
         return max(found, default=None)
 
     def later(self) -> Iterator[Row]:
-        """Where the targets are the next tokens: do outputs depend on later tokens?"""
+        """If the targets are the next tokens: do outputs depend on later tokens?"""
         layout = self._layout
         if layout is None or not layout.shifted or layout.positions < 4:
             return
@@ -246,7 +246,7 @@ class Questions:
         yield row
 
     def padding(self) -> Iterator[Row]:
-        """Where a mask of the padding is an argument: do outputs at real tokens depend on the padding?"""
+        """If an argument is a padding mask: do outputs at real tokens depend on the padding?"""
         layout = self._layout
         found = padding_mask(self._torch, self._given, layout) if layout is not None else None
         if layout is None or found is None:
@@ -278,8 +278,8 @@ class Questions:
         }
 
     def _at(self, changes: dict[str, Any], where: Any, rows: Any) -> tuple[float | None, Any]:
-        """The largest change at these positions of these samples, and of each; of the whole sample where an
-        output has no positions."""
+        """The largest change at these positions of these samples, and the change at each; per whole sample if
+        the outputs have no positions."""
         layout = self._layout
         assert layout is not None
         outputs = self._pairs(changes, layout.by_position)
@@ -294,8 +294,8 @@ class Questions:
         return (float(chosen.max()), chosen) if chosen.numel() else (None, None)
 
     def order(self) -> Iterator[Row]:
-        """Where there is an output per position: does the order of the positions matter? All of them are
-        turned round."""
+        """If there is an output per position: does the order of the positions matter? Tested by reversing
+        it."""
         layout = self._layout
         if layout is None or not layout.positions or layout.shifted or layout.positions < 4:
             return
@@ -315,14 +315,14 @@ class Questions:
         }
 
     def gradients(self) -> Iterator[Row]:
-        """Do the gradients point where the outputs grow?"""
+        """Do the gradients point in the direction in which the outputs grow?"""
         row = gradient_row(self._torch, self._model, self._forwards)
         if row is not None:
             yield row
 
     def recomputed(self) -> Iterator[Row]:
-        """Does the gradient depend on random numbers drawn in backward, as when a part that is computed again
-        there draws another dropout?"""
+        """Does the gradient depend on random numbers drawn in backward, for example because a recomputed part
+        draws a different dropout mask?"""
         torch, forwards = self._torch, self._forwards
         if not forwards.draws():
             return
@@ -346,7 +346,7 @@ class Questions:
                 "leak": leak, "leak_ratio": len(changed) / len(named),
             }
 
-    # Parts of them ----------------------------------------------------------
+    # Helpers ----------------------------------------------------------------
 
     def _known(self) -> Row:
         layout = self._layout
@@ -359,7 +359,7 @@ class Questions:
         return {"question": question, "refused": f"no output has a dimension of {what}", **self._known()}
 
     def _pairs(self, changes: dict[str, Any], view: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
-        """Outputs before and after, in a view of theirs; without those that have no such view."""
+        """Outputs before and after, each through `view`; without outputs that have no such view."""
         found = []
         for one, other in zip(self._plain, self._forwards.run(changes), strict=False):
             if one.shape == other.shape and view(one) is not None:
@@ -367,7 +367,7 @@ class Questions:
         return found
 
     def _largest(self, before: list[Any], after: list[Any]) -> float:
-        """The largest change of an output. A change of shape is one, too."""
+        """The largest change of an output; infinite for a change of shape."""
         if [one.shape for one in before] != [one.shape for one in after]:
             return float("inf")
         pairs = zip(before, after, strict=True)
@@ -377,8 +377,8 @@ class Questions:
     def _other_tokens(
         self, part: Callable[[Any], Any], position: int
     ) -> tuple[dict[str, Any], Any]:
-        """The tokens at a position replaced by others of the batch, in the part that is chosen; and in which
-        samples that made a difference."""
+        """The tokens at a position replaced by others of the batch, in the chosen part; and a mask of the
+        samples in which the new token differs."""
         layout = self._layout
         assert layout is not None
         tokens = layout.of_samples(self._given.tensors[layout.tokens])
@@ -392,7 +392,7 @@ class Questions:
         return self._tokens_as(mixed), best != old
 
     def _tokens_as(self, tokens: Any) -> dict[str, Any]:
-        """The argument with these tokens, given as [samples, positions]."""
+        """The changes that pass these tokens, given as [samples, positions]."""
         layout = self._layout
         assert layout is not None
         return {layout.tokens: tokens.T.contiguous() if layout.axis else tokens}
@@ -405,8 +405,8 @@ class Questions:
 
 
 def _samples_first(layout: Layout, tensor: Any) -> Any:
-    """What a module was given or returned, with samples first: their dimension may be another one inside the
-    model. None when the shape does not tell."""
+    """A module's input or output with samples first: inside the model they may be in another dimension. None
+    if the shape does not match."""
     found = layout.by_sample(tensor)
     if found is None and tensor.dim() > 1 and tensor.shape[1 - layout.axis] == layout.samples:
         found = tensor.transpose(0, 1 - layout.axis)

@@ -1,7 +1,7 @@
-"""Repeated forwards: a model's call again and again, the same but for what is replaced in its arguments.
+"""Repeated forwards: repeats a model's call with some of its arguments replaced.
 
-Runs only in a forked child (`dependence_audit`). Each repetition begins with the same buffers and the same
-random state; normalization by the batch and dropout are off, as in an evaluation. torch is the job's own.
+Runs only in a forked child (`dependence_audit`). Each repetition starts with the same buffers and the same
+random state; batch normalization and dropout are in eval mode by default. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SEED = 20_011
 MOST_OUTPUTS = 8
 MOST_EVENTS = 4096
 MOST_BYTES = 256 << 20
-"""Of what modules were given and returned, kept to compare."""
+"""Maximum size of module inputs and outputs kept for comparison."""
 ATTENTION = ("softmax", "scaled_dot_product")
 
 
 class Event(NamedTuple):
-    """What a module was given (`entered`) or returned."""
+    """A module's input (if `entered`) or output."""
 
     module: Any
     entered: bool
@@ -31,23 +31,23 @@ class Event(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a difference first shows: in this module's own code. `attends`: it computes attention there."""
+    """The module in whose own code a difference first shows. `attends`: that code computes attention."""
 
     module: Any
     attends: bool
 
 
 class RepeatedForwards:
-    """The model, and what its call depends on besides the arguments."""
+    """The model, its arguments, and the other state that its call depends on."""
 
     def __init__(self, torch: Any, model: Any, given: Arguments, autocast: Any) -> None:
         self._torch, self._model, self._given, self._autocast = torch, model, given, autocast
         self._modes = [(module, module.training) for module in model.modules()]
         self._buffers = [(one, one.detach().clone()) for one in model.buffers()]
-        torch.backends.mha.set_fastpath_enabled(False)  # another computation than the training's
+        torch.backends.mha.set_fastpath_enabled(False)  # it computes differently from the training
 
     def run(self, changes: dict[str, Any], *, training: bool = False) -> list[Any]:
-        """The outputs with some arguments replaced: tensors of floating point."""
+        """The floating-point outputs with some arguments replaced."""
         with self._torch.no_grad():
             return self._outputs(self._call(changes, training=training, seed=SEED))
 
@@ -74,8 +74,8 @@ class RepeatedForwards:
         return [None if one.grad is None else one.grad.clone() for one in self._model.parameters()]
 
     def gradients_of(self, number: int, parameters: list[Any]) -> list[Any]:
-        """Gradients of the `weighted` sum of an output, None for parameters that it does not depend on; no
-        hook of a parameter runs, as that which averages over the ranks."""
+        """Gradients of an output's `weighted` sum, None for parameters that it does not depend on. No hooks
+        of parameters run, such as one that averages over the ranks."""
         torch = self._torch
         with torch.enable_grad():
             output = self._outputs(self._call({}, training=False, seed=SEED))[number]
@@ -85,8 +85,8 @@ class RepeatedForwards:
             return list(torch.autograd.grad(total, parameters, allow_unused=True))
 
     def weighted(self, number: int) -> tuple[float, float]:
-        """The sum of an output's elements, each with its weight; and about how much rounding adds up in it:
-        the root of the sum of their squares."""
+        """The weighted sum of an output's elements, and the scale of its rounding errors: the root of the sum
+        of their squares."""
         output = self.run({})[number].double()
         parts = output * _weights(self._torch, output)
         return float(parts.sum()), float(output.norm())
@@ -94,13 +94,13 @@ class RepeatedForwards:
     def first_difference(
         self, changes: dict[str, Any], differs: Callable[[Any, Any], bool]
     ) -> Place | None:
-        """Where what modules are given or return first `differs` when arguments are replaced."""
+        """The place where a module's input or output first `differs` when arguments are replaced."""
         before, operations = self._events({}), self._operations()
         after = self._events(changes)
         stack: list[Any] = []
         for one, other in zip(before, after, strict=False):
             if one.module is not other.module or one.entered != other.entered:
-                return None  # another way through the model
+                return None  # a different path through the model
             same_shape = one.tensor is not None and one.tensor.shape == other.tensor.shape
             different = same_shape and differs(one.tensor, other.tensor)
             if different:
@@ -110,8 +110,7 @@ class RepeatedForwards:
         return None
 
     def of_module(self, module: Any, changes: dict[str, Any]) -> tuple[Any, Any]:
-        """What the first call of a module returns before and after arguments are replaced; None when not
-        known."""
+        """Output of a module's first call before and after arguments are replaced; None if unknown."""
         found = [
             next((one.tensor for one in events if one.module is module and not one.entered), None)
             for events in (self._events({}), self._events(changes))
@@ -134,7 +133,7 @@ class RepeatedForwards:
         return [one for _, one in tensors_in(output) if has_float_values(one)][:MOST_OUTPUTS]
 
     def _events(self, changes: dict[str, Any]) -> list[Event]:
-        """What modules were given and returned, in order."""
+        """Inputs and outputs of modules, in order."""
         events: list[Event] = []
         room = [MOST_BYTES]
 
@@ -191,5 +190,5 @@ def _seed(torch: Any, seed: int) -> None:
 
 
 def _weights(torch: Any, output: Any) -> Any:
-    """A fixed weight for each element: a plain sum has no gradient behind a softmax or a normalization."""
+    """A fixed weight for each element: a plain sum has zero gradient behind a softmax or a normalization."""
     return torch.linspace(-1.0, 1.0, output.numel()).view(output.shape)

@@ -1,8 +1,8 @@
-"""Contents of data sets: checksums, by which two ranks hold the same samples or not and in the same order or
-not, and how the bytes of pictures are spread.
+"""Data contents: checksums of data sets, to compare samples and their order between ranks, and byte shares
+of pictures.
 
-Runs on the agent's thread, and reads some elements of tensors and lists on the host; no code of the job's is
-called, so that a data set that makes its samples has no checksum. torch and numpy are the job's own.
+Runs on the agent's thread, and reads some elements of tensors and lists on the host. Calls no code of the
+job, so a data set that computes its samples has no checksum. Uses the job's torch and numpy.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 from probe.job.instruments.core.object_access import attributes
 
 PLACES = 16
-"""Samples looked at, evenly spaced, and elements of each."""
+"""Number of samples read, evenly spaced, and of elements per sample."""
 _PICTURES, _MOST_BYTES = 32, 4096
-"""Of an array of pictures."""
+"""Pictures and bytes read of an array of pictures."""
 _DEEPEST, _LONGEST = 4, 64
 _MOST_ATTRIBUTES, _MOST_ARRAYS = 64, 4
-"""Of a data set of the job's own: attributes looked at, and arrays read. One array takes about 0.1 ms."""
+"""For a data set of the job's own class: attributes examined, and arrays read. An array takes some 0.1 ms."""
 MOST_LISTED, MOST_ROWS = 1 << 14, 1 << 17
-"""Entries of a list, and rows of a tensor, whose sum is taken: about 20 µs for each entry of a list, and
-16 MB for a moment with so many rows."""
+"""Maximum list entries and tensor rows for a sum: it takes about 20 µs per list entry, and temporarily 16 MB
+for this many rows."""
 _AT_A_TIME = 16
-"""Entries of a list between two rests."""
+"""List entries between two rests."""
 _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
-"""An odd number: 2 to the power of 64, divided by the golden ratio."""
+"""Odd multiplier: 2 to the power of 64, divided by the golden ratio."""
 
 
 def checksum(dataset: Any) -> int | None:
-    """Checksum of some of its samples: equal data sets have equal ones in every process; None when they
-    cannot be read."""
+    """Checksum of some samples of a data set, equal for equal data sets in every process; None if they cannot
+    be read."""
     found, seen = 0, False
     for piece in _pieces(dataset, 0):
         found, seen = zlib.crc32(piece, found), True
@@ -41,8 +41,8 @@ def checksum(dataset: Any) -> int | None:
 
 
 def byte_shares(dataset: Any, depth: int = 0) -> tuple[float, float] | None:
-    """Of the first array of bytes with three dimensions or more, such as pictures: the share of bytes that
-    are 255, and of those that are 128 or more; None without one."""
+    """For the first byte array with three dimensions or more, such as pictures: the share of bytes that are
+    255, and of bytes that are 128 or more; None without one."""
     kind, held = type(dataset), attributes(dataset)
     if depth > _DEEPEST:
         return None
@@ -78,9 +78,9 @@ def _byte_shares(thing: Any) -> tuple[float, float] | None:
 
 
 def unordered(dataset: Any, rest: Callable[[], None]) -> int | None:
-    """A sum over all of its samples that is the same in whatever order they stand; None when not all of them
-    can be read, or when there are more than `MOST_LISTED` or `MOST_ROWS`. Calls `rest` again and again where
-    it takes long: once for each data set."""
+    """A sum over all samples of a data set that does not depend on their order; None if not all can be read,
+    or if there are more than `MOST_LISTED` or `MOST_ROWS`. Slow: call once per data set. Calls `rest`
+    regularly in between."""
     torch: Any = sys.modules["torch"]
     columns = [one for one in _columns(dataset) if 0 < len(one) <= MOST_ROWS]
     if not columns:
@@ -99,7 +99,7 @@ def unordered(dataset: Any, rest: Callable[[], None]) -> int | None:
 
 
 def _columns(dataset: Any) -> list[Any]:
-    """What holds something of each sample: a list, tensors, arrays."""
+    """The lists, tensors and arrays with an entry per sample."""
     kind = type(dataset)
     if kind in (list, tuple):
         return [dataset]
@@ -111,13 +111,13 @@ def _columns(dataset: Any) -> list[Any]:
 
 
 def _is_listing(thing: Any) -> bool:
-    """Whether it is a list of names, or of tuples that begin with one: other lists may be caches."""
+    """Whether it is a list of strings, or of tuples that start with one: other lists may be caches."""
     some = [thing[place] for place in _places(len(thing))] if type(thing) is list else []
     return bool(some) and all(type(one[0] if type(one) is tuple and one else one) is str for one in some)
 
 
 def _listed(torch: Any, entries: Any, rest: Callable[[], None]) -> Any:
-    """A number for each entry of a list; None when one cannot be read."""
+    """A checksum for each entry of a list; None if one cannot be read."""
     if len(entries) > MOST_LISTED:
         return None
     numbers = []
@@ -134,8 +134,8 @@ def _listed(torch: Any, entries: Any, rest: Callable[[], None]) -> Any:
 
 
 def _rows(torch: Any, thing: Any) -> Any:
-    """A number for each row of a tensor or array, from some of its elements; None where it cannot be read
-    without a copy."""
+    """A hash for each row of a tensor or array, from some of its elements; None if it cannot be read without
+    a copy."""
     rows = thing if type(thing) is torch.Tensor else torch.from_numpy(thing)
     if not rows.is_contiguous() or rows.is_complex():
         return None
@@ -181,7 +181,7 @@ def _has_samples(kind: type) -> bool:
 
 
 def _array(thing: Any) -> bytes | None:
-    """Some elements of a tensor on the host or of an array of numbers, with its shape."""
+    """Shape and some elements of a host tensor or numeric array, as bytes; None for anything else."""
     torch: Any = sys.modules["torch"]
     numpy = sys.modules.get("numpy")
     if type(thing) is torch.Tensor:

@@ -1,7 +1,7 @@
-"""Cuts: data of which only a part is used, such as the first rows of a tensor.
+"""Data cuts: detects data of which only a part is used, such as the first rows of a tensor.
 
-A slice of a tensor is a view, and knows what it is a view of; so does a `Subset`. Runs on the agent's thread;
-reads shapes only, and calls no code of the job's. torch inside functions.
+A slice of a tensor is a view and refers to its base; so does a `Subset`. Runs on the agent's thread; reads
+shapes only, and calls no code of the job. torch inside functions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from probe.job.instruments.facts.hyperparameters import Value, named_things
 
 MOST_CUTS = 16
 LARGEST_SHARE = 0.25
-"""Of a variable: a larger part is no cut that stands out."""
+"""Largest part in a variable that is reported: a larger one is not remarkable."""
 LEAST_ROWS = 256
-"""Of what was cut: a smaller one is hardly a data set."""
+"""Minimum rows of the whole: a smaller tensor is hardly a data set."""
 
 
 class Cut(NamedTuple):
-    """A part of `whole` rows (or samples); `source`: equal for parts of the same thing."""
+    """A part of `whole` rows (or samples); `source`: equal for parts of the same object."""
 
     rows: int
     whole: int
@@ -29,7 +29,7 @@ class Cut(NamedTuple):
 
 
 def of_tensor(tensor: Any) -> Cut | None:
-    """How much of another tensor's rows it is a view of; None for what is no part of one."""
+    """The part of another tensor's rows that a tensor is a view of; None if it is no such part."""
     torch: Any = sys.modules["torch"]
     if type(tensor) is not torch.Tensor or not tensor.dim() or not tensor.numel():
         return None
@@ -44,8 +44,8 @@ def of_tensor(tensor: Any) -> Cut | None:
 
 
 def of_dataset(dataset: Any) -> Cut | None:
-    """How much of what it was cut from a data set has. One of the job's own is judged by the first of its
-    tensors that is a cut."""
+    """The part that a data set is of a larger one. For one of the job's own classes, the first of its tensors
+    that is a cut counts."""
     held = attributes(dataset)
     kind = type(dataset)
     if kind.__module__.startswith("torch.utils.data"):
@@ -59,7 +59,7 @@ def of_dataset(dataset: Any) -> Cut | None:
 
 
 def dataset_length(dataset: Any, depth: int = 0) -> int | None:
-    """Samples in a dataset of torch's own classes; None for others, whose `__len__` is the job's code."""
+    """Number of samples in a data set of torch's classes; None for others: `__len__` is the job's code."""
     found = attributes(dataset)
     kind = type(dataset)
     if kind in (list, tuple, range):
@@ -76,8 +76,8 @@ def dataset_length(dataset: Any, depth: int = 0) -> int | None:
 
 
 class Variables:
-    """Small cuts among the variables and globals of the user's frames: those that were the same part at the
-    look before. A batch may be a slice too, but each time another one."""
+    """Finds small cuts among the variables and globals of the user's frames. Reports only cuts that were the
+    same part in the previous round: a batch may be a slice too, but a different one each time."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int, int]] = {}

@@ -1,8 +1,8 @@
-"""Files that the training thread reads whole, again and again, with `torch.load` or `numpy.load`.
+"""File reads: finds files that the training thread repeatedly loads with `torch.load` or `numpy.load`.
 
-Counts the calls on each path, and the time in them. HOT PATH: a lookup and two additions beside each read of
-a file; nothing is opened or asked of the file system. `run_facts` writes the counts on the agent's thread.
-Standard library only; numpy is the job's own.
+Counts the calls on each path, and the time in them. HOT PATH: a lookup and two additions per read of a file;
+no access to the file system. `run_facts` writes the counts on the agent's thread. Standard library, and the
+job's numpy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.hyperparameters import Value
 
 MOST_PATHS = 256
-"""Paths counted: a training that reads a file for each sample has many, and reads each once an epoch."""
+"""Maximum number of paths: a training with a file per sample has many, and reads each once per epoch."""
 LEAST_CALLS, MOST_TOLD = 32, 4
 
 now_ns = time.monotonic_ns
@@ -28,7 +28,7 @@ _ident = threading.get_ident
 
 
 class _Reads:
-    """The calls on one path in training steps: their number, the time in them, and when they began."""
+    """The calls on one path in training steps: their number, the time in them, and their start."""
 
     __slots__ = ("calls", "first_ns", "first_step", "spent_ns")
 
@@ -38,7 +38,7 @@ class _Reads:
 
 
 class FileReads:
-    """Counts; `wrap` wraps `numpy.load`, whoever wraps `torch.load` calls `read`."""
+    """Counts reads. `wrap` wraps `numpy.load`; the wrapper of `torch.load` (`resumption`) calls `read`."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation) -> None:
         self._recorder = recorder
@@ -47,7 +47,7 @@ class FileReads:
         self.read = isolation.guard("file reads", self._read, traced=False)
 
     def wrap(self) -> None:
-        """Wrap; off the hot path."""
+        """Wrap `numpy.load`; off the hot path."""
         numpy = sys.modules.get("numpy")
         if numpy is None:
             return
@@ -57,7 +57,7 @@ class FileReads:
             def load(*args: Any, **kwargs: Any) -> Any:
                 begun_ns = now_ns()
                 result = original(*args, **kwargs)
-                if live[0] and args and type(result) is not mapped:  # a mapped file is not read
+                if live[0] and args and type(result) is not mapped:  # a memory-mapped file is not read
                     read(args[0], begun_ns)
                 return result
 
@@ -70,7 +70,7 @@ class FileReads:
         self._patches.undo()
 
     def facts(self) -> Iterator[tuple[str, Value]]:
-        """The files that were read most often, with the counts in training steps."""
+        """The files read most often, with their counts in training steps."""
         known = [one for one in self._paths.copy().items() if one[1].calls >= LEAST_CALLS]
         for number, (path, reads) in enumerate(sorted(known, key=lambda one: -one[1].calls)[:MOST_TOLD]):
             yield f"reads{number}.path", path[-200:]
@@ -85,9 +85,9 @@ class FileReads:
     # HOT PATH ---------------------------------------------------------------
 
     def _read(self, file: Any, begun_ns: int) -> None:
-        """A file was read, beginning at `begun_ns` by `now_ns`."""
+        """A file was read; the read began at `begun_ns` by `now_ns`."""
         recorder = self._recorder
-        if recorder.step < 1 or _ident() != recorder.thread:  # before, data and checkpoints are loaded
+        if recorder.step < 1 or _ident() != recorder.thread:  # before step 1, data and checkpoints are loaded
             return
         path = file if type(file) is str else os.fspath(file) if isinstance(file, os.PathLike) else None
         if type(path) is not str:

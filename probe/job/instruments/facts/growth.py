@@ -1,15 +1,14 @@
-"""Growth: what the program keeps from step to step, and keeps more of.
+"""Growth: detects objects of the program that grow from step to step (memory leaks).
 
-Writes python.growth. Runs on the agent's thread, a fraction of a millisecond at a time, and holds nothing in
-between. Looks at the variables of the user's frames, the globals of their modules, the attributes of their
-`self` and of the data sets, and at the entries of the dictionaries among them. Of each it reads a size:
-elements of a tensor, entries of a container, of a function's cache or of a default argument, nodes of the
-graph that a tensor still has. A row is written when a size has grown; a size that is the same at every look
-has none.
+Writes python.growth. Runs on the agent's thread, a fraction of a millisecond at a time, and holds no object
+in between. Examines the variables of the user's frames, the globals of their modules, the attributes of their
+`self` and of the data sets, and the entries of dictionaries among them. The size of each is read: elements of
+a tensor, entries of a container, of a function's cache or of a default argument, nodes of the graph that a
+tensor keeps. A row is written when a size has grown; a constant size has none.
 
-No code of the job's is called (`object_access`); nothing is kept but names and numbers. A graph is followed
-along its first and its last inputs only, from node to node: what is added to itself in every step is at one
-end of a sum. torch inside functions.
+Calls no code of the job (`object_access`); keeps only names and numbers. A graph is followed only along the
+first and along the last inputs of its nodes: a value that is accumulated in every step is at one end of a
+sum. torch inside functions.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from probe.recording.journal import Journal
 
 FIRST_STEPS = 8
 SOON_S, SOON_LOOKS, LATER_S = 1.5, 8, 10.0
-"""Between two looks: the first ones, and later."""
+"""Seconds between the first `SOON_LOOKS` rounds; their number; seconds between later rounds."""
 SHARE = 1000
-"""A look takes at most 0.1 % of the time."""
+"""Pause after a round, as a multiple of its duration: rounds take at most 0.1 % of the time."""
 SLICE_S, REST_S = 0.0003, 0.0005
 """Length of a slice with the GIL, and the break after it."""
 GROWN_RATIO = 1.5
-"""After its first rows a thing is written when it has grown by this factor."""
+"""After its first rows, an object is written again when it has grown by this factor."""
 FIRST_ROWS, MOST_ROWS, MOST_NAMES = 5, 2000, 1000
 MOST_NODES = 1000
-"""Nodes followed of one graph: in one go, half a microsecond each."""
+"""Maximum nodes followed in a graph: without a break, half a microsecond each."""
 MOST_INNER = 64
-"""A dictionary with more entries is looked at as a whole."""
+"""A dictionary with more entries is measured as a whole."""
 LEAST_ENTRIES, LEAST_ELEMENTS, LEAST_NODES = 16, 1024, 64
-"""Smaller things are not looked at: they cost nothing yet."""
+"""Minimum sizes: smaller objects cost nothing yet."""
 
 _CACHED = type(functools.lru_cache(maxsize=None)(len))
 TENSOR, GRAPH, CONTAINER, CACHE, DEFAULT = "tensor", "graph", "container", "cache", "default"
@@ -54,21 +53,21 @@ CYCLE = "cycle"
 
 
 class Size(NamedTuple):
-    """What a look found of one thing."""
+    """The size of one object in one round."""
 
     kind: str
     entries: int
     """Elements, nodes, or entries."""
     bytes: int | None = None
-    """Of a tensor; of a container of tensors about, from the newest one; None: not known."""
+    """Size of a tensor; estimate for a container of tensors, from its newest entry; None if unknown."""
     holds: str | None = None
-    """Of a container: what the newest entry is."""
+    """Kind of a container's newest entry."""
     hits: int | None = None
-    """Of a cache."""
+    """Hits of a cache."""
 
 
 class _Known:
-    """One name in the looks so far."""
+    """State of one name over the rounds so far."""
 
     __slots__ = ("looks", "rows", "size", "written")
 
@@ -79,24 +78,24 @@ class _Known:
 
 
 class Growth:
-    """Looks at what is kept; `step` once a round of the agent's thread."""
+    """Measures objects; `step` is called once per round of the agent's thread."""
 
     def __init__(self, recorder: Recorder, data: Data | None, journal: Journal) -> None:
         self._recorder, self._data, self._journal = recorder, data, journal
         self._known: dict[tuple[str, str], _Known] = {}
-        self._looks = self._rows = 0
+        self._rounds = self._rows = 0
         self._last_step = -1
         self._next_s = 0.0
 
     def step(self) -> None:
-        """Look when it is time, and steps have gone by since."""
+        """Run a round, if due and if steps have passed since the last one."""
         recorder, now_s = self._recorder, time.monotonic()
         step = recorder.counted_step
         if now_s < self._next_s or step is None or step < FIRST_STEPS or step <= self._last_step:
             return
         if self._rows >= MOST_ROWS:
             return
-        self._looks += 1
+        self._rounds += 1
         self._last_step = step
         rows: list[dict[str, Any]] = []
         took_s, done = 0.0, 0
@@ -111,23 +110,23 @@ class Growth:
         if rows:
             self._rows += len(rows)
             self._journal.append({"table": "python.growth", "rows": rows})
-        every_s = SOON_S if self._looks < SOON_LOOKS else LATER_S
+        every_s = SOON_S if self._rounds < SOON_LOOKS else LATER_S
         self._next_s = time.monotonic() + max(every_s, SHARE * took_s)
 
     def _row(self, step: int, name: str, size: Size) -> list[dict[str, Any]]:
-        """The row of a thing that has grown; none at the first look, or where it has hardly grown."""
+        """The row of an object that has grown; none in its first round, or if it has hardly grown."""
         key = (name, size.kind)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= MOST_NAMES:
                 return []
             known = self._known[key] = _Known(size.entries)
-            if size.kind != CYCLE:  # which may be full already
+            if size.kind != CYCLE:  # a cycle may already be full
                 return []
             known.written = 0
         known.looks += 1
         shrank, known.size = size.entries < known.size, size.entries
-        if shrank:  # emptied at times, as for each epoch: it begins again
+        if shrank:  # it is emptied at times, for example once per epoch: start over
             self._known[key] = _Known(size.entries)
             return []
         least = known.written + 1 if known.rows < FIRST_ROWS else known.written * GROWN_RATIO
@@ -140,12 +139,12 @@ class Growth:
             "bytes": size.bytes, "holds": size.holds, "hits": size.hits, "row": known.rows,
         }]
 
-    # What is looked at ----------------------------------------------------------
+    # Objects to measure ---------------------------------------------------------
 
     def _slice(self, done: int, until_s: float) -> tuple[list[tuple[str, Size]], int]:
-        """Names and sizes from the thing of number `done` on, until the time is over; and where to go on, -1
-        at the end. Nothing is held between two slices: what the training lets go of meanwhile, such as the
-        outputs of a step, would stay in memory into the next one."""
+        """Names and sizes from object number `done` on, until the time is up; and where to continue, -1 at
+        the end. No object is held between two slices: otherwise objects that the training releases, such as
+        the outputs of a step, would stay in memory into the next step."""
         torch = sys.modules["torch"]
         found: list[tuple[str, Size]] = []
         seen: set[int] = set()
@@ -161,7 +160,7 @@ class Growth:
         return found, -1
 
     def _tables(self) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
-        """What names begin with, and names with things: variables and globals of the user's frames, the
+        """Prefixes of names, each with names and objects: variables and globals of the user's frames, the
         attributes of their `self`, and those of the data sets."""
         frames = _user_frames(self._recorder.thread)
         owners: dict[int, tuple[str, Any]] = {}
@@ -179,7 +178,7 @@ class Growth:
             yield "", [(name, one) for name, one in entries(space) if not isinstance(one, ModuleType)]
         for reference in self._data.loaders if self._data is not None else []:
             dataset = attributes(reference()).get("dataset")
-            for _ in range(4):  # Subset, and what else wraps one
+            for _ in range(4):  # Subset, and other wrappers of data sets
                 if dataset is None:
                     break
                 owners.setdefault(id(dataset), (f"{type(dataset).__name__}.", dataset))
@@ -211,7 +210,7 @@ def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Ite
             yield name, _container(torch, kept[-1])._replace(kind=CYCLE)
     elif kind is _CACHED:
         seen.add(id(thing))
-        info = thing.cache_info()  # of C: it takes the cache's own lock for no longer than a lookup
+        info = thing.cache_info()  # in C: holds the cache's lock no longer than a lookup
         if info.maxsize is None and info.currsize >= LEAST_ENTRIES:
             yield name, Size(CACHE, info.currsize, hits=info.hits)
     elif kind is FunctionType:
@@ -222,7 +221,7 @@ def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Ite
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The default values of a function's arguments, which are made once, with the function."""
+    """The default values of a function's arguments, which are created once, with the function."""
     code, given = function.__code__, function.__defaults__ or ()
     yield from zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True)
     yield from entries(function.__kwdefaults__)
@@ -234,7 +233,7 @@ def _user_frames(thread: int | None) -> list[FrameType]:
 
 
 def _file(kind: type) -> str:
-    """The file of the module that a class is from; `<` where it has none."""
+    """The file of the module that a class is from; `<` if it has none."""
     found = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return found if isinstance(found, str) else "<"
 
@@ -256,7 +255,7 @@ def _tensor(torch: Any, name: str, tensor: Any) -> Iterator[tuple[str, Size]]:
 
 
 def _chain(first: Any, place: int) -> int:
-    """How many nodes follow each other along the first, or the last, inputs of a graph's nodes."""
+    """Length of the chain of a graph's nodes along their first (`place` 0) or last (-1) inputs."""
     node, passed = first, 0
     while node is not None and passed < MOST_NODES:
         passed += 1
@@ -266,7 +265,7 @@ def _chain(first: Any, place: int) -> int:
 
 
 def _container(torch: Any, thing: Any) -> Size:
-    """A container by its newest entry; of a set none is the newest."""
+    """The size of a container, described by its newest entry; a set has no newest entry."""
     count = len(thing)
     newest: Any = None
     try:

@@ -1,7 +1,7 @@
-"""Hyperparameters: values in the variables of a training script that usually hold them, flattened.
+"""Hyperparameters: reads and flattens the variables of a training script that usually hold them.
 
 Runs on the agent's thread. Reads plain dictionaries and those of instances and classes (`object_access`),
-and runs no code of the job's. Standard library only.
+and runs no code of the job. Standard library only.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def from_frames(thread: int | None) -> Iterator[tuple[str, Value]]:
 
 
 def named_things(thread: int | None) -> Iterator[tuple[str, Any]]:
-    """Names and values of the variables in the user's frames of a thread, of the globals there, and of the
-    attributes of `self`; a thing with two names comes twice."""
+    """Names and values of the variables in the user's frames of a thread, of the attributes of `self`, and of
+    globals; an object with two names comes twice."""
     own = _user_frames(thread)
     spaces = {id(one.f_globals): one.f_globals for one in own}
     main = sys.modules.get("__main__")
@@ -93,7 +93,7 @@ def _user_frames(thread: int | None) -> list[FrameType]:
 
 
 def loose(name: str, thing: Any) -> Iterator[tuple[str, Value]]:
-    """A variable that is a number."""
+    """The variable, if it is a number or a bool."""
     if type(thing) in (int, float, bool):
         yield name, thing
 
@@ -126,7 +126,7 @@ def _entries(thing: Any, depth: int) -> list[tuple[Any, Any]]:
     if isinstance(content, dict):
         return [(name, attributes(inner).get("_val", inner)) for name, inner in entries(content)]
     if depth and not hasattr(kind, "__dataclass_fields__") and kind.__name__ not in _CONTAINERS:
-        return []  # some other object of the job's
+        return []  # some other object of the job
     of_class = [entry for base in reversed(kind.__mro__[:-1]) for entry in entries(vars(base))]
     values = {name: inner for name, inner in of_class if plain(inner) is not None}
     return list({**values, **found}.items())
@@ -136,7 +136,8 @@ _CONTAINERS = frozenset({"Namespace", "SimpleNamespace", "DictConfig", "ConfigDi
 
 
 def plain(thing: Any) -> Value | None:
-    """A number, a switch, a short text, or a few of these; None for anything else."""
+    """The value if it is a number, bool, short text, path, dtype or device, or a short list of numbers or
+    texts; None for anything else."""
     kind = type(thing)
     if kind in (bool, int, float):
         return thing if kind is not int or abs(thing) < 1 << 63 else str(thing)[:LONGEST_TEXT]

@@ -1,8 +1,9 @@
-"""Memory: samples of the process's and the device's memory, of how the machine's CPUs are shared, the count
-of Python's garbage collections, and what else of the system the process holds and writes.
+"""Memory: samples memory of the process and the device, CPU contention, garbage collections, open files and
+writes.
 
-Writes process.memory and gives the recorder the last figures for python.steps. Runs on the agent's thread:
-small reads from /proc and, with a device in use, one read of the allocator's counters (no device call).
+Writes process.memory and passes the last figures to the recorder for python.steps. Runs on the agent's
+thread: small reads from /proc and, with a device in use, one read of the allocator's counters (no device
+call).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _IO = Path("/proc/self/io")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOST_CHILDREN = 64
 _MOST_LISTED = 4096
-"""Open files that are counted by listing them, where the kernel does not count them itself."""
+"""Maximum number of open files counted by listing them, if the kernel does not count them."""
 _FIELDS = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "Threads": "threads"}
 
 
@@ -51,7 +52,7 @@ def process_memory() -> dict[str, int]:
 
 
 def runnable() -> int | None:
-    """Threads of the machine that run or wait for a CPU now; None when /proc cannot be read."""
+    """Number of the machine's threads that run or wait for a CPU now; None if /proc cannot be read."""
     try:
         return int(descriptors.read_lines(_LOAD)[0].split()[3].partition("/")[0])
     except (OSError, ValueError, IndexError):
@@ -59,8 +60,8 @@ def runnable() -> int | None:
 
 
 def cpu_wait_ns(ident: int | None) -> int | None:
-    """Time that a thread has been ready to run and waited for a CPU so far; None when the kernel does not
-    tell."""
+    """Total time that a thread has been ready to run but waited for a CPU; None if the kernel does not
+    report it."""
     number = _number_of(ident)
     try:
         return int(descriptors.read_lines(Path(f"/proc/self/task/{number}/schedstat"))[0].split()[1])
@@ -69,13 +70,13 @@ def cpu_wait_ns(ident: int | None) -> int | None:
 
 
 def _number_of(ident: int | None) -> int | None:
-    """The kernel's number of a thread."""
+    """The kernel's id of a thread."""
     thread = next((one for one in threading.enumerate() if one.ident == ident), None)
     return None if thread is None else native_id(thread)
 
 
 def children(ident: int | None) -> list[str] | None:
-    """Process ids of what a thread has started and nobody has waited for, ended or not; None when /proc
+    """Ids of the child processes that a thread has started and that have not been reaped; None if /proc
     cannot be read."""
     number = _number_of(ident)
     try:
@@ -85,21 +86,21 @@ def children(ident: int | None) -> list[str] | None:
 
 
 def cpu_ns(started: list[str] | None) -> int | None:
-    """CPU time so far of this process, of its children that have ended, and of those in `started`, such as
-    the workers of a loader; None when /proc cannot be read."""
+    """Total CPU time of this process, of its children that have ended, and of those in `started`, such as a
+    loader's workers; None if /proc cannot be read."""
     try:
         own = _ticks(_OWN, 4)
     except (OSError, ValueError, IndexError):
         return None
     for child in (started or [])[:_MOST_CHILDREN]:
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
             own += _ticks(Path(f"/proc/{child}/stat"), 2)
     return own * _TICK_NS
 
 
 def open_files(before: int | None) -> int | None:
-    """File descriptors that this process has open; None when it cannot be read, and for a kernel that does
-    not count them (before Linux 6.2) once there were too many to list, `before`."""
+    """Number of file descriptors that this process has open. None if it cannot be read, or if the kernel does
+    not count them (before Linux 6.2) and there were too many to list last time (`before`)."""
     try:
         return os.stat(_OPEN).st_size or (
             len(descriptors.names(_OPEN)) if (before or 0) < _MOST_LISTED else None)
@@ -108,8 +109,8 @@ def open_files(before: int | None) -> int | None:
 
 
 def written() -> tuple[int | None, int | None]:
-    """Calls of the kernel that wrote so far, and their bytes, into files, pipes and terminals; None when the
-    kernel does not tell."""
+    """Total number of write system calls, and bytes written by them, to files, pipes and terminals; None if
+    the kernel does not report it."""
     try:
         found = dict(line.split(": ", 1) for line in descriptors.read_lines(_IO))
         return int(found["syscw"]), int(found["wchar"])
@@ -118,14 +119,14 @@ def written() -> tuple[int | None, int | None]:
 
 
 def _ticks(stat: Path, fields: int) -> int:
-    """User and system time of a process, with four `fields` that of its children that have ended, too."""
+    """User and system time of a process; with four `fields`, including its children that have ended."""
     after = descriptors.read_lines(stat)[0].rpartition(")")[2].split()
     return sum(map(int, after[11 : 11 + fields]))
 
 
 def machine_cpu_ns() -> tuple[int | None, int | None]:
-    """CPU time so far that all processes of this machine used, with what other machines on the same hardware
-    took from it (steal), and that no process wanted; None when /proc cannot be read."""
+    """Total CPU time used on this machine, including time taken by other virtual machines (steal), and idle
+    CPU time; None if /proc cannot be read."""
     try:
         user, nice, system, idle, iowait, irq, softirq, steal = map(
             int, descriptors.read(_MACHINE, 256).split()[1:9])
@@ -135,16 +136,16 @@ def machine_cpu_ns() -> tuple[int | None, int | None]:
 
 
 def collections() -> tuple[int | None, int | None]:
-    """Garbage collections of the oldest and of the middle generation so far: reads counters, and collects
-    nothing. None where the interpreter keeps none."""
+    """Total garbage collections of the oldest and of the middle generation: only reads counters. None for a
+    generation that the interpreter does not have."""
     *_, middle, oldest = (None, None, *(one["collections"] for one in gc.get_stats()))
     return oldest, middle
 
 
 def device_memory(index: int | None) -> tuple[int | None, int | None, int | None, int | None]:
-    """allocated, reserved, peak allocated and total bytes of the job's device; None for what is not known.
+    """allocated, reserved, peak allocated and total bytes of the job's device; None if unknown.
 
-    `index`: its number. The agent's thread has another current device."""
+    `index`: the device's index, because the agent's thread has another current device."""
     device = accelerator.current()
     if device is None:
         return None, None, None, None

@@ -1,11 +1,11 @@
-"""Model facts: the parameters and modules of the models that train, and what changed of them.
+"""Model facts: lists the parameters and modules of the models being trained, and their changes.
 
 Writes python.parameters, python.modules and facts of kind `model`. Runs on the agent's thread, half a
-millisecond at a time: the training thread waits for the GIL no longer than that. No code of the job's is
-called (`object_access`); of a DTensor, shape and size are those of the whole.
+millisecond at a time: the training thread waits for the GIL no longer than that. Calls no code of the job
+(`object_access`); for a DTensor, shape and size are those of the whole tensor.
 
 The first walk comes after a few steps, when optimizers exist, then one every `AGAIN_S`. Only new and changed
-rows are written: the newest row of a name counts. Flags are read in the mode of the training steps, not
+rows are written: the newest row of a name is valid. Flags are read in the mode of the training steps, not
 during an evaluation.
 """
 
@@ -31,15 +31,16 @@ from probe.recording.tables import BY_NAME
 
 FIRST_STEPS = 2
 AGAIN_S, SHARE = 10.0, 1000
-"""Between two walks, at least: a walk holds the GIL, at most 0.1 % of the time."""
+"""Minimum seconds between two walks, and minimum pause as a multiple of a walk's duration: a walk holds the
+GIL, at most 0.1 % of the time."""
 SOON_S, EVALUATION_S = 0.5, 30.0
-"""During an evaluation a walk is tried again this often, for this long at most."""
+"""During an evaluation, interval at which a walk is retried, and the longest time to wait for its end."""
 SLICE_S, SLICES, REST_S = 0.0005, 6, 0.0005
-"""Length of a slice, slices in one round of the agent, and the break between two, without the GIL."""
+"""Length of a slice, slices per round of the agent, and the break between two slices, without the GIL."""
 MOST_ROWS = 5000
-"""Rows of each table; parameters beyond are counted in the facts, not listed."""
+"""Maximum rows per table; further parameters are counted in the facts, not listed."""
 MOST_BYTES = 12 << 20
-"""All rows together; then the journal says so and nothing more is written."""
+"""Maximum size of all rows; then a journal event reports it and nothing more is written."""
 BATCH_ROWS = 40
 """Rows in one record of the journal."""
 _ROW_BYTES = 200
@@ -49,20 +50,20 @@ _TRAINING_MODE = [column.name for column in BY_NAME["python.steps"].columns].ind
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 )
-"""The attributes of a module that hold its hooks."""
+"""Attributes of a module that contain its hooks."""
 MANY_HOOKS = 8
 _MISSPELT = (
     "require_grad", "require_grads", "requires_grads", "required_grad", "requiresGrad", "requires_gradient",
 )
-"""What is set on a parameter by mistake for `requires_grad`: torch does not read it."""
+"""Attributes set on a parameter by mistake instead of `requires_grad`: torch does not read them."""
 _STEPS_LATELY = 50
-"""An optimizer that has not stepped for so long holds its parameters no longer."""
+"""An optimizer that has not stepped for this many steps does not count as a holder of its parameters."""
 
 Row = dict[str, Any]
 
 
 class Held(NamedTuple):
-    """Optimizer class and group number of a parameter, and who steps it."""
+    """Optimizer class and group number of a parameter, and the optimizers that step it."""
 
     optimizer: str
     group: int
@@ -71,7 +72,7 @@ class Held(NamedTuple):
 
 
 class ModelFacts:
-    """Walks the models; `step` once a round of the agent's thread."""
+    """Walks the models; `step` is called once per round of the agent's thread."""
 
     def __init__(
         self, recorder: Recorder, names: ModuleNames, optimizers: Optimizers, forward: Forward,
@@ -91,12 +92,12 @@ class ModelFacts:
         self._bytes = 0
         self._torch: Any = None
         self._memory: dict[tuple[int, ...], tuple[str, int]] = {}
-        """In one walk: the first parameter at each place of the memory."""
+        """For one walk: the first parameter at each memory location."""
         self.totals: dict[str, Any] = {}
         """Facts of the largest model by name; empty before the first walk."""
 
     def step(self) -> None:
-        """Continue the walk under way, or begin one when it is due."""
+        """Continue the current walk, or start one if due."""
         if self._walk is None:
             if not self._is_time():
                 return
@@ -137,7 +138,7 @@ class ModelFacts:
     # One walk -------------------------------------------------------------------
 
     def _walk_models(self) -> Iterator[None]:
-        """Yields between pieces of work of some ten microseconds each."""
+        """One walk; yields between pieces of work of some ten microseconds each."""
         self._torch = sys.modules["torch"]
         held: dict[int, Held] = {}
         for _ in self._holders(held):
@@ -157,7 +158,7 @@ class ModelFacts:
         if self._found_more(held.keys() - inside):
             return  # walk again once their modules have names
         if not self._in_its_mode():
-            return  # an evaluation began meanwhile: the flags may be its
+            return  # an evaluation began during the walk: the flags may be from it
         self._whole = True
         for table, found in rows.items():
             for _ in self._write(table, found):
@@ -165,8 +166,8 @@ class ModelFacts:
         self._note(largest)
 
     def _found_more(self, missing: set[int]) -> bool:
-        """Find models of parameters that an optimizer has and no known model: they are never called first in
-        a step. Whether there are any."""
+        """Find the models of parameters that an optimizer has but no known model: models that are never
+        called first in a step. Returns whether there are any."""
         roots = self._forward.roots
         found = models_in_frames(self._recorder.thread, self._torch.nn.Module) if missing else []
         fresh = [model for model in found if id(model) not in roots and has_one_of(model, missing)]
@@ -187,8 +188,8 @@ class ModelFacts:
                     yield
 
     def _owners(self) -> dict[int, int]:
-        """For the id of each optimizer that stepped lately, that of the one which steps on its own: one
-        inside another (SAM, Lookahead, a framework's wrapper) is a part of it, and shares its parameters."""
+        """Map the id of each optimizer that stepped lately to the id of its outermost optimizer: one inside
+        another (SAM, Lookahead, a framework's wrapper) is a part of it, and shares its parameters."""
         optimizers, step = self._optimizers, self._recorder.step
         alive = optimizers.alive()
         held = {id(one): attributes(one) for one in alive}
@@ -242,7 +243,7 @@ class ModelFacts:
             children = entries(facts.get("_modules"))
             waiting += [(f"{path}.{key}".strip("."), child) for key, child in reversed(children)]
             yield
-        if totals.get("parameters") or len(own) > 1:  # else a loss called by itself
+        if totals.get("parameters") or len(own) > 1:  # else a loss module called directly
             modules += own
 
     def _parameter(self, name: str, module: str, parameter: Any, held: dict[int, Held]) -> Row:
@@ -261,19 +262,19 @@ class ModelFacts:
         }
 
     def _same_memory(self, name: str, parameter: Any) -> str | None:
-        """The parameter before it, another object, whose numbers are at the same place of the memory."""
+        """Name of an earlier parameter, another object, with its values at the same memory location."""
         torch = self._torch
         if type(parameter) is not torch.nn.Parameter or parameter.layout is not torch.strided:
             return None
         if not parameter.numel() or parameter.is_meta:
             return None
-        storage = parameter.untyped_storage()._cdata  # its address; that of the numbers may copy them first
+        storage = parameter.untyped_storage()._cdata  # its address; `data_ptr` may first copy the values
         place = (storage, parameter.storage_offset(), parameter.numel())
         first, known = self._memory.setdefault(place, (name, id(parameter)))
         return None if first == name or known == id(parameter) else first
 
     def _estimated(self, buffers: Any) -> bool | None:
-        """Whether running statistics were ever updated, by the count that torch keeps beside them."""
+        """Whether running statistics were ever updated, from torch's count `num_batches_tracked`."""
         count = dict(entries(buffers)).get("num_batches_tracked")
         if count is None or type(count) is not self._torch.Tensor or not count.is_cpu or count.numel() != 1:
             return None
@@ -294,7 +295,7 @@ class ModelFacts:
     # Writing --------------------------------------------------------------------
 
     def _write(self, table: str, found: list[Row]) -> Iterator[None]:
-        """Write the rows, among the first `MOST_ROWS`, that differ from the last ones of their name."""
+        """Write those of the first `MOST_ROWS` rows that differ from the last row of their name."""
         key = "param" if table == "python.parameters" else "module"
         waiting: list[Row] = []
         for row in found[:MOST_ROWS]:
@@ -318,7 +319,7 @@ class ModelFacts:
                 self._journal.append({"event": "models change too often to be listed again", "t_ns": t_ns})
 
     def _note(self, totals: dict[str, Any]) -> None:
-        """Write the facts of the largest model if they changed."""
+        """Write the facts of the largest model if they have changed."""
         count = totals.pop("count", -1) + 1
         if not totals.get("parameters"):
             return
@@ -371,8 +372,8 @@ def has_one_of(model: Any, wanted: set[int]) -> bool:
 
 
 def _hooks(facts: dict[str, Any]) -> int:
-    """How many hooks a module has; above `MANY_HOOKS` the largest power of two in it, so that a number that
-    grows with every step changes its row a few times only."""
+    """Number of a module's hooks; above `MANY_HOOKS` rounded down to a power of two, so that a number that
+    grows with every step changes the row only a few times."""
     count = sum(len(facts[name]) for name in _HOOKS if isinstance(facts.get(name), dict))
     return count if count <= MANY_HOOKS else 1 << (count.bit_length() - 1)
 

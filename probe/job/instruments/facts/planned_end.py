@@ -1,9 +1,10 @@
-"""When the training will end, as its trainer, its loops, its schedule or whoever started it say.
+"""Planned end: the number of steps after which the training will end.
 
-Writes python.plan. Runs on the agent's thread, every few seconds: it reads dictionaries of a trainer and of
-a schedule, and the headers and variables of the loops around the training thread (`enclosing_loops`). A count
-is believed only when it was seen to go down by the same whole number in every step; what is guessed, or
-confirmed by nothing, is not written. The hot path has nothing of it.
+The sources are the trainer, the loops around the training step, the scheduler, or a setting. Writes
+python.plan. Runs on the agent's thread, every few seconds, off the hot path: reads dictionaries of a trainer
+and of a scheduler, and the headers and variables of the loops around the training thread (`enclosing_loops`).
+A count is believed only after it was seen to decrease by the same whole number in every step; a guess or an
+unconfirmed count is not written.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from probe.job.introspection import enclosing_loops, python_frames, training_fra
 from probe.recording.layout import NULL_INTEGER, NULL_STRING
 
 EVERY_S, LATER_S, EARLY_LOOKS = 1.0, 10.0, 30
-"""Between two looks; after so many."""
+"""Seconds between two checks; between two checks after the first `EARLY_LOOKS`; that number."""
 LEAST_STEPS, LEAST_LOOKS, MOST_STEPS = 8, 2, 4096
-"""A count is believed after so many steps, and so many looks that agree; after twice as many each time that
-it did not go down evenly."""
+"""A count is believed after this many steps and checks that agree. The number of steps doubles, up to the
+third, each time the count did not decrease evenly."""
 UNEVEN_RATIO = 0.005
-"""What may be missing of an even count: of short steps several pass while one is looked at."""
+"""Tolerated deviation from an even count: several short steps may pass during one check."""
 FORGOTTEN_LOOKS = 12
-"""What no look has confirmed for so long does not hold any more."""
+"""An end that this many checks did not confirm is dropped."""
 CHANGED_RATIO = 0.002
-"""A total that changes by less is not written again."""
+"""A total that changes by less than this is not written again."""
 _MOST_COUNTS, _DEEPEST = 32, 3
 
 
 class _Left(NamedTuple):
-    """Something that counts down to the end of the training: `key` tells it from others."""
+    """A count down to the end of the training, identified by `key`."""
 
     key: Any
     left: int
@@ -46,18 +47,18 @@ class _Left(NamedTuple):
 
 
 class _Count:
-    """Whether a count goes down evenly with the steps, and where it ends."""
+    """Checks whether a count decreases evenly with the steps, and computes where it ends."""
 
     def __init__(self) -> None:
         self._first: tuple[int, int] | None = None
         self._agreed = self._per_step = self._least = 0
         self._needed = LEAST_STEPS
         self.total: int | None = None
-        """Steps of the recording when it is over; None while it is not believed."""
+        """Total steps of the recording when the count ends; None while it is not believed."""
 
     def look(self, step: int, left: int) -> None:
-        """It was `left` in this step or an earlier one: the earliest end that is seen is the right one,
-        as the training goes on between the two readings."""
+        """Add a reading: the count was `left` in this step or an earlier one. The earliest end seen is the
+        right one, because training continues between reading the count and the step."""
         if self._first is None or left > self._first[1]:
             self._begin(step, left)
             return
@@ -82,38 +83,38 @@ class _Count:
 
 
 class PlannedEnd:
-    """Looks for the end; `collect` once a round of the agent's thread."""
+    """Determines the end; `collect` is called once per round of the agent's thread."""
 
     def __init__(
         self, recorder: Recorder, optimizers: Optimizers, data: Data | None, total_steps: int
     ) -> None:
-        """`total_steps`: what whoever started the job said; 0 for nothing."""
+        """`total_steps`: the setting; 0 if not set."""
         self._recorder, self._optimizers, self._data = recorder, optimizers, data
-        self._said = total_steps
+        self._total_setting = total_steps
         self._append = recorder.rings["python.plan"].append
         self._counts: dict[Any, _Count] = {}
         self._written: int | None = None
         self._unconfirmed = 0
-        self._looks = 0
+        self._checks = 0
         self._next_s = 0.0
 
     def collect(self) -> None:
-        """Look, and write what is new."""
+        """Read the counts, and write a row if the end has changed."""
         step, now_s = self._recorder.step, time.monotonic()
         if step < 1 or now_s < self._next_s:
             return
-        self._next_s = now_s + (EVERY_S if self._looks < EARLY_LOOKS else LATER_S)
-        self._looks += 1
-        if self._said:
+        self._next_s = now_s + (EVERY_S if self._checks < EARLY_LOOKS else LATER_S)
+        self._checks += 1
+        if self._total_setting:
             if self._written is None:
-                self._write(step, self._said, "PROBE_TOTAL_STEPS")
+                self._write(step, self._total_setting, "PROBE_TOTAL_STEPS")
             return
-        believed: tuple[int, str] | None = None  # of several ends, the first
+        believed: tuple[int, str] | None = None  # of several ends, the earliest
         for one in self._counting():
             if len(self._counts) > _MOST_COUNTS:
                 self._counts.clear()
             count = self._counts.setdefault(one.key, _Count())
-            count.look(self._recorder.step, one.left)  # read after it: a count is never late, see `look`
+            count.look(self._recorder.step, one.left)  # step read after the count, see `look`
             if count.total is not None and (believed is None or count.total < believed[0]):
                 believed = count.total, one.source
         if believed is not None:
@@ -133,7 +134,7 @@ class PlannedEnd:
         )
 
     def _counting(self) -> Iterator[_Left]:
-        """What counts down."""
+        """The counts that may run down to the end of the training."""
         thread = self._recorder.thread
         frames = list(python_frames.walk(None if thread is None else sys._current_frames().get(thread)))
         loops = enclosing_loops.enclosing(frames, self._passes)
@@ -142,14 +143,14 @@ class PlannedEnd:
                 yield _Left(("trainer", source), left, source)
         yield from _of_loops(loops)
         if loops and loops[0].left is None and loops[0].words.startswith("for "):
-            return  # over something of unknown length, perhaps over several trainings
+            return  # a loop of unknown length, perhaps over several trainings
         for scheduler in self._optimizers.schedulers()[:1]:
             found = _of_schedule(scheduler)
             if found is not None:
                 yield found
 
     def _passes(self, loader: Any) -> tuple[int, int] | None:
-        """Batches that a loader has given in this pass, and all of a pass."""
+        """Batches that a loader has returned in this pass, and those of a whole pass; None if unknown."""
         if self._data is None or loader is None:
             return None
         known = self._data.pass_of(loader)
@@ -161,7 +162,8 @@ class PlannedEnd:
 
 
 def _of_loops(loops: list[enclosing_loops.Loop]) -> Iterator[_Left]:
-    """The outermost loop, then with the loops in it: an iteration of which is nearer to a step."""
+    """Counts of the outermost loop alone, then combined with the loops in it, whose iterations are closer to
+    steps."""
     left, key, words = 0, [], ""
     for place, loop in enumerate(loops[:_DEEPEST]):
         if loop.left is None or (place and loop.length is None):
@@ -175,8 +177,8 @@ def _of_loops(loops: list[enclosing_loops.Loop]) -> Iterator[_Left]:
 
 
 def _of_schedule(scheduler: Any) -> _Left | None:
-    """A schedule that says for how many steps the training is: of OneCycleLR, which cannot go on, and of
-    transformers. The period of a cosine may be that of a restart, and is not taken."""
+    """The count of a schedule that knows the length of the training: OneCycleLR, which cannot continue beyond
+    it, and those of transformers. The period of a cosine may belong to a restart, and is not used."""
     held = attributes(training_frameworks.unwrapped(scheduler))
     kind, done = type(training_frameworks.unwrapped(scheduler)).__name__, held.get("last_epoch")
     total, name = held.get("total_steps"), "total_steps"
@@ -190,7 +192,8 @@ def _of_schedule(scheduler: Any) -> _Left | None:
 
 
 def batches_in(loader: Any) -> int | None:
-    """Batches of a pass over a DataLoader, where all parts that decide are torch's own; else None."""
+    """Number of batches in a pass over a DataLoader, if all the parts that decide it are torch's own; else
+    None."""
     found = attributes(loader)
     batches = found.get("batch_sampler")
     kind = type(batches)

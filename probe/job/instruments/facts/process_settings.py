@@ -1,8 +1,8 @@
-"""Settings of the process that decide what a step costs, and what watches it: environment, threads and CPUs,
-switches of torch's backends, profilers and tracers, settings of DistributedDataParallel.
+"""Process settings that affect the duration of a step.
 
-`run_facts` writes them, on the agent's thread: variables of libraries and small files of the kernel are read,
-and no code of the job's is called.
+These are environment, threads and CPUs, switches of torch's backends, active profilers and tracers, settings
+of DistributedDataParallel. `run_facts` writes them, on the agent's thread: reads variables of libraries and
+small kernel files, and calls no code of the job.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def environment() -> Iterator[tuple[str, Value]]:
-    """Variables of the environment, threads, CPUs and switches."""
+    """Environment variables, threads, CPUs and switches."""
     torch: Any = sys.modules["torch"]
     for name, value in sorted(os.environ.copy().items()):
         if name in _NAMES or name.startswith(_STARTS):
@@ -58,11 +58,11 @@ def environment() -> Iterator[tuple[str, Value]]:
 
 
 def watching(tools: thread_tools.Tools | None) -> Iterator[tuple[str, Value]]:
-    """What watches each operation, call or line now. `tools`: those of the training thread; None where they
-    were not looked at."""
+    """Tools that currently observe each operation, allocation, call or line. `tools`: those of the training
+    thread; None if unknown."""
     torch: Any = sys.modules["torch"]
     running = getattr(torch.autograd.profiler, "_is_profiler_enabled", None)
-    if type(running) is bool:  # before torch 2.1 it does not tell
+    if type(running) is bool:  # not available before torch 2.1
         yield "torch.profiler", running
     allocations = sys.modules.get("tracemalloc")
     yield "python.tracemalloc", allocations is not None and bool(allocations.is_tracing())
@@ -73,7 +73,7 @@ def watching(tools: thread_tools.Tools | None) -> Iterator[tuple[str, Value]]:
 
 
 def replicated(models: Iterable[Any]) -> Iterator[tuple[str, Value]]:
-    """Settings of DistributedDataParallel around the models, of what holds most gradients first."""
+    """Settings of the DistributedDataParallel wrappers among the models, in their order."""
     wrapped = [model for model in models if type(model).__name__ == _DDP][:_MOST_WRAPPED]
     for number, model in enumerate(wrapped, 1):
         prefix = "ddp" if number == 1 else f"ddp{number}"
@@ -85,15 +85,15 @@ def replicated(models: Iterable[Any]) -> Iterator[tuple[str, Value]]:
 
 
 def cpu_quota(root: Path = _CGROUPS) -> float | None:
-    """CPUs that the control groups of this process may use, the least of all above it; None without a limit.
-    `root` stands in for the file system of control groups, version 2, in tests."""
+    """CPUs that this process's control groups (v2) may use: the smallest limit of its group and those above;
+    None without a limit. `root` stands in for the file system of control groups in tests."""
     try:
         own = descriptors.read_text("/proc/self/cgroup")
     except OSError:
         return None
     path = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "/")
     folder = root / path.lstrip("/")
-    if not folder.is_dir():  # a path of another namespace: the top is our own group
+    if not folder.is_dir():  # a path in another namespace: the top is our own group
         folder = root
     found: list[float] = []
     while True:

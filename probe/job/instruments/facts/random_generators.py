@@ -1,13 +1,13 @@
-"""Random states: whether training goes on from a random state that it had before, and draws in evaluation.
+"""Random states: detects random states that the training repeats, and random draws in an evaluation.
 
 Writes python.random_states. Wrappers see `torch.manual_seed`, `random.seed` and `numpy.random.seed`; they do
 nothing before the first step. On the training thread after a seeding, at the next step of an optimizer: a
-checksum of that generator's state, some microseconds. A state that was restored after an evaluation is then
-another one than before; a step's own state returns only where the training itself was seeded again.
+checksum of that generator's state, a few microseconds. If the state was restored after an evaluation, it
+differs from earlier ones; the state of a step returns only if the training itself was seeded again.
 
-Now and then, on the training thread in an evaluation: the state of torch's generator at each module call
-inside the model, for one call of the model. `Module.eval` says when one begins, as forwards are not watched
-on every step. torch inside functions.
+From time to time, on the training thread in an evaluation: the state of torch's generator at each module call
+inside the model, for one call of the model. A wrapper of `Module.eval` detects that an evaluation begins,
+because forwards are not watched on every step. torch inside functions.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from probe.job.instruments.tensors.activations import transformed
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 EARLY_ROWS, SPACED_STEPS = 32, 64
-"""Seedings that are all looked at; later ones, at most every so many steps."""
+"""Number of first seedings that are all recorded; minimum steps between later ones."""
 AGAIN_S, LATER_S, MOST_LOOKS = 5.0, 60.0, 20
-"""Between two evaluations that are looked into, at least; after what was none; and how many are."""
+"""Minimum seconds between two inspected evaluations; after a false start; maximum number inspected."""
 MOST_MODULES = 4096
 MOST_CALLS = 48
 SEEDED, EVALUATION = "seeded", "evaluation"
@@ -52,13 +52,13 @@ class RandomStates:
         self._words = {one: recorder.intern(one) for one in (SEEDED, EVALUATION, "torch", "random", "numpy")}
         self._patches = Patches()
         self._pending: dict[str, tuple[int, int, int]] = {}
-        """Per generator: the seed, where it was set, and the checksum of the state right after."""
+        """Per generator: the seed, the call site, and the checksum of the state right after."""
         self._calls: dict[str, int] = {}
         self._rows = self._next_step = 0
         self._before = self._seen = self._step = 0
         self._last: Any = None
         self._inside: set[int] = set()
-        self._looks = 0
+        self._inspections = 0
         self._next_s = 0.0
 
     def install(self) -> None:
@@ -66,7 +66,7 @@ class RandomStates:
         torch = sys.modules["torch"]
         shared = torch.manual_seed is torch.random.manual_seed
         self._watch(torch.random, "manual_seed", "torch")
-        if shared:  # one function under both names, as it was: pickle looks it up by one of them
+        if shared:  # keep one function under both names: pickle looks it up by one of them
             self._patches.wrap(torch, "manual_seed", lambda _: torch.random.manual_seed, traced=True)
         else:
             self._watch(torch, "manual_seed", "torch")
@@ -75,7 +75,7 @@ class RandomStates:
             self._watch(sys.modules["numpy.random"], "seed", "numpy")
         self._watch_eval(torch.nn.Module)
         self.step_begins = self._isolation.guard("random states", self._step_begins)
-        self._look = self._isolation.guard("random states", self._looked)
+        self._guarded_inspect = self._isolation.guard("random states", self._inspect)
 
     def uninstall(self) -> None:
         """Put the originals back."""
@@ -117,7 +117,7 @@ class RandomStates:
     # On the training thread -----------------------------------------------------
 
     def _eval_begins(self) -> None:
-        """A module is put into eval mode while an evaluation is to be looked into."""
+        """A module is put into eval mode while the next evaluation is to be inspected."""
         recorder = self._recorder
         if not recorder.sampling and not recorder.elsewhere():
             self._forward.arm()
@@ -135,7 +135,7 @@ class RandomStates:
         self._optimizers.seeded = self
 
     def _step_begins(self) -> None:
-        """The first step of an optimizer after a seeding."""
+        """The first step of an optimizer after a seeding: write the state of each seeded generator."""
         recorder = self._recorder
         begun = time.monotonic_ns()
         self._optimizers.seeded = None
@@ -147,35 +147,35 @@ class RandomStates:
         self._next_step = recorder.step + (1 if self._rows < EARLY_ROWS else SPACED_STEPS)
         recorder.cost_ns += time.monotonic_ns() - begun
 
-    def _looked(self, module: Any) -> None:
-        """A module is called without gradients: the first ones of an evaluation."""
+    def _inspect(self, module: Any) -> None:
+        """Inspect a module call without gradients, for the first calls of an evaluation."""
         recorder, held = self._recorder, module.__dict__
         if recorder.elsewhere():
             return
         if id(module) in self._forward.roots or self._last is None:
             if self._last is not None:  # a whole call of the model was seen
-                self._over(drawn=False, between="", dropout=False)
+                self._finish(drawn=False, between="", dropout=False)
             elif id(module) in self._forward.roots and held.get("training") is False:
                 self._begin(module)
             else:
                 self._seen += 1
                 if self._seen > MOST_CALLS:  # rollouts in training mode, or another model
-                    self._rest(LATER_S)
+                    self._pause(LATER_S)
             return
-        fresh = type(module).__name__.startswith("Dropout")  # constructed inside forward, maybe
+        fresh = type(module).__name__.startswith("Dropout")  # may have been constructed inside forward
         if recorder.step != self._step or (id(module) not in self._inside and not fresh):
-            self._rest(AGAIN_S)
+            self._pause(AGAIN_S)
             return
         state = _state("torch")
         kind = type(module).__name__
         self._seen += 1
         if kind.startswith("Dropout") and held.get("training") is True and held.get("p", 0) > 0:
-            self._over(drawn=True, between=kind, dropout=True)
+            self._finish(drawn=True, between=kind, dropout=True)
         elif state != self._before:
             between = f"{self._name(self._last)} and {self._name(module)}"
-            self._over(drawn=True, between=between, dropout=False)
+            self._finish(drawn=True, between=between, dropout=False)
         elif self._seen >= MOST_CALLS:
-            self._over(drawn=False, between="", dropout=False)
+            self._finish(drawn=False, between="", dropout=False)
         else:
             self._last = module
 
@@ -183,13 +183,13 @@ class RandomStates:
         """A call of a model in eval mode begins."""
         state = _state("torch")
         if state is None:
-            self._rest(AGAIN_S)
+            self._pause(AGAIN_S)
             return
         self._inside = _modules_of(model)
         self._before, self._step, self._seen, self._last = state, self._recorder.step, 0, model
 
-    def _rest(self, pause_s: float) -> None:
-        """Stop looking; where forwards are not watched, the hook is taken out again."""
+    def _pause(self, pause_s: float) -> None:
+        """Stop inspecting for a while; if forwards are not watched, remove the hook."""
         recorder = self._recorder
         self._forward.draws = self._last = None
         self._seen = 0
@@ -202,9 +202,9 @@ class RandomStates:
             return "the input"
         return self._names.path(module) or type(module).__name__
 
-    def _over(self, *, drawn: bool, between: str, dropout: bool) -> None:
-        self._rest(AGAIN_S)
-        self._looks += 1
+    def _finish(self, *, drawn: bool, between: str, dropout: bool) -> None:
+        self._pause(AGAIN_S)
+        self._inspections += 1
         where = self._recorder.intern(between) if between else NULL_STRING
         self._put(EVALUATION, "torch", NULL_INTEGER, where, NULL_INTEGER, NULL_INTEGER, drawn, int(dropout))
 
@@ -222,14 +222,14 @@ class RandomStates:
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """Have the next evaluation looked into, when it is time."""
-        due = self._looks < MOST_LOOKS and time.monotonic() >= self._next_s
+        """Arrange for the next evaluation to be inspected, if due."""
+        due = self._inspections < MOST_LOOKS and time.monotonic() >= self._next_s
         if due and self._recorder.step > 0 and self._forward.draws is None and self._last is None:
-            self._forward.draws = self._look
+            self._forward.draws = self._guarded_inspect
 
 
 def _state(generator: str) -> int | None:
-    """A checksum of a generator's state; None when it cannot be read now."""
+    """A checksum of a generator's state; None if it cannot be read now."""
     if generator == "torch":
         torch: Any = sys.modules["torch"]
         if transformed(torch):
@@ -238,7 +238,7 @@ def _state(generator: str) -> int | None:
     if generator == "random":
         return hash(random.getstate()[1])
     found = sys.modules["numpy.random"].get_state(legacy=False).get("state", {})
-    if "key" not in found or "pos" not in found:  # another generator was put in place of the usual one
+    if "key" not in found or "pos" not in found:  # the usual generator was replaced
         return None
     return zlib.crc32(memoryview(found["key"])) ^ int(found["pos"])
 

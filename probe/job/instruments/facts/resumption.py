@@ -1,9 +1,9 @@
-"""Resumption: what a checkpoint held, and what of it was loaded before the first step.
+"""Resumption: records the contents of a checkpoint, and which parts were loaded before the first step.
 
 Wraps `torch.load` and the `load_state_dict` of modules, optimizers and schedulers, which run outside of
-training steps: each notes a few names and numbers and keeps nothing alive. Where `torch.load` is called in
-training steps, `file_reads` counts it. `run_facts` writes them on the
-agent's thread. Nothing is unpickled or called that the job does not call. torch inside functions.
+training steps: each wrapper notes a few names and numbers and keeps nothing alive. Calls of `torch.load` in
+training steps are counted by `file_reads`. `run_facts` writes the facts on the agent's thread. Nothing is
+unpickled or called in addition to the job's own calls. torch inside functions.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from probe.job.instruments.facts.hyperparameters import Value, plain
 from probe.job.instruments.loop.optimizers import Optimizers
 
 LATEST_STEP = 1
-"""What is loaded later is no resumption."""
+"""Last step in which loading counts as a resumption."""
 MOST_KEYS, MOST_PARAMETERS, MOST_MODULES = 64, 8, 64
 
 
 class Resumption:
-    """Notes what is loaded."""
+    """Notes loads of checkpoints and states."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers) -> None:
         self._recorder, self._isolation, self._optimizers = recorder, isolation, optimizers
@@ -36,15 +36,15 @@ class Resumption:
         self._found: dict[str, Value] = {}
         self._models: list[tuple[str, list[weakref.ref[Any]]]] = []
         self._matches: dict[int, tuple[str, list[weakref.ref[Any]], int, int, int]] = {}
-        """Per module: its class, some parameters, the entries given, of these those that it has, and how many
-        of its own were missing; of the load that matched most."""
+        """Per module, for the load with most matches: its class, some parameters, the number of entries in
+        the state, how many of them it has, and how many of its own were missing."""
 
     def install(self) -> None:
-        """Wrap; off the hot path."""
+        """Wrap the functions; off the hot path."""
         torch = sys.modules["torch"]
-        shared = torch.load is torch.serialization.load  # not so where the job has replaced one of them
+        shared = torch.load is torch.serialization.load  # False if the job has replaced one of them
         self._watch(torch.serialization, "load", self._read)
-        if shared:  # one function under both names, as it was: pickle looks it up by the second
+        if shared:  # keep one function under both names: pickle looks it up by the second
             self._patches.wrap(torch, "load", lambda _: torch.serialization.load)
         else:
             self._watch(torch, "load", self._read)
@@ -64,7 +64,7 @@ class Resumption:
         self._models.clear()
 
     def facts(self) -> Iterator[tuple[str, Value]]:
-        """Names and values; the model only when an optimizer trains it."""
+        """Names and values of the facts; about a model only if an optimizer trains it."""
         yield from list(self._found.items())
         trained = {id(one) for optimizer in self._optimizers.alive() for one in _held(optimizer)}
         for name, references in list(self._models):
@@ -98,7 +98,7 @@ class Resumption:
         self._patches.wrap(owner, name, make)
 
     def _read(self, result: Any, *_: Any) -> None:
-        """A file was read: whether it holds the state of an optimizer and of a schedule."""
+        """A file was loaded: note whether it has the state of an optimizer and of a scheduler."""
         if type(result) is not dict:
             return
         for _, value in entries(result)[:MOST_KEYS]:
@@ -127,7 +127,7 @@ class Resumption:
 
     def _optimizer(self, _: Any, optimizer: Any, given: Any = None, *__: Any) -> None:
         if isinstance(given, dict) and not given.get("state"):
-            return  # no step has left anything in it: Accelerate hands each optimizer its own state
+            return  # an empty state: Accelerate passes each optimizer its own initial state
         self._found["loaded.optimizer"] = type(optimizer).__name__
         groups = attributes(optimizer).get("param_groups")
         rate = plain(groups[0].get("lr")) if isinstance(groups, list) and groups else None

@@ -1,9 +1,10 @@
-"""Run facts that only the process itself knows: hyperparameters, seeds, environment, devices.
+"""Run facts: collects facts that only the process itself knows, such as hyperparameters, seeds, environment
+and devices.
 
 Writes probe.facts, and an event with the folders that Python imports from (the server lists their packages).
-Runs on the agent's thread, in slices, after the first steps and then every `AGAIN_S`; what is new or changed
-is written again. No code of the job's is called; its frames are read without side effects
-(`introspection.python_frames`). What looks like a secret is replaced before it is written.
+Runs on the agent's thread, in slices, after the first steps and then every `AGAIN_S`; only new and changed
+facts are written. Calls no code of the job; its frames are read without side effects
+(`introspection.python_frames`). Text that looks like a secret is redacted before it is written.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from probe.job.introspection.snippet_names import place_in_job
 from probe.recording.journal import Journal
 
 FIRST_BACKWARDS = 50
-"""In the first step: from here on facts are looked for as well, as a step may never come."""
+"""Backwards in the first step after which facts are collected too: the step may never end."""
 AGAIN_S, SOON_S, SOON_ROUNDS = 30.0, 8.0, 4
-"""Between two rounds; the first ones come sooner: what a short run does wrong shows there."""
+"""Seconds between two rounds, and between the first ones, to catch errors of a short run; their number."""
 SLICE_S, REST_S = 0.0005, 0.0005
 MOST_TIMES = 20
-"""A fact is written this often at most: what keeps changing is not a fact."""
+"""Maximum number of times that a fact is written: a value that keeps changing is not a fact."""
 _GROUP = (
     "initial_lr", "lr", "weight_decay", "betas", "momentum", "dampening", "alpha", "rho", "eps", "nesterov",
     "amsgrad", "maximize",
@@ -47,12 +48,12 @@ _VOLATILE = frozenset({
 """Attributes of a scheduler that change while it runs."""
 _LOADER = ("batch_size", "num_workers", "drop_last", "pin_memory", "prefetch_factor", "persistent_workers")
 UNREAD = ".unread."
-"""In the name of a setting that is written where nothing reads it."""
+"""Part of the names of unread settings (`unread_settings`)."""
 _SEEDS = frozenset({"seed", "random_seed", "manual_seed", "rng_seed"})
 
 
 class RunFacts:
-    """Gathers the facts; `step` once a round of the agent's thread."""
+    """Collects the facts; `step` is called once per round of the agent's thread."""
 
     def __init__(
         self, recorder: Recorder, optimizers: Optimizers, forward: Forward, data: Data | None,
@@ -66,17 +67,17 @@ class RunFacts:
         self._journal = journal
         self._unread = UnreadSettings()
         self.tools: Callable[[], Tools | None] = lambda: None
-        """Set by the installation: what watched the training thread when a step was last sampled."""
+        """Set by the installation: returns the training thread's profiler and tracer in the last sample."""
         self._next_s = 0.0
         self._rounds = 0
         self._known: dict[tuple[str, str], tuple[str, int]] = {}
-        self._said_paths: list[str] = []
+        self._written_paths: list[str] = []
         self._cuts = data_cuts.Variables()
         self._sums: dict[int, int | None] = {}
-        """Sums over all samples of a data set, by the checksum of some in their order."""
+        """Sums over all samples of a data set, by the checksum of some samples in order."""
 
     def step(self) -> None:
-        """Gather when it is time."""
+        """Collect the facts, if due."""
         begun = self._recorder.step >= FIRST_STEPS or self._recorder.micro_step >= FIRST_BACKWARDS
         if not begun or time.monotonic() < self._next_s:
             return
@@ -99,8 +100,8 @@ class RunFacts:
         if rows:
             self._journal.append({"table": "probe.facts", "rows": rows})
         paths = [redact(path) for path in sys.path if isinstance(path, str)][:64]
-        if paths != self._said_paths:
-            self._said_paths = paths
+        if paths != self._written_paths:
+            self._written_paths = paths
             self._journal.append({"event": "import paths", "paths": paths, "t_ns": clock.wall_ns()})
 
     def _all(self) -> Iterator[tuple[str, str, Value]]:
@@ -121,8 +122,8 @@ class RunFacts:
             yield ("seed" if seed else "hyperparameter"), name, value
 
     def _kept_data(self) -> list[tuple[str, Value]]:
-        """What is known of the data that the program holds and reads without a loader. All at once: between
-        two slices nothing of the frames may be held."""
+        """Facts about data that the program holds and reads without a loader. Returned as a list, because no
+        object of the frames may be held between two slices."""
         thread = self._recorder.thread
         return [
             *self._resumption.reads.facts(), *transitions.facts(thread), *self._cuts.facts(thread),
@@ -157,7 +158,7 @@ class RunFacts:
             yield "hardware", "device_memory_bytes", total
 
     def _training(self) -> Iterator[tuple[str, Value]]:
-        """Settings of the optimizers, schedulers and loaders seen, and of precision."""
+        """Settings of precision and of the known optimizers, schedulers and loaders."""
         world_size = place_in_job(0, None)["world_size"]
         yield "world_size", world_size
         yield "amp.autocast", self._forward.autocast or "off"
@@ -166,7 +167,7 @@ class RunFacts:
         if scaler is not None:
             yield "amp.scaler", bool(attributes(scaler).get("_enabled", True))
         newest = attributes(self._optimizers.newest_scaler())
-        if newest.get("_enabled") is True and newest.get("_scale") is not None:  # made when it first scales
+        if newest.get("_enabled") is True and newest.get("_scale") is not None:  # set when it first scales
             yield "amp.scaler_stepped", scaler is not None
         for number, optimizer in enumerate(self._optimizers.alive()[:4], 1):
             prefix = "optimizer" if number == 1 else f"optimizer{number}"
@@ -177,7 +178,7 @@ class RunFacts:
                 name = prefix.replace("optimizer", "scheduler")
                 yield from _scheduler(name, scheduler)
                 count = attributes(scheduler).get("_step_count")
-                if type(count) is int:  # its constructor counts one
+                if type(count) is int:  # the constructor counts one
                     yield f"{name}.stepped", count > 1
                     if count <= 1:
                         yield f"{name}.not_stepped_until", self._recorder.step
@@ -193,14 +194,15 @@ class RunFacts:
             yield from _loader("loader" if number == 1 else f"loader{number}", loader, self._unordered)
 
     def _unordered(self, dataset: Any, content: int) -> int | None:
-        """`data_contents.unordered`, once for each content."""
+        """`data_contents.unordered`, computed once per content."""
         if content not in self._sums:
             self._sums[content] = data_contents.unordered(dataset, lambda: time.sleep(REST_S))
         return self._sums[content]
 
 
 def _may_change(name: str) -> bool:
-    """Learning rates are written once: python.steps has their changes, but not of one that no step reads."""
+    """Whether to write changes of a fact. Not of learning rates, whose changes are in python.steps, except
+    those of unread ones."""
     return UNREAD in name or name.rpartition(".")[2] not in ("lr", "learning_rate")
 
 

@@ -1,7 +1,7 @@
-"""Saved files: what the job saves with torch or safetensors, how large it is, and what room is left.
+"""Saved files: records files that the job saves with torch or safetensors, their size, and the free space.
 
-Writes python.saves. HOT PATH, but of no ordinary step: `note`, after a call that saved. The agent's thread
-asks the file system (`collect`). Standard library only.
+Writes python.saves. HOT PATH, but not of an ordinary step: `note`, after a call that saved. The agent's
+thread reads the file system (`collect`). Standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from probe.recording.journal import Journal
 
 MOST_WAITING, MOST_ROWS = 64, 2000
 _NAMES = ("f", "filename")
-"""What the calls name their second argument."""
+"""Names of the calls' second argument."""
 
 
 class SavedFiles:
@@ -29,7 +29,7 @@ class SavedFiles:
         self._rows = 0
 
     def collect(self) -> None:
-        """Write the rows of what was saved since; on the agent's thread."""
+        """Write the rows of files saved since the last call; on the agent's thread."""
         rows: list[dict[str, Any]] = []
         while self._waiting and self._rows + len(rows) < MOST_ROWS:
             step, t_ns, path = self._waiting.popleft()
@@ -54,7 +54,7 @@ class SavedFiles:
 
 
 def _found(path: str) -> dict[str, Any]:
-    """What the file system tells of a file; NULL for what it does not, as when it is gone already."""
+    """The file system's data on a file; NULL if unavailable, for example because the file is gone."""
     path = os.path.abspath(path)
     found: dict[str, Any] = {"path": path[-400:], "bytes": None, "file": None, "free_bytes": None}
     try:

@@ -1,10 +1,9 @@
-"""Transitions: what an environment answered, as reinforcement learning keeps it in a list or deque.
+"""Transitions: detects reinforcement-learning environments that are not reset, from the replay buffer.
 
-An entry is a tuple with one flag (a bool: the episode has ended) and two observations of one shape, before
-and after. Where all flags are set and each entry goes on from the observation in which the one before it had
-ended, nothing resets the environment. What variables are called does not matter.
-Runs on the agent's thread, a fraction of a millisecond for each container; no code of the job's is called.
-torch inside functions.
+An entry of such a list or deque is a tuple with one flag (a bool: the episode has ended) and two observations
+of the same shape, before and after. If all flags are set and each entry starts with the observation at which
+the previous one ended, nothing resets the environment. Names of variables do not matter. Runs on the agent's
+thread, a fraction of a millisecond per container; calls no code of the job. torch inside functions.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from probe.job.instruments.core.object_access import attributes
 from probe.job.instruments.facts.hyperparameters import Value, named_things
 
 LEAST, NEWEST = 128, 256
-"""Entries that a container needs, and those looked at."""
+"""Minimum entries of a container, and number of newest entries examined."""
 PAIRS = 32
-"""Entries compared with the next one."""
+"""Number of entries compared with their successor."""
 MOST_CONTAINERS = 4
 _SHORTEST, _LONGEST = 4, 10
-"""Fields of an entry."""
+"""Minimum and maximum number of fields of an entry."""
 _MOST_ELEMENTS = 1024
-"""Of an observation that is compared by its elements; a larger one only as an object."""
+"""Largest observation compared by its elements; larger ones are compared by identity."""
 
 
 def facts(thread: int | None) -> Iterator[tuple[str, Value]]:
-    """Of each container of transitions in the frames: how many entries were looked at, how many of them have
-    the flag, and how many of `PAIRS` go on from the observation in which the one before it ended."""
+    """For each container of transitions in the frames: number of entries examined, of those with the flag, of
+    pairs compared, and of those that continue from the observation at which the previous entry ended."""
     found, seen = 0, set[int]()
     for name, thing in _containers(thread):
         if found < MOST_CONTAINERS and id(thing) not in seen and len(thing) >= LEAST:
@@ -45,7 +44,7 @@ def facts(thread: int | None) -> Iterator[tuple[str, Value]]:
 
 
 def _containers(thread: int | None) -> Iterator[tuple[str, Any]]:
-    """Lists and deques among the variables, and among the attributes of what is in them."""
+    """Lists and deques among the variables, and among the attributes of the variables' values."""
     for name, thing in named_things(thread):
         if type(thing) in (list, deque):
             yield name, thing
@@ -56,15 +55,15 @@ def _containers(thread: int | None) -> Iterator[tuple[str, Any]]:
 
 
 def _newest(thing: Any) -> list[Any]:
-    """The newest entries, the newest last; in one go of C code, which no other thread interrupts."""
+    """The newest entries, newest last; copied in one C call, which no other thread interrupts."""
     if type(thing) is list:
         return thing[-NEWEST:]
     return list(itertools.islice(reversed(thing), NEWEST))[::-1]
 
 
 def counted(entries: Sequence[Any]) -> tuple[int, int, int, int] | None:
-    """Entries, those that have the flag, pairs compared, and those that go on from an end; None when they
-    are no transitions."""
+    """Number of entries, of those with the flag, of pairs compared, and of pairs that continue from an end;
+    None if the entries are no transitions."""
     if len(entries) < LEAST or not all(type(one) is tuple and len(one) == len(entries[0]) for one in entries):
         return None
     if not _SHORTEST <= len(entries[0]) <= _LONGEST:
@@ -93,7 +92,7 @@ def _is_flag(value: Any) -> bool:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of an observation; None of anything else."""
+    """The shape of an observation; None for anything else."""
     numpy = sys.modules.get("numpy")
     if type(value) is sys.modules["torch"].Tensor or (numpy is not None and type(value) is numpy.ndarray):
         return tuple(value.shape) if len(value.shape) else None

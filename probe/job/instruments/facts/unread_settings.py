@@ -1,9 +1,8 @@
-"""Settings that nothing reads: attributes of torch's own optimizers, entries of their groups, defaults.
+"""Unread settings: detects settings of torch's optimizers written where no step reads them.
 
-An optimizer of torch takes its settings from `param_groups` alone. Python lets a program write
-`optimizer.lr`, `group["learning_rate"]` or, once the groups are made, `optimizer.defaults["lr"]`: no step
-reads them.
-Runs on the agent's thread; reads dictionaries only (`object_access`). Standard library only.
+A torch optimizer reads its settings only from `param_groups`. Python also lets a program write
+`optimizer.lr`, `group["learning_rate"]` or, after the groups are created, `optimizer.defaults["lr"]`: no step
+reads these. Runs on the agent's thread; reads dictionaries only (`object_access`). Standard library only.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ _OTHER_NAMES = {
     "learningrate": "lr", "rate": "lr", "lrate": "lr", "wd": "weight_decay", "l2": "weight_decay",
     "beta": "betas", "mom": "momentum",
 }
-"""Names that other libraries have for settings, in letters only."""
+"""Names of settings in other libraries, letters only."""
 _LEAST_LETTERS = 5
-"""Of a name that is taken for a misspelt one."""
+"""Minimum length of a name to be considered a misspelling."""
 _MOST_NAMES = 64
 
 Unread = tuple[str, str, str, Value]
-"""The setting that is meant, where it was written (`attribute`, `key`, `defaults`), as what, the value."""
+"""The intended setting, where it was written (`attribute`, `key`, `defaults`), the name used, the value."""
 
 
 class UnreadSettings:
-    """Looks at optimizers; remembers the defaults that each was first seen with."""
+    """Checks optimizers; remembers the defaults that each one had when first seen."""
 
     def __init__(self) -> None:
         self._first: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
 
     def of(self, optimizer: Any) -> Iterator[Unread]:
-        """What is written where no step reads it; nothing of optimizers that are not torch's own."""
+        """The unread settings of an optimizer; none for optimizers that are not torch's own."""
         if not type(optimizer).__module__.startswith("torch.optim."):
             return
         held = attributes(optimizer)
@@ -60,7 +59,7 @@ class UnreadSettings:
 
 
 def _setting(name: Any, defaults: dict[str, Any]) -> str | None:
-    """The setting of the optimizer that a name means; None for any other name."""
+    """The optimizer's setting that a name stands for; None for any other name."""
     if not isinstance(name, str) or name.startswith("_"):
         return None
     if name in defaults:
@@ -79,7 +78,7 @@ def _letters(name: str) -> str:
 
 
 def _is_nearly(one: str, other: str) -> bool:
-    """Whether two words have the same letters, but for one of each."""
+    """Whether two words have the same letters, except at most one in each."""
     if len(other) < _LEAST_LETTERS or one[0] != other[0]:
         return False
     left, right = Counter(one), Counter(other)

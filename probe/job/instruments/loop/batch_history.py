@@ -1,8 +1,8 @@
 """Batch history: the sample indices of the last batches, and the newest batch itself.
 
-HOT PATH, on the training thread: `indices_drawn` and `arrived`, once a batch, two lookups each. Nothing is
-copied: the indices are the sampler's own lists, and the newest batch is held until the next one comes, as
-long as a training loop's own variable holds it. Standard library only.
+HOT PATH, on the training thread: `indices_drawn` and `arrived`, once per batch, two lookups each. Nothing is
+copied: the indices are the sampler's own lists, and the newest batch is held until the next one arrives, just
+as a training loop's own variable holds it. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LARGEST_BYTES = 64 << 20
 MOST_TENSORS = 64
 """Weak references per batch."""
 _made: Any = tuple.__new__
-"""Makes a named tuple without a call of its Python constructor."""
+"""Creates a named tuple without calling its Python constructor."""
 _TORCHS, _SAMPLERS = "torch.utils.data.sampler", ("RandomSampler", "WeightedRandomSampler")
 MOST_SEARCHED = 256
-"""Indices of a batch among which `highest` looks."""
+"""Indices per batch that `highest` examines."""
 MOST_DRAWN = 4096
 """Batches drawn ahead and not yet returned, per iterator."""
 
@@ -43,7 +43,7 @@ class Batch(NamedTuple):
     tensors: tuple[weakref.ref[Any], ...]
 
     def alive(self) -> Any:
-        """The batch, else its tensors if they are all alive; None otherwise."""
+        """The batch if it is held, else its tensors if all are still alive; None otherwise."""
         if self.content is not None:
             return self.content
         found = [tensor for reference in self.tensors if (tensor := reference()) is not None]
@@ -71,7 +71,7 @@ class Batches:
         return [batch for batch in (*found, self.last) if batch is not None and batch.step == step]
 
     def highest(self) -> dict[str, int]:
-        """By loader, the highest index in its last batches; on the agent's thread."""
+        """The highest index in each loader's last batches; on the agent's thread."""
         found: dict[str, int] = {}
         for _, _, loader, indices in list(self.before):
             some = indices[:MOST_SEARCHED] if type(indices) is list else []
@@ -82,7 +82,7 @@ class Batches:
     # HOT PATH ---------------------------------------------------------------
 
     def indices_drawn(self, iterator: Any, indices: Any) -> None:
-        """A loader's iterator drew the indices of a batch; with workers, ahead of time."""
+        """A loader's iterator drew the indices of a batch; with workers, this happens ahead of time."""
         kept = self._drawn.get(id(iterator))
         if kept is None or kept[0]() is not iterator:
             self._drawn = {key: entry for key, entry in self._drawn.items() if entry[0]() is not None}
@@ -111,7 +111,7 @@ class Batches:
         self.last = _made(Batch, (step, micro_step, loader, indices, content if held else None, weak))
 
     def indices_of(self, iterator: Any) -> Any:
-        """Take the indices of the batch just returned; None if there are none, or they come out of order."""
+        """Take the indices of the batch just returned; None if unknown, too many, or loaded out of order."""
         kept: Any = self._drawn.get(id(iterator))
         if kept is None or kept[0]() is not iterator:
             return None
@@ -123,14 +123,14 @@ class Batches:
 
 
 def samples_in_pass(iterator: Any) -> int:
-    """Samples of a whole pass of a loader's iterator, as its sampler draws them; NULL when it cannot be told.
-    The samplers of torch that ask the data set for its length keep it in their own frame (as `n`, or as the
-    end of a range): the data set, whose `__len__` is the job's code, is not asked."""
+    """Number of samples in a whole pass of a loader's iterator; NULL if unknown. Read from the frames of
+    torch's samplers, which keep the data set's length (as `n`, or as the end of a range): the data set's own
+    `__len__`, which is the job's code, is not called."""
     batches = getattr(iterator, "_sampler_iter", None)
     held = _variables(batches, "BatchSampler")
     samples = held.get("sampler_iter")
     if type(samples) is type(iter(range(0))):
-        whole: Any = samples.__reduce__()[1]  # of a range, what is left of it
+        whole: Any = samples.__reduce__()[1]  # the remaining range
         return int(whole[0].stop)
     for name in _SAMPLERS:
         own = _variables(samples, name)
@@ -143,7 +143,7 @@ def samples_in_pass(iterator: Any) -> int:
 
 
 def _variables(generator: Any, kind: str) -> dict[str, Any]:
-    """Variables of a generator that is the `__iter__` of torch's sampler of this class; of another, none."""
+    """Variables of a generator that is the `__iter__` of torch's sampler class `kind`; else empty."""
     frame = getattr(generator, "gi_frame", None)
     if frame is None:
         return {}
@@ -153,7 +153,7 @@ def _variables(generator: Any, kind: str) -> dict[str, Any]:
 
 
 def as_list(indices: Any) -> list[Any] | None:
-    """Indices as JSON values; None when not known."""
+    """Indices as JSON values; None if unknown."""
     if indices is None:
         return None
     several = list(indices) if isinstance(indices, (list, tuple)) else [indices]

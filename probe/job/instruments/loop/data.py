@@ -1,9 +1,9 @@
-"""Data: the waits for DataLoaders, and their batches.
+"""Data: times the waits for DataLoaders, and describes their batches.
 
 Writes python.batches and data_s of python.steps. HOT PATH: the wrapper around `_BaseDataLoaderIter.__next__`,
-on the class, so running iterators are seen too. A row is written before the wait and completed after it: a
-fetch that never returns is on record. In a loop without an optimizer, the next fetch after a module call
-ends a step. Workers are other processes and run none of this.
+on the class, so running iterators are seen too. A row is written before the wait and completed after it, so
+that a fetch that never returns is on record. In a loop without an optimizer, the next fetch after a module
+call ends a step. Worker processes run none of this.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ MOST_SHAPES = 4096
 DEEPEST = 4
 """Levels of lists and dictionaries searched for tensors."""
 DIGESTED = 32
-"""Batches at the beginning of a pass over a data set without indices whose contents are compared."""
+"""First batches of each pass whose contents are compared, if the data set has no indices."""
 MOST_DIGESTED = 1 << 20
-"""Elements of a tensor."""
+"""Maximum number of elements of a digested tensor."""
 _UNKNOWN = (NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, NULL_BOOLEAN)
 """`epoch`, `place`, `fingerprint` and `shuffled` of a batch that did not arrive."""
 
 
 class Start(NamedTuple):
-    """An iterator, and the random states that its order came from: torch's and the loader's own."""
+    """An iterator, and the random states that determined its order: torch's and the loader's own."""
 
     iterator: weakref.ref[Any]
     torch_state: Any
     generator_state: Any
     ahead: int
-    """Batches that whoever iterates fetches before it gives one to the loop; 0 once there are no more."""
+    """Batches that the iterating code prefetches before it passes one to the loop; 0 at the end."""
 
 
 class Data:
@@ -61,8 +61,8 @@ class Data:
         self.batches: Batches | None = None
         """Set by the NaN detector: remembers the last batches."""
         self.dropped: Batch | None = None
-        """A batch that the model was called on, with gradients, and that no backward followed: set when the
-        next one is asked for, taken and set to None by the instrument of dropped batches."""
+        """A batch with a forward, with gradients, but no backward. Set when the next batch is fetched, taken
+        and set to None by the instrument of dropped batches."""
         self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
         self._made_optimizer = made_optimizer
@@ -75,15 +75,15 @@ class Data:
         self._names: dict[int, str] = {}
         self._described: dict[Any, tuple[int, int, int, int, int]] = {}
         self._iterator: Any = _gone
-        """Weak reference to the iterator that was asked last; `_iterators_label` is its label."""
+        """Weak reference to the iterator of the last fetch; `_iterators_label` is its label."""
         self._iterators_label = NULL_STRING
         self._starts: dict[int, Start] = {}
         self._passes: dict[int, tuple[int, int]] = {}
         """By loader: how often it was exhausted, and whether it shuffles."""
         self._lengths: dict[int, int] = {}
-        """By loader: batches of its last whole pass."""
+        """By loader: number of batches in its last whole pass."""
         self._spent = NULL_STRING
-        """Label of a loader that was iterated ahead and has no more."""
+        """Label of a loader that was prefetched from and is exhausted."""
         self._patches = Patches()
         self._isolation = isolation
 
@@ -157,8 +157,8 @@ class Data:
         self._patches.undo()
 
     def position(self) -> dict[str, Any] | None:
-        """Position of the training loader: `loader`, `batches` taken, and the random states that its iterator
-        was made from. None when the last batch came from no known loader."""
+        """Position of the training loader: `loader`, `batches` taken, and the random states from before its
+        iterator was created. None if the last batch came from no known loader."""
         start = self._starts.get(self.recorder.fed_by)
         iterator = start.iterator() if start is not None else None
         if start is None or iterator is None:
@@ -170,8 +170,8 @@ class Data:
         }
 
     def pass_of(self, loader: Any) -> tuple[int, int | None] | None:
-        """Batches that this loader has given in the present pass, and those of its last whole pass, if there
-        was one; None of a loader that is not iterated over. On the agent's thread."""
+        """Batches that this loader has returned in the current pass, and in its last whole pass if there was
+        one; None for a loader that is not being iterated over. On the agent's thread."""
         known = self._labels.get(id(attributes(loader).get("dataset")))
         start = None if known is None else self._starts.get(known[1])
         iterator = None if start is None else start.iterator()
@@ -182,13 +182,13 @@ class Data:
     # HOT PATH ---------------------------------------------------------------
 
     def _about_to_start(self, loader: Any, caller: FrameType) -> tuple[Any, Any, int]:
-        """What a checkpoint needs to get back to the same batch. Once an epoch, 5 kB."""
+        """The state that a checkpoint needs to return to the same batch. Once per epoch, 5 kB."""
         generator = getattr(loader, "generator", None)
         own = generator.get_state() if generator is not None and generator.device.type == "cpu" else None
         return self._default_generator.get_state(), own, _fetches_ahead(caller)
 
     def _started(self, loader: Any, start: int, iterator: Any, drawn_from: Any) -> None:
-        """Making an iterator starts its workers: that counts as waiting for data."""
+        """Note a new iterator. Creating it starts the workers: this counts as waiting for data."""
         recorder = self.recorder
         self.intervals.pass_begins(iterator, start)
         recorder.data_begins(start)
@@ -296,7 +296,7 @@ class Data:
             epoch, shuffled = self._passes.get(label, (0, NULL_BOOLEAN))
             self._passes[label] = (epoch + 1, shuffled)
             begun = self._starts.get(label)
-            if begun is not None and begun.ahead:  # the last batch is still to be used
+            if begun is not None and begun.ahead:  # the loop has not used the last batch yet
                 self._starts[label] = begun._replace(ahead=0)
                 self._spent = label
             elif recorder.loader == label:
@@ -308,7 +308,7 @@ class Data:
         )
 
     def _note_order(self, label: int, iterator: Any) -> tuple[int, int]:
-        """Once a pass, or at the first batch of one whose beginning was not seen."""
+        """Note whether the loader shuffles: once per pass, or at the first batch if the start was missed."""
         epoch, _ = self._passes.get(label, (0, NULL_BOOLEAN))
         sampler = getattr(iterator, "_index_sampler", None)
         found = self._passes[label] = (epoch, shuffling(attributes(sampler).get("sampler", sampler)))
@@ -325,7 +325,7 @@ class Data:
         self._names[label] = name
         try:
             reference: Any = weakref.ref(dataset)
-        except TypeError:  # a list has no weak references, and must not be kept alive
+        except TypeError:  # a list supports no weak references, and must not be kept alive
             reference = _gone
         self._labels[id(dataset)] = (reference, label)
         return label
@@ -349,15 +349,15 @@ class Data:
 
 
 def _fetches_ahead(caller: FrameType) -> int:
-    """How many batches the code that iterates over a loader is ahead of its own loop: one in Accelerate's
-    loaders, which look whether there is another."""
+    """How many batches the code that iterates over a loader prefetches: one in Accelerate's loaders, which
+    check whether another batch follows."""
     accelerates = caller.f_globals.get("__name__") == "accelerate.data_loader"
     return int(accelerates and "next_batch" in caller.f_code.co_varnames)
 
 
 def fingerprint(indices: Any) -> int:
-    """A number for a batch's sample indices: equal for equal batches, in every process. HOT PATH: the first
-    three, the one in the middle and the last count, which tells any two shuffled batches apart."""
+    """Hash of a batch's sample indices: equal for equal batches, in every process. HOT PATH: hashes only the
+    size, the first three, the middle and the last index, enough to tell shuffled batches apart."""
     if type(indices) is not list or not indices:
         return NULL_INTEGER
     size = len(indices)
@@ -368,8 +368,9 @@ def fingerprint(indices: Any) -> int:
 
 
 def content_digest(tensors: list[Any]) -> int:
-    """A number for what is in a batch, for data sets without indices: equal for equal batches, in every
-    process; sum and some elements of its first tensors. NULL without any, for large ones, or on a device."""
+    """Hash of a batch's contents, for data sets without indices: equal for equal batches, in every process.
+    Made of the sum and some elements of its first two tensors. NULL if there are none, or if one is large,
+    not contiguous, or on a device."""
     found: list[float] = []
     for tensor in tensors[:2]:
         plain = tensor.is_cpu and str(tensor.layout) == "torch.strided" and not tensor.is_complex()
@@ -382,7 +383,7 @@ def content_digest(tensors: list[Any]) -> int:
 
 
 def shuffling(sampler: Any) -> int:
-    """1 or 0 for torch's own samplers and those with a switch `shuffle`; NULL for others."""
+    """1 or 0 for torch's own samplers and those with an attribute `shuffle`; NULL for others."""
     kind = type(sampler).__name__
     if kind in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler"):
         return 1

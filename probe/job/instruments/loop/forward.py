@@ -4,8 +4,8 @@ HOT PATH. A global forward pre-hook puts *every* module call on torch's slow pat
 removes itself when it fires: only the outermost call of the micro step pays. The recorder arms it again
 after the next backward, batch or step.
 
-A job that compiles gets no hook, which would be traced into the graph or make torch warn; a wrapper on the
-class of compiled modules times their outermost calls instead.
+A job that compiles gets no hook, because it would be traced into the graph or make torch warn. Instead a
+wrapper on the class of compiled modules times their outermost calls.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ _HOT_MODULES = (
     "probe.job.instruments.", "probe.base.isolation", "probe.recording.ring", "probe.recording.strings",
 )
 _NEAREST, _CALLER = 4, 9
-"""Frames from `keywords` up to torch's: `_keep_call`, its guard, `begin`, the hook, its guard."""
+"""Range of frames above `keywords` in which torch's frame is searched: `_keep_call`, its guard, `begin`, the
+hook and its guard are in between."""
 _CALLS = ("inner", "_call_impl")
 _TENSORS_ONLY = ("deepspeed.runtime.zero.muon.",)
-"""Modules whose compiled functions get tensors and call no module: DeepSpeed decorates them when ZeRO is
-imported, in jobs that compile nothing else."""
+"""Modules whose compiled functions take tensors and call no module: importing ZeRO makes DeepSpeed decorate
+them, in jobs that compile nothing else."""
 PATIENCE = 64
-"""Module calls without gradients after which a wait for the training forward is given up."""
+"""Module calls without gradients after which the hook stops waiting for the training forward."""
 
 
 class Looks(Protocol):
-    """Looks at the arguments of a model when `pace` says that it is due, and at those of a call without
-    gradients when `aside` does."""
+    """Samples a model's arguments: of training calls when `pace` is due, of calls without gradients when
+    `aside` is due."""
 
     pace: Any
     aside: Any
@@ -52,22 +53,22 @@ class Looks(Protocol):
 
 
 class RootCall(NamedTuple):
-    """The call of a root module in the current micro step, and what else its result depends on."""
+    """The call of a root module in the current micro step, with everything else its result depends on."""
 
     module: Any
     args: Any
     kwargs: Any
-    """None when they could not be read."""
+    """None if they could not be read."""
     autocast: Any
-    """dtype of autocast on the CPU; None when it was off."""
+    """dtype of autocast on the CPU; None if it was off."""
     random_state: Any
-    """torch's CPU generator right before the call; None when the model draws no random numbers."""
+    """torch's CPU generator right before the call; None if the model draws no random numbers."""
     batch: Any
     """The newest batch at that moment, see `batch_history`."""
     device_autocast: tuple[str, Any] | None = None
-    """Kind and dtype of autocast on the device; None when it was off."""
+    """Kind and dtype of autocast on the device; None if it was off."""
     device_state: tuple[Any, Any] | None = None
-    """The device's generator and its state right before the call; None without a device, or when the model
+    """The device's generator and its state right before the call; None without a device, or if the model
     draws no random numbers."""
 
 
@@ -85,7 +86,8 @@ class Forward:
         self.trace_region: Callable[[str, int, int], object] | None = None
         """Set by the modules instrument: writes the forward row of a compiled region."""
         self.intervals: Intervals | None = None
-        """Set by the installation: told of module calls without gradients, and of others while it asks."""
+        """Set by the installation: called for module calls without gradients, and for others while
+        `Recorder.aside` is set."""
         self.keep_call: Callable[[Any, Any], object] | None = None
         """Set by the NaN detector: keeps the call until its backward ends, to repeat it after an event."""
         self.manual_updates: ManualUpdates | None = None
@@ -93,10 +95,10 @@ class Forward:
         self.evaluates: Callable[[], object] | None = None
         """Set by the put-back instrument: called at the first module call without gradients after a step."""
         self.draws: Callable[[Any], object] | None = None
-        """Set by the random states instrument while it looks into an evaluation: called with each module that
+        """Set by the random states instrument while it inspects an evaluation: called with each module that
         is called without gradients."""
         self.inputs: Looks | None = None
-        """Set by the installation: looks at the arguments of a model on some steps."""
+        """Set by the installation: samples the arguments of a model on some steps."""
         self.made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -116,7 +118,7 @@ class Forward:
 
         def wrap_compile(original: Any) -> Any:
             def compile(*args: Any, **kwargs: Any) -> Any:
-                # As a decorator it is called without a function, and then once more, with it.
+                # Used as a decorator with options, it is called without a function first, then with it.
                 compiled = args[0] if args else kwargs.get("model")
                 if compiled is not None and not _tensors_only(compiled):
                     self.note_compile()
@@ -165,7 +167,7 @@ class Forward:
         if recorder.elsewhere():
             return
         if not self.trains():
-            # Evaluation inside a training job: an armed hook costs each of its module calls.
+            # Evaluation inside a training job: each module call pays for the armed hook.
             self._skipped += 1
             if self._skipped == 1:
                 self.note_gradless(module)
@@ -206,7 +208,7 @@ class Forward:
         now = _now()
         manual = self.manual_updates if recorder.micro_step else None
         if manual is not None and manual.forward_begins(now):
-            self.disarm()  # the end of a step has armed it again
+            self.disarm()  # ending the step armed it again
         if not recorder.forward_start_ns:
             recorder.forward_begins(now)
         if recorder.training_mode == NULL_BOOLEAN and (mode := module.__dict__.get("training")) is not None:
@@ -227,8 +229,8 @@ class Forward:
         return lambda _reference: roots.pop(key, None)
 
     def _stay_out_of_graphs(self) -> None:
-        """Keep our hooks out of compiled graphs: one that torch.compile traces returns at once, and our code
-        is marked as not to be compiled."""
+        """Keep our hooks out of compiled graphs: a hook returns at once while torch.compile traces it, and
+        our code is marked as not to be compiled."""
         import torch
         from torch._dynamo.eval_frame import skip_code
 
@@ -276,7 +278,7 @@ class Forward:
 
 
 def autocast_in_force() -> str | None:
-    """dtype of the calling thread's autocast, such as `bfloat16`; None without. HOT PATH, once per root."""
+    """dtype of the calling thread's autocast, such as `bfloat16`; None if off. HOT PATH, once per root."""
     torch = sys.modules["torch"]
     for device in accelerator.kinds():
         if torch.is_autocast_enabled(device):
@@ -285,10 +287,10 @@ def autocast_in_force() -> str | None:
 
 
 def keywords() -> Any:
-    """Keywords of the module call whose hook called `keep_call`; None when torch's frame is not where it was.
+    """Keyword arguments of the module call whose hook called `keep_call`; None if torch's frame is not found.
 
-    A global hook does not get the keywords, and a hook that does would have to be put into the module. The
-    copy of the variables that reading leaves in torch's frame ends with this call."""
+    A global hook is not passed the keyword arguments, and a hook that is would have to be registered on the
+    module. Reading leaves a copy of the variables in torch's frame; it is freed when that call returns."""
     frame: Any = sys._getframe(_NEAREST)
     for _ in range(_CALLER - _NEAREST):
         if frame is None:
@@ -329,7 +331,8 @@ def _tensors_only(compiled: Any) -> bool:
 
 
 def _compiled_before() -> bool:
-    """Whether the job compiled before the instruments were installed: `torch.compile` leaves a context."""
+    """Whether the job compiled before the instruments were installed: `torch.compile` leaves a context
+    object."""
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     context = getattr(eval_frame, "OptimizeContext", None)
     return context is not None and bool(living(context))

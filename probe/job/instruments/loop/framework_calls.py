@@ -1,8 +1,8 @@
-"""Framework calls: functions of torch and of training frameworks that evaluate, predict or save.
+"""Framework calls: wraps functions of torch and of training frameworks that evaluate, predict or save.
 
-Each call is one row of python.intervals, from its begin to its end: it tells more exactly than any sign when
-an evaluation begins and ends (`core.intervals`). The agent's thread wraps a library's functions once the job
-has imported it (`wrap_loaded`); nothing is imported. HOT PATH, but of no ordinary step: the wrappers run
+Each call is one row of python.intervals, from start to end: this gives the bounds of an evaluation more
+exactly than any sign (`core.intervals`). The agent's thread wraps a library's functions once the job has
+imported it (`wrap_loaded`); nothing is imported. HOT PATH, but not of an ordinary step: the wrappers run
 around each call. `KNOWN` lists the functions.
 """
 
@@ -20,7 +20,7 @@ from probe.job.instruments.core.patch import Patches
 
 
 class Known(NamedTuple):
-    """One function, and what its calls are."""
+    """One function, and the kind of interval that its calls are."""
 
     kind: str
     module: str
@@ -30,7 +30,7 @@ class Known(NamedTuple):
 
     @property
     def by(self) -> str:
-        """As `recognised_by` has it."""
+        """The text in `recognised_by`."""
         return f"{self.owner or self.module}.{self.function}"
 
 
@@ -57,10 +57,10 @@ KNOWN = (
     Known(PREDICTION, "pytorch_lightning.loops.prediction_loop", "_PredictionLoop", "run"),
     Known(CHECKPOINT, "pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint"),
 )
-"""A function that stands in two modules has one wrapper: `torch.save is torch.serialization.save` holds."""
+"""A function found in two modules gets one wrapper: `torch.save is torch.serialization.save` still holds."""
 _STORAGES = ("UntypedStorage", "TypedStorage")
 TO_A_PATH = ("save", "save_file")
-"""Functions among them whose second argument is a file."""
+"""Names of the functions among them whose second argument is a file."""
 
 
 class FrameworkCalls:
@@ -78,12 +78,12 @@ class FrameworkCalls:
         self._installed = False
 
     def install(self) -> None:
-        """Wrap what is loaded."""
+        """Wrap the functions of loaded libraries."""
         self._installed = True
         self.wrap_loaded()
 
     def uninstall(self) -> None:
-        """Put the originals back. The agent's thread may be wrapping: it undoes what it adds from now on."""
+        """Put the originals back. If the agent's thread is wrapping right now, it undoes what it adds."""
         self._installed = False
         self._patches.undo()
         self._missing = list(KNOWN)
@@ -93,7 +93,7 @@ class FrameworkCalls:
     # The agent's thread -----------------------------------------------------
 
     def wrap_loaded(self) -> None:
-        """Wrap what was loaded since. A module that is still being imported may lack its function."""
+        """Wrap functions of libraries loaded since. A module still being imported may lack its function."""
         if self._installed and self._loaded != len(sys.modules):
             self._loaded = len(sys.modules)
             loaded = [known for known in self._missing if known.module in sys.modules]
@@ -103,7 +103,7 @@ class FrameworkCalls:
                 self._patches.undo()
 
     def _wrap(self, known: Known) -> bool:
-        """Wrap one function; whether it is there."""
+        """Wrap one function; False if it does not exist yet."""
         module: Any = sys.modules[known.module]
         owner = vars(module).get(known.owner) if known.owner else module
         original = None if owner is None else vars(owner).get(known.function)
@@ -144,5 +144,5 @@ class FrameworkCalls:
 
 
 def _pickles(args: tuple[Any, ...]) -> bool:
-    """Whether a tensor is being pickled, for a queue or another rank: its storage then saves itself."""
+    """Whether this call pickles a tensor for a queue or another rank: the tensor's storage saves itself."""
     return bool(args) and type(args[0]).__name__ in _STORAGES

@@ -1,9 +1,9 @@
-"""Losses: the value that backward is called on, and how long backward takes.
+"""Losses: records the value that backward is called on, and the duration of backward.
 
 Writes python.losses, and the loss, forward and backward of python.steps. HOT PATH: the wrapper around
 `torch.autograd.backward`, which `Tensor.backward` calls, runs in every micro step. A loss on the CPU is read
 at once, one on a device when its copy has arrived (`delivery`). Nested calls (reentrant activation
-checkpoints) and calls from other threads pass through. What is common is done in C where that is loaded
+checkpoints) and calls from other threads pass through. The common cases run in C where that is loaded
 (`base/compiled/losses.c`).
 """
 
@@ -24,7 +24,7 @@ from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
 FIRST_STEPS = 2
-"""Steps in which every loss's share is looked at: whether the job accumulates is not known yet."""
+"""Steps in which every loss's share is computed, because it is not yet known whether the job accumulates."""
 
 
 @compiled.form("Losses")
@@ -39,24 +39,24 @@ class Losses:
         self.nested_backward: Any = None
         self.on_backward_begin: Any = None
         self.on_backward_end: Any = None
-        """Called around backwards of steps whose phases are timed, and of others while `Recorder.alert`:
-        before it with its root, its loss if that is on the host, and whether a GradScaler scaled it; after it
-        without arguments, also where only `follows` was set."""
+        """Called before and after each backward in steps with timed phases, and in any step while
+        `Recorder.alert`. Before: with its root, its loss if that is on the host, and whether a GradScaler
+        scaled it. After: without arguments, and also if only `follows` was set."""
         self.follows = False
-        """Whether `on_backward_end` is to be called after the backward that runs or comes next."""
+        """Whether to call `on_backward_end` after the current or next backward."""
         self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
         self.roots: Any = None
-        """Set by the installation: looks at the roots of some backwards (`LossFunctions`)."""
+        """Set by the installation: inspects the roots of some backwards (`LossFunctions`)."""
         self.on_late_loss: Any = None
-        """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
+        """Called on the agent's thread with step, micro step and value of a loss delivered by a device."""
         self.sent: Any = None
-        """The newest loss that was sent for from a device: its copy and event, see `Delivery.send`."""
+        """The newest loss copied from a device: its copy and event, see `Delivery.send`."""
         self.updates: Any = None
         """Set by the updates instrument: `backward_begins`, with the root, and `backward_ends`, called from
         step `due` on."""
         self.sums: Any = None
-        """Set by the sums of weights where there are replicas: `backward_ends`, called from step `due` on."""
+        """Set by the weight sums if there are replicas: `backward_ends`, called from step `due` on."""
         self._depth = 0
         self._start_ns = 0
         self._unscaled: tuple[int, Any, float] | None = None
@@ -102,7 +102,7 @@ class Losses:
                             nested(mark)
                 self._depth = 1
                 try:
-                    begin(tensors)  # raises what a signal's handler of the job raises meanwhile
+                    begin(tensors)  # may raise from a signal handler of the job
                     return original(tensors, *args, **kwargs)
                 finally:
                     self._depth = 0
@@ -184,25 +184,25 @@ class Losses:
         recorder.cost_ns += _now() - now
 
     def _note_scaled(self, outputs: Any, result: Any) -> None:
-        """Remember the loss before a GradScaler scaled it: that one is recorded."""
+        """Remember the loss from before a GradScaler scaled it: the unscaled loss is recorded."""
         if hasattr(result, "detach") and hasattr(outputs, "detach"):
             self._unscaled = (id(result), outputs.detach(), self._share_of(outputs))
 
     def _before_scaling(self, root: Any) -> tuple[Any, float]:
-        """The loss before a GradScaler scaled it to this root, and its share; None when none did."""
+        """The loss from which a GradScaler made this root, and its share; None if none did."""
         unscaled, self._unscaled = self._unscaled, None
         return unscaled[1:] if unscaled is not None and unscaled[0] == id(root) else (None, NULL_DOUBLE)
 
     def _share_of(self, root: Any) -> float:
-        """The part of a whole loss that it is; NULL when not known. Most jobs do not accumulate: of those it
-        is looked at in the first steps only."""
+        """The root's share of the step's loss; NULL if unknown. Most jobs do not accumulate: for those it is
+        computed in the first steps only."""
         self._accumulates = self._accumulates or self.recorder.micro_step > 0
         if self._share is None or root is None or root.numel() != 1:
             return NULL_DOUBLE
         return self._share.of(root)
 
     def _send(self, loss: Any, now: int, share: float) -> None:
-        """Send for a loss on a device. A function of its own: closures cost the caller on every call."""
+        """Copy a loss from a device. A separate function: a closure would cost the caller on every call."""
         step, micro_step = self.recorder.step, self.recorder.micro_step
         loss = loss.detach().reshape(())
         self.sent = self._delivery.send(
@@ -218,7 +218,7 @@ class Losses:
             self.on_late_loss(step, micro_step, value)
 
     def collect(self) -> None:
-        """Write the device losses that have arrived, and put them into the last steps row."""
+        """Write the device losses that have arrived, and put them into the rows of their steps."""
         self._delivery.collect()
         arrived, self._arrived = self._arrived, {}
         for step, values in arrived.items():

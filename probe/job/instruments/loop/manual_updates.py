@@ -1,10 +1,9 @@
-"""Steps of a loop that updates its parameters by hand, without an optimizer of torch.
+"""Manual updates: counts the steps of a loop that updates its parameters without a torch optimizer.
 
-Such a loop is known by what an update leaves behind: after a backward a parameter has changed, or gradients
-were cleared. That is looked for where the next step may begin: at a batch, at `Module.zero_grad`, at the
-first module call, and at the latest at the next backward. HOT PATH: called at these edges on the training
-thread, until the job makes an optimizer. Ends steps of python.steps through the recorder. torch is the job's
-own.
+Such a loop is recognized by the traces of an update: after a backward, a parameter has changed or gradients
+were cleared. This is checked where the next step may begin: at a batch, at `Module.zero_grad`, at the first
+module call, and at the latest at the next backward. HOT PATH: called at these points on the training thread,
+until the job makes an optimizer. Ends steps of python.steps through the recorder. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _now = time.monotonic_ns
 MOST_NODES = 4096
 """Nodes of the loss graph searched for parameters; once, at the first backward."""
 SAMPLE_ELEMENTS = 16
-"""Elements of the parameter compared: an update through `.data` changes no version. On the CPU only."""
+"""Elements of the parameter compared, on the CPU only: an update through `.data` changes no version."""
 
 
 class ManualUpdates:
@@ -38,7 +37,7 @@ class ManualUpdates:
         self._watched: weakref.ref[Any] | None = None
         """The largest parameter that the loss depends on."""
         self._before: tuple[Any, ...] = ()
-        """What `_state` was when the last backward ended."""
+        """Result of `_state` when the last backward ended."""
         self._patches = Patches()
         self._isolation = isolation
 
@@ -66,8 +65,9 @@ class ManualUpdates:
     # HOT PATH ---------------------------------------------------------------
 
     def backward_begins(self, root: Any) -> bool:
-        """Before the recorder knows. False if this is no longer needed: another way of counting steps won."""
-        if self._over():
+        """A backward begins; called before the recorder's method. False if steps are now counted another
+        way, so that this object is no longer needed."""
+        if self._is_superseded():
             return False
         if self._watched is None or self._watched() is None:
             self._watched = _largest_leaf(root)
@@ -80,37 +80,37 @@ class ManualUpdates:
         self._before = () if self._made_optimizer() else self._state()
 
     def data_begins(self, now_ns: int) -> None:
-        """The loop asks for a batch."""
-        if not self._over() and self._updated():
+        """The loop fetches a batch."""
+        if not self._is_superseded() and self._updated():
             self._end(now_ns)
 
     def forward_begins(self, now_ns: int) -> bool:
         """The first module call of a micro step; whether a step ended here."""
         recorder = self.recorder
-        if recorder.sampling or self._over() or not self._updated():
+        if recorder.sampling or self._is_superseded() or not self._updated():
             return False  # sampling ends outside of module calls, whose hooks it removes
         recorder.next_sample = max(recorder.next_sample, recorder.step + 2)  # nor does it begin inside
         self._end(now_ns)
         return True
 
     def _cleared(self, module: Any) -> None:
-        """Before `module.zero_grad()`: after a backward, that is where the next step begins."""
+        """Called before `module.zero_grad()`: after a backward, it begins the next step."""
         recorder = self.recorder
-        if self._over() or not recorder.micro_step or recorder.elsewhere():
+        if self._is_superseded() or not recorder.micro_step or recorder.elsewhere():
             return
         watched = self._watched() if self._watched is not None else None
         if watched is not None and any(one is watched for one in module.parameters()):
             self._end(_now())
 
-    def _over(self) -> bool:
-        """Whether steps are counted otherwise; not before the last update by hand has ended its step."""
+    def _is_superseded(self) -> bool:
+        """Whether steps are counted another way; False until the last manual update has ended its step."""
         return self.recorder.explicit or (self._made_optimizer() and not self._before)
 
     def _updated(self) -> bool:
         return bool(self.recorder.micro_step and self._before) and self._state() != self._before
 
     def _state(self) -> tuple[Any, ...]:
-        """What an update of the watched parameter changes; nothing if it may not be touched."""
+        """Version, gradient and some elements of the watched parameter; empty if it may not be read."""
         watched = self._watched() if self._watched is not None else None
         if watched is None or not self.recorder.owns_gradients():
             return ()
@@ -125,7 +125,7 @@ class ManualUpdates:
 
 
 def _is_plain(parameter: Any) -> bool:
-    """Whether reading some elements neither waits for a device or other ranks nor runs code of a subclass."""
+    """Whether elements can be read without waiting for a device or other ranks or running subclass code."""
     torch = sys.modules["torch"]
     plain = type(parameter) in (torch.Tensor, torch.nn.Parameter) and parameter.is_cpu
     return bool(plain and parameter.is_contiguous() and not torch._C._len_torch_dispatch_stack())

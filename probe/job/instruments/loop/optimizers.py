@@ -1,12 +1,12 @@
-"""Optimizer steps: their time, which optimizer counts steps, skipped updates, learning rate.
+"""Optimizer steps: their duration, which optimizer counts steps, skipped updates, learning rate.
 
 Writes python.steps (through the recorder) and the `step` rows of python.torch_trace. HOT PATH: `_before`,
 `_after` and the scaler's wrapper run on the training thread around every optimizer step, the first two in C
-where that is loaded (`base/compiled/optimizers.c`). torch is the job's own.
+where that is loaded (`base/compiled/optimizers.c`). Uses the job's torch.
 
-The leading optimizer ends steps: the living one with the most parameters. When another one steps `SILENCE`
-times without a step of the leader, that one leads. A wrapper around `Optimizer.__init__` sees optimizers
-when they are made, so a GAN's steps are counted correctly from the first.
+The leading optimizer ends steps: the living one with the most parameters. If another one steps `SILENCE`
+times without a step of the leader, it becomes the leader. A wrapper around `Optimizer.__init__` sees
+optimizers when they are created, so a GAN's steps are counted correctly from the first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from probe.recording.layout import NULL_BOOLEAN
 _now = time.monotonic_ns
 SILENCE = 8
 MOST_REMEMBERED = 64
-"""Optimizers that are told apart by their parameters or their last step."""
+"""Optimizers of which the first parameter, or the last step, is remembered."""
 NEVER = sys.maxsize
 """A value of `Optimizers.sample_from_step`."""
 
@@ -46,23 +46,23 @@ class Optimizers:
         self._scalers: list[weakref.ref[Any]] = []
         self.made_any = False
         self.made_count = 0
-        """Optimizers made or found so far."""
+        """Number of optimizers created or found so far."""
         self.others_stepped: dict[int, int] = {}
         """The last step of each optimizer other than the leader, by id."""
         self._held_first: dict[tuple[str, int], weakref.ref[Any]] = {}
         self.remade: dict[str, int] = {}
-        """Optimizers made in place of another one of the same parameters, since the first step: how often,
-        and the steps of the first and the last time."""
+        """Optimizers created after the first step for parameters that already had one of the same class: how
+        often, and the steps of the first and the last time."""
         self.clips_of_nothing: dict[str, int] = {}
-        """Calls of `clip_grad_norm_` that were given no parameter: how often, and the steps of the first and
-        the last; set by the gradient norm."""
+        """Calls of `clip_grad_norm_` without any parameter: how often, and the steps of the first and the
+        last; set by the gradient norm."""
         self.trace_step: Any = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
         self.judge: Any = None
-        """Set by the NaN detector where losses come from a device: called first before each step."""
+        """Set by the NaN detector if losses come from a device: called first, before each step."""
         self.before_step: Any = None
         self.after_step: Any = None
-        """Called with the optimizer right before and after each of its steps, while an action is in force."""
+        """Called with the optimizer right before and after each of its steps, while an action is active."""
         self.sample: Any = None
         """Set by the gradients instrument: called with an optimizer and its arguments right before its step,
         from step `sample_from_step` on."""
@@ -72,9 +72,10 @@ class Optimizers:
         self.updates: Any = None
         """Set by the updates instrument: `step_begins` and `step_ends`, called from step `due` on."""
         self.put_back: Any = None
-        """Set by the instrument of that name: `step_begins` and `step_ends`, called around every step."""
+        """Set by the put-back instrument: `written`, called before a step of the leader if another writer
+        changed the watched parameter."""
         self.sums: Any = None
-        """Set by the weights instrument: the same, called from step `due` on."""
+        """Set by the weights instrument: `step_begins` and `step_ends`, called from step `due` on."""
         self.seeded: Any = None
         """Set after a random generator was seeded: `step_begins`, called at the next step."""
         self._leader: weakref.ref[Any] | None = None
@@ -123,7 +124,7 @@ class Optimizers:
         self._watch_schedulers()
 
     def _watch_schedulers(self) -> None:
-        """See every learning-rate scheduler made: an optimizer does not refer to its schedulers."""
+        """Track every learning-rate scheduler created: an optimizer does not refer to its schedulers."""
         from torch.optim import lr_scheduler
 
         made = self._isolation.guard("optimizers", self._made_scheduler)
@@ -147,13 +148,13 @@ class Optimizers:
 
         for one in living(Optimizer, LRScheduler, ReduceLROnPlateau):
             if issubclass(type(one), Optimizer):
-                if unwrapped(one) is one:  # the step of a wrapper is one of what it wraps
+                if unwrapped(one) is one:  # a wrapper's step is a step of the wrapped optimizer
                     self._made(one)
             else:
                 self._made_scheduler(one)
 
     def around(self, compiled: Any, optimizer: Any) -> Any:
-        """A compiled `optimizer.step`, timed from outside: the hooks do not run inside."""
+        """Time a compiled `optimizer.step` from outside: the hooks do not run inside it."""
         before = self._isolation.guard("optimizers", self._before)
         after = self._isolation.guard("optimizers", self._after)
 
@@ -186,7 +187,7 @@ class Optimizers:
         return [one for one in alive if id(one) not in inner]
 
     def schedulers_of(self, optimizer: Any) -> list[Any]:
-        """The schedulers of an optimizer, or of what wraps it, without those nested in others."""
+        """The schedulers of an optimizer or of its wrapper, without those nested in others."""
         optimizer = unwrapped(optimizer)
         return [one for one in self.schedulers() if unwrapped(getattr(one, "optimizer", None)) is optimizer]
 
@@ -209,7 +210,7 @@ class Optimizers:
 
     @property
     def in_step(self) -> bool:
-        """Whether an optimizer is inside its step, as while its closure runs."""
+        """Whether an optimizer is inside its step, for example while its closure runs."""
         return self._depth > 0
 
     def leader(self) -> Any:
@@ -217,13 +218,13 @@ class Optimizers:
         return self._leader() if self._leader is not None else None
 
     def expected_leader(self) -> Any:
-        """The optimizer that counts steps, or will from its first step on."""
+        """The optimizer that counts steps, or will do so from its first step on."""
         leader = self.leader()
         return max(self.alive(), key=_parameter_count, default=None) if leader is None else leader
 
     def device_index(self) -> int | None:
-        """Number of the device that holds what the leading optimizer trains; None where that is the host, or
-        not known. Threads of ours have another current device than the training."""
+        """Index of the device with the leading optimizer's parameters; None if that is the host or unknown.
+        The current device of our threads is not that of the training."""
         groups = getattr(self.expected_leader(), "param_groups", None) or [{}]
         first = next(iter(groups[0].get("params", ())), None)
         device = getattr(first, "device", None)
@@ -242,7 +243,7 @@ class Optimizers:
         self._note_remade(optimizer)
 
     def _note_remade(self, optimizer: Any) -> None:
-        """Count an optimizer that takes the place of one of its class and its first parameter."""
+        """Count an optimizer that replaces one of the same class with the same first parameter."""
         groups = optimizer.param_groups
         first = groups[0]["params"][0] if groups and groups[0]["params"] else None
         if first is None:
@@ -263,7 +264,7 @@ class Optimizers:
         now = _now()
         recorder = self.recorder
         if self._depth and self._stepping == id(optimizer) and self._micro_step == recorder.micro_step:
-            self._depth += 1  # a subclass calls its base's step, which torch has hooked too
+            self._depth += 1  # a subclass calls its base's step, which torch hooks too
             return None
         self._depth, self._stepping, self._micro_step = 1, id(optimizer), recorder.micro_step
         self._nested_ns = recorder.optimizer_begins(now)
@@ -287,7 +288,7 @@ class Optimizers:
             sample = self.sample
             if sample is not None:
                 sample(optimizer, args, kwargs)
-        self._start_ns = _now()  # the time of sampling is not the step's
+        self._start_ns = _now()  # sampling does not count as part of the step
         if self.before_step is not None:
             self.before_step(optimizer)
         if len(args) > 1 or kwargs:
@@ -295,8 +296,8 @@ class Optimizers:
         return None
 
     def _with_closure(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """The arguments of an optimizer's step with its closure timed: what a closure does is forward,
-        backward or other, not the optimizer's. None without a closure."""
+        """The arguments of an optimizer's step with its closure timed: time in a closure is forward, backward
+        or other, not the optimizer's. None without a closure."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
             return None
@@ -366,7 +367,7 @@ class Optimizers:
             self._others = 0
             unknown = self._scaled and hasattr(optimizer, "_step_supports_amp_scaling")
             groups = optimizer.param_groups
-            rate = groups[0].get("lr") if groups else None  # as used: an action may put another one back
+            rate = groups[0].get("lr") if groups else None  # the rate used: `after_step` may restore another
             if type(rate) is not float:
                 rate = host_number(rate)
             if self.after_step is not None:
@@ -398,11 +399,11 @@ class Optimizers:
         return leader is optimizer
 
     def _rate(self, optimizer: Any) -> float:
-        """For the compiled form."""
+        """`_learning_rate` for the compiled form."""
         return _learning_rate(optimizer)
 
     def _elect(self, stepping: Any) -> Any:
-        """The largest living optimizer; among equals the one that steps."""
+        """The largest living optimizer; among equals, the one that is stepping."""
         best, most = stepping, _parameter_count(stepping)
         self.seen = [reference for reference in self.seen if reference() is not None]
         known = False
@@ -440,7 +441,7 @@ class Optimizers:
         self._patches.wrap(scaler_class, "__init__", wrap_init)
 
     def _scaler_stepped(self, scaler: Any, optimizer: Any, before: int) -> None:
-        """After `scaler.step(optimizer)`: without an optimizer step in it, the update was skipped."""
+        """After `scaler.step(optimizer)`: if no optimizer step ran in it, the update was skipped."""
         recorder = self.recorder
         if self._scaler is None or self._scaler() is not scaler:
             self._scaler = weakref.ref(scaler)
@@ -456,12 +457,12 @@ def _parameter_count(optimizer: Any) -> int:
 
 
 def _learning_rate(optimizer: Any) -> float:
-    """Learning rate of the first group; NULL when it is on a device."""
+    """Learning rate of the first group; NULL if it is on a device."""
     groups = optimizer.param_groups
     rate = groups[0].get("lr") if groups else None
     return rate if type(rate) is float else host_number(rate)
 
 
 def _scale_of(scaler: Any) -> float:
-    """The scaler's factor; NULL when it is on a device or not made yet."""
+    """The scaler's factor; NULL if it is on a device or not created yet."""
     return host_number(getattr(scaler, "_scale", None))

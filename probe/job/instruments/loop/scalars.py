@@ -1,11 +1,11 @@
-"""Scalars: what the job logs to TensorBoard, W&B, MLflow or its framework, as rows beside its steps.
+"""Scalars: records what the job logs to TensorBoard, W&B, MLflow or its framework.
 
 Writes python.scalars. The agent's thread wraps the libraries once the job has imported them (`wrap_loaded`);
 nothing is imported. HOT PATH: the wrappers run inside the job's logging calls, after the library's function
 returned: a call that raised is not recorded, and its result or exception is passed on. Numbers and 0-d
 tensors in host memory are kept; values on a device are not read. `WRAPS` lists the functions; those on
-classes also see a Lightning logger's calls. What transformers.Trainer and Lightning log without any of these
-is kept from their own functions (`Wrap.fallback`).
+classes also see a Lightning logger's calls. If transformers.Trainer or Lightning log without any of these,
+the values are taken from the frameworks' own functions (`Wrap.fallback`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from probe.recording.layout import NULL_INTEGER
 
 _now = time.monotonic_ns
 MOST_NAMES = 200
-"""Values under further names are not kept; the journal says so once."""
+"""Values under further names are not kept; one journal record reports it."""
 LONGEST_NAME = 200
 _MARK = "_wrapped_by_probe"
 """Attribute of each wrapper, visible through bound methods too."""
 Logged = tuple[Any, Any]
-"""Of one call: values by name, and the step it gave."""
+"""One call's values by name, and the step passed with them."""
 
 
 class Wrap(NamedTuple):
@@ -46,7 +46,7 @@ class Wrap(NamedTuple):
     function: str
     logged: Callable[[tuple[Any, ...], dict[str, Any]], Logged]
     fallback: bool = False
-    """Whether its call is kept only if no other function here was called in it."""
+    """Whether its call is kept only if it called no other function listed here."""
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *names: str) -> Any:
@@ -99,7 +99,7 @@ def _connector_metrics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logged:
 
 
 def _flat(values: Any) -> dict[Any, Any]:
-    """One level of dictionaries in a dictionary, joined by dots as W&B does."""
+    """Flatten one level of nested dictionaries, joining keys with dots as W&B does."""
     found: dict[Any, Any] = {}
     for name, value in values.items():
         if type(value) is dict:
@@ -144,7 +144,7 @@ class Scalars:
         self._names: dict[str, int] = {}
         self._sources: dict[str, int] = {}
         self._left_out = ""
-        self._said = False
+        self._reported = False
         self._depth = threading.local()
         self._calls = 0
         """Calls kept so far."""
@@ -167,8 +167,8 @@ class Scalars:
             self._present = [wrap for wrap in WRAPS if wrap.module in sys.modules]
         for wrap in self._present:
             self._wrap(wrap)
-        if self._left_out and not self._said:
-            self._said = True
+        if self._left_out and not self._reported:
+            self._reported = True
             text = f"python.scalars keeps {MOST_NAMES} names; {self._left_out!r} and others are left out"
             self._journal.append({"event": "scalars left out", "what": text})
 

@@ -1,9 +1,8 @@
-"""Schedules: what each learning-rate scheduler has set, how often it was stepped, and for which optimizer.
+"""Scheduler states: each learning-rate scheduler's current rate, number of steps, and optimizer.
 
 Writes python.schedulers. Runs on the agent's thread, which reads the dictionaries of schedulers and their
-optimizers (`object_access`) about once a second; the hot path has nothing of it. Only `ReduceLROnPlateau`,
-which keeps no metric, is seen when it is stepped: once an epoch, by a wrapper on the training thread. torch
-inside functions.
+optimizers (`object_access`) about once a second, off the hot path. Only `ReduceLROnPlateau`, which does not
+store its metric, has a wrapper around `step` on the training thread: once an epoch. torch inside functions.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from probe.job.introspection.training_frameworks import unwrapped
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 EVERY_S, LATER_S, EARLY_ROWS = 1.0, 10.0, 500
-"""Between two looks; after so many rows."""
+"""Seconds between two reads; between two reads after the first `EARLY_ROWS` rows; that number."""
 MOST, MOST_NUMBERED = 8, 256
-"""Schedulers looked at in one look, and in all."""
+"""Schedulers read at a time, and numbered in total."""
 STILL_LOOKS = 2
-"""A scheduler that has counted nothing new is written after so many looks."""
+"""A scheduler whose state has not changed is written again after this many reads."""
 _LENGTHS = ("total_steps", "T_max", "total_iters", "T_0", "step_size", "total_size")
 _PARTIAL_LENGTHS = ("num_training_steps", "num_warmup_steps")
 _ARGUMENT = re.compile(r"\.step\(\s*(?:metrics\s*=\s*)?([A-Za-z_][\w.\[\]\"']{0,60})")
 
 
 class Schedules:
-    """Looks at the schedulers."""
+    """Reads the schedulers and writes their rows."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers) -> None:
         self._recorder, self._isolation, self._optimizers = recorder, isolation, optimizers
@@ -75,14 +74,14 @@ class Schedules:
         self._metrics.clear()
 
     def _stepped(self, scheduler: Any, metric: Any, file: str, line: int) -> None:
-        """On the training thread, after a step of a ReduceLROnPlateau."""
+        """Note the metric of a ReduceLROnPlateau's step; on the training thread, after the step."""
         known, number = weakref.ref(scheduler), host_number(metric)
         self._metrics.append((self._recorder.step, wall_ns(), known, number, file, line))
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """Write the rows of what has changed."""
+        """Write rows of the schedulers that have changed."""
         while self._metrics:
             step, t_ns, known, metric, file, line = self._metrics.popleft()
             scheduler = known()
@@ -95,7 +94,7 @@ class Schedules:
         for scheduler in self._optimizers.schedulers()[:MOST]:
             step, held = self._recorder.step, attributes(scheduler)
             if self._recorder.step > step + 1:
-                continue  # steps ended meanwhile: which one had this rate is not known
+                continue  # steps ended during the read: which one had this rate is unknown
             standing = (held.get("last_epoch"), _first_rate(held))
             before, looks = self._written.get(id(scheduler), (None, 0))
             if standing == before and looks + 1 < STILL_LOOKS:
@@ -111,7 +110,7 @@ class Schedules:
         self, step: int, t_ns: int, scheduler: Any, metric: float, argument: str,
         known: dict[str, Any] | None = None,
     ) -> None:
-        """`known`: its dictionary, where it has been read."""
+        """Write one row. `known`: the scheduler's dictionary, if already read."""
         self._rows += 1
         recorder, intern = self._recorder, self._recorder.intern
         held = attributes(scheduler) if known is None else known
@@ -135,7 +134,7 @@ class Schedules:
         )
 
     def _last_step(self, optimizer: Any, leader: Any) -> int:
-        """The step in which this optimizer stepped last; NULL if it never did, as far as seen."""
+        """The last step in which this optimizer stepped; NULL if it was never seen to step."""
         if leader is not None and _is_same(optimizer, leader):
             return max(self._recorder.step - 1, 0)
         return self._optimizers.others_stepped.get(id(optimizer), NULL_INTEGER)
@@ -146,14 +145,14 @@ class Schedules:
 
 
 def _is_same(optimizer: Any, leader: Any) -> bool:
-    """Whether a rate set in one is used by the other: Horovod's optimizer shares the groups of its model."""
+    """Whether a rate set in one optimizer applies to the other: Horovod's wrapper shares parameter groups."""
     one, other = (attributes(each).get("param_groups") for each in (optimizer, leader))
     shared = isinstance(one, list) and isinstance(other, list) and one and other and one[0] is other[0]
     return optimizer is leader or bool(shared)
 
 
 def _first_rate(held: dict[str, Any]) -> float:
-    """What a scheduler has set for the first group; NULL where that is on a device."""
+    """The rate that a scheduler has set for the first group; NULL if it is on a device."""
     rates = held.get("_last_lr")
     return host_number(rates[0]) if isinstance(rates, list) and rates else NULL_DOUBLE
 
@@ -165,7 +164,7 @@ def _first_parameter(optimizer: Any) -> Any:
 
 
 def length_of(scheduler: Any) -> int:
-    """Counts until a schedule ends, or until it first does something; NULL when it does not tell."""
+    """Number of scheduler steps until a schedule ends, or first changes the rate; NULL if unknown."""
     held = attributes(scheduler)
     for name in _LENGTHS:
         if type(held.get(name)) in (int, float) and 0 < held[name] < 1 << 62:
@@ -182,7 +181,7 @@ def length_of(scheduler: Any) -> int:
 
 
 def _argument(file: str, line: int) -> str:
-    """What the source says that a scheduler was stepped with: `accuracy`; nothing when it cannot be read."""
+    """The expression passed to `scheduler.step` in the source, such as `accuracy`; empty if unreadable."""
     if not is_user_code(file):
         return ""
     found = _ARGUMENT.search(linecache.getline(file, line))

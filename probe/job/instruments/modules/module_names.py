@@ -1,15 +1,15 @@
-"""Module names: the path of each module in its root, by identity.
+"""Module names: maps each module object to its path in its root.
 
 HOT PATH: `of`, for every module call of a sampled step: one dictionary lookup and one check of a weak
 reference. The agent's thread walks new roots (milliseconds for thousands of modules); nothing is sampled
 before the first walk.
 
-A root is named by its class. Modules of the first root have plain paths, those of further roots begin with
-their root's class, so the two networks of a GAN share no names. `DistributedDataParallel`, `DataParallel`
-and DeepSpeed's engine are skipped. A part that a framework calls by itself is named, from the first walk on,
-as a part of the model that the framework's trainer holds. A module keeps one name: nothing is sampled
-between the making of the first optimizer and the next walk, and what is called before a walk has found it
-waits for its name (`settled`).
+A root is named by its class. Modules of the first root have plain paths; paths in further roots start with
+their root's class, so the two networks of a GAN share no names. `DistributedDataParallel`, `DataParallel` and
+DeepSpeed's engine are skipped. A submodule that a framework calls directly is named, from the first walk on,
+as a part of the model that the framework's trainer holds. A module keeps one name: nothing is sampled between
+the creation of the first optimizer and the next walk, and rows of a module called before a walk has found it
+wait for its name (`settled`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from probe.job.instruments.loop.forward import Forward
 from probe.job.introspection import python_frames, training_frameworks
 
 _REST_S = 1.0
-"""Between two walks while no name is missing, at least."""
+"""Minimum seconds between two walks while no name is missing."""
 _SHARE, _MISSED_SHARE = 1000, 100
-"""A walk holds the GIL: at most 0.1 % of the time, 1 % when names are missing."""
+"""Pause after a walk, as a multiple of its duration; the second one if names are missing. A walk holds the
+GIL: at most 0.1 % of the time, or 1 %."""
 
 
 class Unnamed(NamedTuple):
@@ -37,11 +38,11 @@ class Unnamed(NamedTuple):
     label: int
     """String number of its class."""
     walk: int
-    """Number of the last walk that had begun by then."""
+    """Number of the last walk that had started by then."""
 
 
 class ModuleNames:
-    """Names of the modules of all roots that were seen."""
+    """Names of the modules of all known roots."""
 
     def __init__(self, recorder: Recorder, forward: Forward) -> None:
         self._recorder = recorder
@@ -52,10 +53,10 @@ class ModuleNames:
         self._holders: dict[int, weakref.ref[Any]] = {}
         """Models of a framework's trainer, of which parts were called."""
         self._first: weakref.ref[Any] | None = None
-        self._loose: dict[int, tuple[weakref.ref[Any], int]] = {}
-        """Modules that belong to no root, such as a loss: string numbers of their classes."""
+        self._without_root: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """Modules that belong to no root, such as a loss, with the string numbers of their classes."""
         self.training = False
-        """Whether a walk came after the making of the first optimizer."""
+        """Whether a walk was made after the creation of the first optimizer."""
         self._walks = 0
         self._missed = False
         self._walked_s = self._took_s = 0.0
@@ -63,25 +64,25 @@ class ModuleNames:
 
     @property
     def ready(self) -> bool:
-        """Whether the roots have their names. What is called before there is an optimizer may turn out to be
-        a part of what a framework trains."""
+        """Whether the roots have their final names. A module called before the first optimizer exists may
+        turn out to be a part of a model that a framework trains."""
         return bool(self._walked) and (self.training or not self._forward.made_optimizer())
 
     def of(self, module: Any) -> int | None:
         """String number of a module's path, or of its class if it is known to be in no root; None while
         unknown."""
-        known = self._numbers.get(id(module)) or self._loose.get(id(module))
+        known = self._numbers.get(id(module)) or self._without_root.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]
         self._missed = True
         return None
 
     def unnamed(self, module: Any) -> Unnamed:
-        """What `settled` needs for a module that is still unknown."""
+        """An entry for `settled` for a module that is still unknown."""
         return Unnamed(weakref.ref(module), self._intern(type(module).__name__), self._walks)
 
     def path(self, module: Any) -> str | None:
-        """A module's path; None when unknown."""
+        """A module's path; None if unknown."""
         known = self._numbers.get(id(module))
         return known[2] if known is not None and known[0]() is module else None
 
@@ -102,7 +103,7 @@ class ModuleNames:
         return [root for reference, _ in walked if (root := reference()) is not None]
 
     def prefix(self, model: Any, *, first: bool) -> str:
-        """What the names in a model begin with: nothing for the first model, its class and a dot for others.
+        """Prefix of the names in a model: empty for the first model, the class and a dot for others.
 
         `first` decides while none of its modules is named."""
         label = f"{type(model).__name__}."
@@ -114,26 +115,26 @@ class ModuleNames:
     # The agent's thread -----------------------------------------------------
 
     def settled(self, unnamed: Unnamed) -> int | None:
-        """The same as `of` for a module that was unknown when it was called; None until a walk has looked for
-        it since."""
+        """`of` for a module that was unknown when it was called; None until a later walk has searched for
+        it."""
         module = unnamed.module()
         if module is None:
             return unnamed.label
         number = self.of(module)
         if number is None and self._walks > unnamed.walk:
-            self._loose[id(module)] = (unnamed.module, unnamed.label)
+            self._without_root[id(module)] = (unnamed.module, unnamed.label)
             return unnamed.label
         return number
 
     def collect(self) -> None:
-        """Walk new roots, and all roots again from time to time: modules are renamed too."""
+        """Walk new roots, and all roots again from time to time, because modules may be renamed."""
         begun_s = time.monotonic()
         again = self._rewalk_due(begun_s)
         self._walks += again
         training = self._forward.made_optimizer()
         roots = {key: root for key, one in list(self._forward.roots.items()) if (root := one()) is not None}
         if training > self.training or not roots.keys() <= self._walked.keys():
-            self._hold(list(roots.values()))
+            self._remember_trained(list(roots.values()))
         for key, reference in list({**self._holders, **self._forward.roots}.items()):
             root = reference()
             if root is None:
@@ -144,13 +145,13 @@ class ModuleNames:
                 self._walk(key, root)
         self.training = training
         if again:
-            named, loose = list(self._numbers.items()), list(self._loose.items())
+            named, loose = list(self._numbers.items()), list(self._without_root.items())
             self._numbers = {key: entry for key, entry in named if entry[0]() is not None}
-            self._loose = {key: entry for key, entry in loose if entry[0]() is not None}
+            self._without_root = {key: entry for key, entry in loose if entry[0]() is not None}
             self._walked_s = time.monotonic()
             self._took_s = self._walked_s - begun_s
 
-    def _hold(self, roots: list[Any]) -> None:
+    def _remember_trained(self, roots: list[Any]) -> None:
         """Remember the models that a framework trains, if they contain one of these roots."""
         frame = sys._current_frames().get(self._recorder.thread or 0)
         for model in training_frameworks.find(python_frames.walk(frame)).held("model"):
@@ -197,7 +198,7 @@ class ModuleNames:
         self._walked[key] = (weakref.ref(root), len(modules))
 
     def _inside_another(self, root: Any) -> bool:
-        """Whether another root's walk named this one: part of a model that is also called by itself."""
+        """Whether another root's walk named this one: a part of a model that is also called directly."""
         known = self._numbers.get(id(root))
         return known is not None and known[0]() is root and known[3] != id(root)
 

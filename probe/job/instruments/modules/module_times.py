@@ -1,12 +1,12 @@
-"""Modules: forward, backward and optimizer times of every module, on sampled steps.
+"""Module times: forward, backward and optimizer times of every module, on sampled steps.
 
 Writes python.torch_trace. HOT PATH on sampled steps only: `_start` registers global forward hooks when a
 step begins, `_stop` removes them when it ends; in between a module call costs a few microseconds. Backward
-is timed by pre-hooks on the graph nodes of the calls' inputs and outputs; they vanish with the graph. Hooks
-on tensors would move with in-place operations, and full backward hooks wrap outputs. In a job that compiles
-there are no hooks, and a compiled module is one row. Nothing is recorded during the capture of a device's
-graph. On a device, times come from events; nothing waits for it. The agent's thread writes such rows once the
-events are done, and those of a module without a name once it has one (`collect`).
+is timed by pre-hooks on the graph nodes of the calls' inputs and outputs; they are freed with the graph.
+Hooks on tensors would move with in-place operations, and full backward hooks wrap outputs. A job that
+compiles gets no hooks, and a compiled module is one row. Nothing is recorded while a device's graph is being
+captured. On a device, times come from events; nothing waits for it. The agent's thread writes these rows once
+the events are done, and rows of a module without a name once it has one (`collect`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ident = threading.get_ident
 _STATM = "/proc/self/statm"
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 MOST_CALLS = 8192
-"""Module calls recorded in one sampled step, at most."""
+"""Maximum number of module calls recorded in one sampled step."""
 MOST_LATE_ROWS = 20_000
 
 
@@ -53,7 +53,7 @@ class Call:
         self.module = module
         self.name = name
         self.unnamed = unnamed
-        """Set while there is no name yet."""
+        """Set while the name is unknown."""
         self.start_ns = start_ns
         self.micro_step = micro_step
         self.recompute = recompute
@@ -99,7 +99,7 @@ class Modules:
         self._tensor: Any = None
         self._late_rows: deque[LateRow] = deque(maxlen=MOST_LATE_ROWS)
         self.tools: thread_tools.Tools | None = None
-        """What watched the training thread when a step was last sampled; None before."""
+        """Profiler and tracer of the training thread when a step was last sampled; None before."""
 
     def install(self) -> None:
         """Offer sampling to the recorder; off the hot path."""
@@ -109,13 +109,13 @@ class Modules:
         self._hook = guard("modules", self._after_call)
         self._statm = descriptors.opened(_STATM, os.O_RDONLY, keep=True)
         start = guard("modules", self._start)
-        self.recorder.start_sampling = lambda: start() is True  # None when it failed
+        self.recorder.start_sampling = lambda: start() is True  # `start` returns None if it failed
         self.recorder.stop_sampling = guard("modules", self._stop)
         self.losses.after_backward = guard("modules", self._after_backward)
         self.losses.nested_backward = guard("modules", self.nested_backward)
 
     def uninstall(self) -> None:
-        """Remove the hooks. Of rows that wait, those that lack only a name are written with a class's."""
+        """Remove the hooks. Pending rows that lack only a name are written with the class name."""
         self.recorder.start_sampling = None
         self._stop()
         for row in self._late_rows:
@@ -131,7 +131,7 @@ class Modules:
     # HOT PATH: on sampled steps ---------------------------------------------
 
     def _start(self) -> bool:
-        """Register the hooks for the step that begins; False when it cannot be sampled."""
+        """Register the hooks for the step that begins; False if it cannot be sampled."""
         torch = sys.modules["torch"]
         self._device = device = accelerator.current()
         if device is None:
@@ -154,7 +154,7 @@ class Modules:
         return True
 
     def _proven_statm(self) -> int:
-        """A descriptor proven to be the kernel's file now; -1 without one."""
+        """A descriptor verified to be still that of the kernel's file; -1 without one."""
         try:
             if self._statm is not None and not self._statm.ours:
                 self._statm = descriptors.opened(_STATM, os.O_RDONLY, keep=True)
@@ -182,7 +182,7 @@ class Modules:
             if not stack:
                 self.forward.note_gradless(module)
             if recorder.aside is not None:
-                return  # maybe an evaluation
+                return  # may be an evaluation
         elif not stack and not inside_backward and not recorder.forward_start_ns:
             self.forward.begin(module, args)
         self._calls += 1
@@ -238,13 +238,14 @@ class Modules:
         return None
 
     def _foreign(self, inside_backward: bool) -> bool:
-        """Whether this thread is neither the training thread nor its stand-in: on a device, autograd runs
-        backward and the recompute of checkpoints on its own thread while the training thread waits."""
+        """Whether this thread is neither the training thread nor the one running its backward: on a device,
+        autograd runs backward and the recompute of checkpoints on its own thread while the training thread
+        waits."""
         return self.recorder.elsewhere() and not (inside_backward and _ident() == self._backward_thread)
 
     def _unwind(self, module: Any) -> bool:
-        """Close the calls that an exception left open (a checkpoint stops its recompute early). False when
-        the start of this call was not seen."""
+        """Close the calls that an exception left open (a checkpoint stops its recompute early). False if the
+        start of this call was not seen."""
         stack = self._stack
         if not any(call.module is module for call in stack):
             return False
@@ -282,7 +283,7 @@ class Modules:
         """Write a row for each call whose backward began.
 
         Autograd runs a forward's operations in reverse. So the backward of a call ends when the gradient of
-        its input is ready, or when the backward of a call made wholly before it begins, whichever is
+        its input is ready, or when the backward of a call that ended before it started begins, whichever is
         earlier; without either, when all of backward ends."""
         last = self._device.event() if self._device is not None else None
         open_calls: list[Call] = []
@@ -345,7 +346,7 @@ class Modules:
         if device is None:
             try:
                 used = int(os.pread(self._statm_number, 64, 0).split()[1]) * _PAGE_MB
-            except (OSError, IndexError, ValueError):  # the job has closed it in this very step
+            except (OSError, IndexError, ValueError):  # the job closed it during this step
                 return NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE
             self._highest_mb = max(self._highest_mb, used)
             return used, self._highest_mb, NULL_DOUBLE, NULL_DOUBLE
@@ -385,5 +386,5 @@ def _mb(size_bytes: int | None) -> float:
 
 
 _MODULE, _DURATION = 3, 10
-"""Places in a row of python.torch_trace."""
+"""Column indices in a row of python.torch_trace."""
 

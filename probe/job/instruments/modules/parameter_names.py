@@ -1,11 +1,11 @@
-"""Parameter names: name and place of each parameter in its model, by identity.
+"""Parameter names: maps each parameter object to its name and position in its model.
 
 HOT PATH: `of`, once per parameter of a sampled step: one dictionary lookup and one check of a weak reference.
 The agent's thread walks the models (`collect`) without calling their code. Names are those of
 `named_parameters()`, with the prefixes of `module_names`.
 
-FSDP puts other tensors into modules while they compute: names once found stay, and a missing one starts
-another walk. Only those of before the first optimizer are found anew, as `module_names` does.
+FSDP replaces the tensors in modules while they compute: so known names are kept, and a missing one starts
+another walk. Only names from before the first optimizer are determined anew, as in `module_names`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.modules.module_names import ModuleNames
 
 MOST_BYTES = 1 << 18
-"""All names together: a quarter of the recording's strings. Parameters beyond have no name."""
+"""Maximum size of all names: a quarter of the recording's strings. Further parameters get no name."""
 _SHARE = 200
-"""A walk holds the GIL: at most 0.5 % of the time."""
+"""Pause after a walk, as a multiple of its duration: a walk holds the GIL, at most 0.5 % of the time."""
 _REST_S = 0.05
 
 
@@ -29,14 +29,14 @@ class Known(NamedTuple):
     """A parameter's name."""
 
     number: int
-    """String number of the name; 0 when there was no room for it."""
+    """String number of the name; 0 if there was no room for it."""
     place: int
-    """Place in its model, from 0."""
+    """Position in its model, from 0."""
     text: str
 
 
 class ParameterNames:
-    """Names of the parameters of all models that were seen."""
+    """Names of the parameters of all known models."""
 
     def __init__(self, recorder: Recorder, names: ModuleNames) -> None:
         self._intern = recorder.intern
@@ -50,11 +50,11 @@ class ParameterNames:
 
     @property
     def ready(self) -> bool:
-        """Whether the names are those of the training."""
+        """Whether the names are final: determined after the first optimizer was created."""
         return self._training and self._modules.ready
 
     def of(self, parameter: Any) -> Known | None:
-        """Name and place; None while unknown."""
+        """Name and position; None while unknown."""
         known = self._known.get(id(parameter))
         if known is not None and known[0]() is parameter:
             return known[1]
@@ -68,7 +68,7 @@ class ParameterNames:
         return list(self._known.values())
 
     def collect(self) -> None:
-        """Walk the models when they changed or a name was missing."""
+        """Walk the models if they have changed or a name was missing."""
         now_s = time.monotonic()
         if self._modules.training > self._training:
             self._training = True
@@ -91,7 +91,7 @@ class ParameterNames:
         self._next_s = now_s + max(_REST_S, _SHARE * took_s)
 
     def _walk(self, root: Any, inside: set[int], first: bool) -> bool:
-        """Name the parameters of one model; whether it has any."""
+        """Name the parameters of one model; False if it has none."""
         inner = unwrapped(root)
         inside.update((id(root), id(inner)))
         waiting = [(self._modules.prefix(inner, first=first), inner)]

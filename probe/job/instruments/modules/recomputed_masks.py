@@ -1,8 +1,8 @@
-"""Recomputed masks: whether dropout draws the same mask when an activation checkpoint computes it again.
+"""Recomputed masks: checks that dropout draws the same mask when an activation checkpoint recomputes it.
 
 Writes rows `recomputed` of python.random_states. HOT PATH on sampled steps, on the training thread: a
-checksum of the state of torch's generator, some microseconds, at each call of a dropout module on the CPU.
-Calls inside backward are those of checkpoints. torch inside functions.
+checksum of torch's generator state, a few microseconds, at each call of a dropout module on the CPU. Calls
+inside backward are recomputations by checkpoints. torch inside functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_INTEGER
 
 MOST_CALLS = 64
-"""Of one step, forwards and recomputations together."""
+"""Maximum calls per step, forwards and recomputations together."""
 
 
 class RecomputedMasks:
@@ -33,7 +33,7 @@ class RecomputedMasks:
         self._differ = False
 
     def called(self, module: Any, name: int, tensor: Any, *, again: bool) -> None:
-        """A dropout module is called, for the first time or again; `name` is its string number."""
+        """A dropout module is called, in the forward or again in a recomputation; `name`: string number."""
         held = module.__dict__
         active = held.get("training") is True and type(held.get("p")) is float and held["p"] > 0
         if not active or tensor is None or not tensor.is_cpu or self._calls >= MOST_CALLS:
@@ -46,7 +46,7 @@ class RecomputedMasks:
         states = self._states.setdefault(id(module), set())
         if not again:
             states.add(state)
-        elif states:  # one module in several blocks: they are computed again in another order
+        elif states:  # one module used in several blocks is recomputed in a different order
             self._compared += 1
             self._differ = self._differ or state not in states
             self._name = name

@@ -1,9 +1,9 @@
-"""Root calls: models that a step calls several times with the same input, and what becomes of their outputs.
+"""Root calls: detects models that a step calls several times with the same input, and outputs that go unused.
 
-Writes python.repeated_calls. HOT PATH on sampled steps only, called by the hooks of `module_times`: at the
-end of an outermost module call its input is compared with those of earlier ones in the same micro step, and
-each tensor of its output gets a hook on its graph node that notes when a gradient arrives. The hooks vanish
-with the graph; only weak references are held, so that nothing lives longer than the job lets it.
+Writes python.repeated_calls. HOT PATH on sampled steps only, called by the hooks of `module_times`. At the
+end of an outermost module call, its input is compared with those of earlier calls in the same micro step, and
+each output tensor's graph node gets a hook that records whether a gradient arrives. The hooks are freed with
+the graph; only weak references are held, so that no object lives longer than in the job alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_CALLS = 32
 """Outermost calls of one step that are compared."""
 MOST_OUTPUTS = 8
 MOST_NODES = 64
-"""Followed from each output to find the other outputs that it was made of."""
+"""Nodes followed from each output to find the other outputs that it was computed from."""
 
 
 class RootCall:
@@ -39,13 +39,13 @@ class RootCall:
         self.micro_step = micro_step
         self.outputs = 0
         self.reached: set[int] = set()
-        """Numbers of the tensors in its output that got a gradient."""
+        """Indices of the output tensors that received a gradient."""
         self.made_of: dict[int, set[int]] = {}
-        """The other outputs behind each of them: a gradient that reaches it reaches them, too."""
+        """The other outputs that each was computed from: a gradient that reaches it reaches them too."""
 
     @property
     def used(self) -> set[int]:
-        """Outputs that got a gradient, without those that got it by another one."""
+        """Outputs that received a gradient, without those that received it through another output."""
         through: set[int] = set().union(*(self.made_of.get(number, set()) for number in self.reached))
         return self.reached - through
 
@@ -92,8 +92,8 @@ class RootCalls:
             group.append(call)
 
     def over(self) -> None:
-        """The step is over, or no more looked at: write what was called several times and was followed by a
-        backward."""
+        """The step or its sampling ended: write the models that were called several times, if a backward
+        followed."""
         recorder = self._recorder
         groups, self._groups = self._groups, []
         for calls in groups:
@@ -110,7 +110,7 @@ class RootCalls:
 
 
 def _behind(first: Any, nodes: dict[Any, int]) -> set[int]:
-    """Numbers of the outputs that lie behind the node of another one."""
+    """Indices of the outputs that lie behind another output's node."""
     waiting, seen = [first], {first}
     while waiting and len(seen) <= MOST_NODES:
         for following, _ in waiting.pop(0).next_functions:

@@ -1,1 +1,1 @@
-"""NaN and infinity: detecting one, and tracing where it came from."""
+"""NaN and infinity: detects one, and traces where it came from."""

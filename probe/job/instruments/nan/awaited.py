@@ -1,11 +1,11 @@
-"""Awaited: losses and gradients whose value a device has not delivered yet, and what would repeat their step.
+"""Awaited: losses and gradients whose value has not arrived from the device, with the state to repeat a step.
 
-HOT PATH, on the training thread, twice a step where losses come from a device: `add`, `known`. Nothing here
-waits, but `known` where the user asked for it. The agent's thread, which reads the same copies, calls `note`
+HOT PATH, on the training thread, twice per step if losses come from a device: `add`, `known`. Nothing here
+waits, except `known` if the user chose that. The agent's thread, which reads the same copies, calls `note`
 and `given_up`. Standard library only.
 
-What would repeat a step is the model's call, by reference, and the weights of that moment. Both are there
-until an optimizer writes: `weights_change` lets go of them.
+Repeating a step needs the model's call, kept by reference, and the weights of that moment. Both exist until
+an optimizer writes: `weights_change` then releases the call.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections import deque
 from typing import Any
 
 MOST = 64
-"""Figures awaited; beyond that the oldest are left to the agent's thread."""
+"""Maximum number of awaited figures; beyond that, the oldest are left to the agent's thread."""
 
 
 class Figure:
-    """A loss, or the sum of a gradient."""
+    """A loss or the sum of a gradient, awaited from a device."""
 
     __slots__ = (
         "call", "event", "host", "lost", "micro_step", "noted_s", "root", "scaled", "seen_by", "step",
@@ -33,15 +33,15 @@ class Figure:
         self.host, self.event = sent
         self.seen_by, self.step, self.micro_step, self.scaled = seen_by, step, micro_step, scaled
         self.call, self.root, self.version = call, root, version
-        """The kept call of the model, what backward was called on, and the version of a weight."""
+        """The kept call of the model, the root of the backward, and the version of a weight."""
         self.value: float | None = None
         self.noted_s = 0.0
         self.lost = False
-        """Whether an optimizer may have written the weights since."""
+        """Whether an optimizer may have written the weights since then."""
 
 
 class Awaited:
-    """Figures under way, oldest first."""
+    """Awaited figures, oldest first."""
 
     def __init__(self) -> None:
         self.figures: deque[Figure] = deque(maxlen=MOST)
@@ -50,11 +50,11 @@ class Awaited:
     # HOT PATH: the training thread --------------------------------------------
 
     def add(self, figure: Figure) -> None:
-        """Await one."""
+        """Await a figure."""
         self.figures.append(figure)
 
     def known(self, *, wait: bool = False) -> Figure | None:
-        """Take the oldest figure if its value is known; `wait`: wait for its device."""
+        """Take the oldest figure if its value is known; None if not. `wait`: wait for its device."""
         figures = self.figures
         while figures:
             figure = figures[0]
@@ -70,25 +70,25 @@ class Awaited:
             try:
                 figures.remove(figure)
             except ValueError:
-                continue  # the agent's thread gave it up
+                continue  # the agent's thread took it as given up
             return figure
         return None
 
     def weights_change(self) -> None:
-        """An optimizer writes the weights now: nothing of before can be repeated."""
+        """An optimizer writes the weights now: no earlier step can be repeated."""
         for figure in self.figures:
             figure.lost = True
             figure.call = figure.root = None
 
     def forget_graphs(self) -> None:
-        """The next forward begins: let go of the graphs of those before it."""
+        """The next forward begins: release the graphs of earlier ones."""
         for figure in self.figures:
             figure.root = None
 
     # The agent's thread -------------------------------------------------------
 
     def note(self, seen_by: str, step: int, micro_step: int, value: float) -> bool:
-        """A value arrived. Whether the training thread has seen it, or will when it looks next."""
+        """A value arrived. Returns whether the training thread has handled it, or will at its next check."""
         for figure in (self._taken, *list(self.figures)):
             if figure is not None and (figure.seen_by, figure.step, figure.micro_step) == (
                 seen_by, step, micro_step,
@@ -99,7 +99,7 @@ class Awaited:
         return False
 
     def given_up(self, after_s: float) -> list[Figure]:
-        """Take the figures at which the training thread has not looked for so long."""
+        """Take the figures that the training thread has not handled within `after_s` of their arrival."""
         now_s = time.monotonic()
         found = []
         for figure in list(self.figures):
@@ -107,13 +107,13 @@ class Awaited:
                 try:
                     self.figures.remove(figure)
                 except ValueError:
-                    continue  # the training thread has taken it just now
+                    continue  # the training thread just took it
                 found.append(figure)
         return found
 
 
 def too_late(steps: int) -> str:
-    """Why a step of which the device was so many steps behind is not repeated."""
+    """The reason for not repeating a step whose value arrived this many steps late."""
     return (
         f"the device was {steps} step{'s' if steps != 1 else ''} behind, and the optimizer had written the "
         "weights before the value was known; with PROBE_NAN_TRACE=wait the next run waits for it"

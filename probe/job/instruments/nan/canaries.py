@@ -1,8 +1,8 @@
-"""Canaries: small parameters whose gradient shows a NaN that came from anywhere in a backward.
+"""Canaries: small parameters whose gradient shows a NaN from anywhere in a backward.
 
 A canary is one of a model's first parameters: backward reaches it last. Chosen on the agent's thread, or on
-the training thread at the first call of a model. HOT PATH: `StaleGradients`. Standard library only; torch is
-the job's own.
+the training thread at the first call of a model. HOT PATH: `StaleGradients`. Standard library and the job's
+torch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
 
 LARGEST = 4096
-"""Elements; summing so few costs little more than summing one."""
+"""Maximum number of elements; summing so few costs little more than summing one."""
 MOST_PASSED = 256
 """Parameters searched for a small one."""
 MOST = 2
-"""Models checked: two, for two networks that train in turns."""
+"""Maximum number of models checked: two, for two networks that train alternately."""
 _FULL_BYTES = 4
 
 
 class Canaries:
-    """Those chosen for the models that train."""
+    """The canaries chosen for the models being trained."""
 
     def __init__(self, names: ModuleNames, optimizers: Optimizers) -> None:
         self.chosen: list[tuple[weakref.ref[Any], bool]] = []
@@ -39,7 +39,7 @@ class Canaries:
         self._chosen_for: tuple[Any, ...] = ()
 
     def choose_now(self, module: Any) -> None:
-        """Choose before the agent's thread does: a run may break in its first steps."""
+        """Choose before the agent's thread does: a NaN may occur in the first steps."""
         self.asked_for = id(module)
         trained = {
             id(one): True
@@ -76,17 +76,17 @@ class Canaries:
         self._chosen_for = key
 
     def version(self) -> int:
-        """Of the first one's values: another once anything wrote them; -1 without one."""
+        """Version of the first canary's values, which changes with every write; -1 without a canary."""
         parameter = self.chosen[0][0]() if self.chosen else None
         return -1 if parameter is None else int(parameter._version)
 
 
 class StaleGradients:
-    """Whether a backward added to gradients of an earlier step: `stale_gradients` of python.steps."""
+    """Detects a backward that adds to gradients of an earlier step: `stale_gradients` of python.steps."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.gradient: Any = None
-        """The canary's before this backward."""
+        """The canary's gradient before this backward."""
         self._recorder = recorder
         self._version = self._step = -1
         self._stale = False
@@ -106,11 +106,11 @@ class StaleGradients:
 
     def ends(self, now: Any) -> None:
         """After backward: the gradient was stale if this backward added to it. A backward through another
-        model decides nothing."""
+        model shows nothing."""
         if self._step == self._recorder.step:
             before, self.gradient, self._step = self.gradient, None, -1
             unchanged = now is None or (now is before and now._version == self._version)
-            # Of one on a device that was not stale by its version, only its values tell.
+            # On a device, if the version did not show it as stale, only its values could decide.
             if not unchanged and (before is None or before.is_cpu or self._stale):
                 self._recorder.stale_gradients = self._stale
         if now is not None and not now.is_cpu:

@@ -1,8 +1,8 @@
-"""Dropped batches: whether those that never reach a backward hold NaNs.
+"""Dropped batches: searches for NaNs in batches that never reach a backward.
 
-A guard that skips a step when its loss is not finite hides bad samples: no backward sees the loss.
-`loop.data` notices such a batch when the next one is asked for; the agent's thread, which runs all of this,
-reads some of them and writes python.inputs. Rarely, and only batches in host memory. torch inside functions.
+A job that skips steps with a non-finite loss hides bad samples: no backward sees the loss. `loop.data`
+detects such a batch when the next one is fetched. The agent's thread, which runs all of this module, reads
+some of them and writes python.inputs: rarely, and only batches in host memory. torch inside functions.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from probe.job.instruments.nan.nonfinite_events import inputs_rows
 from probe.recording.journal import Journal
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 600.0
-"""Between two looks; each pause is twice the one before."""
+"""First and longest pause between two checks; each pause is twice the previous one."""
 SPACING = 50
-"""A pause is at least this many times as long as the look took."""
+"""A pause is at least this many times as long as the check took."""
 
 
 class DroppedBatches:
-    """Looks at the batches that `data` noticed."""
+    """Checks the batches that `data` reported as dropped."""
 
     def __init__(self, data: Data, journal: Journal) -> None:
         self._data, self._journal = data, journal
         self.looked = 0
-        """Batches that were read."""
+        """Number of batches read."""
         self._next_s = 0.0
         self._pause_s = FIRST_PAUSE_S
 

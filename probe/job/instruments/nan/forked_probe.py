@@ -1,11 +1,11 @@
-"""Forked probe: a forked child in which the state is examined while training continues.
+"""Forked probe: a forked child that examines the job's state while training continues.
 
-Forked on the training thread, in the middle of a step, the child holds every tensor as it was then. It
-cannot change the training: memory that both share (shared memory, rings) becomes read-only there, every
-descriptor except the pipe is closed, signals are blocked, and it is killed at its deadline. The parent waits
-only for the fork itself; the agent's thread reads the pipe and reaps the child.
+Forked on the training thread, in the middle of a step, the child has every tensor as it was then. It cannot
+change the training: memory shared with the parent (shared memory, rings) becomes read-only in the child,
+every descriptor except the pipe is closed, signals are blocked, and it is killed at its deadline. The parent
+waits only for the fork itself; the agent's thread reads the pipe and reaps the child.
 
-`refusal` says why a fork of this process would be a risk or useless. Standard library only.
+`refusal` gives the reason if forking this process would be risky or useless. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from probe.base.isolation import capture, describe
 from probe.job.instruments.core.host_memory import HostMemoryReader
 
 DEADLINE_S = 60.0
-"""How long a child may run."""
+"""Maximum run time of a child."""
 LONGEST_ANSWER_BYTES = 2 << 20
 ROOM_BYTES = 256 << 20
-"""Free memory needed beyond a second copy of the parent's."""
+"""Free memory needed in addition to a second copy of the parent's memory."""
 _NICE = 10
 _NOT_FORKED_WITH = {
     "/dev/infiniband": "InfiniBand or RDMA memory is registered",
@@ -73,7 +73,7 @@ Send = Callable[[str, Any], None]
 
 
 def ranks() -> tuple[int, int]:
-    """Rank and world size as torch's process groups have them; (0, 1) where there are none."""
+    """Rank and world size from torch's process groups; (0, 1) without any."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 0, 1
@@ -81,13 +81,13 @@ def ranks() -> tuple[int, int]:
 
 
 def own_bytes() -> int:
-    """Memory that is this process's alone: of which a fork may need a second copy."""
+    """Size of this process's private memory, of which a fork may need a second copy."""
     pages = descriptors.read_text("/proc/self/statm").split()
     return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 def refusal() -> str:
-    """Why this process must not fork; empty when it may. A millisecond, on the training thread."""
+    """Why this process must not fork; empty if it may. Takes a millisecond, on the training thread."""
     if not hasattr(os, "fork") or sys.platform != "linux":
         return "only Linux is supported"
     device = accelerator.current()
@@ -99,12 +99,13 @@ def refusal() -> str:
     for part, why in _NOT_FORKED_WITH.items():
         if part in maps:
             return why
-    # All ranks of this host may fork at the same instant.
+    # All ranks of this host may fork at the same time.
     return _no_room(int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
 
 
 def _no_room(local_ranks: int) -> str:
-    """The parent keeps writing: at worst all of its own memory exists twice."""
+    """Why there is too little memory for a fork; empty if there is enough. The parent keeps writing: in the
+    worst case all of its private memory exists twice."""
     available_bytes = HostMemoryReader().read()[0]
     needed_bytes = local_ranks * (own_bytes() + ROOM_BYTES)
     if available_bytes is None or available_bytes >= needed_bytes:
@@ -113,7 +114,7 @@ def _no_room(local_ranks: int) -> str:
 
 
 def _known_child_handler() -> bool:
-    """Whether no handler hears of an ended child but that of torch's loaders, which checks only workers."""
+    """Whether SIGCHLD has no handler other than that of torch's loaders, which checks only workers."""
     handler: Any = signal.getsignal(signal.SIGCHLD)
     if handler in (signal.SIG_DFL, signal.SIG_IGN):
         return True
@@ -123,7 +124,7 @@ def _known_child_handler() -> bool:
 
 
 class ForkedProbe:
-    """One child and its findings. Made on the training thread; the agent's thread calls `collect`."""
+    """One child and its findings. Created on the training thread; the agent's thread calls `collect`."""
 
     def __init__(self, examine: Callable[[Send], object], deadline_s: float = DEADLINE_S) -> None:
         """Fork; `examine(send)` runs in the child and sends its findings, each a name and plain values.
@@ -144,10 +145,10 @@ class ForkedProbe:
             raise error
 
     def _fork(self, examine: Callable[[Send], object], answer: int) -> None:
-        # With signals blocked, no handler of the job's runs or raises in the child.
+        # With signals blocked, no handler of the job runs or raises in the child.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            with warnings.catch_warnings():  # Python 3.12 warns of the threads that the child lacks
+            with warnings.catch_warnings():  # Python 3.12 warns about forking a process with threads
                 warnings.simplefilter("ignore")
                 self.pid = os.fork()
             if self.pid == 0:
@@ -158,7 +159,7 @@ class ForkedProbe:
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> bool:
-        """Read without waiting; whether the child is done. Kills it at its deadline."""
+        """Read without waiting; returns whether the child is done. Kills it at its deadline."""
         if not self._answers.ours:
             self.end()
             return True
@@ -172,15 +173,15 @@ class ForkedProbe:
         pid, self.pid = self.pid, 0
         if pid > 0:
             ended, error = capture(lambda: os.waitpid(pid, os.WNOHANG))
-            # An error: it is reaped already, by a job that waits for any child or ignores SIGCHLD, and its
-            # number may be another process's by now.
+            # On an error it is already reaped, by a job that waits for any child or ignores SIGCHLD, and its
+            # pid may belong to another process by now.
             if error is None and ended == (0, 0):
                 capture(lambda: os.kill(pid, signal.SIGKILL))
                 capture(lambda: os.waitpid(pid, 0))
         self._answers.close()
 
     def _read(self) -> bool:
-        """Whether the child has closed its end, or sent more than it may."""
+        """Read what is there; returns whether the child has closed its end, or sent more than it may."""
         os.set_blocking(self._answers.fileno(), False)
         while self._size < LONGEST_ANSWER_BYTES:
             try:
@@ -201,7 +202,7 @@ class ForkedProbe:
 
 
 def _run_child(examine: Callable[[Send], object], answer: int, deadline_s: float) -> None:
-    """Never returns."""
+    """Run `examine` in the child and exit; never returns."""
 
     def send(name: str, values: Any) -> None:
         data = json.dumps([name, values], default=str).encode() + b"\n"
@@ -220,7 +221,7 @@ def _run_child(examine: Callable[[Send], object], answer: int, deadline_s: float
 
 
 def _cut_off(answer: int, deadline_s: float) -> None:
-    """Cut this process off from everything but the pipe. Raises when that fails."""
+    """Isolate this process from everything except the pipe. Raises if that fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if faulthandler.is_enabled():
@@ -238,7 +239,7 @@ def _cut_off(answer: int, deadline_s: float) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
-    capture(lambda: Path("/proc/self/oom_score_adj").write_text("1000"))  # the kernel kills this one first
+    capture(lambda: Path("/proc/self/oom_score_adj").write_text("1000"))  # the OOM killer takes it first
     _protect_shared_memory(libc)
     nowhere = os.open("/dev/null", os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
@@ -253,7 +254,7 @@ def _replace(descriptor: int, nowhere: int) -> None:
 
 
 def _protect_shared_memory(libc: Any) -> None:
-    """Make memory that the parent shares read-only: a write ends this process."""
+    """Make memory shared with the parent read-only: a write ends this process."""
     mprotect = libc.mprotect
     mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -1,11 +1,11 @@
-"""Held trace: examines a step that is already lost, on the training thread, before the optimizer's step.
+"""Held trace: traces a NaN on the training thread, before the optimizer's step; the step is already lost.
 
-For where no fork can do it (`forked_probe.refusal`), above all on a device. The thread is held for at most
-`TIMES` forwards and backwards, and nothing of the job is different afterwards: random states, buffers and
-attributes of modules are put back, and an operation that would write to another tensor of the job's, call a
-collective, or come too late raises instead (`Restraint`). On a thread of the autograd engine nothing raises:
-there such a write is left out, and a backward that might call a collective is not begun. Only here does the
-training wait for its device, and only when the step is lost. torch is the job's own, inside functions.
+Used if forking is impossible (`forked_probe.refusal`), above all on a device. The thread is held for at most
+`TIMES` steps' duration, and the job's state is unchanged afterwards: random states, buffers and attributes of
+modules are restored. An operation that would write to another tensor of the job, call a collective, or exceed
+the time limit raises instead (`Restraint`). On a thread of the autograd engine nothing raises: there such a
+write is skipped, and a backward that might call a collective is not started. Only here does the training wait
+for its device, and only if the step is lost. Uses the job's torch, inside functions.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from probe.job.instruments.nan import nan_trace
 from probe.job.instruments.nan.replay import storage
 
 TIMES = 3.0
-"""The thread is held for at most so many steps …"""
+"""The thread is held for at most this many steps' duration …"""
 SHORTEST_S = 2.0
-"""… or for this long where that is longer: a step of a millisecond is over before Python has looked at it."""
+"""… or for this long if that is longer: a step of a millisecond is too short for any trace."""
 STARVED = 5.0
-"""Both in its processor time, which waiting for a device is too: a starved machine may take so many times as
-long."""
+"""Both limits are CPU time of the thread, which includes waiting for a device. The limit of wall time is this
+many times as long, for an overloaded machine."""
 PARALLEL = "DistributedDataParallel"
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor", "symm_mem")
-"""Namespaces of operations that other ranks take part in."""
+"""Namespaces of operations in which other ranks take part."""
 _FRESH = ("aten::lift_fresh", "aten::lift_fresh_copy")
 """Operations whose output is new, though it shares the memory of their input."""
 _CONTAINERS = (dict, list, set, OrderedDict, deque)
@@ -42,12 +42,12 @@ _ABSENT = object()
 
 
 def not_ours(error: BaseException) -> bool:
-    """Whether an error is one that no code of a model raises, such as Ctrl-C."""
+    """Whether an error is one that a model's code never raises, such as Ctrl-C."""
     return not isinstance(error, Exception)
 
 
 def refusal(call: Any, recorder: Recorder, ranks: int) -> str:
-    """Why the training thread must not repeat this call; empty when it may."""
+    """Why the training thread must not repeat this call; empty if it may."""
     if not recorder.alone:
         return "several threads train"
     why = nan_trace.replay_refusal(call)
@@ -63,8 +63,8 @@ def refusal(call: Any, recorder: Recorder, ranks: int) -> str:
 def trace(
     scene: nan_trace.Scene, isolation: Isolation, limit_s: float, *, alone: bool = True
 ) -> dict[str, Any]:
-    """What was found, by name. `alone`: whether the job has no other ranks. Raises only what a signal's
-    handler raised, after everything is put back."""
+    """Trace; returns the findings by name. `alone`: the job has no other ranks. Raises only an error from a
+    signal handler, after restoring everything."""
     found: dict[str, Any] = {}
     errors: list[BaseException] = []
     of_signal = scene.passes
@@ -94,7 +94,7 @@ def trace(
 
 @contextmanager
 def _kept_states(root: Any, *, alone: bool) -> Iterator[Restraint]:
-    """Put back at the end of the block what a forward of this model changes."""
+    """Restore at the end of the block the state that a forward of this model changes."""
     states = random_states()
     modules = ModuleStates(root) if root is not None else None
     back = [lambda: restore_random_states(states), *([modules.restore] if modules is not None else [])]
@@ -107,7 +107,7 @@ def _kept_states(root: Any, *, alone: bool) -> Iterator[Restraint]:
 
 
 def _insist(action: Callable[[], object]) -> BaseException | None:
-    """Do it, also where a signal's handler interrupts it once; returns what that raised."""
+    """Run an action, again if an error such as a signal handler's interrupts it; returns that error."""
     error = capture(action)[1]
     if error is not None:
         capture(action)
@@ -115,7 +115,7 @@ def _insist(action: Callable[[], object]) -> BaseException | None:
 
 
 class ModuleStates:
-    """Attributes and buffers of a model's modules, as they are now."""
+    """A snapshot of the attributes and buffers of a model's modules."""
 
     def __init__(self, root: Any) -> None:
         torch = torch_module()
@@ -131,7 +131,7 @@ class ModuleStates:
         self._values = [one.detach().clone() for one in self.buffers]
 
     def restore(self) -> None:
-        """Put back what has changed."""
+        """Restore everything that has changed."""
         torch = torch_module()
         for attributes, before in self._attributes:
             for name in [name for name in attributes if name not in before]:
@@ -145,7 +145,7 @@ class ModuleStates:
                 (container.extend if isinstance(container, (list, deque)) else container.update)(before)
         for buffer, value in zip(self.buffers, self._values, strict=True):
             if not torch.equal(buffer, value):
-                buffer.data.copy_(value)  # without a new version, which a graph of the job's would miss
+                buffer.data.copy_(value)  # keeps the version: graphs of the job check it
 
 
 def _same(container: Any, before: Any) -> bool:
@@ -160,31 +160,31 @@ def _same(container: Any, before: Any) -> bool:
 
 
 class Restraint:
-    """Raises where a repeated call would do something that cannot be put back, or takes too long."""
+    """Raises if a repeated call would do something that cannot be undone, or takes too long."""
 
     def __init__(self, buffers: list[Any], *, alone: bool = True) -> None:
         self._thread = threading.get_ident()
         self._alone = alone
         self._cpu_until_s = self._until_s = float("inf")
         self.resting = False
-        """Whether what runs now is ours."""
+        """True while our own code runs, which is not restrained."""
         self._spare = {storage(one) for one in buffers}
         self._made: set[int] = set()
         self._written: dict[Any, tuple[tuple[int, str], ...]] = {}
         self.stopped = ""
-        """Why something was refused; empty so far."""
+        """Why an operation was refused; empty until then."""
 
     def begin(self, limit_s: float) -> None:
-        """The time begins."""
+        """Start the time limit."""
         self._cpu_until_s = time.thread_time() + limit_s
         self._until_s = time.monotonic() + STARVED * limit_s
 
     def made(self, value: Any) -> None:
-        """These tensors are not the job's."""
+        """Register tensors that do not belong to the job, and may be written to."""
         self._made.update(storage(tensor) for _, tensor in tensors_in(value))
 
     def over(self) -> bool:
-        """Whether the time is over; then what is found is not the whole."""
+        """Whether the time limit has passed; if so, the findings are incomplete."""
         here = threading.get_ident() == self._thread
         if time.monotonic() <= self._until_s and not (here and time.thread_time() > self._cpu_until_s):
             return False
@@ -192,7 +192,7 @@ class Restraint:
         return True
 
     def allow_backward(self, nodes: Iterable[Any]) -> None:
-        """Raises where a backward through these nodes might call a collective, or takes too long."""
+        """Raise if a backward through these nodes might call a collective, or if time is up."""
         if self.over():
             self._refuse(self.stopped)
         own = [type(node).__name__ for node in nodes if hasattr(type(node), "_forward_cls")]
@@ -200,8 +200,8 @@ class Restraint:
             self._refuse(f"the ranks might meet in {own[0]}, a function of the job's own")
 
     def before(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An operation is about to run. Returns the tensor that it would have written to, where that is left
-        out; else None."""
+        """Check an operation about to run. If its write is to be skipped, returns the tensor that it would
+        have written to; else None."""
         here = threading.get_ident() == self._thread
         if here and self.over():
             self._refuse(self.stopped)
@@ -226,7 +226,7 @@ class Restraint:
         return None
 
     def after(self, func: Any, output: Any) -> None:
-        """It has run."""
+        """The operation has run: register its new tensors."""
         schema = func._schema
         if schema.name in _FRESH or all(one.alias_info is None for one in schema.returns):
             self.made(output)

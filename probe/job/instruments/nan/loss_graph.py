@@ -1,8 +1,8 @@
-"""Loss graph: which operation between model and loss first gave a NaN or an infinity.
+"""Loss graph: finds the first operation between model and loss that produced a NaN or an infinity.
 
 Repeats operations from the tensors that the nodes of the autograd graph saved: only in a forked child
-(`forked_probe`), since unpacking saved tensors may run the job's code. Where backward has freed them
-(`held_trace`), the names of the nodes are left (`able_behind`). torch is the job's own, inside functions.
+(`forked_probe`), because unpacking saved tensors may run the job's code. If backward has freed them
+(`held_trace`), only the names of the nodes remain (`able_behind`). Uses the job's torch, inside functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_NODES = 512
 
 
 def nodes(root: Any, last: Any = None) -> Iterator[Any]:
-    """The first `MOST_NODES` nodes from a loss on, nearest first; not those that only `last` leads to."""
+    """The first `MOST_NODES` nodes of a loss's graph, nearest first; not those reached only via `last`."""
     first = getattr(root, "grad_fn", None)
     waiting, seen = [first] if first is not None else [], {first}
     while waiting and len(seen) <= MOST_NODES:
@@ -44,13 +44,13 @@ _BREAKS = {
     "Sqrt": "out of domain", "Acos": "out of domain", "Asin": "out of domain", "Atanh": "out of domain",
     "Exp": "overflow", "Expm1": "overflow", "Pow": "overflow",
 }
-"""Operations that make a NaN or an infinity of numbers of a usual size, and how."""
+"""Operations that can turn numbers of usual size into a NaN or an infinity, with the cause."""
 
 
 def able_behind(root: Any, *, divided: bool) -> dict[str, str]:
-    """The operations between the last ones that use a parameter and the loss that can make a NaN or an
-    infinity of usual numbers, each with a `cause`. `divided`: this job divides its losses by a number, as for
-    accumulation; that is left out."""
+    """The operations after the last use of a parameter, up to the loss, that can turn usual numbers into a
+    NaN or an infinity, each with a `cause`. `divided`: this job divides its losses by a number, as for
+    accumulation; that division is left out."""
     names = _behind_model(root, divided=divided)
     return {name: _BREAKS[kind] for name in names if (kind := name.partition("Backward")[0]) in _BREAKS}
 
@@ -73,7 +73,7 @@ def _behind_model(root: Any, *, divided: bool) -> list[str]:
 
 
 def divides(root: Any) -> bool:
-    """Whether a loss is divided by a number last; before its backward."""
+    """Whether a loss's last operation is a division by a number; call before its backward."""
     first = getattr(root, "grad_fn", None)
     return first is not None and first.name().startswith("Div") and (
         saved_number(first, "_raw_saved_other") is not None
@@ -81,16 +81,16 @@ def divides(root: Any) -> bool:
 
 
 def first_bad_operation(root: Any) -> dict[str, Any] | None:
-    """The node farthest from the loss that turned finite inputs into non-finite ones: its name, its saved
+    """The node farthest from the loss that turned finite inputs into non-finite outputs: its name, its saved
     tensors, and `after_model`: whether no node nearer to the loss uses a parameter.
 
-    `given` instead when a layer's input is bad and comes from outside of the graph."""
+    Instead with `given` if a layer's input is bad and comes from outside the graph."""
     farthest = None
     for node in nodes(root):
-        given, error = capture(functools.partial(_was_given, node))
+        given, error = capture(functools.partial(_has_bad_input, node))
         if error is None and given:
             return {"op": node.name(), "inputs": saved(node), "given": True}
-        made, error = capture(functools.partial(_again, node))
+        made, error = capture(functools.partial(_turned_nonfinite, node))
         if error is None and made:
             farthest = node
     return (
@@ -107,11 +107,11 @@ def first_bad_operation(root: Any) -> dict[str, Any] | None:
 
 
 _GIVEN = {"Addmm": ("_saved_mat1", 1), "Mm": ("_saved_self", 0), "Convolution": ("_saved_input", 0)}
-"""Layers: attribute of the saved input, and its place among the following nodes."""
+"""Layers: attribute of the saved input, and its index among the node's next functions."""
 
 
-def _was_given(node: Any) -> bool:
-    """Whether a layer's input is bad and came from outside of the graph."""
+def _has_bad_input(node: Any) -> bool:
+    """Whether a layer's input is bad and came from outside the graph."""
     kept, place = _GIVEN.get(node.name().partition("Backward")[0], ("", 0))
     return bool(kept) and node.next_functions[place][0] is None and is_nonfinite(getattr(node, kept))
 
@@ -121,8 +121,8 @@ def _uses_parameters_before(root: Any, last: Any) -> bool:
     return any(node.name().endswith("AccumulateGrad") for node in nodes(root, last))
 
 
-def _again(node: Any) -> bool:
-    """Whether this operation turned finite inputs into non-finite ones."""
+def _turned_nonfinite(node: Any) -> bool:
+    """Repeat an operation: whether it turned finite inputs into non-finite outputs."""
     name = node.name()
     if name.startswith("NllLoss"):
         return bool((node._saved_total_weight == 0).all()) and node._saved_reduction == 1
@@ -130,7 +130,7 @@ def _again(node: Any) -> bool:
         return bool(getattr(node, "_saved_self_sym_numel", 1) == 0)
     if name.startswith(_PASS_ON):
         return False
-    made = _DONE_AGAIN[name.rstrip("0123456789")](node) if name.rstrip("0123456789") in _DONE_AGAIN else None
+    made = _REPEATED[name.rstrip("0123456789")](node) if name.rstrip("0123456789") in _REPEATED else None
     if made is None:
         made = getattr(node, "_saved_result", None)
     given = [
@@ -141,7 +141,7 @@ def _again(node: Any) -> bool:
 
 
 _PASS_ON = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Hardtanh", "Elu")
-"""They save only their result, and give finite results for finite inputs."""
+"""Operations that save only their result, and give finite results for finite inputs."""
 
 
 def _of_self(function: str) -> Callable[[Any], Any]:
@@ -149,7 +149,7 @@ def _of_self(function: str) -> Callable[[Any], Any]:
 
 
 def _divided(node: Any) -> Any:
-    """The reciprocal of the divisor: the dividend is saved only where its gradient is needed."""
+    """The reciprocal of the divisor: the dividend is saved only if the divisor needs a gradient."""
     divisor = node._saved_other
     if divisor is None or not hasattr(divisor, "detach"):
         return None
@@ -166,7 +166,7 @@ def _product(node: Any) -> Any:
     return node._saved_self * node._saved_other
 
 
-_DONE_AGAIN: dict[str, Callable[[Any], Any]] = {
+_REPEATED: dict[str, Callable[[Any], Any]] = {
     **{
         f"{name.capitalize()}Backward": _of_self(name)
         for name in ("log", "log2", "log10", "log1p", "acos", "asin", "atanh")
@@ -182,7 +182,7 @@ _DONE_AGAIN: dict[str, Callable[[Any], Any]] = {
 
 
 def _cause(node: Any) -> str | None:
-    """A `cause` of python.nonfinite."""
+    """The `cause` in python.nonfinite for a node that produced the value."""
     name = node.name()
     if name.startswith(("Log", "BinaryCrossEntropy")):
         kept = getattr(node, "_saved_self", None)

@@ -1,14 +1,14 @@
 """NaN detector: detects the first NaN or infinity and starts the search for its origin.
 
 Writes python.nonfinite and python.inputs, and `stale_gradients` of python.steps. HOT PATH: the recorder
-notices a loss that is not finite, on every micro step. `_keep_call`, `_backward_begins` and `_backward_ends`
-run then, and where phases are timed: they check, after backward, the sum of one small parameter's gradient,
-the canary. Backward reaches it last, so a NaN from anywhere in the graph shows in it. Nothing waits for a
-device.
+detects a loss that is not finite, on every micro step. `_keep_call`, `_backward_begins` and `_backward_ends`
+run in that case, and in steps with timed phases: after backward they check the sum of the canary's gradient,
+a small parameter's. Backward reaches the canary last, so a NaN from anywhere in the graph shows in it.
+Nothing waits for a device, except with the mode `wait` and in a held trace.
 
 On an event the process forks (`forked_probe`), and the child searches for the origin (`nan_trace`) while
-training continues; the agent's thread collects the findings. The next event needs `REARM_STEPS` finite
-steps in a row first. torch is the job's own.
+training continues; the agent's thread collects the findings. `REARM_STEPS` finite steps in a row must pass
+before the next event. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ from probe.recording.tables import BY_NAME
 REARM_STEPS = 10
 """Finite steps in a row after which the detector is armed again."""
 FIRST_CALLS, FULL_EVERY = 32, 64
-"""Keywords and autocast are read on the first calls, then on every so many."""
+"""Keywords and autocast are read on the first calls, then on every n-th call."""
 DIVIDED_SEEN = 2
-"""Steps in which a division of the loss is looked for."""
+"""First steps in which the loss is checked for a final division."""
 STALE_EVERY = 8
-"""Stale gradients are checked for on every so many steps."""
+"""Stale gradients are checked for on every n-th step."""
 HISTORY = 32
-"""Losses remembered, to tell a run that diverged from one that broke."""
+"""Losses kept, to distinguish a run that diverged from one that broke suddenly."""
 SPACING, HELD_SPACING = 20, 1000
-"""Two traces are at least this many times the duration of the first apart: of a fork's; of the time that the
-training thread was held."""
+"""Minimum time between two traces, as a multiple of the first one's duration: for a fork, and for the time
+that the training thread was held."""
 GIVEN_UP_S = 10.0
-"""A bad value that a device delivered, and at which the training thread has not looked for so long, is
-written without a trace."""
+"""A bad value from a device that the training thread has not handled for this long is written without a
+trace."""
 MOST_SKIPS = 10
-"""Skipped steps in a row from which on a GradScaler no longer searches for its scale."""
+"""Skipped steps in a row after which a GradScaler is no longer just searching for its scale."""
 _ROW = [column.name for column in BY_NAME["python.steps"].columns]
 _NORM_FIELD, _SKIPPED_FIELD = _ROW.index("grad_norm"), _ROW.index("skipped")
 _NO_KEYWORDS: dict[str, Any] = {}
 _LAST_WAIT_S = 2.0
-"""How long the end of the process waits for a trace under way."""
+"""How long the end of the process waits for a running trace."""
 
 
 class NanDetector:
@@ -86,7 +86,7 @@ class NanDetector:
         self._journal, self._mode = journal, mode
         self._isolation = isolation
         self.passes: Callable[[BaseException], bool] = held_trace.not_ours
-        """Whether an error raised while the training thread is held belongs to the job: it is a signal's."""
+        """Whether an error raised while the training thread is held belongs to the job (from a signal)."""
         self._awaited = Awaited()
         self._divided = False
         self._pid = os.getpid()
@@ -103,7 +103,7 @@ class NanDetector:
         self._delivery = Delivery()
         self._events: list[NonfiniteEvent] = []
         self._collecting = threading.Lock()
-        """Held by the agent's thread, or the one that stops it, while it reads from the children."""
+        """Lock held while reading from the children, by the agent's thread or the thread that stops it."""
         self._next_fork_s = self._next_hold_s = 0.0
 
     def install(self) -> None:
@@ -117,7 +117,7 @@ class NanDetector:
         self._losses.on_late_loss = self._late_loss
 
     def uninstall(self) -> None:
-        """Take the callbacks out and drop everything; a trace under way gets a moment to finish."""
+        """Remove the callbacks and drop everything; a running trace gets a moment to finish."""
         self._forward.keep_call = self._losses.on_backward_begin = self._losses.on_backward_end = None
         self._losses.on_late_loss = self._optimizers.judge = None
         if os.getpid() != self._pid:
@@ -135,7 +135,7 @@ class NanDetector:
         self.kept = self._call = self._root = None
 
     def batch_to_save(self) -> KeptBatch | None:
-        """The batch of the last event, else the newest batch; None when neither is held."""
+        """The batch of the last event, else the newest batch; None if neither is held."""
         last = self.batches.last
         if self.kept is not None or last is None or last.content is None:
             return self.kept
@@ -148,12 +148,12 @@ class NanDetector:
     # HOT PATH ---------------------------------------------------------------
 
     def _keep_call(self, module: Any, args: Any) -> None:
-        """Keep what is needed to repeat this call of the model, until its backward ends.
+        """Keep everything needed to repeat this call of the model, until its backward ends.
 
-        Keywords and autocast are read on the first calls, on some later ones, and on all where the job uses
+        Keywords and autocast are read on the first calls, on some later ones, and on all if the job uses
         them: inside a step, reading either costs as much as the rest of this method."""
         if self._awaited.figures:
-            self._look(before_update=False)
+            self._check_arrived(before_update=False)
         self._calls += 1
         full = self._always_full or self._calls <= FIRST_CALLS or not args or self._calls % FULL_EVERY == 0
         given, autocast, on_device, device_state = _NO_KEYWORDS, None, None, None
@@ -228,8 +228,8 @@ class NanDetector:
         self._call = self._root = self._stale.gradient = None
 
     def _is_bad(self, gradient: Any, half: bool) -> bool:
-        """Whether a gradient holds a NaN or an infinity, by its sum: the cheapest read of a tensor inside a
-        step. One on a device is known later. `half`: 16 bits, whose sum would overflow too easily."""
+        """Whether a gradient's sum is not finite: the cheapest read of a tensor inside a step. The result of
+        a device arrives later. `half`: 16 bits, whose sum would overflow too easily."""
         if not gradient.is_cpu and not accelerator.measurable(gradient):
             return False
         total = (gradient.float() if half else gradient).sum()
@@ -245,7 +245,7 @@ class NanDetector:
         self._await(sent, "gradient", micro_step)
 
     def _await(self, sent: Any, seen_by: str, micro_step: int) -> None:
-        """A device will deliver this value: look for it before the optimizer writes."""
+        """Await a value from a device: it is checked before the optimizer writes."""
         if sent is None or self._mode == "off":
             return
         self._judge_updates()
@@ -261,17 +261,17 @@ class NanDetector:
     def _before_update(self) -> None:
         """An optimizer is about to write the weights."""
         if self._awaited.figures:
-            self._look(before_update=True)
+            self._check_arrived(before_update=True)
 
-    def _look(self, *, before_update: bool) -> None:
+    def _check_arrived(self, *, before_update: bool) -> None:
         """Judge the values that have arrived."""
         awaited = self._awaited
         if not before_update and (self._optimizers.in_step or not self._optimizers.made_any):
-            awaited.weights_change()  # nobody says when they are written
+            awaited.weights_change()  # it is unknown when the weights are written
         while (figure := awaited.known(wait=before_update and self._mode == "wait")) is not None:
             value = figure.value
             if value is not None and value - value != 0.0:
-                self._judge(figure)
+                self._handle_nonfinite(figure)
             elif figure.seen_by == "gradient":
                 self._skips = 0
                 self._checked_step = figure.step
@@ -306,12 +306,12 @@ class NanDetector:
     # An event: rare -----------------------------------------------------------
 
     def _fire(self, seen_by: str, kind: str) -> None:
-        """Fork on the training thread, while the state is unchanged, and continue."""
+        """Start an event: fork on the training thread, while the state is unchanged, and continue."""
         self._finite_steps = 0
         if not self._armed or self.recorder.counted_step is None:
             return
         call, refused = self._call, self._refusal()
-        if refused and self._mode != "off" and self._hold_later(seen_by, kind, call):
+        if refused and self._mode != "off" and self._schedule_held(seen_by, kind, call):
             return
         self._armed, self.recorder.alert = False, True
         batch = call.batch if call is not None and call.batch is not None else self.batches.last
@@ -319,7 +319,7 @@ class NanDetector:
         scene = nan_trace.Scene(
             seen_by, self._root, call, batch, roots, self._optimizers.alive(), self._names.path
         )
-        done = 0 if seen_by == "loss" else 1  # a backward that has ended is counted already
+        done = 0 if seen_by == "loss" else 1  # a finished backward is already counted
         event = self._event(seen_by, kind, self.recorder.step, self.recorder.micro_step - done, scene)
         if not refused:
             event.child, error = capture(
@@ -333,8 +333,8 @@ class NanDetector:
             self.kept = KeptBatch(event, batch)
         self._events.append(event)
 
-    def _hold_later(self, seen_by: str, kind: str, call: RootCall | None) -> bool:
-        """Where no fork may be made: whether the trace is made before the optimizer's step."""
+    def _schedule_held(self, seen_by: str, kind: str, call: RootCall | None) -> bool:
+        """If forking is impossible, schedule a held trace before the optimizer's step; False if refused."""
         if self._held_refusal(call):
             return False
         done = 0 if seen_by == "loss" else 1
@@ -355,8 +355,8 @@ class NanDetector:
             return "another event was traced just before"
         return forked_probe.refusal()
 
-    def _judge(self, figure: Figure) -> None:
-        """A value that a device delivered is not finite."""
+    def _handle_nonfinite(self, figure: Figure) -> None:
+        """Handle a non-finite value: skip it, report it late, or trace it on this thread."""
         if figure.seen_by == "gradient" and figure.scaled:
             self._skips += 1
             if self._skips == MOST_SKIPS and self._armed:
@@ -380,13 +380,13 @@ class NanDetector:
             self.passes, self._divided,
         )
         kind = "nan" if figure.value != figure.value else "inf"
-        if behind:  # its step has written the weights, once: they tell where it was
+        if behind:  # only its own step has written the weights since: they show where it was
             event = self._event(figure.seen_by, kind, step, 0, scene)
             event.seen = event.seen._replace(bad_before=True, refused=too_late(1))
         else:
             event = self._event(figure.seen_by, kind, figure.step, figure.micro_step, scene)
             event.seen = event.seen._replace(refused=self._held_refusal(call))
-        self._hold(event, behind=behind)
+        self._trace_held(event, behind=behind)
         if batch is not None and batch.content is not None:
             self.kept = KeptBatch(event, batch)
         self._events.append(event)
@@ -396,8 +396,8 @@ class NanDetector:
             return "another event was traced just before"
         return held_trace.refusal(call, self.recorder, forked_probe.ranks()[1])
 
-    def _hold(self, event: NonfiniteEvent, *, behind: bool) -> None:
-        """Trace it on this thread."""
+    def _trace_held(self, event: NonfiniteEvent, *, behind: bool) -> None:
+        """Trace the event on this thread."""
         if (event.seen.refused and not behind) or time.monotonic() < self._next_hold_s:
             return
         recorder = self.recorder
@@ -425,7 +425,7 @@ class NanDetector:
         self, seen_by: str, step: int, micro_step: int | None, value: float | None,
         why: str = "",
     ) -> None:
-        """An event seen late: its tensors are gone, its batch may still be there."""
+        """An event detected late: its tensors are gone, its batch may still exist."""
         self._armed, self._finite_steps = False, 0
         self.recorder.alert = True
         batches = self.batches.of_step(step)
@@ -456,7 +456,7 @@ class NanDetector:
     # The agent's thread -----------------------------------------------------
 
     def _late_loss(self, step: int, micro_step: int, value: float) -> None:
-        """A loss that a device delivered."""
+        """A loss arrived from a device."""
         noted = self._awaited.note("loss", step, micro_step, value)
         if value - value == 0.0:
             if not self._armed and micro_step == 0 and step > self._event_step:  # not one from before it
@@ -466,13 +466,13 @@ class NanDetector:
             self._late("loss", step, micro_step, value)
 
     def _late_sum(self, step: int, micro_step: int, scaled: bool, value: float) -> None:
-        """The sum of a canary's gradient that a device delivered."""
+        """The sum of a canary's gradient arrived from a device."""
         noted = self._awaited.note("gradient", step, micro_step, value)
         if value - value != 0.0 and not noted and self._armed and not scaled:
             self._late("gradient", step, micro_step, value)
 
     def _give_up(self, after_s: float) -> None:
-        """Write the bad values at which the training thread does not look any more."""
+        """Write the bad values that the training thread has not handled in time."""
         for figure in self._awaited.given_up(after_s):
             value = figure.value
             bad = value is not None and value - value != 0.0
@@ -480,7 +480,7 @@ class NanDetector:
                 self._late(figure.seen_by, figure.step, figure.micro_step, value)
 
     def collect(self) -> None:
-        """One round: choose canaries, read what devices and children delivered."""
+        """One round: choose canaries, read results from devices and children."""
         self._canaries.choose()
         self._delivery.collect()
         self._give_up(GIVEN_UP_S)

@@ -1,8 +1,8 @@
-"""NaN origin: from the findings of a trace to where a NaN or an infinity came from, and why.
+"""NaN origin: derives from the findings of a trace where a NaN or an infinity came from, and why.
 
 Pure: plain values in; the columns direction, module, param, op, cause, evidence, inputs, kind and step of
-python.nonfinite out. A direction is named only if the findings allow no other, else it is `unknown` and the
-evidence says what is missing. Standard library only.
+python.nonfinite out. A direction is named only if the findings allow no other; otherwise it is `unknown`, and
+the evidence states what is missing. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import json
 from typing import Any, NamedTuple
 
 GROWTH_RATIO = 10.0
-"""A run diverged before it broke if its last finite loss is this many times the lowest of the history …"""
+"""A run diverged before it broke if its last finite loss is this many times the lowest in the history …"""
 GROWING_STEPS = 3
 LEAP_RATIO = 1000.0
-"""… after so many losses that grew, or this many times after any."""
+"""… after this many growing losses, or `LEAP_RATIO` times after any losses."""
 LARGE_LR = 1.0
 """Adaptive optimizers use 1e-5 to 1e-2 in practice; torch's defaults are 1e-3."""
 FEW_RATIO = 0.05
-"""An optimizer's step, which writes every element, never leaves so few bad ones."""
+"""An optimizer's step writes every element, so it never leaves a smaller share of bad ones than this."""
 _LIMITS = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4e38, "float64": 1.8e308}
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "log_sigmoid_forward")
 _DOMAINS = ("sqrt", "acos", "asin", "atanh", "acosh", "pow", "lgamma")
@@ -59,34 +59,34 @@ _STEEP = (
     "Pow",
     "Log",
 )
-"""Operations whose derivative is infinite somewhere, the likeliest first."""
+"""Operations whose derivative is infinite somewhere, the most likely first."""
 
 
 class Seen(NamedTuple):
-    """What the detector knew at the event."""
+    """The detector's knowledge at the event."""
 
     step: int
     micro_step: int
     seen_by: str
     kind: str
     losses: list[float]
-    """Finite losses before, oldest first."""
+    """Earlier finite losses, oldest first."""
     checked_before: bool
     """Whether gradients were checked in the previous step, and were finite."""
     norm_before: float | None
-    """Gradient norm of the previous step, if the job computed it."""
+    """Gradient norm of the previous step, if known."""
     several_ranks: bool
     lr: float | None = None
     refused: str = ""
-    """Why nothing could be repeated; empty when it was."""
+    """Why nothing could be repeated; empty if it was."""
     held_ms: float | None = None
-    """How long the training thread was held for the trace; None where it was made in a fork, or not made."""
+    """How long the training thread was held for the trace; None if the trace ran in a fork, or not at all."""
     bad_before: bool = False
-    """Whether gradients of the previous step are known to have been not finite."""
+    """Whether gradients of the previous step are known to have been non-finite."""
 
 
 class Origin(NamedTuple):
-    """Columns of python.nonfinite. `evidence` are lines."""
+    """Columns of python.nonfinite. `evidence` is a list of lines."""
 
     direction: str
     step: int
@@ -203,7 +203,7 @@ def _of_parameters(event: Seen, found: dict[str, Any], lines: list[str]) -> Orig
         common["param"], common["module"] = parameters["last_bad"], parameters.get("last_owner")
         if parameters["bad_count"] == parameters["count"]:
             common["module"] = None
-        elif event.bad_before:  # the weights have no more than the pattern
+        elif event.bad_before:  # the weights show only where the event began
             lines.append(f"it began between {common['module']} and {parameters['next_good'] or 'the loss'}")
             common["module"] = None
         else:
@@ -377,7 +377,7 @@ def _of_loss(event: Seen, found: dict[str, Any], lines: list[str], common: dict[
 
 
 def _breaks(event: Seen, able: dict[str, str], lines: list[str]) -> dict[str, Any]:
-    """The only operation behind the model that could have done it, from `loss_graph.able_behind`; empty when
+    """The only operation behind the model that could have caused it, from `loss_graph.able_behind`; empty if
     there are several or none."""
     if len(able) != 1:
         told = ", ".join(sorted(able)) or "no operation that often does it"
@@ -430,7 +430,7 @@ def _of_gradients(event: Seen, found: dict[str, Any], lines: list[str]) -> Origi
 
 
 def _of_boundary(event: Seen, found: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
-    """The repeated backward was finite, or could not be made."""
+    """The origin if the repeated backward was finite, or could not run."""
     gradients, backward = _part(found, "gradients"), _part(found, "backward")
     param, everything = gradients.get("last_bad"), gradients.get("bad_count") == gradients.get("count")
     repeated = bool(backward) and "refused" not in backward and "stopped" not in backward
@@ -465,7 +465,7 @@ def _of_boundary(event: Seen, found: dict[str, Any], lines: list[str], common: d
 
 
 def _between(found: dict[str, Any]) -> list[str]:
-    """Nodes of the graph from the loss to the model's output whose derivative has a pole."""
+    """Nodes between the loss and the model's output whose derivative has a pole, most likely first."""
     names, ends = found.get("nodes"), set(_part(found, "backward").get("ends", ()))
     near: list[str] = []
     for name in names if isinstance(names, list) else []:
@@ -476,7 +476,7 @@ def _between(found: dict[str, Any]) -> list[str]:
 
 
 def _steepness(name: str) -> int:
-    """Place in `_STEEP`."""
+    """Index in `_STEEP`."""
     return next(place for place, known in enumerate(_STEEP) if name.startswith(known))
 
 

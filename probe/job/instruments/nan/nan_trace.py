@@ -1,8 +1,8 @@
-"""NaN trace: everything that is examined after an event, part by part.
+"""NaN trace: examines the job's state after an event, one part at a time.
 
-Runs in a forked child (`forked_probe`), where the state is that of the event, or on the training thread while
-that is held (`held_trace`). Without either, the parts that only read run later on the agent's thread.
-Findings are plain values, from which `nan_origin` makes a row. torch is the job's own, inside functions.
+Runs in a forked child (`forked_probe`), which has the state of the event, or on the training thread while it
+is held (`held_trace`). Without either, the read-only parts run later on the agent's thread. Findings are
+plain values, from which `nan_origin` builds a row. Uses the job's torch, inside functions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from probe.job.instruments.nan import loss_graph, replay
 
 MOST_NAMED = 20
 MOST_ENDS_BYTES = 64 << 20
-"""Parameters to which a held backward runs: their gradients take as much memory."""
+"""Maximum size of the parameters to which a held backward runs: their gradients take as much memory."""
 _NO_REPLAY = (
     "FullyShardedDataParallel",
     "FSDPModule",
@@ -47,31 +47,31 @@ def _never(_error: BaseException) -> bool:
 
 
 class Scene(NamedTuple):
-    """What the detector held at the event. References only, no copies."""
+    """The objects that the detector held at the event. References only, no copies."""
 
     seen_by: str
     root: Any
-    """What backward was called on; None when not known."""
+    """The tensor that backward was called on; None if unknown."""
     call: Any
-    """See `forward.RootCall`; None when the step's forward was not watched."""
+    """See `forward.RootCall`; None if the step's forward was not watched."""
     batch: Any
     """See `batch_history.Batch`; None without a loader."""
     roots: list[Any]
     optimizers: list[Any]
     path: Callable[[Any], str | None]
     passes: Callable[[BaseException], bool] = _never
-    """Whether an error is none of the examined code's, and so is raised."""
+    """Whether an error does not come from the examined code, and must be raised."""
     divided: bool = False
-    """Whether the job divides its losses by a number last."""
+    """Whether the last operation of the job's losses is a division by a number."""
     restraint: Any = None
     """See `held_trace.Restraint`; None in a fork, which can do no harm."""
 
 
 def trace(scene: Scene, send: Send) -> None:
-    """Examine everything, the cheapest parts first: what was sent before a kill is kept.
+    """Examine everything, the cheapest parts first: findings sent before a kill are kept.
 
-    On one thread, as in a loader's worker: OpenMP would wait for its other threads, which are not in the
-    fork."""
+    Single-threaded, as in a loader's worker: OpenMP would wait for its other threads, which do not exist in
+    the fork."""
     torch_module().set_num_threads(1)
     _attempt(scene, send, "batch", lambda: _batch(scene))
     named = list(named_parameters(scene.roots))
@@ -86,14 +86,14 @@ def trace(scene: Scene, send: Send) -> None:
 
 
 def trace_held(scene: Scene, send: Send) -> None:
-    """Examine what says most of a step that is lost, and has not reached the optimizer, or was the first to
-    have. A batch on the host is left to the agent's thread."""
+    """Examine the most informative parts of a lost step, which has not reached the optimizer or was the first
+    bad one to do so. A batch on the host is left to the agent's thread."""
     named = list(named_parameters(scene.roots))
     parameters = _attempt(scene, send, "parameters", lambda: _parameters(scene, named))
     if not _on_host(scene):
         _attempt(scene, send, "batch", lambda: _batch(scene))
     if scene.call is None or (parameters is not None and parameters["bad_count"]):
-        return  # it began before this step's forward
+        return  # the event began before this step's forward
     if scene.seen_by == "loss":
         _attempt(scene, send, "behind", lambda: _behind(scene))
         _attempt(scene, send, "forward", lambda: _repeat(scene, functools.partial(_forward, scene, named)))
@@ -108,8 +108,8 @@ def _behind(scene: Scene) -> dict[str, str] | None:
 
 
 def trace_without_fork(scene: Scene, send: Send, *, on_a_device: bool) -> None:
-    """Examine what can be read beside the training, which has continued; nothing on a device, because that
-    would wait for it."""
+    """Examine the parts that can be read while training continues; nothing on a device, because reading would
+    wait for it."""
     _attempt(scene, send, "batch", lambda: None if on_a_device and not _on_host(scene) else _batch(scene))
     if on_a_device:
         return
@@ -127,12 +127,12 @@ def _captured(scene: Scene, action: Callable[[], Any]) -> tuple[Any, BaseExcepti
     if error is not None:
         if scene.passes(error):
             raise error
-        error.__traceback__ = None  # its frames hold the tensors of what was repeated
+        error.__traceback__ = None  # its frames hold tensors of the repeated code
     return found, error
 
 
 def named_parameters(roots: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Parameters of all models by name; from the second model on with its class as a prefix."""
+    """Parameters of all models by name; from the second model on, prefixed with the model's class."""
     seen: set[int] = set()
     for place, root in enumerate(roots):
         inner = unwrapped(root)
@@ -154,7 +154,7 @@ def _batch(scene: Scene) -> dict[str, Any] | None:
 
 
 def _parameters(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Which parameters are not finite, and the optimizer state of those."""
+    """The non-finite parameters, and their optimizer's state."""
     states = which_nonfinite([local(one) for _, one in named])
     bad = [one for one, is_bad in zip(named, states, strict=True) if is_bad]
     last_bad = max((place for place, is_bad in enumerate(states) if is_bad), default=-1)
@@ -178,7 +178,7 @@ def _one_parameter(name: str, parameter: Any) -> dict[str, Any]:
 
 
 def _optimizer(optimizers: list[Any], bad: list[tuple[str, Any]]) -> dict[str, Any] | None:
-    """The optimizer of bad parameters: settings, whether its state is finite, whether it divides by zero."""
+    """The optimizer of bad parameters: settings, non-finite states, and number of zero divisors."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             inside = {id(one) for one in group["params"]}
@@ -213,7 +213,7 @@ def _number(value: Any) -> float | None:
 
 
 def _gradients(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Which gradients are not finite, in the order of the parameters."""
+    """The non-finite gradients, in the order of the parameters."""
     have = [(name, local(one.grad)) for name, one in named if one.grad is not None]
     all_bad = which_nonfinite([gradient for _, gradient in have])
     states = [(name, is_bad) for (name, _), is_bad in zip(have, all_bad, strict=True)]
@@ -236,7 +236,8 @@ def _gradients(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def paths(scene: Scene) -> Callable[[Any], str | None]:
-    """Paths of modules: known ones, else those found in the models. In the first steps none is known yet."""
+    """A function that gives a module's path: the known one, else one found in the models, because in the
+    first steps none is known yet."""
     found: dict[int, str] = {}
     for place, root in enumerate(scene.roots):
         inner = unwrapped(root)
@@ -290,7 +291,7 @@ def _forward(
 
 
 def _stopped(scene: Scene, error: BaseException | None) -> str:
-    """What ended a repetition early; empty when it was whole. The repeated code may have caught it."""
+    """The error that ended a repetition early, even if the repeated code caught it; empty if it completed."""
     refused = scene.restraint.stopped if scene.restraint is not None else ""
     return refused or (describe(error) if error is not None else "")
 
@@ -312,8 +313,8 @@ def _backward(
 
 
 def _few(parameters: list[Any]) -> list[Any]:
-    """Those whose gradients are not finite, or all where none is any more; the smallest first, as far as
-    there is memory for more gradients."""
+    """The parameters with non-finite gradients, or all if there are none (any more). The smallest first, up
+    to `MOST_ENDS_BYTES`."""
     trained = [one for one in parameters if one.requires_grad]
     states = which_nonfinite([one.grad for one in trained])
     bad = [one for one, is_bad in zip(trained, states, strict=True) if is_bad]
@@ -329,7 +330,7 @@ def _few(parameters: list[Any]) -> list[Any]:
 
 @contextmanager
 def _prepared(scene: Scene) -> Iterator[tuple[replay.Modules, Any, Any, Any]]:
-    """Watched modules, and module and arguments of the kept call, with its random state and autocast."""
+    """Watched modules, and module and arguments of the kept call, under its random state and autocast."""
     torch = torch_module()
     call = scene.call
     if scene.restraint is None:
@@ -345,7 +346,7 @@ def _prepared(scene: Scene) -> Iterator[tuple[replay.Modules, Any, Any, Any]]:
         scene.restraint.made([args, kwargs])
     with ExitStack() as stack:
         for kind, dtype in _autocasts(call):
-            # Without its cache: what it keeps of a forward without gradients would be used by the job's next.
+            # Without its cache: the job's next forward would use entries from one without gradients.
             on = dtype is not None
             stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=on, cache_enabled=False))
         modules.watch()
@@ -354,7 +355,7 @@ def _prepared(scene: Scene) -> Iterator[tuple[replay.Modules, Any, Any, Any]]:
 
 
 def _autocasts(call: Any) -> list[tuple[str, Any]]:
-    """Kinds of device whose autocast has to be on, or off, for this call; with its dtype, None for off."""
+    """Kinds of device whose autocast must be set for this call, each with its dtype; None for off."""
     torch = torch_module()
     found = [("cpu", call.autocast)]
     kind, dtype = call.device_autocast or (accelerator.kinds()[0], None)
@@ -364,7 +365,7 @@ def _autocasts(call: Any) -> list[tuple[str, Any]]:
 
 
 def _private(value: Any) -> Any:
-    """A copy with tensors of its own: those of a loader's worker lie in read-only memory here."""
+    """A copy with its own tensors: those from a loader's worker are in memory that is read-only here."""
     torch = torch_module()
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
@@ -374,7 +375,7 @@ def _private(value: Any) -> Any:
 
 
 def no_collectives() -> None:
-    """Make collectives raise: the other ranks do not take part in this child."""
+    """Make collectives raise: the other ranks do not take part in this child's computation."""
     distributed = torch_module().distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return
@@ -404,7 +405,7 @@ def no_collectives() -> None:
 
 
 def replay_refusal(call: Any) -> str:
-    """Why a kept call (`forward.RootCall` or None) cannot be repeated; empty when it can."""
+    """Why a kept call (`forward.RootCall` or None) cannot be repeated; empty if it can."""
     if call is None:
         return "the model's call was not kept: the phases of this step were not timed, or the job compiles"
     if call.kwargs is None:

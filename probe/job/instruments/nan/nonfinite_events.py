@@ -1,6 +1,6 @@
-"""Nonfinite events: one NaN or infinity that was detected, from its trace to its rows.
+"""Nonfinite events: a detected NaN or infinity, from its trace to its rows.
 
-Made on the training thread, finished on the agent's (`over`). Writes python.nonfinite and python.inputs.
+Created on the training thread, finished on the agent's (`over`). Writes python.nonfinite and python.inputs.
 Standard library only; torch inside the functions called.
 """
 
@@ -42,7 +42,7 @@ class NonfiniteEvent:
     seen_step: int
     child: ForkedProbe | None = None
     held: dict[str, Any] | None = None
-    """What was found while the training thread was held."""
+    """The findings of a held trace; None without one."""
     took_s: float = 0.0
     event_id: str = ""
     row: dict[str, Any] = field(default_factory=dict)
@@ -50,14 +50,14 @@ class NonfiniteEvent:
     begun_s: float = field(default_factory=time.monotonic)
 
     def over(self, journal: Journal) -> bool:
-        """Whether the trace is over; then its rows are written. On the agent's thread."""
+        """Whether the trace is over; if so, writes its rows. On the agent's thread."""
         if self.child is not None and not self.child.collect():
             return False
         self.finish(journal, "")
         return True
 
     def finish(self, journal: Journal, why: str) -> None:
-        """Write the rows. `why`: what ended the trace early."""
+        """Write the rows. `why`: the reason if the trace was ended early."""
         found: dict[str, Any] = {}
         if self.child is not None:
             self.child.end()
@@ -104,7 +104,7 @@ class NonfiniteEvent:
         }
 
     def _of_batch(self, origin: nan_origin.Origin, found: dict[str, Any]) -> dict[str, Any]:
-        """loader, indices, bad_samples and content_hash, of the micro step or of an earlier step."""
+        """loader, indices, bad_samples and content_hash of the micro step, or of an earlier step."""
         batch, summary = self.scene.batch, found.get("batch") or {}
         if origin.step != self.seen.step:
             return self._of_earlier(self.batches.of_step(origin.step))
@@ -137,7 +137,7 @@ class NonfiniteEvent:
 
 
 class KeptBatch(NamedTuple):
-    """A batch that can be saved, and its event; None for the newest batch without an event."""
+    """A batch that can be saved, and its event; `event` is None for the newest batch without an event."""
 
     event: NonfiniteEvent | None
     batch: Batch
@@ -166,7 +166,7 @@ def inputs_rows(summary: dict[str, Any], batch: Batch, t_ns: int, reason: str) -
 
 
 def as_text(indices: list[Any] | None) -> str | None:
-    """`[3, 17]`, cut to the length of a line in a table."""
+    """Indices as text such as `[3, 17]`, truncated to `MOST_CHARACTERS`."""
     if indices is None:
         return None
     text = str(indices)

@@ -1,11 +1,11 @@
-"""Replay: repeats a forward, or a backward from the model's output, under observation.
+"""Replay: repeats a forward, or a backward from the model's output, and checks every operation.
 
-Runs in a forked child (`forked_probe`), or on the training thread while that is held (`held_trace`), which
+Runs in a forked child (`forked_probe`), or on the training thread while it is held (`held_trace`), which
 then restrains every operation. The forward runs under a dispatch mode that checks the output of every
 operation: the *birth* is the operation that turned finite numbers into a NaN or an infinity; its module,
 inputs and name are kept. Deliberate infinities (a mask filled with -inf, an infinite constant) are followed
-but blamed only if they turn into NaN. The backward has a hook on each node of the graph. torch is the job's
-own, inside functions.
+but blamed only if they turn into NaN. The backward has a hook on each node of the graph. Uses the job's
+torch, inside functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_INPUTS = 4
 _UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 """Operations whose output is uninitialized memory."""
 _MASKED = ("softmax", "attention", "logsumexp")
-"""Operations that get -inf on purpose, and give NaN for a row of nothing else."""
+"""Operations whose input contains -inf on purpose; a row of only -inf gives NaN."""
 _SAVED = "_saved_"
 
 
@@ -39,16 +39,16 @@ class Restrains(Protocol):
     stopped: str
 
     def before(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Raises where an operation must not run, or returns what stands for its result; else None."""
+        """Raise if an operation must not run, or return a substitute for its result; else None."""
 
     def after(self, func: Any, output: Any) -> None:
-        """It has run."""
+        """The operation has run."""
 
     def over(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time limit has passed."""
 
     def allow_backward(self, labels: Iterable[Any]) -> None:
-        """Raises where a backward through these nodes may do harm."""
+        """Raise if a backward through these nodes may do harm."""
 
 
 class Modules:
@@ -68,7 +68,7 @@ class Modules:
         self._handles.append(nn.register_module_forward_hook(self._leave))
 
     def unwatch(self) -> None:
-        """Take the hooks out."""
+        """Remove the hooks."""
         while self._handles:
             self._handles.pop().remove()
 
@@ -86,7 +86,7 @@ class Modules:
         return self._path(module) or type(module).__name__
 
     def innermost(self) -> str | None:
-        """Path of the module whose own code runs; None outside of modules."""
+        """Path of the module whose own code is running; None outside of modules."""
         return self.name(self.stack[-1][0]) if self.stack else None
 
 
@@ -117,7 +117,7 @@ class Forward:
             return module(*args, **kwargs)
 
     def birth_of(self, output: Any) -> dict[str, Any] | None:
-        """The birth behind the first bad tensor of an output; None when all are finite."""
+        """The birth behind the first bad tensor of an output; None if all are finite."""
         for _, tensor in tensors_in(output):
             if is_nonfinite(tensor):
                 found = self._of.get(storage(tensor))
@@ -152,7 +152,7 @@ class Forward:
             "op": operation,
             "module": self.modules.innermost(),
             "kind": kind,
-            "deliberate": not before and kind == "inf" and _means_to(args, kwargs, given),
+            "deliberate": not before and kind == "inf" and _is_deliberate(args, kwargs, given),
             "masked": bool(before),
             "output": statistics(output),
             "scalars": _scalars(args, kwargs),
@@ -168,7 +168,7 @@ class Forward:
 
 
 def watching(check: Callable[[Any, Any, Any, Any], object] | None, restraint: Restrains | None) -> Any:
-    """A dispatch mode that checks the result of every operation, and restrains them."""
+    """A dispatch mode that checks the result of every operation, and restrains operations."""
     from torch.utils import _python_dispatch
 
     mode: Any = _python_dispatch.TorchDispatchMode
@@ -197,7 +197,7 @@ def storage(tensor: Any) -> int:
 
 
 def _covers(tensor: Any) -> bool:
-    """Whether a tensor covers its whole storage, so that nothing bad is left there."""
+    """Whether a tensor covers its whole storage, so that no bad value is left there."""
     if not has_float_values(tensor):
         return False
     return bool(tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.element_size())
@@ -217,19 +217,19 @@ def _scalars(args: Any, kwargs: Any) -> list[float]:
     return [float(one) for one in flat if isinstance(one, (int, float)) and not isinstance(one, bool)]
 
 
-def _means_to(args: Any, kwargs: Any, given: list[Any]) -> bool:
-    """Whether an operation was meant to write an infinity."""
+def _is_deliberate(args: Any, kwargs: Any, given: list[Any]) -> bool:
+    """Whether an operation writes an infinity deliberately."""
     return not given or any(one - one != 0.0 for one in _scalars(args, kwargs))
 
 
 class Backward:
-    """A repeated backward, from the model's output on with a gradient of ones."""
+    """A repeated backward from the model's output, with a gradient of ones."""
 
     def __init__(
         self, modules: Modules, restraint: Restrains | None = None, ends: list[Any] | None = None
     ) -> None:
-        """`ends`: the parameters that it runs to, without a change to their gradients; None: to all, and it
-        adds to their gradients, as only a fork may."""
+        """`ends`: the parameters it runs to, without changing their gradients. None: to all, adding to their
+        gradients, which is allowed only in a fork."""
         self.origin: dict[str, Any] | None = None
         self._modules = modules
         self._restraint = restraint
@@ -249,7 +249,7 @@ class Backward:
             try:
                 self._run_back(roots, [torch.ones_like(one) for one in roots])
             finally:
-                for handle in handles:  # or nodes and hooks hold each other, and the tensors of the graph
+                for handle in handles:  # nodes and hooks would keep each other and the graph's tensors alive
                     handle.remove()
         return output
 
@@ -262,7 +262,7 @@ class Backward:
             autograd.grad(roots, self._ends, ones, allow_unused=True)
 
     def _label(self, module: Any, output: Any) -> None:
-        """Label the nodes that a call made, except those made by calls inside it."""
+        """Label the nodes that a call created, except those of calls inside it."""
         waiting = [one.grad_fn for _, one in tensors_in(output) if one.grad_fn is not None]
         name = self._modules.name(module)
         while waiting:
@@ -282,7 +282,7 @@ class Backward:
             if restraint.over():
                 return
             restraint.resting = True
-            _, error = capture(lambda: look(made, came))  # raises nothing into a thread of autograd's engine
+            _, error = capture(lambda: look(made, came))  # must not raise on a thread of autograd's engine
             restraint.resting = False
             if error is not None:
                 restraint.stopped = restraint.stopped or describe(error)

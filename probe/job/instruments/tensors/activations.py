@@ -1,10 +1,10 @@
 """Activations: statistics of module outputs, on requested steps.
 
 Writes python.activations. HOT PATH on those steps only: `begin` registers one global forward hook between
-two steps, `end` removes it. Never on without a request: a hook on every module call and a pass over every
+two steps, `end` removes it. Never active without a request: a hook on every module call and a pass over every
 output do not fit into a budget of 1 %. Outputs are read right after the call, before they can change in
-place. On a device, rows are written when the figures arrive. Not used in a job that compiles, which would
-trace the hook into its graph. torch inside functions.
+place. For outputs on a device, rows are written when the figures arrive. Not used in a job that compiles: the
+hook would be traced into its graph. torch inside functions.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
 MOST_CALLS = 2048
-"""Calls measured in one step, at most."""
+"""Maximum number of calls measured in one step."""
 DEADLINE_NS = 1_000_000_000
-"""Time spent in one step, at most; if exceeded, the next step measures every other call."""
+"""Maximum time spent in one step; if exceeded, the next step measures every other call."""
 _BOUNDS = {
     "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Softmax": (0.0, 1.0), "Softmax2d": (0.0, 1.0),
     "Hardsigmoid": (0.0, 1.0), "Hardtanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0),
@@ -78,7 +78,7 @@ class Activations:
         self._offset += 1
 
     def end(self) -> None:
-        """Remove the hook, and send for the figures that a device computed. From any thread."""
+        """Remove the hook, and copy the figures that a device computed. From any thread."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
@@ -190,13 +190,13 @@ def first_tensor(value: Any, kind: type, depth: int = 2) -> Any:
 
 
 def transformed(torch: Any) -> bool:
-    """Whether a mode or transform of the job's is active, which would see our operations."""
+    """Whether a dispatch mode or transform of the job is active, which would see our operations."""
     stacked = torch._C._len_torch_dispatch_stack() or capturing()
     return bool(stacked or torch._C._functorch.peek_interpreter_stack() is not None)
 
 
 def _dead(module: Any, tensor: Any) -> Any:
-    """Share of units that are 0 for the whole batch; None where there are no units."""
+    """Share of units that are 0 for the whole batch; None if the output has no units."""
     local = getattr(tensor, "_local_tensor", tensor).detach()
     if local.dim() < 2 or not local.numel() or not local.is_floating_point():
         return None

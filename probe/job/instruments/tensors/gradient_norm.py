@@ -1,12 +1,12 @@
 """Gradient norm: the L2 norm of all gradients of the leading optimizer, for python.steps.
 
 HOT PATH, on the training thread. The job's own `clip_grad_norm_` gives the norm for free; its inner functions
-are wrapped, so a name imported before the wrapping is seen too. Without clipping, gradients are measured
-right before the step, as often as `SHARE` of the budget allows. NULL for parameters sharded over ranks,
-unless the job's own clipping computed the norm of all shards: nothing here communicates.
+are wrapped, so that a reference imported before the wrapping is covered too. Without clipping, gradients are
+measured right before the step, as often as `SHARE` of the budget allows. NULL for parameters sharded over
+ranks, unless the job's own clipping computed the norm of all shards: nothing here communicates.
 
-torch.compile traces through the wrappers. A job that compiled before the installation gets none: they could
-make it compile again.
+torch.compile traces through the wrappers. A job that compiled before the installation gets none, because they
+could make it recompile.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _now = time.monotonic_ns
 _cpu = time.thread_time_ns
 """CPU time: unaffected by other load."""
 SHARE = 0.1
-"""Part of the budget for measuring: 0.1 % of step time at the default of 1 %."""
+"""Fraction of the budget for measuring: 0.1 % of step time at the default of 1 %."""
 FIRST_STEPS = 3
-"""Measured in any case: they warm caches, so their cost says nothing."""
+"""First measurements, made in any case: they warm caches, so their cost is not representative."""
 LONGEST_STEPS = 10_000
 CLIPS_STEPS = 16
-"""After a step that clipped, nothing is measured for so many steps."""
+"""Steps without measuring after a step that clipped."""
 _SMALL = 1e-6
-"""What torch adds to a norm before it divides by it."""
+"""torch adds this to a norm before dividing by it."""
 _BYTES_PER_NS = 1000
 """Estimated memory bandwidth of a device: our clock does not see the time of a kernel."""
 
@@ -54,9 +54,9 @@ class GradientNorm:
         self.recorder = recorder
         self.due = 0
         self.fixed_interval: int | None = None
-        """As in `Gradients`."""
+        """Steps between measurements regardless of cost, as in `Gradients`."""
         self.measures = True
-        """False: take norms from clipping only."""
+        """If False, norms are taken from clipping only."""
         self.spent_ns = self.spent_cpu_ns = 0
         """Total cost; CPU time of measuring only."""
         self._isolation = isolation
@@ -68,12 +68,12 @@ class GradientNorm:
         self._kind: float | None = None
         self._covered: dict[tuple[int, int, int, int], frozenset[int]] = {}
         self._clip: tuple[int, frozenset[int], Any] | None = None
-        """Step, optimizers covered, the factor that undoes it."""
+        """The last clipping: step, optimizers covered, the factor that undoes it."""
         self.scale_left: bool | None = None
-        """Whether gradients that a scaler was not asked to unscale have its factor when they are clipped, as
-        `updates` has measured it: the job may divide them itself. None: not known yet."""
+        """Whether gradients still contain the scaler's factor when they are clipped without `unscale_`, as
+        measured by `updates`: the job may divide them itself. None if not known yet."""
         self.clipping: Callable[[bool], None] | None = None
-        """Told of each clipping of such gradients, and whether it is over."""
+        """Called at each clipping of such gradients, with whether the clipping is over."""
         self._costs: deque[int] = deque(maxlen=5)
         self._measured = 0
 
@@ -178,7 +178,7 @@ class GradientNorm:
     def _clipped(
         self, parameters: Any, max_norm: Any, total_norm: Any, kind: float | None, is_over: bool
     ) -> None:
-        """The job clips: take the norm if it covers the leading optimizer's gradients."""
+        """The job clips gradients: take the norm if it covers the leading optimizer's gradients."""
         begun = _now()
         recorder = self.recorder
         tensor = sys.modules["torch"].Tensor
@@ -221,7 +221,7 @@ class GradientNorm:
             recorder.clip_scaled = left
         if kind == 2.0:
             if left is not None:
-                self._tell(norm, scale if left else None)
+                self._record_norm(norm, scale if left else None)
             self.due = max(self.due, recorder.step + CLIPS_STEPS)
         self._spend(_now() - begun)
 
@@ -242,7 +242,7 @@ class GradientNorm:
         return found
 
     def _scale_before_step(self, optimizer: Any) -> Any:
-        """The factor that the scaler was not asked yet to remove from the optimizer's gradients."""
+        """The scaler's factor if the optimizer's gradients still contain it; else None."""
         scaler = self._optimizers.newest_scaler()
         if scaler is None or not scaler.is_enabled():
             return None
@@ -251,14 +251,15 @@ class GradientNorm:
         return scaler._scale if stage == "READY" else None
 
     def undone_by(self, optimizer: Any) -> Any:
-        """The factor that undoes the job's clipping of this step: a number, or on a device a tensor."""
+        """The factor that undoes the job's clipping in this step: a number, or a tensor on a device; 1 if it
+        did not clip."""
         clip = self._clip
         if clip is None or clip[0] != self.recorder.step or id(optimizer) not in clip[1]:
             return 1.0
         return clip[2]
 
     def clip_of(self, optimizer: Any) -> Any:
-        """The factor that undoes the job's clipping of this step, on a device a tensor; None without."""
+        """`undone_by`, but None without clipping."""
         clip = self._clip
         if clip is None or clip[0] != self.recorder.step or id(optimizer) not in clip[1]:
             return None
@@ -282,7 +283,7 @@ class GradientNorm:
             return
         total = statistics.total_norm(flats)
         if total is not None:
-            self._tell(total, getattr(optimizer, "grad_scale", None))
+            self._record_norm(total, getattr(optimizer, "grad_scale", None))
         self._spend(_now() - begun)
         cost = _cpu() - begun_cpu
         self.spent_cpu_ns += cost
@@ -299,8 +300,8 @@ class GradientNorm:
             interval = interval_for(median(self._costs), allowed_ns)
         self.due = self.recorder.step + (self.fixed_interval or interval)
 
-    def _tell(self, norm: Any, scale: Any) -> None:
-        """Put a norm into the row of the current step, or later when a device delivers it."""
+    def _record_norm(self, norm: Any, scale: Any) -> None:
+        """Put a norm into the row of the current step; for a device, later when it has arrived."""
         recorder = self.recorder
         if isinstance(norm, float) or norm.is_cpu:
             factor = 1.0 if scale is None else float(scale)
@@ -346,20 +347,20 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _undone(norm: Any, max_norm: Any) -> Any:
-    """The factor that undoes clipping, on the device of the norm; 1 where it cannot be computed."""
+    """The factor that undoes clipping, on the device of the norm; 1 if it is not finite."""
     undone = ((norm + _SMALL) / max_norm).clamp(min=1.0).double()
     torch: Any = sys.modules["torch"]
     return torch.where(torch.isfinite(undone), undone, 1.0)
 
 
 def usual_wall_ns(recorder: Recorder) -> float:
-    """Median of the last steps' times; 0 before the first."""
+    """Median duration of the last steps; 0 before the first."""
     last = [step.wall_ns for step in recorder.past.costs(recorder.step, 9)]
     return float(median(last)) if last else 0.0
 
 
 def interval_for(cost_ns: float, allowed_ns: float) -> int:
-    """Interval in steps at which something of `cost_ns` costs `allowed_ns` per step."""
+    """Interval in steps at which an operation of `cost_ns` costs at most `allowed_ns` per step."""
     if allowed_ns <= 0:
         return LONGEST_STEPS
     return max(1, min(LONGEST_STEPS, math.ceil(cost_ns / allowed_ns)))

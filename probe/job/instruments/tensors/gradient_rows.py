@@ -1,7 +1,7 @@
-"""Rows of python.gradients: one parameter before and after an optimizer's step.
+"""Gradient rows: builds the rows of python.gradients, one parameter before and after an optimizer's step.
 
-HOT PATH on sampled steps, on the training thread. On a device the agent's thread writes the rows when the
-figures arrive. torch inside functions.
+HOT PATH on sampled steps, on the training thread. For parameters on a device, the agent's thread writes the
+rows when the figures arrive. torch inside functions.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class StatisticsRequest:
         self.histograms = histograms
         self.rows = 0
         self.done: set[int] = set()
-        """Ids of the parameters done, while one step has no time for all."""
+        """Ids of the parameters measured so far, while one step has no time for all."""
         self.late_steps: list[int] = []
         """Steps without time for all parameters."""
 
 
 class Entry:
-    """One parameter of a sample. Figures are numbers on a CPU, tensors on a device."""
+    """One parameter of a sample. Figures are numbers for a CPU, tensors for a device."""
 
     __slots__ = ("before", "group", "moments", "name", "numel", "parameter", "place", "sharded", "text",
                  "update", "values", "weight", "weight_norm")
@@ -56,9 +56,9 @@ class Entry:
         self.weight = weight.flat
         self.weight_norm = weight_norm
         self.before: Any = None
-        """A copy from before the step; None when there was no room for it."""
+        """A copy from before the step; None if there was no room for it."""
         self.values: statistics.Values | None = None
-        """The gradient's; None without one, or for a kind without statistics."""
+        """The gradient's values; None without a gradient, or for a kind without statistics."""
         self.moments: Any = None
         self.update: Any = None
         """Norm of the update."""
@@ -69,7 +69,7 @@ class Entry:
         return 0 if self.before is None else self.before.numel() * self.before.element_size()
 
     def measure_gradient(self) -> None:
-        """Measure the gradient as it is now."""
+        """Measure the current gradient."""
         self.values = statistics.values_of(self.parameter.grad)
         if self.values is not None:
             self.moments = statistics.moments(self.values.flat)
@@ -89,11 +89,11 @@ class OpenSample(NamedTuple):
     closure: bool
     request: StatisticsRequest | None
     unscale: Any
-    """Factor of a scaler that the gradients still contain."""
+    """A scaler's factor that the gradients still contain."""
     unclip: Any
     """Factor that undoes clipping."""
     measure: bool
-    """Whether to measure the norm of all gradients after the step, which computes them itself."""
+    """Whether to measure the norm of all gradients after the step: the step's closure computes them."""
 
 
 class Rows:
@@ -107,7 +107,7 @@ class Rows:
         self._measured, self._estimated = intern("measured"), intern("estimated")
 
     def write(self, optimizer: Any, sample: OpenSample, rate: float, delivery: Delivery) -> None:
-        """Write the rows of all entries: at once on a CPU, else when their figures arrive."""
+        """Write the rows of all entries: immediately on a CPU, else when their figures arrive."""
         step, t_ns = self._recorder.step, time.monotonic_ns() + ANCHOR_NS
         reason = self._reasons[sample.request is not None]
         elsewhere: dict[Any, list[tuple[Entry, float]]] = {}
@@ -154,8 +154,8 @@ class Rows:
     def _put(
         self, step: int, t_ns: int, reason: int, entry: Entry, rate: float, row: list[float]
     ) -> None:
-        """Write one row. `row`: the gradient's moments, the norms of weight and update, the factor of a
-        scaler that the gradient still contains, the factor that undoes clipping; NaN for unknown."""
+        """Write one row. `row`: the gradient's moments, the norms of weight and update, the scaler's factor
+        still in the gradient, the factor that undoes clipping; NaN for unknown."""
         weight_norm, update, scale, unclip = row[statistics.MOMENTS :]
         unscale = 1.0 if scale != scale or not scale else 1.0 / scale
         gradient = [NULL_DOUBLE] * 4
@@ -188,7 +188,7 @@ def _number(value: Any) -> float:
 
 
 def _rate(optimizer: Any, group: int, first: float) -> float:
-    """Learning rate of a group; NULL when it is on a device."""
+    """Learning rate of a group; NULL if it is on a device."""
     if group == 0:
         return first
     return host_number(

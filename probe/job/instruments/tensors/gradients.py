@@ -1,13 +1,13 @@
-"""Gradients: every parameter's gradient, weight and update, on sampled and requested steps.
+"""Gradients: statistics of every parameter's gradient, weight and update, on sampled and requested steps.
 
 Writes python.gradients and python.optimizers, and through `GradientNorm` the grad_norm of python.steps. HOT
 PATH around an optimizer's step, on the training thread; on other steps `Optimizers.sample_from_step` skips
-it. The cost of a sample is measured, and the next one comes when that is `SHARE` of the budget. A sample
-takes at most `PORTION` of a step: a large model is sampled a few parameters at a time. On a device nothing is
-waited for; rows are written when their figures arrive.
+it. The cost of a sample is measured, and the next sample is spaced so that they use `SHARE` of the budget. A
+sample takes at most `PORTION` of a step: a large model is sampled a few parameters at a time. Nothing waits
+for a device; rows are written when their figures arrive.
 
 An update is measured by comparing a parameter with a copy from before the step, for at most `COPY_BYTES` of
-parameters at a time, and else estimated; the row says which.
+parameters at a time; otherwise it is estimated. The row says which.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _now = time.monotonic_ns
 _cpu = time.thread_time_ns
 """CPU time: unaffected by other load."""
 SHARE = 0.1
-"""Part of the budget for samples: 0.1 % of step time at the default of 1 %."""
+"""Fraction of the budget for samples: 0.1 % of step time at the default of 1 %."""
 FIRST_STEP = 2
 """The first sample is taken on the third step: the first two warm caches."""
 NAMES_WAIT_STEPS, NAMES_WAIT_NS = 50, 2_000_000_000
-"""The first sample waits for the parameters' names until both are over."""
+"""The first sample waits for the parameters' names until both limits have passed."""
 PORTION, SHORTEST_PORTION_NS = 0.05, 2_000_000
-"""A sample takes at most this part of a step, or this time if that is longer."""
+"""A sample takes at most this fraction of a step, or this time if that is longer."""
 LEAST_STEPS = 10
 ROWS_PER_STEP = 2
-"""Rows per step on average, at most: a row is about 90 bytes on disk."""
+"""Maximum rows per step on average: a row is about 90 bytes on disk."""
 COPY_BYTES, COPY_RATIO = 8 << 20, 0.01
-"""Copies of parameters in one sample: at most this size, and this part of free memory."""
+"""Copies of parameters in one sample: at most this size, and at most this fraction of free memory."""
 ASKED_COPY_BYTES, ASKED_COPY_RATIO = 512 << 20, 0.05
-"""The same when a request wants the updates of all parameters."""
+"""The same for a request for the updates of all parameters."""
 DEADLINE_NS = 1_000_000_000
-"""Time that a request takes of one step, at most; it continues in the next one."""
+"""Maximum time that a request takes in one step; it continues in the next one."""
 MEMORY_S = 2.0
-"""Between two reads of how much memory is free."""
+"""Seconds between two reads of free memory."""
 _NS_PER_ELEMENT = 3
-"""Estimated cost of one element on a CPU: a parameter that would take too long is not begun."""
+"""Estimated cost per element on a CPU: a parameter that would take too long is not started."""
 
 
 class Gradients:
@@ -68,7 +68,7 @@ class Gradients:
         """Whether anything is recorded without a request."""
         self.request: StatisticsRequest | None = None
         self.claimed = False
-        """Whether a watch is using it: one at a time."""
+        """Whether a watch is using this instrument: one at a time."""
         self.fixed_interval: int | None = None
         """Steps between samples regardless of cost, for measurements and tests."""
         self.interval = LEAST_STEPS
@@ -88,7 +88,7 @@ class Gradients:
         self._since_ns = 0
         self._next_memory_s = 0.0
         self._window: int | None = None
-        """First step of the sample under way, of which each optimizer is part once."""
+        """First step of the current sample, which includes each optimizer once."""
         self._in_window: set[int] = set()
         self._window_ns = self._window_rows = 0
         self._done: set[int] = set()
@@ -121,7 +121,7 @@ class Gradients:
         self._optimizers.sample_from_step = 0
 
     def spend(self, cost_ns: int) -> None:
-        """Count the cost of a sample of another table that reads gradients too."""
+        """Count the cost of another instrument's sample that reads gradients too."""
         self.spent_ns += cost_ns
 
     # HOT PATH ---------------------------------------------------------------
@@ -134,7 +134,7 @@ class Gradients:
         request = self.request
         if request is None and (not self.recorder.timing or not self.samples):
             self._optimizers.sample_from_step = step + 1 if self.samples else NEVER
-            return  # a shadow step is for comparison
+            return  # shadow steps serve as a baseline: nothing is sampled
         if capturing() or torch._C._len_torch_dispatch_stack():
             return
         if not self.recorder.owns_gradients():
@@ -163,7 +163,7 @@ class Gradients:
     def _sample(
         self, optimizer: Any, closure: bool, request: StatisticsRequest | None, now: int
     ) -> list[Entry] | None:
-        """Sample this optimizer if that is due, else None."""
+        """Sample this optimizer if due, else return None."""
         if request is not None:
             return self._entries(optimizer, closure, request, now)
         step = self.recorder.step
@@ -181,8 +181,8 @@ class Gradients:
         return self._entries(optimizer, closure, None, now)
 
     def _named(self, optimizer: Any, step: int, now: int) -> bool:
-        """Whether the names of all its parameters are known, or waited for long enough. All: FSDP takes some
-        out of their modules during computation, and a walk then finds only the others."""
+        """Whether the names of all its parameters are known, or the wait is over. All, because FSDP removes
+        some from their modules during computation, and a walk then finds only the others."""
         if step >= NAMES_WAIT_STEPS and now - self._since_ns > NAMES_WAIT_NS:
             return True
         parameters = (one for group in optimizer.param_groups for one in group["params"])
@@ -291,13 +291,13 @@ class Gradients:
             self._choose_next()
 
     def _spend(self, cost_ns: int, sampled_ns: int, request: StatisticsRequest | None) -> None:
-        """`sampled_ns`: CPU time of the sample under way."""
+        """Count costs. `sampled_ns`: CPU time of the current sample."""
         self.spent_ns += cost_ns if request is None else 0
         self.recorder.cost_ns += cost_ns
         self._window_ns += sampled_ns
 
     def _choose_next(self) -> None:
-        """Choose the step from which on to be called again."""
+        """Choose the next step on which to be called."""
         if self.request is not None or self._window is not None:
             self._optimizers.sample_from_step = 0
         elif not self.samples:
@@ -308,7 +308,7 @@ class Gradients:
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """One round: delivered figures, names, free memory."""
+        """One round: collect delivered figures and names, and read free memory."""
         self.delivery.collect()
         self.names.collect()
         now_s = time.monotonic()
@@ -330,7 +330,8 @@ class Gradients:
 
 
 def _waiting(optimizer: Any, done: set[int]) -> Iterator[tuple[int, int, Any]]:
-    """Place in the optimizer, group number and parameter of those not `done`; of all once all are done."""
+    """Position in the optimizer, group number and parameter of each one not `done`. Once all are done, starts
+    over with all."""
     groups = optimizer.param_groups
     if all(id(one) in done for group in groups for one in group["params"]):
         done.difference_update([id(one) for group in groups for one in group["params"]])

@@ -1,9 +1,9 @@
-"""Input and targets: whether a model is given what it is to predict.
+"""Input and targets: detects whether a model's input contains its targets (label leakage).
 
 HOT PATH on the training thread, on the steps on which both the model's inputs and the loss function are
-looked at (`model_inputs` keeps the first, `loss_functions` asks): the targets that the loss function saved
-are compared with the inputs, and the attention in the graph is asked whether it sees later positions. Part
-of the tensors, nothing waits for a device. torch inside functions.
+sampled (`model_inputs` keeps the inputs, `loss_functions` calls `relation`). Compares the targets that the
+loss function saved with the inputs, and checks whether the attentions in the graph see later positions. Uses
+a part of the tensors and never waits for a device. torch is passed in.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MOST_ROWS, MOST_ELEMENTS = 64, 16384
-"""Of sequences that are compared."""
+"""Rows and elements of sequences that are compared."""
 MOST_COLUMNS, MOST_SAMPLES = 1024, 512
 LEAST_SAMPLES, LEAST_TOKENS = 16, 32
 MOST_NODES, MOST_ATTENTION = 1024, 4
-"""Of the graph, nearest to the loss first."""
+"""Nodes of the graph searched, and attentions examined, nearest to the loss first."""
 FIGURES = 7
 _BEHIND = 1e-4
-"""Share of attention to later positions that is more than rounding."""
+"""Share of attention to later positions above which it is not rounding."""
 
 
 def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, root: Any) -> Any:
     """Figures of python.loss_functions from `same_ratio` to `sees_later`, on the target's device; NaN for
-    what is missing, None where nothing can be compared."""
+    missing figures, None if nothing can be compared."""
     none = _number(torch, float("nan"), target.device)
     for given in inputs:
         if given.device != target.device or given.layout is not torch.strided:
@@ -32,7 +32,7 @@ def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, ro
         whole = not given.is_floating_point() and not target.is_floating_point()
         if whole and given.dim() == 2 and given.shape[1] > 1 and given.numel() >= LEAST_TOKENS:
             found = token_shares(torch, given, target, ignored)
-            if found is None:  # what comes behind a source is what a decoder is told, which it shifts itself
+            if found is None:  # an input after a source is a decoder's, which shifts it itself
                 return None
             later = _sees_later(torch, root, set(map(int, given.shape)), target.device)
             shifted = torch.fmax(found.across, found.along)
@@ -48,9 +48,9 @@ def _number(torch: Any, value: float, device: Any) -> Any:
 
 
 class TokenShares(NamedTuple):
-    """Of the targets that count, the shares equal to: the token at their own place (`same`), the next one
-    along the second dimension (`across`) or the first (`along`), the one after the next (`second`), and those
-    behind the end of a sequence, where the input repeats one token as well (`padding`). Tensors."""
+    """Shares of the counted targets, as tensors. They equal the token at their own position (`same`), the
+    next one along the second dimension (`across`) or the first (`along`), or the one after the next
+    (`second`). `padding`: they are after the end of a sequence, where the input repeats one token too."""
 
     same: Any
     across: Any
@@ -60,7 +60,7 @@ class TokenShares(NamedTuple):
 
 
 def token_shares(torch: Any, given: Any, target: Any, ignored: int | None) -> TokenShares | None:
-    """Compares targets with tokens [N, M]; None where their numbers do not fit."""
+    """Compare targets with tokens [N, M]; None if their sizes do not match."""
     rows, length = given.shape
     flat = target.reshape(-1)
     if flat.numel() == given.numel():
@@ -90,7 +90,7 @@ def token_shares(torch: Any, given: Any, target: Any, ignored: int | None) -> To
 
 
 def _tail(torch: Any, tokens: Any) -> Any:
-    """Where rows end in one token again and again: that which is repeated the most at the end of a row."""
+    """Mask of the padding at row ends: repetitions of the token with the longest run at the end of a row."""
     repeated = (tokens == tokens[:, -1:]).flip(1).cumprod(1).sum(1)
     last = tokens[:, -1].index_select(0, repeated.argmax().reshape(1))  # `tokens[place]` waits for a device
     tail = (tokens == last).flip(1).cumprod(1).flip(1)
@@ -98,7 +98,7 @@ def _tail(torch: Any, tokens: Any) -> Any:
 
 
 def _columns(given: Any, target: Any) -> list[Any]:
-    """The column of the input that goes with the target the most: the correlation, and its number."""
+    """The input column with the highest correlation with the target: the correlation, and its index."""
     some = given[:MOST_SAMPLES, :MOST_COLUMNS].double()
     wanted = target.reshape(-1)[:MOST_SAMPLES].double()
     some, wanted = some - some.mean(0), wanted - wanted.mean()
@@ -113,8 +113,8 @@ def _columns(given: Any, target: Any) -> list[Any]:
 
 
 def _sees_later(torch: Any, root: Any, lengths: set[int], device: Any) -> Any:
-    """1 when every attention over the sequence in the graph lets a position see later ones, 0 when one does
-    not, NaN when none was seen or one cannot tell."""
+    """1 if every attention over the sequence in the graph lets positions see later ones, 0 if one does not,
+    NaN if none was found or one is undecidable."""
     found = [_open(torch, node, lengths) for node in _attention(root, lengths)]
     if not found or any(one is None for one in found):
         return _number(torch, float("nan"), device)
@@ -123,7 +123,7 @@ def _sees_later(torch: Any, root: Any, lengths: set[int], device: Any) -> Any:
 
 
 def _attention(root: Any, lengths: set[int]) -> Iterator[Any]:
-    """The nodes of attention from a token of the sequence to another, nearest to the loss first."""
+    """The nodes of attentions between tokens of the sequence, nearest to the loss first."""
     waiting, seen, count = [root], {root}, 0
     for node in waiting:
         name = node.name()
@@ -142,7 +142,7 @@ def _attention(root: Any, lengths: set[int]) -> Iterator[Any]:
 
 
 def _open(torch: Any, node: Any, lengths: set[int]) -> Any:
-    """Whether positions see later ones: True, False, a tensor that says so, or None."""
+    """Whether positions see later ones: True, False, a tensor with the answer, or None if unknown."""
     if node.name().startswith("Softmax"):
         weights = _plain(node, "result")
         if weights is None or weights is False:
@@ -165,7 +165,7 @@ def _open(torch: Any, node: Any, lengths: set[int]) -> Any:
 
 
 def _plain(node: Any, name: str) -> Any:
-    """A tensor that a node saved; False without it, None when it cannot be told or read."""
+    """A tensor that a node saved; False without it, None if it cannot be read."""
     raw: Any = getattr(node, f"_raw_saved_{name}", None)
     if raw is None:
         return False

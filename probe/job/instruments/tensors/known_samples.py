@@ -1,10 +1,10 @@
-"""Known samples: which inputs of a model have come before, and with which label.
+"""Known samples: recognizes inputs that the model has already been trained on, and changes of their labels.
 
-HOT PATH on the steps on which the model's inputs are looked at (`model_inputs`), on the training thread: a
-number for each of some samples, made of their bits, is looked up among those that the model was trained on.
-So the same sample is known again in another epoch, with another label, and in an evaluation. Only tensors on
-the CPU: a number from a device would have to be waited for. Integer arithmetic: the same bits give the same
-number, whatever else is in the batch. torch inside functions.
+HOT PATH on the steps on which the model's inputs are sampled (`model_inputs`), on the training thread: hashes
+the bits of some samples and looks them up among the training samples. This recognizes the same sample in
+another epoch, with another label, and in an evaluation. Only for tensors on the CPU: reading a hash from a
+device would wait for it. Integer arithmetic: the same bits give the same hash, whatever else is in the batch.
+torch inside functions.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import sys
 from typing import Any, NamedTuple
 
 MOST_COMPARED = 64
-"""Samples of a batch, evenly spaced."""
+"""Samples hashed per batch, evenly spaced."""
 MOST_ELEMENTS = 256
-"""Of a sample, evenly spaced."""
+"""Elements hashed per sample, evenly spaced."""
 LEAST_ELEMENTS = 8
-"""Of a sample: shorter ones are equal by chance."""
+"""Minimum number of elements of a sample: shorter ones are equal by chance."""
 MOST_KNOWN = 8192
 """Samples remembered, about 1 MB."""
 _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
-"""An odd number: 2 to the power of 64, divided by the golden ratio."""
+"""Odd multiplier: 2 to the power of 64, divided by the golden ratio."""
 
 
 class Recognised(NamedTuple):
-    """Samples `compared`; how many of them the model was `again` given; of those, `relabelled` with another
-    label than the first time, and `elsewhere` with another label and another index in the data set, so that
-    they are other samples; None without labels."""
+    """Number of samples `compared`, and of those seen `again`. Of the latter, those with a different label
+    than the first time are `elsewhere` if their index in the data set differs too, so that they are other
+    samples, else `relabelled`; both None without labels."""
 
     compared: int
     again: int
@@ -36,15 +36,15 @@ class Recognised(NamedTuple):
 
 
 class KnownSamples:
-    """The samples that the model was trained on, as far as they were looked at, with their labels."""
+    """The training samples hashed so far, with their labels."""
 
     def __init__(self) -> None:
         self._labels: dict[int, tuple[float | None, int | None]] = {}
-        """By the number of a sample: its label and its index in the data set, as far as known."""
+        """By the hash of a sample: its label and its index in the data set, as far as known."""
 
     def trained(self, tensor: Any, labels: Any, indices: list[int] | None = None) -> Recognised | None:
-        """Compare a batch of the training, and remember it. `labels`: a tensor with one value per sample, or
-        None; `indices` of the samples in the data set. None when the tensor cannot be compared."""
+        """Compare a training batch, and remember it. `labels`: a tensor with one value per sample, or None;
+        `indices`: of the samples in the data set. None if the tensor cannot be compared."""
         numbers = sample_numbers(tensor)
         if numbers is None:
             return None
@@ -69,7 +69,7 @@ class KnownSamples:
         return Recognised(len(numbers), len(before), *counts)
 
     def evaluated(self, tensor: Any) -> Recognised | None:
-        """Compare a batch of an evaluation with those of the training."""
+        """Compare an evaluation batch with the training samples."""
         numbers = sample_numbers(tensor)
         if numbers is None:
             return None
@@ -77,7 +77,7 @@ class KnownSamples:
 
 
 def sample_numbers(tensor: Any) -> list[int] | None:
-    """A number for each of some samples of a batch; None without samples that can be compared."""
+    """Hashes of some samples of a batch; None if its samples cannot be compared."""
     torch: Any = sys.modules["torch"]
     plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided
     if not plain or tensor.dim() < 2 or len(tensor) < 2 or tensor.is_complex() or tensor.is_quantized:

@@ -1,8 +1,8 @@
-"""Figures of a loss: what is known of its targets, class weights, outputs and error.
+"""Loss figures: statistics of a loss's targets, class weights, outputs and error.
 
-HOT PATH on the steps that `loss_functions` looks at, on the training thread: from a part of the tensors that
-a node of the autograd graph saved, and only of those without hooks of the job's. Nothing waits for a device:
-the figures are tensors. Imports nothing; torch is handed in.
+HOT PATH on the steps that `loss_functions` samples, on the training thread: computed from a part of the
+tensors that a node of the autograd graph saved, and only from those without hooks of the job. Nothing waits
+for a device: the figures are tensors. Imports nothing; torch is passed in.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from typing import Any
 MOST_ELEMENTS = 4096
 """Elements of targets and outputs that the figures cover."""
 SAMPLES = 32
-"""Samples of the batch that the spread of the outputs covers."""
+"""Samples of the batch used for the spread of the outputs."""
 MOST_CLASSES = 1 << 17
 FIGURES = 15
 WRITTEN_OUT = ("Pow", "Abs")
-"""Of a difference: the loss function of a regression, written out."""
+"""Operations that, applied to a difference, are a regression loss written out."""
 _REGRESSIONS = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
 
 
 def signed(value: int) -> int:
-    """torch shows negative integers of a node as unsigned ones."""
+    """A node's integer with its sign: torch shows negative ones as unsigned."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def operation(node: Any) -> str:
-    """The operation: `NllLoss` of `NllLossBackward0`."""
+    """Name of a node's operation: `NllLoss` for `NllLossBackward0`."""
     name: str = node.name()
     head = name.partition("Backward")[0]
     return head or name
 
 
 def kept(node: Any, name: str) -> Any:
-    """A tensor that a node saved; None without it, or when a hook of the job's would have to unpack it."""
+    """A tensor that a node saved; None without it, or if a hook of the job would have to unpack it."""
     raw = getattr(node, f"_raw_saved_{name}", None)
     if raw is None or getattr(raw, "unpack_hook", raw) is not None:
-        return None  # older versions of torch cannot tell
+        return None  # older versions of torch do not expose `unpack_hook`
     try:
         return raw.data
-    except RuntimeError:  # freed, or changed in place: backward will say so
+    except RuntimeError:  # freed, or changed in place: backward will report it
         return None
 
 
 def figures(torch: Any, node: Any, target: Any, classes: int) -> Any:
     """ignored_ratio, top_ratio, entropy, mean, std of the target, smallest share of a class in the loss, its
     share of the targets, ratio of the class weights, spread of the outputs over the samples, smallest and
-    largest target, shares of the targets that equal these two, classes that occur, and size of the error:
-    float64 on their device, NaN for what is missing; None without a target and an error."""
+    largest target, shares of the targets that equal these two, classes that occur, and size of the error.
+    float64 on their device, NaN for missing figures; None without a target and an error."""
     error = _error(torch, node, target)
     if target is None or not target.numel() or target.layout is not torch.strided:
         if error is None:
@@ -90,7 +90,7 @@ def figures(torch: Any, node: Any, target: Any, classes: int) -> Any:
 
 
 def _error(torch: Any, node: Any, target: Any) -> Any:
-    """Root mean square of prediction - target in a regression, as a vector of one; None elsewhere."""
+    """Root mean square of prediction - target in a regression, as a vector of one; None for other losses."""
     name, output = operation(node), kept(node, "self")
     if output is None or output.layout is not torch.strided or not output.numel():
         return None

@@ -1,11 +1,11 @@
-"""Loss functions: what the loss is made of, read from its autograd graph on some steps.
+"""Loss functions: identifies the loss functions in the autograd graph of the loss, on some steps.
 
 Writes python.loss_functions. HOT PATH on the steps that `Pace` chooses, on the training thread, right before
-backward: a walk over the nodes between the loss and the last layers, which says what was called, over which
-dimension and of which shapes, however the job imported or wrote it; nothing is wrapped. Figures of targets
-and outputs are taken from a part of the tensors that the graph saved, and only of those without hooks of the
-job's: unpacking others would run its code. On a device they are written when they arrive. torch inside
-functions.
+backward: a walk over the nodes between the loss and the last layers. It shows which functions were called,
+over which dimension and with which shapes, however the job imported or wrote them; nothing is wrapped.
+Figures of targets and outputs are computed from a part of the tensors that the graph saved, and only from
+those without hooks of the job: unpacking others would run its code. For tensors on a device, rows are written
+when the figures arrive. torch inside functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL
 
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
 MOST_NODES = 64
-"""Nodes visited: the loss functions are next to the root."""
+"""Maximum number of nodes visited: the loss functions are next to the root."""
 MOST_FUNCTIONS = 4
 MOST_SHAPES = 512
 
@@ -45,19 +45,19 @@ _LAYERS = frozenset({
     "ScaledDotProductFlashAttention", "ScaledDotProductFlashAttentionForCpu",
     "ScaledDotProductEfficientAttention", "torch::autograd::AccumulateGrad",
 })
-"""Where the walk ends: what lies behind them is the model."""
+"""Operations at which the walk ends: behind them is the model."""
 _SHAPING = frozenset({
     "View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "Expand",
     "Slice", "Select", "Index", "Clone", "ToCopy", "Gather", "IndexSelect", "AsStrided", "Alias", "Narrow",
     "Unbind", "Split", "Stack", "Cat",
 })
-"""They pass on what they are given, in another shape."""
+"""Operations that pass on their input in another shape."""
 _JOINING = ("Stack", "Cat")
-"""Of what they join, the first stands for all."""
+"""Operations that join tensors; only the first input is followed."""
 _SOFTMAX = ("Softmax", "LogSoftmax")
 _DROPPING = ("NativeDropout", "FusedDropout")
 MASK_ELEMENTS = 128
-"""Of a factor that is multiplied with an output, so many are read to tell whether it is dropout's."""
+"""Elements read of a factor to decide whether it is a dropout mask."""
 
 
 class Found(NamedTuple):
@@ -68,11 +68,11 @@ class Found(NamedTuple):
     reduction: str
     """As in python.loss_functions."""
     smoothing: float
-    """NULL_DOUBLE when it cannot be told."""
+    """Label smoothing; NULL_DOUBLE if unknown."""
 
 
 class Behind(NamedTuple):
-    """What made the prediction of a loss function."""
+    """The operations that computed the prediction of a loss function."""
 
     operations: list[str]
     """Nearest first, without changes of shape."""
@@ -81,9 +81,9 @@ class Behind(NamedTuple):
     layer: str
     """The layer's name, or ''."""
     rows: int
-    """Length of the first dimension before it was sliced; NULL where it was not."""
+    """Length of the first dimension before it was sliced; NULL if it was not."""
     rows_used: int
-    """Length that was left."""
+    """Its length after slicing."""
 
 
 class Audit(Protocol):
@@ -94,7 +94,7 @@ class Audit(Protocol):
 
 
 class LossFunctions:
-    """Looks at the root of the first backward of a step."""
+    """Inspects the root of the first backward of a step."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation, delivery: Delivery, pace: Pace) -> None:
         self._recorder = recorder
@@ -103,17 +103,17 @@ class LossFunctions:
         self._shapes: dict[tuple[int, ...], int] = {}
         self.pace = pace
         self.given_in: Callable[[int], list[Any]] = _nothing
-        """The tensors that the first module was given in a step, where they were looked at."""
+        """The input tensors of the first module in a step, if they were sampled."""
         self.label_in: Callable[[int], Any] = _nothing
-        """The label of each sample of the batch in a step, where there is one."""
+        """The labels of the batch in a step, one per sample, if there are any."""
         self.audit: Audit | None = None
         """Set by the installation: examines the model behind a loss on a few of these steps."""
-        self.look = isolation.guard("loss functions", self._look)
-        """Called right before a backward, when due, with its root and whether a GradScaler scaled it."""
+        self.look = isolation.guard("loss functions", self._sample_root)
+        """Called right before a backward, if due, with its root and whether a GradScaler scaled it."""
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _look(self, root: Any, scaled: bool) -> None:
+    def _sample_root(self, root: Any, scaled: bool) -> None:
         recorder = self._recorder
         if recorder.micro_step:
             return
@@ -162,7 +162,7 @@ class LossFunctions:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             figures = loss_figures.figures(torch, node, kept, classes) if plain else None
             inputs = (self.given_in(recorder.step) or []) if root is not None else []
-            if inputs and kept is None:  # written out, no target is saved: the batch's own label
+            if inputs and kept is None:  # a written-out loss saves no target: use the batch's label
                 kept, none = self.label_in(recorder.step), [float("nan")] * loss_figures.FIGURES
                 if kept is not None and figures is None:
                     figures = torch.tensor(none, dtype=torch.float64, device=kept.device)
@@ -199,7 +199,7 @@ class LossFunctions:
 
 
 def _nothing(_step: int) -> Any:
-    """No inputs are looked at."""
+    """Default until the installation sets the functions: no inputs or labels are known."""
     return None
 
 
@@ -207,8 +207,8 @@ def _nothing(_step: int) -> Any:
 
 
 def target_of(first: Any) -> tuple[Any, int | None]:
-    """The target that a loss function between this node and the last layers saved, and its `ignore_index`;
-    None and None without one."""
+    """The target saved by a loss function between this node and the last layers, and its `ignore_index`; both
+    None without one."""
     for one in functions_in(first) if first is not None else ():
         kept = loss_figures.kept(one.node, "target")
         if kept is not None:
@@ -247,7 +247,8 @@ def functions_in(first: Any) -> list[Found]:
 
 
 def _written_out(node: Any, name: str) -> str:
-    """`mse` or `l1` for a power or absolute value of a difference with one side that needs a gradient."""
+    """Name of an MSE or L1 loss written out: the square or absolute value of a difference with one side that
+    requires a gradient; empty for other operations."""
     if name == "Pow" and _scalar(node, "exponent") == 2.0:
         kind = "mse_loss"
     elif name == "Abs":
@@ -262,7 +263,8 @@ def _written_out(node: Any, name: str) -> str:
 
 
 def _reduction(node: Any, above: tuple[Any, ...]) -> str:
-    """`sum` only where nothing on the way to the root can have divided by the number of elements."""
+    """Reduction of a loss function; `sum` only if nothing between it and the root can have divided by the
+    number of elements."""
     own = getattr(node, "_saved_reduction", 0)
     names = [loss_figures.operation(one) for one in above]
     if own == 1 or (own == 0 and "Mean" in names):
@@ -274,7 +276,7 @@ def _reduction(node: Any, above: tuple[Any, ...]) -> str:
 
 
 def _factor(above: tuple[Any, ...]) -> float:
-    """The number that the loss function's value is multiplied by right away, between 0 and 1."""
+    """The constant between 0 and 1 that directly multiplies the loss function's value; NULL without one."""
     if above and loss_figures.operation(above[-1]) == "Mul":
         factor = _scalar(above[-1], "other")
         if factor is not None and 0.0 < factor < 1.0:
@@ -283,7 +285,8 @@ def _factor(above: tuple[Any, ...]) -> float:
 
 
 def _with_smoothing(one: Found, branches: set[Any]) -> Found:
-    """With label smoothing, torch adds the mean of all log probabilities, and weighs the rest by 1 - it."""
+    """Detect cross entropy and its label smoothing: with smoothing s, torch adds the mean of all log
+    probabilities, and weights the rest by 1 - s."""
     inner = one.node.next_functions[0][0]
     smoothed = one.function == "nll_loss" and one.smoothing != NULL_DOUBLE and inner in branches
     if one.function == "nll_loss" and inner is not None and loss_figures.operation(inner) == "LogSoftmax":
@@ -292,7 +295,7 @@ def _with_smoothing(one: Found, branches: set[Any]) -> Found:
 
 
 def behind(node: Any) -> Behind:
-    """What made the prediction of a loss function, up to a layer."""
+    """The operations that computed the prediction of a loss function, back to a layer."""
     operations: list[str] = []
     softmax, layer, rows, rows_used = None, "", NULL_INTEGER, NULL_INTEGER
     current = _prediction(node)
@@ -319,7 +322,7 @@ def behind(node: Any) -> Behind:
 
 
 def _prediction(node: Any) -> Any:
-    """The node that made what a loss function compares with its target; None without one."""
+    """The node that computed a loss function's prediction; None without one."""
     name = loss_figures.operation(node)
     current = node if name in _SOFTMAX else node.next_functions[0][0]
     if name in loss_figures.WRITTEN_OUT:
@@ -328,7 +331,7 @@ def _prediction(node: Any) -> Any:
 
 
 def _drops(node: Any, name: str) -> bool:
-    """Whether a product is dropout on the host: its factor holds zeros and one number above 1."""
+    """Whether a product is dropout on the host: its factor contains only zeros and one number above 1."""
     factor = loss_figures.kept(node, "other") if name == "Mul" else None
     if factor is None or not factor.is_cpu or not factor.is_floating_point() or factor.requires_grad:
         return False
@@ -339,13 +342,13 @@ def _drops(node: Any, name: str) -> bool:
 
 
 def scales(node: Any) -> bool:
-    """Whether an operation multiplies what it is given by a number, or by the zeros and ones of dropout."""
+    """Whether an operation multiplies its input by a number, or by a dropout mask."""
     constant = _scalar(node, "other") is not None or _scalar(node, "self") is not None
     return constant or _drops(node, loss_figures.operation(node))
 
 
 def _before_broadcast(node: Any) -> tuple[int, ...] | None:
-    """Shape of the prediction, where the loss function compares more elements than it has."""
+    """Shape of the prediction if the loss function broadcasts it to more elements; else None."""
     source, number = node.next_functions[0]
     if loss_figures.operation(node) in loss_figures.WRITTEN_OUT:
         compared = _shape(source)
@@ -360,22 +363,22 @@ def _before_broadcast(node: Any) -> tuple[int, ...] | None:
 
 
 def _shape_into(node: Any, place: int) -> tuple[int, ...] | None:
-    """Shape of what a node was given."""
+    """Shape of a node's input at this position."""
     given = node.next_functions[place : place + 1]
     return _shape(*given[0]) if given and given[0][0] is not None else None
 
 
 def _shape(node: Any, number: int = 0) -> tuple[int, ...] | None:
-    """Shape of what a node made."""
-    made = getattr(node, "_input_metadata", None)  # of its backward, so of the result of its forward
+    """Shape of a node's output."""
+    made = getattr(node, "_input_metadata", None)  # input of its backward, so output of its forward
     return tuple(map(int, made[number].shape)) if made and len(made) > number else None
 
 
 def _scalar(node: Any, name: str) -> float | None:
-    """A number that a node saved, also as a tensor without dimensions on the host; None when it cannot be
-    read without waiting or running a hook of the job's, or is learned."""
+    """A number that a node saved, possibly as a 0-d tensor on the host. None if it cannot be read without
+    waiting or running a hook of the job, or if it is learned."""
     tensor = loss_figures.kept(node, name)
-    if tensor is not None:  # torch warns of a number that has a gradient
+    if tensor is not None:  # torch warns about converting a tensor that requires grad
         return float(tensor) if tensor.is_cpu and tensor.dim() == 0 and not tensor.requires_grad else None
     value = None if hasattr(node, f"_raw_saved_{name}") else getattr(node, f"_saved_{name}", None)
     return float(value) if isinstance(value, (int, float)) else None

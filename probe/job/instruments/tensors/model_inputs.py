@@ -1,10 +1,9 @@
-"""Model inputs: figures of what a model is given, on some steps.
+"""Model inputs: statistics of the tensors passed to a model, on some steps.
 
 Writes python.model_inputs. HOT PATH on the steps that `Pace` chooses, on the training thread, when the
-outermost module is called: a few thousand elements of its first tensors, as they arrive there, after all
-that the job did to its batches. Calls without gradients have a pace of their own: where the model evaluates,
-it should be given what it is trained on. On a device figures are written when they arrive. torch inside
-functions.
+outermost module is called: reads a few thousand elements of its first tensors, after everything that the job
+did to its batches. Calls without gradients have their own pace: evaluation inputs should look like training
+inputs. For tensors on a device, rows are written when the figures arrive. torch inside functions.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ MOST_TENSORS = 3
 MOST_IN_BATCH = 16
 BATCH = "batch"
 SAMPLES = 8
-"""Samples of the batch that are looked at, evenly spaced."""
+"""Samples read per batch, evenly spaced."""
 MOST_ELEMENTS = 4096
 MOST_SHAPES = 512
 COPY_PARAMETERS, MOST_COPIES = 8, 8
-"""Parameters of a copy of which two elements are compared; copies that are remembered."""
+"""Parameters compared per copy of the model, two elements of each; copies remembered."""
 IMAGES, SIDE, LEAST_SIDE = 4, 32, 8
-"""Of so many images (of four dimensions or more) neighbours are compared, in a square of this side of each;
-not in smaller ones."""
+"""For the correlation of neighbours: images read (four dimensions or more), side of the square read in each,
+and smallest side of an image."""
 MOST_PADDED, MOST_PADDED_ELEMENTS, SHORTEST_PADDED = 64, 1 << 16, 16
-"""Samples and tokens of which the padding is measured, and positions that a batch needs for it."""
+"""For the padding: maximum samples and tokens read, and minimum sequence length."""
 _LOOKED_AT = 7
-"""Place of that column."""
+"""Index of the column `looked_at`."""
 
 
 class ModelInputs:
-    """Looks at the arguments of the first module of a step."""
+    """Samples the arguments of the first module call of a step."""
 
     def __init__(
         self, recorder: Recorder, isolation: Isolation, names: ModuleNames, delivery: Delivery, pace: Pace,
@@ -67,41 +66,41 @@ class ModelInputs:
         self._batches = batches
         self._batch = recorder.intern(BATCH)
         self.pace, self.aside = pace, aside
-        self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
+        self._sampled_inputs: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
         self._known = KnownSamples()
         self._columns = TableColumns()
         self._copies: dict[int, tuple[weakref.ref[Any], list[float]]] = {}
-        """Copies of the model that were called without gradients: a few weights, when first seen."""
-        self.look = isolation.guard("model inputs", self._look)
-        """Called, when it is due, with the first module that is called, and its arguments. It waits for the
-        module's name, which may change when the training begins."""
-        self.look_aside = isolation.guard("model inputs", self._look_aside)
-        """The same for the first call without gradients, when `aside` says that it is due."""
+        """Copies of the model that were called without gradients: a few weights from when first seen."""
+        self.look = isolation.guard("model inputs", self._sample_inputs)
+        """Called, when `pace` is due, with the first module called and its arguments. Samples nothing until
+        the module's name is known, which may change when the training begins."""
+        self.look_aside = isolation.guard("model inputs", self._sample_gradless)
+        """The same for the first call without gradients, when `aside` is due."""
 
     def given_in(self, step: int) -> list[Any]:
-        """The tensors that the first module was given in this step, where they were looked at."""
-        known, references = self._given
+        """The input tensors of the first module in this step; empty if they were not sampled."""
+        known, references = self._sampled_inputs
         return [one for reference in references if (one := reference()) is not None] if known == step else []
 
     def label_in(self, step: int) -> Any:
-        """The one tensor of the loader's batch with a value per sample; None without one, or with several."""
-        return self._labels[0]() if self._given[0] == step and len(self._labels) == 1 else None
+        """The tensor of the loader's batch with one value per sample; None unless there is exactly one."""
+        return self._labels[0]() if self._sampled_inputs[0] == step and len(self._labels) == 1 else None
 
     # HOT PATH ---------------------------------------------------------------
 
     def _indices(self, step: int) -> list[int] | None:
-        """Indices of the loader's batch in its data set, where they are plain numbers."""
+        """Indices of the loader's batch in its data set; None unless they are plain integers."""
         batch = None if self._batches is None else self._batches.last
         found = None if batch is None or batch.step != step else batch.indices
         return found if type(found) is list and all(type(one) is int for one in found) else None
 
     def _compared(self, tensor: Any) -> Recognised | None:
-        """The samples of a batch, compared with those before."""
+        """Compare the samples of a training batch with earlier ones."""
         step = self._recorder.step
         return self._known.trained(tensor, self.label_in(step), self._indices(step))
 
-    def _look(self, module: Any, args: Any) -> None:
+    def _sample_inputs(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
         number = self._names.of(module) if recorder.step or self._names.training else None
@@ -111,16 +110,16 @@ class ModelInputs:
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
         self._labels = []
-        self._given = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
+        self._sampled_inputs = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            self._look_at_batch()
+            self._sample_batch()
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
                 known = None if place else self._compared(tensor)
                 self._write(number, name, tensor, 0, known)
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
-    def _look_aside(self, module: Any, args: Any) -> None:
+    def _sample_gradless(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
         number = self._number_aside(module) if recorder.step and not transformed(torch) else None
@@ -139,15 +138,15 @@ class ModelInputs:
         recorder.cost_ns += _now() - begun
 
     def _number_aside(self, module: Any) -> int | None:
-        """String number of the name of a model that is called without gradients: its own, or that of one that
-        is trained, if it is of the same class and size, such as an average of it."""
+        """String number of the name of a model called without gradients: its own, or the name of a trained
+        model of the same class and sizes, of which it may be an average."""
         if self._names.path(module) is not None:
             return self._names.of(module)
         alike = (root for root in self._names.roots() if type(root) is type(module))
         return next((self._names.of(root) for root in alike if _sizes(root) == _sizes(module)), None)
 
     def _copy_moved(self, module: Any) -> int:
-        """Whether some weights of a copy of the trained model have changed since it was first looked at; NULL
+        """Whether sampled weights of a copy of the trained model have changed since it was first seen; NULL
         for the trained model itself, and on a device."""
         if self._names.path(module) is not None:
             return NULL_BOOLEAN
@@ -164,8 +163,8 @@ class ModelInputs:
             return int(False)
         return int(before[1] != weights)
 
-    def _look_at_batch(self) -> None:
-        """The tensors of the loader's batch with one value per sample: labels, most often."""
+    def _sample_batch(self) -> None:
+        """Record the tensors of the loader's batch with one value per sample: usually labels."""
         batch = None if self._batches is None else self._batches.last
         if batch is None or batch.step != self._recorder.step or batch.content is None:
             return
@@ -227,7 +226,7 @@ class ModelInputs:
 
 
 def _is_readable(parameter: Any) -> bool:
-    """Whether its numbers are plain ones on the host, and there: FSDP frees those of other ranks."""
+    """Whether it is a plain tensor on the host with its storage allocated: FSDP frees other ranks' parts."""
     plain = statistics.is_common(parameter, statistics.common_kinds()) and parameter.is_cpu
     return plain and bool(parameter.untyped_storage().size())
 
@@ -252,20 +251,19 @@ def some_of(tensor: Any) -> Any:
 
 
 def thinned(some: Any) -> Any:
-    """At most about `MOST_ELEMENTS` of its elements, in one dimension."""
+    """At most `MOST_ELEMENTS` of its elements, in one dimension."""
     flat = some.reshape(-1)
     return flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1]
 
 
 def _repetition(torch: Any, some: Any, flat: Any) -> Any:
-    """Share of the samples after the first that equal it; median of whole numbers, and the share of them that
-    equal it, which is the commonest value's if that is above a half; share of the elements that equal the
-    smallest or the largest one, and of those that equal the largest: float64 on their device, NaN for what is
-    missing."""
+    """Share of the samples after the first that equal it; median of integers, and the share that equals it
+    (that of the commonest value if above a half); share of the elements that equal the smallest or the
+    largest one, and of those that equal the largest. float64 on their device, NaN for missing figures."""
     none = torch.full((), float("nan"), dtype=torch.float64, device=flat.device)
     alike = middle = share = ends = high = none
-    narrow = some.is_floating_point() and some.element_size() == 1  # not to be compared
-    plain = type(some) is torch.Tensor and not narrow  # others have an arithmetic of their own
+    narrow = some.is_floating_point() and some.element_size() == 1  # 8-bit floats cannot be compared
+    plain = type(some) is torch.Tensor and not narrow  # subclasses may define their own arithmetic
     if plain and len(some) > 1 and some[0].numel() > 1:
         rows = some.reshape(len(some), -1)
         alike = (rows[1:] == rows[:1]).all(1).double().mean()
@@ -279,10 +277,10 @@ def _repetition(torch: Any, some: Any, flat: Any) -> Any:
 
 
 def _neighbours(torch: Any, some: Any) -> Any:
-    """Correlation of values beside each other along the last dimension of images: near 1 in a picture, 0 in
-    white noise. None for other tensors."""
+    """Correlation of neighbouring values along the last dimension of images: near 1 in a picture, 0 in white
+    noise. None for other tensors."""
     if type(some) is not torch.Tensor or not some.is_floating_point() or some.element_size() == 1:
-        return None  # they may have an arithmetic of their own, or none
+        return None  # these may have their own arithmetic, or none
     if some.dim() < 4 or min(some.shape[-2:]) < LEAST_SIDE:
         return None
     square = some[:IMAGES, :1, ..., :SIDE, :SIDE].double()
@@ -292,9 +290,9 @@ def _neighbours(torch: Any, some: Any) -> Any:
 
 
 def _padding(torch: Any, tensor: Any, like: Any) -> Any:
-    """Of token numbers [N, T]: the share of the positions at the end, or at the beginning, where all samples
-    have one and the same number; and the share of all tokens that are this number at that end of a sample.
-    Whole numbers have it where a batch is longer than its longest sample. NaN for other tensors."""
+    """Padding of token ids [N, T]: the share of positions at the end, or at the start, where all samples have
+    the same id, and the share of all tokens that are this id at that end of a sample. The former is above 0
+    if a batch is longer than its longest sample. NaN for other tensors."""
     none = like.new_full((2,), float("nan"))
     whole = type(tensor) is torch.Tensor and tensor.dtype in (torch.int64, torch.int32)
     if not whole or tensor.dim() != 2:
@@ -316,7 +314,7 @@ def _padding(torch: Any, tensor: Any, like: Any) -> Any:
 
 
 def _flat(value: Any, kind: type) -> list[Any]:
-    """The tensors in an argument: itself, or those of a container."""
+    """The tensors in an argument: the argument itself, or the items of a container."""
     if isinstance(value, kind):
         return [value]
     return [one for one in contents(type(value), value) if isinstance(one, kind)]

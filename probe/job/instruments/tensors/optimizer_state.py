@@ -1,9 +1,9 @@
-"""Optimizer state: rows of python.optimizers, the health of an optimizer's state.
+"""Optimizer state: figures of an optimizer's moments and settings, in python.optimizers.
 
 HOT PATH on sampled and requested steps, on the training thread, right after an optimizer's step. Reads the
-state of one parameter per group, another one each time, at most `MOST_ELEMENTS` values of it. Known are the
-states of torch's own optimizers, by name; for others the row has only the group's settings. On a device the
-agent's thread writes the row when the figures arrive. torch inside functions.
+state of one parameter per group, a different one each time, at most `MOST_ELEMENTS` values of it. The states
+of torch's own optimizers are recognized by name; for others the row has only the group's settings. For state
+on a device, the agent's thread writes the row when the figures arrive. torch inside functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_ELEMENTS = 1 << 16
 FIRST = ("exp_avg", "momentum_buffer")
 """First moments: a running mean of the gradient."""
 SECOND = ("exp_avg_sq", "square_avg", "sum")
-"""Second moments: a running mean, or a sum, of the gradient's square. Their root divides the update."""
+"""Second moments: a running mean, or a sum, of the squared gradient. The update is divided by their root."""
 
 
 class OptimizerState:
@@ -81,8 +81,8 @@ class OptimizerState:
 
 def _figures(state: dict[str, Any], eps: float) -> Any:
     """Steps, norm of the first moments, smallest and largest second moment, share of those below eps²,
-    non-finite values, values checked: float64 on the state's device, NaN for what is missing. None without
-    a known state."""
+    non-finite values, values checked: float64 on the state's device, NaN for missing figures. None without a
+    known state."""
     torch: Any = sys.modules["torch"]
     first, second = _values(state, FIRST), _values(state, SECOND)
     known = [one for one in (first, second) if one is not None]

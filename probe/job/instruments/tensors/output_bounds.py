@@ -1,10 +1,9 @@
-"""Bounds of outputs: between which two numbers the values that a loss function is given must lie, by what
-makes them.
+"""Output bounds: the range of a loss function's input, derived from the operations that compute it.
 
-HOT PATH on the steps on which `loss_functions` looks: a walk over a few nodes, from the loss function back to
-what bounds its input. A tanh, a sigmoid, a clamp and the cosine of two normalized vectors are known, with the
-numbers that they are multiplied with afterwards. What is multiplied with a tensor, or added to one, counts as
-unbounded. Imports nothing of torch.
+HOT PATH on the steps that `loss_functions` samples: a walk over a few nodes, from the loss function back to
+the operation that bounds its input. Recognized are functions such as tanh and sigmoid, clamps, and the cosine
+of two normalized vectors, with constant factors applied afterwards. Values multiplied by a tensor, or added
+to one, count as unbounded. Imports nothing from torch.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _PASSING = frozenset({
     "View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "Expand",
     "Slice", "Select", "Index", "Clone", "ToCopy", "Gather", "IndexSelect", "AsStrided", "Alias", "Narrow",
 })
-"""They pass on the values that they are given, or some of them."""
+"""Operations that pass on their input's values, or some of them."""
 _FIXED = {
     "Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Softsign": (-1.0, 1.0),
     "Sin": (-1.0, 1.0), "Cos": (-1.0, 1.0),
@@ -28,12 +27,12 @@ _PRODUCTS = ("Mm", "Bmm", "Linear", "Mv", "Dot")
 _NORMS = ("LinalgVectorNorm", "Norm")
 _AROUND_A_NORM = _PASSING | {"ClampMin", "Clamp", "Add", "Maximum"}
 COSINE, OF_OUTPUTS = "cosine", "cosine of outputs"
-"""With a parameter, as of a class; and of two vectors that were both computed, as in a contrastive loss."""
+"""Cosine with a parameter, such as a class vector; of two computed vectors, as in a contrastive loss."""
 _LEAF = "torch::autograd::AccumulateGrad"
 
 
 class Bounds(NamedTuple):
-    """Smallest and largest value that is possible, and what bounds them: an operation, or a cosine."""
+    """Smallest and largest possible value, and what bounds them: an operation, or a cosine."""
 
     low: float
     high: float
@@ -43,8 +42,8 @@ class Bounds(NamedTuple):
 def bounds_of(
     node: Any, name_of: Callable[[Any], str], scalar: Callable[[Any, str], float | None]
 ) -> Bounds | None:
-    """What bounds the values that `node` made; None when nothing near does. `scalar`: a number that a node
-    saved."""
+    """The bounds of a node's output; None if no operation nearby bounds it. `scalar` reads a number that a
+    node saved."""
     factor, first = 1.0, True
     for _ in range(MOST_NODES):
         if node is None:
@@ -80,7 +79,7 @@ def _scaled(low: float, high: float, factor: float, by: str) -> Bounds:
 
 
 def _cosine(node: Any, name: str, name_of: Callable[[Any], str]) -> str:
-    """Which cosine a node makes, of two sides that were both divided by their norms; empty for none."""
+    """The kind of cosine that a node computes, from two sides both divided by their norms; empty for none."""
     if name == "Sum" and node.next_functions[0][0] is not None:  # cosine_similarity
         node = node.next_functions[0][0]
         if name_of(node) != "Mul":
@@ -94,7 +93,7 @@ def _cosine(node: Any, name: str, name_of: Callable[[Any], str]) -> str:
 
 
 def _normalized(node: Any, name_of: Callable[[Any], str]) -> Any:
-    """What made the vectors that were divided by their norms; None where they were not."""
+    """The node that computed the vectors before their division by their norms; None if not normalized."""
     node = _past(node, _PASSING, name_of)
     if node is None or name_of(node) != "Div" or len(node.next_functions) != 2:
         return None
@@ -108,7 +107,7 @@ def _is_leaf(node: Any, name_of: Callable[[Any], str]) -> bool:
 
 
 def _past(node: Any, passing: frozenset[str], name_of: Callable[[Any], str]) -> Any:
-    """The first node behind those that pass on what they are given; None without one nearby."""
+    """The first node below those named in `passing`; None without one nearby."""
     for _ in range(MOST_NODES):
         if node is None or name_of(node) not in passing:
             return node

@@ -1,6 +1,6 @@
-"""Pace: on which steps something is looked at, within a share of the budget.
+"""Pace: chooses the steps on which an instrument samples, within a share of the budget.
 
-HOT PATH, on the training thread: `due` is compared with the step, `took` follows a look.
+HOT PATH, on the training thread: `due` is compared with the step, `took` is called after each sample.
 """
 
 from __future__ import annotations
@@ -12,22 +12,30 @@ from probe.job.instruments.core.recorder import FIRST_SAMPLE, Recorder
 from probe.job.instruments.tensors.gradient_norm import interval_for, usual_wall_ns
 
 SHARE = 0.05
-"""Part of the budget: 0.05 % of step time at the default of 1 %."""
+"""Fraction of the budget: 0.05 % of step time at the default of 1 %."""
 EVENLY = (8, 8, 8, 8, 8)
-"""Steps between the first looks, whatever they cost: they warm caches, and answers need a few soon."""
+"""Steps between the first samples, whatever they cost: they warm caches, and answers need a few soon."""
 SHORTEST_STEPS = 8
-"""Between two later looks."""
+"""Minimum number of steps between later samples."""
 
 
 class Pace:
-    """When to look next. `due`: the step from which on to look.
+    """When to sample next. `due`: the step from which on to sample.
 
-    `common`: on steps with the same numbers on every rank and for whatever else is compared, which are the
-    multiples of a power of two. Where looks cost more it is a larger one, and they still meet the others.
+    `common`: sample on multiples of a power of two, so that samples on different ranks, or of different
+    instruments, fall on the same steps. If a sample costs more, the power of two is larger, and its steps are
+    still among those of the others.
     """
 
     __slots__ = (
-        "_budget_ratio", "_common", "_costs", "_early", "_looks", "_recorder", "_shortest", "due",
+        "_budget_ratio",
+        "_common",
+        "_costs",
+        "_early",
+        "_recorder",
+        "_samples",
+        "_shortest",
+        "due",
         "fixed_interval",
     )
 
@@ -37,28 +45,28 @@ class Pace:
     ) -> None:
         self.due = first
         self.fixed_interval: int | None = None
-        """Steps between looks regardless of cost, for measurements and tests."""
+        """Steps between samples regardless of cost, for measurements and tests."""
         self._recorder = recorder
         self._budget_ratio = budget_ratio
         self._early, self._shortest, self._common = early, shortest, common
         self._costs: deque[int] = deque(maxlen=5)
-        self._looks = 0
+        self._samples = 0
 
     def took(self, cpu_ns: int) -> None:
-        """A look ended that took so much CPU time."""
+        """A sample ended; it took `cpu_ns` of CPU time."""
         self._costs.append(cpu_ns)
-        self._looks += 1
+        self._samples += 1
         if self.fixed_interval is not None:
             interval = self.fixed_interval
-        elif self._looks <= len(self._early):
-            interval = self._early[self._looks - 1]
+        elif self._samples <= len(self._early):
+            interval = self._early[self._samples - 1]
         else:
             allowed_ns = self._budget_ratio * SHARE * usual_wall_ns(self._recorder)
             interval = max(self._shortest, interval_for(median(self._costs), allowed_ns))
         self.wait(interval)
 
     def wait(self, steps: int) -> None:
-        """Look next after so many steps; in common, when the next of these many that are counted ends."""
+        """Sample again after this many steps; if `common`, at the next multiple of the next power of two."""
         step = max(self._recorder.step, 0)
         if self._common:
             every = 1 << (steps - 1).bit_length()

@@ -1,8 +1,8 @@
-"""Table columns: what the columns of an input [N, F] hold, such as one value in every sample.
+"""Table columns: figures of the columns of an input [N, F], such as constant columns and outliers.
 
-HOT PATH on the steps on which the model's inputs are looked at (`model_inputs`), on the training thread: a
-few operations over a part of a batch, and two rows of F numbers that are kept from look to look. Nothing
-waits for a device. torch is handed in.
+HOT PATH on the steps on which the model's inputs are sampled (`model_inputs`), on the training thread: a few
+operations over a part of a batch, and two rows of F numbers kept between samples. Nothing waits for a device.
+torch is passed in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 MOST_COLUMNS, LEAST_SAMPLES, MOST_ELEMENTS = 64, 8, 8192
-"""An input with more columns is hardly a table: of pictures and vectors some places are always empty."""
+"""An input with more columns is hardly a table: images and vectors have positions that are always empty."""
 MOST_TABLES = 16
 FIGURES = 7
 _LEAST_SHARE, _MOST_SHARE = 0.005, 0.5
@@ -21,11 +21,11 @@ class TableColumns:
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, int], tuple[Any, Any, int]] = {}
-        """By model and input: smallest and largest values, and samples looked at."""
+        """By model and input: smallest and largest values, and number of samples read."""
 
     def look(self, torch: Any, key: tuple[int, int], tensor: Any, like: Any) -> Any:
         """Figures of python.model_inputs from `rows_so_far` to `apart_column`, on the device of `like`; NaN
-        for what is no table."""
+        if the tensor is no table."""
         none = like.new_full((FIGURES,), float("nan"))
         if type(tensor) is not torch.Tensor or not tensor.is_floating_point() or tensor.dim() != 2:
             return none
@@ -53,8 +53,8 @@ class TableColumns:
 
 
 def _apart(torch: Any, part: Any) -> tuple[Any, Any, Any]:
-    """Of the column whose smallest or largest value stands apart from the others the most, and is more than
-    one sample's: its distance from them as a multiple of their range, its share, and the column."""
+    """Find the column whose smallest or largest value is farthest from its other values and occurs in several
+    samples. Returns its distance from them as a multiple of their range, its share, and the column."""
     ratios, shares = [], []
     for values in (part, -part):
         end = values.amin(0)

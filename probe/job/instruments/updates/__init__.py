@@ -1,1 +1,1 @@
-"""Whether what backward computes reaches the parameters: from gradient to step to the next forward."""
+"""Follows gradients to the parameters: from backward to the optimizer's step to the next forward."""

@@ -1,9 +1,11 @@
-"""The shape of a loss's graph: linear layers that follow each other without a non-linearity, attentions whose
-softmax runs over the wrong dimension, and parameters that weigh the terms of the loss.
+"""Graph shape: finds structural errors in a loss's graph.
 
-HOT PATH on a few sampled steps: `shape_of`, on the training thread right before backward; it reads
-`next_functions` and shapes, of a product the factor if that is on the host and no hook of the job's unpacks
-it, and keeps nothing of the graph. torch is the job's own.
+These are linear layers in a row without a non-linearity, attentions whose softmax runs over the wrong
+dimension, and parameters that weight the terms of the loss.
+
+HOT PATH on a few sampled steps: `shape_of`, on the training thread right before backward. It reads
+`next_functions`, shapes, and the constant factor of a product if that is on the host and not packed by one of
+the job's hooks. It keeps no part of the graph. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from typing import Any, NamedTuple
 from probe.job.instruments.tensors.loss_functions import scales
 
 MOST_NODES = 4_000
-"""Of a graph that is looked at: a larger one would take too long."""
+"""Largest graph that is examined: a larger one would take too long."""
 MOST_TERMS = 64
 """Nodes between the loss and its terms."""
 MOST_WEIGHTS = 16
-"""Elements of a parameter that weighs the terms of a loss: one for each."""
+"""Maximum size of a parameter that weights the terms of a loss: one element per term."""
 NARROW = 2
-"""A layer between two others that has fewer units than this times their rank may be a bottleneck that is
-meant: low-rank factors, adapters, projections."""
+"""A layer whose output is narrower than this times the smaller of its input and the next layers' outputs may
+be an intended bottleneck: low-rank factors, adapters, projections."""
 _CLOCK_EVERY = 256
 _FOLLOWED = 16
 
@@ -42,7 +44,7 @@ _SHAPING = frozenset({
 _DROPOUT = frozenset({"NativeDropout", "FusedDropout"})
 _SUMS = frozenset({"Mean", "Sum"})
 _ARITHMETIC = frozenset({"Add", "Sub", "Neg", "Mul", "Div", "Stack", *_SUMS, *_SHAPING})
-"""Between a loss and its terms: what makes all of them larger makes the loss larger."""
+"""Operations between a loss and its terms."""
 _POSITIVE = frozenset({"Exp", "Softplus", "Pow", "Abs", "Relu", "Reciprocal"})
 _BOUNDED = frozenset({"Softmax", "LogSoftmax", "Clamp", "ClampMin", "Sigmoid"})
 _KEEPS_SHAPE = frozenset({"Clone", "ToCopy", "Alias", *_DROPOUT})
@@ -51,45 +53,45 @@ _SWAPS = frozenset({"Transpose", "Permute", "T"})
 _SCORES = frozenset({
     "Add", "Sub", "Mul", "Div", "MaskedFill", "Where", "Tanh", "Clone", "ToCopy", *_REGROUPS, *_SWAPS,
 })
-"""Between the products of queries with keys and their softmax."""
+"""Operations between the product of queries with keys and its softmax."""
 _MADE_OF = frozenset({"Neg", "Mul", "Div", "Add", "Rsub", "Sub", "Log", *_POSITIVE, *_SHAPING, *_SUMS})
 
 
 def operation(node: Any) -> str:
-    """`Addmm` of `AddmmBackward0`."""
+    """Name of a node's operation: `Addmm` for `AddmmBackward0`."""
     name: str = node.name()
     return name.partition("Backward")[0] or name
 
 
 class Shape(NamedTuple):
-    """What was found; the tensors are leaves, and the reader keeps no reference to them."""
+    """The structures found. The tensors are leaves; the caller must not keep references to them."""
 
     junctions: int
-    """Linear layers that stand behind others."""
+    """Number of linear layers whose input is computed."""
     direct: list[tuple[Any, list[Any]]]
-    """Weights of layers, and those of the layers that take what they make as it is."""
+    """Weights of layers, each with the weights of the layers that consume its output unchanged."""
     attentions: int
-    """Products of values with a softmax over products of queries with keys."""
+    """Number of products of values with a softmax over products of queries with keys."""
     unnormalized: int
-    """Of these, the ones that sum over another dimension than their softmax does."""
+    """How many of these sum over a different dimension than their softmax."""
     attended: list[int]
-    """Positions over which the softmax of each attention runs, fused ones too."""
+    """Number of positions under the softmax of each attention, including fused ones."""
     loss_weights: list[Any]
-    """Parameters that multiply terms of the loss, and that nothing else in the loss depends on."""
+    """Parameters that multiply terms of the loss and are used nowhere else in it."""
     positive: bool
-    """Whether all of these are made positive first."""
+    """Whether all of these are made positive first; False without any."""
 
 
 class _Layer(NamedTuple):
     weight: Any
     data: Any
-    """The node that made its input; None where no gradient is needed."""
+    """The node that computed its input; None if the input needs no gradient."""
     ins: int
     outs: int
 
 
 def shape_of(root: Any, limit_ns: int) -> Shape | None:
-    """The shape of the graph of a loss; None when it is too large for the time."""
+    """The shape of a loss's graph; None if it is too large or takes too long."""
     first = getattr(root, "grad_fn", None)
     if first is None:
         return None
@@ -106,7 +108,7 @@ def shape_of(root: Any, limit_ns: int) -> Shape | None:
 
 
 def _users(first: Any, limit_ns: int) -> dict[Any, list[Any]] | None:
-    """All nodes of the graph, each with those that take what it made."""
+    """All nodes of the graph, each with the nodes that consume its output."""
     users: dict[Any, list[Any]] = {first: []}
     waiting = [first]
     ends_ns = time.monotonic_ns() + limit_ns
@@ -130,7 +132,7 @@ def _users(first: Any, limit_ns: int) -> dict[Any, list[Any]] | None:
 
 
 def _layer(node: Any) -> _Layer | None:
-    """The node as a linear layer with a matrix of weights that is trained; None for others."""
+    """The node as a linear layer with a trained weight matrix; None for other nodes."""
     if operation(node) not in _MATRIX:
         return None
     given = [one for one, _ in node.next_functions]
@@ -149,7 +151,7 @@ def _layer(node: Any) -> _Layer | None:
 def _direct(
     users: dict[Any, list[Any]], layers: dict[Any, _Layer], behind: list[Any]
 ) -> list[tuple[Any, list[Any]]]:
-    """Layers whose result only linear layers take, with enough units that the two could be one."""
+    """Layers whose output only linear layers consume, and that are wide enough to be merged with them."""
     takers: dict[Any, list[Any]] = {}
     for node in behind:
         before = _before(layers[node].data)
@@ -157,7 +159,7 @@ def _direct(
             takers.setdefault(before, []).append(node)
 
     def joins(one: Any) -> bool:
-        """Whether an operation brings layers together: an attention, a gate."""
+        """Whether an operation combines several layers: an attention, a gate, a sum."""
         if operation(one) not in ("Add", "Sub"):
             return operation(one) in _PRODUCT
         return sum(_before(each) in layers for each, _ in one.next_functions if each is not None) > 1
@@ -167,7 +169,7 @@ def _direct(
         layer = layers[node]
         source = _before(layer.data) if layer.data is not None else None
         if source is not None and operation(source) in _PRODUCT:
-            continue  # it puts the heads of an attention together
+            continue  # it joins the heads of an attention
         plain = [one for one in after if _meets(users, one, joins) is False]
         if not plain or _meets(users, node, lambda one: one not in layers) is not False:
             continue
@@ -177,7 +179,7 @@ def _direct(
 
 
 def _before(node: Any) -> Any:
-    """What made a value, behind operations that are linear and take nothing else that is computed."""
+    """The node that computed a value, skipping linear operations with no other computed input."""
     for _ in range(_FOLLOWED):
         following = _passes(node)
         if following is None:
@@ -187,7 +189,7 @@ def _before(node: Any) -> Any:
 
 
 def _passes(node: Any) -> Any:
-    """What a linear operation with one input was given; None for any other."""
+    """The input of a linear operation with one computed input; None for any other operation."""
     name = operation(node)
     given = [one for one, _ in node.next_functions if one is not None]
     if name in _SHAPING or name in _DROPOUT or name in _SUMS:
@@ -201,8 +203,8 @@ def _passes(node: Any) -> Any:
 
 
 def _meets(users: dict[Any, list[Any]], node: Any, found: Callable[[Any], bool]) -> bool | None:
-    """Whether `found` says yes of an operation that takes what a node made, behind linear ones; None when
-    there are too many."""
+    """Whether `found` holds for any consumer of a node's output, skipping linear operations; None if there
+    are too many."""
     waiting = list(users[node])
     for _ in range(4 * _FOLLOWED):
         if not waiting:
@@ -216,7 +218,7 @@ def _meets(users: dict[Any, list[Any]], node: Any, found: Callable[[Any], bool])
 
 
 def _leaf(node: Any, through: frozenset[str]) -> Any:
-    """The parameter that a node or a chain of such operations stands for; None without."""
+    """The parameter at the end of a chain of the operations in `through`; None if there is none."""
     for _ in range(_FOLLOWED):
         if node is None:
             return None
@@ -234,8 +236,8 @@ def _leaf(node: Any, through: frozenset[str]) -> Any:
 
 
 def _sums_over_softmax(node: Any) -> bool | None:
-    """Whether a product sums over the dimension along which the weights of an attention add up to 1; None
-    for what is no such product, or where that cannot be told."""
+    """Whether a product sums over the dimension along which the attention weights add up to 1; None if it is
+    no such product, or if unknown."""
     if operation(node) not in ("Bmm", "Mm") or len(node.next_functions) != 2:
         return None
     for place, (given, _) in enumerate(node.next_functions):
@@ -256,7 +258,7 @@ def _sums_over_softmax(node: Any) -> bool | None:
 
 
 def _attended(node: Any) -> int:
-    """Positions that an attention weighs; 0 for what is none, or where it cannot be told."""
+    """Number of positions that an attention weights; 0 if the node is no attention, or if unknown."""
     name, sizes = operation(node), _sizes(node)
     if name in _FUSED:
         keys = node.next_functions[1][0]
@@ -274,8 +276,8 @@ def _is_reshaped(node: Any) -> bool:
 
 
 def _came_from(node: Any, dimension: int, given: Any) -> int | None:
-    """Which dimension of what an operation was given is this one of what it made; None when that cannot be
-    told."""
+    """The dimension of an operation's input that corresponds to this dimension of its output; None if
+    unknown."""
     name, after = operation(node), _sizes(node)
     if not 0 <= dimension < len(after):
         return None
@@ -299,7 +301,7 @@ def _came_from(node: Any, dimension: int, given: Any) -> int | None:
 
 
 def _has_scores(softmax: Any) -> bool:
-    """Whether a softmax is of products of two computed tensors."""
+    """Whether a softmax is taken over products of two computed tensors."""
     waiting = [softmax]
     for _ in range(_FOLLOWED):
         if not waiting:
@@ -315,13 +317,13 @@ def _has_scores(softmax: Any) -> bool:
 
 
 def _only(node: Any) -> Any:
-    """The one node that an operation takes; None where there are several."""
+    """The single input node of an operation; None if there are several."""
     given = [one for one, _ in node.next_functions if one is not None]
     return given[0] if len(given) == 1 else None
 
 
 def _sizes(node: Any) -> tuple[int, ...]:
-    """Shape of what a node made: of what its backward is given; () where it has none, as a ragged tensor."""
+    """Shape of a node's output (its backward's input); () if it has none, such as a ragged tensor."""
     made = getattr(node, "_input_metadata", None)
     try:
         return tuple(map(int, made[0].shape)) if made else ()
@@ -330,7 +332,7 @@ def _sizes(node: Any) -> tuple[int, ...]:
 
 
 def _place_of(dimension: Any, dimensions: int) -> int | None:
-    """A dimension counted from the front: torch shows negative ones of a node as unsigned numbers."""
+    """A dimension counted from the front; nodes store negative dimensions as unsigned 64-bit numbers."""
     if not isinstance(dimension, int) or not dimensions:
         return None
     return (dimension - (1 << 64) if dimension >= 1 << 63 else dimension) % dimensions
@@ -340,8 +342,8 @@ def _place_of(dimension: Any, dimensions: int) -> int | None:
 
 
 def _loss_weights(first: Any, users: dict[Any, list[Any]]) -> tuple[list[Any], bool]:
-    """Parameters of few elements that multiply terms of the loss and are part of it nowhere else; whether
-    all are made positive first."""
+    """Small parameters that multiply terms of the loss and are used nowhere else in it; and whether all are
+    made positive first."""
     terms = _arithmetic(first)
     found, positive = [], True
     for node in users:
@@ -354,7 +356,7 @@ def _loss_weights(first: Any, users: dict[Any, list[Any]]) -> tuple[list[Any], b
 
 
 def _arithmetic(first: Any) -> set[Any]:
-    """The nodes that put the terms of a loss together."""
+    """The nodes that combine the terms of a loss."""
     found: set[Any] = set()
     waiting = [first]
     while waiting and len(found) < MOST_TERMS:
@@ -366,8 +368,8 @@ def _arithmetic(first: Any) -> set[Any]:
 
 
 def _weighs(leaf: Any, users: dict[Any, list[Any]], terms: set[Any]) -> set[str] | None:
-    """The operations between a parameter and the terms that it multiplies; None where it does anything else
-    in the graph, which may hold it."""
+    """The operations between a parameter and the terms that it multiplies; None if it has any other use in
+    the graph, which may keep it bounded."""
     operations: set[str] = set()
     waiting = [leaf]
     for _ in range(_FOLLOWED):
@@ -388,6 +390,6 @@ def _weighs(leaf: Any, users: dict[Any, list[Any]], terms: set[Any]) -> set[str]
 
 
 def _is_computed(product: Any, node: Any) -> bool:
-    """Whether the other factor of a product is made of more than one parameter."""
+    """Whether the other factor of a product is computed from more than a single parameter."""
     others = [one for one, _ in product.next_functions if one is not node]
     return bool(others) and all(_leaf(one, _MADE_OF) is None for one in others)

@@ -1,10 +1,10 @@
-"""Graphs: how large the graph of a loss is, which parameters it leads to that no optimizer holds, and on
-some of these steps its shape.
+"""Graphs: records the size of a loss's graph, its parameters that no optimizer holds, and sometimes its
+shape.
 
 Writes python.graphs. HOT PATH on sampled steps: `note`, on the training thread right after the walk of
-`reached_parameters`; it looks at those leaves that no optimizer holds, of which a correct loop has none or
-always the same. A model's shape hardly changes: after `SHAPES` looks at it, only every `SHAPES_EVERY`th walk
-looks again. The agent's thread writes the rows. torch is the job's own.
+`reached_parameters`. It tracks the leaves that no optimizer holds: a correct loop has none, or always the
+same ones. A graph's shape rarely changes: after the first `SHAPES` walks, it is determined only on every
+`SHAPES_EVERY`th walk. The agent's thread writes the rows. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from probe.job.instruments.updates.watched_parameters import WatchedParameters
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 MOST_KNOWN = 256
-"""Parameters in no optimizer that are remembered; where there are more, none is called new."""
+"""Parameters in no optimizer that are remembered; if there are more, none is reported as new."""
 MOST_SHAPES = 4
 SHAPES, SHAPES_EVERY = 4, 32
 MOST_NAMED = 4
-"""Chains of layers, and layers of one, that a row names."""
+"""Chains of layers that a row names, and layers named per chain."""
 
 Weak = weakref.ref[Any]
 
 
 class Noted(NamedTuple):
-    """What is kept of a graph's shape until the agent's thread writes it down."""
+    """A graph's shape, kept until the agent's thread writes the row."""
 
     junctions: int
     direct: int
@@ -60,7 +60,7 @@ class Graphs:
     # HOT PATH ---------------------------------------------------------------
 
     def note(self, graph: Graph, root: Any, limit_ns: int) -> None:
-        """A graph has been walked; its shape may take so long."""
+        """Note a walked graph; `limit_ns`: time limit for determining its shape."""
         owners, recorder = self._watched.owners, self._recorder
         kind = sys.modules["torch"].nn.Parameter
         others = [one for key, one in graph.leaves.items() if key not in owners and isinstance(one, kind)]
@@ -93,7 +93,7 @@ class Graphs:
             self._append(*fields, self._text(fresh), *self._shape(noted))
 
     def _shape(self, noted: Noted | None) -> tuple[int, ...]:
-        """Its columns."""
+        """The columns of a shape."""
         if noted is None:
             unknown = (NULL_INTEGER, NULL_INTEGER)
             return *unknown, NULL_STRING, *unknown, *unknown, NULL_STRING, NULL_BOOLEAN
@@ -122,7 +122,7 @@ class Graphs:
 
 
 def _noted(shape: Shape | None) -> Noted | None:
-    """The shape, without a reference to anything of the job's."""
+    """The shape with only weak references to the job's objects."""
     if shape is None:
         return None
     weak = weakref.ref

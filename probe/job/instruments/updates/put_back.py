@@ -1,11 +1,11 @@
-"""Put back: weights that are found to be those of an earlier moment of the training again, or none that the
-training made.
+"""Put back: detects weights that were reset to an earlier state of the training, or overwritten with
+unrelated values.
 
 Writes python.put_back and python.overwritten. HOT PATH on the training thread, around each step of the
-leading optimizer: one read of torch's count of in-place writes to one parameter. Only when somebody other
-than the optimizer wrote to it since the last step are `ELEMENTS` of its elements copied. They are compared,
-on the agent's thread, with those at the beginning and at the last evaluations: what an evaluation moved and
-restored is not put back, since it is then what it was when that evaluation began.
+leading optimizer: reads torch's count of in-place writes to one parameter. `ELEMENTS` of its elements are
+copied only if something other than the optimizer wrote to it since the last step. The agent's thread
+compares them with those at the start and at the last evaluations. Weights that an evaluation swaps and
+restores are not reported: they equal those at the start of that evaluation.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from probe.recording.journal import Journal
 MOST_KEPT = 64
 """Evaluations remembered."""
 EVALUATION_STEPS = 20
-"""Between two evaluations that are remembered, at least."""
+"""Minimum number of steps between two remembered evaluations."""
 MOST_PAUSE_STEPS = 64
-"""Where something else writes to the weights after every step, they are compared this often."""
+"""Maximum number of steps between two comparisons, if something else writes to the weights every step."""
 MOST_ROWS = 500
 UNRELATED = 0.35
-"""Cosine between two sets of values that have nothing to do with each other, at most: of 64 random ones it is
-smaller in 199 of 200 cases, and a training leaves its weights alike for thousands of steps."""
+"""Values with a cosine up to this are unrelated: for 64 random values it is smaller in 199 of 200 cases, and
+training keeps weights similar for thousands of steps."""
 LEAST_COMPARED = 48
 BEGINNING, EVALUATION, CHANGED = range(3)
 
 
 def _none() -> None:
-    """No parameter is watched."""
+    """Stands in for the weak reference while no parameter is watched."""
 
 
 class PutBack:
@@ -57,7 +57,7 @@ class PutBack:
         self._watched, self._journal = watched, journal
         self._one: Watched | None = None
         self.leader = 0
-        """`id` of the optimizer around whose steps `parameter` is looked at, by `Optimizers`."""
+        """`id` of the optimizer around whose steps `Optimizers` checks `parameter`."""
         self.parameter: Callable[[], Any] = _none
         self.version = 0
         """torch's count of in-place writes to the parameter when the last step ended; 0 before the first."""
@@ -78,7 +78,7 @@ class PutBack:
         self._forward.evaluates = guard("put back", self._evaluates)
 
     def uninstall(self) -> None:
-        """Stop watching, and let everything go."""
+        """Stop watching, and release everything."""
         self._optimizers.put_back = self._forward.evaluates = None
         self._one, self.parameter = None, _none
         self._taken.clear()
@@ -126,7 +126,7 @@ class PutBack:
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """Compare what was taken, and choose the parameter."""
+        """Compare the samples taken, and choose the parameter."""
         self._delivery.collect()
         while self._taken:
             self._compare(*self._taken.popleft())
@@ -139,7 +139,7 @@ class PutBack:
                 self._first = None
                 self.parameter, self.version = _none, 0
                 self._one, self.leader = chosen, id(leader)
-                self.parameter = chosen.parameter  # last: from here on the training thread looks
+                self.parameter = chosen.parameter  # last: from here on the training thread checks it
 
     def _compare(self, kind: int, step: int, t_ns: int, found: Any) -> None:
         values = found if isinstance(found, list) else found.tolist()
@@ -149,7 +149,7 @@ class PutBack:
             self._history.append((step, values))
             return
         if not self._history or values == self._history[-1][1]:
-            return  # what somebody moved was restored, or written over with the same
+            return  # the weights were restored, or overwritten with the same values
         before_step, before = self._history[-1]
         seen = [one for one in (self._first, *self._history) if one is not None and one[1] == values]
         self._history.append((step, values))
@@ -170,7 +170,7 @@ class PutBack:
     def _compare_unrelated(
         self, step: int, t_ns: int, before_step: int, before: list[float], values: list[float]
     ) -> None:
-        """Write a row when values of about the same size replaced others that they do not resemble."""
+        """Write a row if the new values have about the same size as the old ones but do not resemble them."""
         one = self._one
         size = math.sqrt(sum(value * value for value in values))
         size_before = math.sqrt(sum(value * value for value in before))

@@ -1,8 +1,8 @@
-"""Parameters that the graph of a loss leads to, and where those lie that no model has registered.
+"""Reached parameters: finds the parameters in a loss's graph, and the names of unregistered ones.
 
 HOT PATH on sampled steps: `reached`, on the training thread right before backward; it reads `next_functions`
-of at most `MOST_NODES` nodes and nothing that a node saved. `place_of` runs on the agent's thread and calls
-no code of the job's. torch is the job's own.
+of at most `MOST_NODES` nodes, and no saved tensors. `places_of` runs on the agent's thread and calls no code
+of the job. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _CLOCK_EVERY = 256
 _LEAF, _DERIVATIVE = "AccumulateGrad", "BackwardBackward"
 _SAVED, _MOST_NEAR = "_raw_saved_", 8
 _MOST_ITEMS = 256
-"""Items looked at in a list or dictionary of a module's."""
+"""Items searched in a list or dictionary of a module."""
 
 
 class Graph(NamedTuple):
-    """What a walk over the graph of a loss found."""
+    """The result of a walk over a loss's graph."""
 
     leaves: dict[int, Any]
-    """Those that backward will give a gradient to, by id."""
+    """Leaves that will receive a gradient in backward, by id."""
     nodes: int
     derivatives: bool
     """Whether a derivative is part of the loss, as in a gradient penalty or a physics-informed network."""
 
 
 def reached(root: Any, limit_ns: int) -> Graph | None:
-    """The graph of a loss; None when it is too large for the time. Activation checkpoints hide what is
-    inside them."""
+    """Walk the graph of a loss; None if it is too large or takes too long. The inside of an activation
+    checkpoint is not visible."""
     first = getattr(root, "grad_fn", None)
     found: dict[int, Any] = {}
     if first is None:
@@ -61,11 +61,11 @@ def reached(root: Any, limit_ns: int) -> Graph | None:
 
 
 def kept_for(gradient: Any) -> int:
-    """Tensors that the graph of a gradient keeps nearby, so that it could be differentiated: 0 when it has no
-    graph, when something went through that already, or when it cannot be told without a hook of the job's."""
+    """Number of tensors saved in the nearest nodes of a gradient's graph, for differentiating it again. 0 if
+    there is no graph, if a backward already consumed it, or if a hook of the job packed the tensors."""
     first = getattr(gradient, "grad_fn", None)
     waiting, seen, count = [first] if first is not None else [], {first}, 0
-    for node in waiting:  # which grows
+    for node in waiting:  # grows while it is iterated over
         for name in dir(node):
             raw = getattr(node, name) if name.startswith(_SAVED) else None
             if raw is not None and getattr(raw, "unpack_hook", raw) is None:
@@ -78,9 +78,9 @@ def kept_for(gradient: Any) -> int:
 
 
 def places_of(wanted: set[int], roots: list[Any]) -> dict[int, str]:
-    """Names of what `named_parameters()` does not find, by id: parameters in modules that lie in a list,
-    tuple or dictionary of a registered module (`hidden[0].weight`), and tensors that are attributes of one
-    or lie in such a list (`positions`)."""
+    """Names, by id, of parameters that `named_parameters()` does not find: those of modules in a list, tuple
+    or dictionary of a registered module (`hidden[0].weight`), and tensors that are attributes of a module or
+    in such a container (`positions`)."""
     found: dict[int, str] = {}
     for root in roots:
         for path, parameter in _hidden(unwrapped(root)):

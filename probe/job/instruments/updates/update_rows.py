@@ -1,7 +1,7 @@
-"""Rows of python.updates: what became of a gradient, from the end of backward to the next one.
+"""Update rows: builds the rows of python.updates, which follow a gradient from one backward to the next.
 
-`Entry` is filled on the training thread of a sampled step with copies of a few elements, `write` works out
-the figures on the agent's thread, where nothing of the job's is touched. torch inside functions.
+`Entry` is filled on the training thread in a sampled step, with copies of a few elements. `write` computes
+the figures on the agent's thread and touches no object of the job. torch inside functions.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL
 
 SIDE = 8
 ELEMENTS = SIDE * SIDE
-"""Elements looked at of each parameter: of a matrix 8 of each of 8 rows, of a vector 64. Of a smaller one
-some count several times."""
+"""Elements sampled of each parameter: 8 in each of 8 rows of a matrix, 64 of a vector. In a smaller one,
+some elements are sampled several times."""
 LEAST_BOUNDED, LEAST_SIZES = 32, 8
-"""Of a parameter whose bounds are looked for: different elements, and different sizes among them."""
+"""Minimum for detecting bounds: different elements, and different absolute values among them."""
 LEAST_SCALE = 16.0
-"""Factor of a scaler from which on a gradient with it is told from one without it."""
+"""Smallest scaler factor for which scaled and unscaled gradients can be told apart."""
 _VALUES = ("ended", "clipped", "entered", "before", "after", "later", "between")
 CARRIED = ("scale", "clip_undone")
 
 
 class Watched(NamedTuple):
-    """A parameter to look at, and where in it. Made on the agent's thread."""
+    """A parameter to sample, and the positions of the sampled elements. Created on the agent's thread."""
 
     parameter: weakref.ref[Any]
     name: int
@@ -44,15 +44,15 @@ class Watched(NamedTuple):
     index: Any
     looked_at: int
     rows: int
-    """Different rows of a matrix among the elements looked at; 0 for a vector."""
+    """Number of different rows among the sampled elements of a matrix; 0 for a vector."""
     plain: bool
-    """Whether it is a tensor that requires a gradient and no `nn.Parameter`."""
+    """Whether it is a plain tensor that requires a gradient, not an `nn.Parameter`."""
 
 
 def watched(
     parameter: Any, name: int, place: int, registered: int, dtype: int, *, plain: bool = False
 ) -> Watched:
-    """Choose the elements of a parameter; on the agent's thread."""
+    """Choose the elements of a parameter to sample; on the agent's thread."""
     torch: Any = sys.modules["torch"]
     shape, numel = tuple(parameter.shape), parameter.numel()
     rows = shape[0] if len(shape) > 1 and numel else 0
@@ -71,7 +71,7 @@ def watched(
 
 
 class Entry:
-    """One parameter of a sample. Values are tensors of `ELEMENTS` elements, None while not taken."""
+    """One parameter of a sample. Values are tensors of `ELEMENTS` elements; None if not taken."""
 
     __slots__ = (
         *_VALUES, *CARRIED, "at_step", "cleared", "clip_is_in", "decay", "differentiable", "ended_at",
@@ -86,43 +86,43 @@ class Entry:
         self.owners, self.optimizer, self.group = owners, optimizer, group
         """Ids of the optimizers that hold it, the first one's class, and its group there."""
         self.ended: Any = None
-        """The gradient when the last backward before the step ended."""
+        """The gradient at the end of the last backward before the step."""
         self.clipped: Any = None
-        """The gradient when it was clipped, if a GradScaler had not been asked to take its factor out."""
+        """The gradient when it was clipped, if a GradScaler was not called to unscale it before."""
         self.clip_is_in = False
-        """Whether `clipped` was read behind the clipping."""
+        """Whether `clipped` was read after the clipping."""
         self.entered: Any = None
-        """The gradient at the entry of the step."""
+        """The gradient on entry to the step."""
         self.before: Any = None
         self.after: Any = None
         self.later: Any = None
         """The value before the step, after it, and at the next backward."""
         self.between: Any = None
-        """The value at the last moment when the gradient was found cleared between two backwards."""
+        """The value when the gradient was last found cleared between two backwards."""
         self.ended_at = self.at_step = ""
-        """`none` without a gradient, `present` with one; empty: not looked at."""
+        """`none` without a gradient, `present` with one; empty if not read."""
         self.cleared = 0
         self.stepped = False
         self.spoiled = False
-        """Whether an optimizer stepped again before it was looked at."""
+        """Whether an optimizer stepped again before `later` was taken."""
         self.decay = NULL_DOUBLE
         self.scale: Any = 1.0
-        """Factor of a GradScaler that `ended` contains."""
+        """The GradScaler's factor contained in `ended`."""
         self.clip_undone: Any = math.nan
-        """The factor that undoes the job's clipping; NaN without. Like `scale` a number, or until the values
-        are on the host a tensor of one element, and then its place among those."""
+        """The factor that undoes the job's clipping; NaN without. Like `scale`, a number; or, until the
+        values are on the host, a one-element tensor, and after `release` its index among the carried ones."""
         self.rounds = False
         """Whether the optimizer is torch's own, which rounds each update to the parameter's precision."""
         self.in_graph = NULL_BOOLEAN
         self.differentiable: bool | None = None
-        """Whether the gradient had a graph of its own at the entry of the step; None: not looked at."""
+        """Whether the gradient had a graph of its own on entry to the step; None if not read."""
         self.kept = 0
-        """Tensors that this graph still kept when the step ended; 0 once something went through it."""
+        """Tensors that this graph still held when the step ended; 0 once a backward consumed it."""
 
     def release(self, reached: set[int] | None, carried: list[Any]) -> list[Any]:
-        """The values taken, in the order of `_VALUES`; afterwards whether each was taken stands in its
-        place, and the parameter is let go. `reached`: ids of the leaves of the graphs, None if unknown.
-        Adds to `carried` what is still a tensor of one element, once."""
+        """Return the values taken, in the order of `_VALUES`, and release the parameter. Each value attribute
+        then holds whether it was taken. `reached`: ids of the leaves of the graphs, None if unknown. Factors
+        that are still one-element tensors are added to `carried`, each once."""
         if reached is not None:
             self.in_graph = id(self.parameter) in reached
         values = [getattr(self, name) for name in _VALUES]
@@ -147,10 +147,11 @@ class UpdateRows:
         self._words = {name: recorder.intern(name) for name in ("none", "zero", "present")}
 
     def write(self, step: int, t_ns: int, entries: list[Entry], values: Any) -> bool | None:
-        """`values`: float64 on the host, the `release`d ones of all entries in a row, and what they carry.
+        """Write the rows. `values`: float64 on the host, the `release`d values of all entries concatenated,
+        followed by the carried factors.
 
-        Returns whether a GradScaler's factor was still in the gradients that were clipped; None if that was
-        not looked at, or they are neither as backward left them nor without it."""
+        Returns whether clipped gradients still contained a GradScaler's factor; None if not sampled, or if
+        they match neither the gradients after backward nor the unscaled ones."""
         torch: Any = sys.modules["torch"]
         ends = ELEMENTS * sum(getattr(entry, name) for entry in entries for name in _VALUES)
         carried = values[ends:].tolist()
@@ -202,8 +203,8 @@ class UpdateRows:
         )
 
     def _cleared(self, entry: Entry, found: dict[str, float]) -> int:
-        """NULL where the weights were others between the backwards than at the step: the first gradient was
-        used to move there (SAM)."""
+        """Times the gradient was cleared; NULL if the weights moved between backwards and step: the first
+        gradient was used for that move (SAM)."""
         return NULL_INTEGER if entry.between and entry.before and found["moved"] else entry.cleared
 
     def _state(self, state: str, size: float) -> int:
@@ -213,14 +214,14 @@ class UpdateRows:
 
 
 def _left_of_scale(entry: Entry, found: dict[str, float]) -> float:
-    """Part of a GradScaler's factor that the gradient had when it was clipped; NaN when not looked at."""
+    """Fraction of a GradScaler's factor left in the gradient when it was clipped; NaN if not sampled."""
     if not entry.clipped or not found["ended"]:
         return math.nan
     return found["clipped"] / found["ended"] * (entry.clip_undone if entry.clip_is_in else 1.0)
 
 
 def _matrices(entries: list[Entry], taken: Any) -> list[Any]:
-    """The values as one matrix for each of `_VALUES`, a row for each entry; zeros where none was taken."""
+    """The values as one matrix per name in `_VALUES`, one row per entry; zeros for values not taken."""
     torch: Any = sys.modules["torch"]
     matrices = [torch.zeros(len(entries), ELEMENTS, dtype=torch.float64) for _ in _VALUES]
     place = 0
@@ -235,10 +236,10 @@ def _matrices(entries: list[Entry], taken: Any) -> list[Any]:
 def _figures(
     ended: Any, clipped: Any, entered: Any, before: Any, after: Any, later: Any, between: Any
 ) -> dict[str, Any]:
-    """What the columns of python.updates say, one vector each; NaN where a share has no base."""
+    """The figures for the columns of python.updates, one vector each; NaN for a share of nothing."""
     torch: Any = sys.modules["torch"]
     change, outside = after - before, later - after
-    # What is set to 0 is masked or clamped, not put back.
+    # Values set to 0 are masked or clamped, not put back.
     counts = (later != 0).double()
     own = (change * change * counts).sum(1)
     has = entered != 0
@@ -258,7 +259,7 @@ def _figures(
 
 
 def _at_bound(values: Any) -> Any:
-    """Share of the elements whose size is exactly the largest one; 0 where they have few sizes."""
+    """Share of elements whose absolute value is exactly the largest; 0 if there are few distinct ones."""
     torch: Any = sys.modules["torch"]
     sizes = values.abs().sort(1).values
     kinds = 1 + (sizes[:, 1:] != sizes[:, :-1]).sum(1)
@@ -275,8 +276,7 @@ def _number(value: float) -> float:
 
 
 def taken(tensor: Any, one: Watched) -> Any:
-    """Copies of its elements that are looked at; None for None, and for a kind or size not expected. HOT
-    PATH."""
+    """Copy the sampled elements; None for None, or a tensor of an unexpected kind or size. HOT PATH."""
     if tensor is None or tensor.numel() != one.numel or tensor.layout is not _strided():
         return None
     if tensor.device != one.index.device or not is_allocated(tensor) or not measurable(tensor):
@@ -285,7 +285,7 @@ def taken(tensor: Any, one: Watched) -> Any:
 
 
 def is_allocated(tensor: Any) -> bool:
-    """Whether its elements are there: FSDP frees those of other ranks between two uses."""
+    """Whether its storage is allocated: FSDP frees the elements of other ranks between two uses."""
     return bool(tensor.untyped_storage().size())
 
 

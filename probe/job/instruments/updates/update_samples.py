@@ -1,10 +1,10 @@
-"""Updates: what becomes of a gradient, from the end of backward to the step and on to the next backward.
+"""Update samples: follow a gradient from the end of backward to the step and on to the next backward.
 
 Writes python.updates, and python.graphs through `graphs`. HOT PATH on the training thread, on sampled steps:
-a copy of `ELEMENTS` elements of at most `MOST_PARAMETERS` parameters at each of five moments, and a walk over
-the graph of the loss. Gradients are touched only where this thread alone trains. Nothing waits for a device.
-Figures and rows are made on the agent's thread, which also chooses what the next sample looks at.
-`tensors/pace` says when it comes.
+copies `ELEMENTS` elements of at most `MOST_PARAMETERS` parameters at each of five moments, and walks the
+graph of the loss. Gradients are touched only if this is the only training thread. Nothing waits for a device.
+The agent's thread computes the rows and chooses the parameters of the next sample; `tensors/pace` chooses
+its step.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from probe.recording.layout import NULL_DOUBLE
 _now = time.monotonic_ns
 _cpu = time.thread_time_ns
 FIRST_STEP, EARLY = 3, (3, 6, 12, 24, 48)
-"""The first sample, and the steps between it and those after it: most errors are there from the start."""
+"""Step of the first sample, and the steps between early samples: most errors exist from the start."""
 SHORTEST_STEPS = 24
-"""Between two later samples."""
+"""Minimum number of steps between two later samples."""
 LATE_STEPS = 2
-"""A sample ends so many steps after it began, also when some parameter was not stepped."""
+"""A sample ends this many steps after it began, even if some parameter was not stepped."""
 RETRY_STEPS = 64
-"""After a sample that was given up."""
+"""Steps to wait after an abandoned sample."""
 WALK_NS, WALK_PORTION = 2_000_000, 0.05
-"""Time for walking the graph of one loss, or this part of a step if that is longer."""
+"""Time limit for walking a loss's graph: this time, or this fraction of a step if that is longer."""
 PATIENCE = 3
-"""Graphs too large to walk after which none is walked any more."""
+"""After this many graphs that are too large, no graph is walked any more."""
 
 
 class Updates:
-    """Samples the way of the gradients. `due`: the step from which on to be told of backwards and steps."""
+    """Samples gradients and updates. `due`: the step from which on backwards and steps are reported to it."""
 
     def __init__(
         self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, losses: Losses,
@@ -69,7 +69,7 @@ class Updates:
         self._plan: Plan | None = None
         """Prepared by the agent's thread for the next sample."""
         self._entries: list[Entry] = []
-        """The sample under way; the training thread's."""
+        """The current sample; used by the training thread only."""
         self._reached: set[int] | None = set()
         self._began = 0
         self._stepped = False
@@ -88,7 +88,7 @@ class Updates:
         self._norm.clipping = self._clips
 
     def uninstall(self) -> None:
-        """Stop listening, and let everything go."""
+        """Stop listening, and release everything."""
         self.due = NEVER
         self._losses.updates = self._optimizers.updates = self._norm.clipping = None
         self._entries, self._plan = [], None
@@ -101,11 +101,11 @@ class Updates:
         """Backward is about to run, from step `due` on."""
         begun, begun_cpu = _now(), _cpu()
         recorder, torch = self.recorder, self._torch
-        if not self._may_look():
+        if not self._may_sample():
             return
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             if self._entries:
-                self._look_again()
+                self._sample_later()
                 if self._is_over():
                     self._close(begun_cpu)
                     recorder.cost_ns += _now() - begun
@@ -119,7 +119,7 @@ class Updates:
         self._account(begun, begun_cpu)
 
     def _backward_ends(self) -> None:
-        if not self._entries or not self._may_look():
+        if not self._entries or not self._may_sample():
             return
         begun, begun_cpu = _now(), _cpu()
         with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
@@ -132,10 +132,10 @@ class Updates:
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Right before a step of an optimizer, from step `due` on."""
-        if not self._entries or not self._may_look():
+        if not self._entries or not self._may_sample():
             return
         begun, begun_cpu = _now(), _cpu()
-        if self._losses.in_backward:  # released layer by layer: no moment between backward and step
+        if self._losses.in_backward:  # gradients freed layer by layer: no moment between backward and step
             self._give_up()
             return
         closure = any(callable(one) for one in (*args, *kwargs.values()) if one is not optimizer)
@@ -170,18 +170,18 @@ class Updates:
                     entry.after = taken(entry.parameter, entry.watched)
                     entry.stepped = True
                     if entry.kept and kept_for(entry.parameter.grad) != entry.kept:
-                        entry.kept = 0  # the step went through it
+                        entry.kept = 0  # the step ran a backward through it
         self._account(begun, begun_cpu)
 
     def _clips(self, is_over: bool) -> None:
-        """Gradients that a scaler was not asked to unscale are clipped, or have been (`is_over`)."""
+        """Gradients that are still scaled are about to be clipped, or have been clipped (`is_over`)."""
         with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
             for entry in self._entries:
                 if entry.ended is not None and not entry.stepped:
                     entry.clipped, entry.clip_is_in = taken(entry.parameter.grad, entry.watched), is_over
 
-    def _may_look(self) -> bool:
-        """Whether gradients may be read now; else the sample under way is given up."""
+    def _may_sample(self) -> bool:
+        """Whether gradients may be read now; if not, abandon the current sample."""
         if not self.recorder.owns_gradients() or capturing() or self._torch._C._len_torch_dispatch_stack():
             self._give_up()
             return False
@@ -201,14 +201,14 @@ class Updates:
             if parameter is None:
                 continue
             entry = Entry(one, parameter, *plan.owners.get(id(parameter), ((), 0, 0)))
-            if not entry.owners:  # no step will come
+            if not entry.owners:  # no optimizer will step it
                 entry.before = entry.after = taken(parameter, one)
             elif inside:  # in the closure of a step, before it updates
                 entry.before = taken(parameter, one)
             self._entries.append(entry)
 
-    def _look_again(self) -> None:
-        """Before a later backward: what the last step left, and whether gradients are still there."""
+    def _sample_later(self) -> None:
+        """Before a later backward: read the values after the last step, and check for cleared gradients."""
         for entry in self._entries:
             if entry.stepped or (not entry.owners and self.recorder.step > self._began):
                 if entry.later is None and not entry.spoiled:
@@ -238,8 +238,8 @@ class Updates:
         self._graphs.note(found, root, limit_ns)
 
     def _factors(self, optimizer: Any) -> tuple[Any, Any]:
-        """What undoes the clipping of its gradients (NaN without), and the factor of a scaler that they had
-        after backward: numbers, or a tensor of one element that a device has not told yet."""
+        """The factor that undoes the clipping of its gradients (NaN without), and the scaler's factor in them
+        after backward: numbers, or one-element tensors still on a device."""
         undone = self._norm.clip_of(optimizer)
         scaler = self._optimizers.newest_scaler()
         scale = getattr(scaler, "_scale", None) if scaler is not None and scaler.is_enabled() else 1.0
@@ -254,7 +254,7 @@ class Updates:
         return number.detach().reshape(1).clone()  # the scaler writes its next factor into the same tensor
 
     def _note_settings(self, entry: Entry, optimizer: Any, factors: tuple[Any, Any]) -> None:
-        """Learning rate and decay of its group, and how the gradient was scaled and clipped."""
+        """Note the decay of its group, and how the gradient was scaled and clipped."""
         group = optimizer.param_groups[entry.group]
         rate, decay = host_number(group.get("lr")), host_number(group.get("weight_decay"))
         kind = type(optimizer)
@@ -264,7 +264,7 @@ class Updates:
         entry.clip_undone, entry.scale = factors
 
     def _close(self, begun_cpu: int) -> None:
-        """Hand the values over and choose the step of the next sample."""
+        """Pass the values to the agent's thread, and choose the step of the next sample."""
         entries, self._entries = self._entries, []
         self._plan, self.due = None, NEVER
         carried: list[Any] = []
@@ -306,13 +306,13 @@ class Updates:
 
 
 def _state(gradient: Any, values: Any) -> str:
-    """`none`, `present`, or nothing for a gradient of a kind that is not looked at."""
+    """`none`, `present`, or empty for a gradient of a kind that is not sampled."""
     return "none" if gradient is None else "present" if values is not None else ""
 
 
 def _is_gone(gradient: Any, entry: Entry) -> bool:
-    """Whether the gradient that a backward left has been cleared. On a device only one that was set to None
-    counts: looking at its values would wait."""
+    """Whether a backward's gradient has been cleared. On a device only None counts as cleared: reading values
+    would wait for it."""
     if gradient is None:
         return True
     if not gradient.is_cpu or not bool(entry.ended.any()):
@@ -322,12 +322,12 @@ def _is_gone(gradient: Any, entry: Entry) -> bool:
 
 
 def _decay(kind: str, group: dict[str, Any], coefficient: float) -> float:
-    """Part of a value that weight decay takes off in a step; NULL where it goes through the adaptive
+    """Fraction of a value that weight decay removes per step; NULL if it goes through the adaptive
     gradient."""
     if kind == "SGD":
         momentum = host_number(group.get("momentum"))
         if not 0.0 <= momentum < 1.0:
             return coefficient
-        # A momentum that remembers longer than the decay takes sets the pace: the two swing.
+        # If the momentum's memory is longer than the decay takes, it limits the rate: the two oscillate.
         return min(coefficient / (1.0 - momentum), 1.0 - math.sqrt(momentum) if momentum else 1.0)
     return coefficient if kind == "AdamW" or group.get("decoupled_weight_decay") is True else NULL_DOUBLE

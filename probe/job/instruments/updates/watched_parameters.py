@@ -1,8 +1,8 @@
-"""Watched parameters: which ones the next sample looks at, and which optimizers hold each.
+"""Watched parameters: chooses the parameters of each update sample, and finds the optimizers of each.
 
-Runs on the agent's thread and calls no code of the job's; only `note_leaves` is called on the training
-thread (HOT PATH, on sampled steps). A sample looks at the same `CORE` parameters of the optimizers each
-time, at others in turn, and at some that are in no optimizer. torch is the job's own.
+Runs on the agent's thread and calls no code of the job; only `note_leaves` is called on the training thread
+(HOT PATH, on sampled steps). Each sample has the same `CORE` parameters of the optimizers, others in turn,
+and some that are in no optimizer. Uses the job's torch.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from probe.job.instruments.updates.update_rows import Watched, watched
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
 
 MOST_PARAMETERS, CORE, MOST_UNOWNED = 24, 12, 8
-"""Of one sample: in all, always the same ones, and those in no optimizer."""
+"""Parameters of one sample: in total, the same in every sample, and in no optimizer."""
 MOST_LEAVES, MOST_TENSORS = 256, 64
-"""Parameters, and plain tensors, remembered that a loss depends on and no known model has registered."""
+"""Remembered parameters, and plain tensors, that a loss depends on and no optimizer holds."""
 SEARCHES = 20
-"""Looks for models in the variables of the training thread."""
+"""Maximum number of searches for models in the variables of the training thread."""
 AGAIN_S = 5.0
-"""Between two looks at what the optimizers hold."""
+"""Seconds between two reads of the optimizers' parameter groups."""
 
 Owner = tuple[tuple[int, ...], int, int]
 """Ids of the optimizers that hold a parameter; the first one's class, and the group in it."""
 
 
 class Plan(NamedTuple):
-    """What a sample looks at."""
+    """The parameters of a sample, and the owners of all parameters."""
 
     parameters: list[Watched]
     owners: dict[int, Owner]
@@ -59,14 +59,13 @@ class WatchedParameters:
         self._tensors: dict[int, weakref.ref[Any]] = {}
         self.owners: dict[int, Owner] = {}
         self._owned: list[weakref.ref[Any]] = []
-        self._looked_s, self.made = 0.0, 0
-        """`made`: `Optimizers.made_count` when `owners` was made."""
+        self._read_s, self.made = 0.0, 0
+        """`made`: `Optimizers.made_count` when `owners` was built."""
         self._turn = self._searches = self._tensor_searches = 0
         self._hidden: dict[int, tuple[weakref.ref[Any], str]] = {}
 
     def note_leaves(self, leaves: dict[int, Any]) -> None:
-        """Remember the parameters among the leaves of a graph that no known model has; on the training
-        thread."""
+        """Remember the leaves of a graph that no optimizer holds; on the training thread."""
         kind = sys.modules["torch"].nn.Parameter
         for key, leaf in leaves.items():
             if key not in self.owners:
@@ -80,14 +79,14 @@ class WatchedParameters:
     # The agent's thread -----------------------------------------------------
 
     def plan(self) -> Plan | None:
-        """What the next sample looks at; None while no model or optimizer is known."""
+        """Choose the parameters of the next sample; None while no model or optimizer is known."""
         if not self._modules.ready:
             return None
         now_s = time.monotonic()
         made = self._optimizers.made_count
-        if not self.owners or made != self.made or now_s > self._looked_s + AGAIN_S:
-            self._looked_s, self.made = now_s, made
-            self._look_at_optimizers()
+        if not self.owners or made != self.made or now_s > self._read_s + AGAIN_S:
+            self._read_s, self.made = now_s, made
+            self._read_optimizers()
         owned = [one for reference in self._owned if (one := reference()) is not None]
         if not owned:
             return None
@@ -103,7 +102,7 @@ class WatchedParameters:
         return Plan([self._describe(one) for one in found.values() if one.device == device], self.owners)
 
     def largest_of(self, optimizer: Any) -> Watched | None:
-        """The largest parameter of an optimizer that can be looked at."""
+        """The largest parameter of an optimizer that can be sampled."""
         groups = attributes(optimizer).get("param_groups")
         ones = [one for group in groups or () for one in list(group.get("params", ())) if _is_plain(one)]
         if not ones:
@@ -111,16 +110,16 @@ class WatchedParameters:
         return self._describe(max(ones, key=lambda one: one.numel()))
 
     def name_of(self, one: Watched) -> str | None:
-        """The name of a parameter, as far as known by now."""
+        """The name of a watched parameter; None while unknown."""
         parameter = one.parameter()
         return None if parameter is None else self.text_of(parameter)
 
     def text_of(self, parameter: Any) -> str | None:
-        """The same of a parameter itself."""
+        """The name of a parameter; None while unknown."""
         known = self._names.of(parameter)
         return None if known is None else known.text
 
-    def _look_at_optimizers(self) -> None:
+    def _read_optimizers(self) -> None:
         owners: dict[int, Owner] = {}
         owned: list[weakref.ref[Any]] = []
         for optimizer in self._optimizers.alive():
@@ -137,8 +136,8 @@ class WatchedParameters:
         self.owners, self._owned = owners, owned
 
     def _find_models(self, unowned: list[Any]) -> None:
-        """Find the models of parameters without a name, which no step's first call was of: from then on they
-        have names, and rows of python.parameters."""
+        """Find the models of parameters without a name: models that were never the first call of a step.
+        From then on the parameters have names, and rows in python.parameters."""
         missing = {id(one) for one in unowned if self._names.of(one) is None and id(one) not in self._hidden}
         if not missing or self._searches >= SEARCHES:
             return
@@ -148,14 +147,14 @@ class WatchedParameters:
                 self._forward.roots[id(model)] = weakref.ref(model)
 
     def _unowned(self) -> list[Any]:
-        """Parameters that need a gradient and are in no optimizer: those that a loss depends on first."""
+        """Parameters that require a gradient and are in no optimizer, first those that a loss depends on."""
         leaves = [*_living(self._leaves), *self._placed(_living(self._tensors))]
         known = [one for reference, _ in self._names.known() if (one := reference()) is not None]
         found = {id(one): one for one in (*leaves, *known)}
         return [one for key, one in found.items() if key not in self.owners and one.requires_grad]
 
     def _placed(self, tensors: list[Any]) -> list[Any]:
-        """Those plain tensors that are attributes of a known module: others are inputs of the job's."""
+        """The plain tensors that are attributes of a known module; the others are inputs of the job."""
         fresh = {id(one) for one in tensors if not self._is_hidden(one)}
         if fresh and self._tensor_searches < SEARCHES:
             self._tensor_searches += 1
@@ -188,7 +187,7 @@ class WatchedParameters:
 
 
 def _living(table: dict[int, weakref.ref[Any]]) -> list[Any]:
-    """What is left of those remembered; the others are forgotten."""
+    """The tensors in the table that are still alive; removes the others."""
     found = []
     for key, reference in list(table.items()):
         one = reference()
@@ -200,7 +199,7 @@ def _living(table: dict[int, weakref.ref[Any]]) -> list[Any]:
 
 
 def _evenly(ones: list[Any], count: int, turn: int) -> list[Any]:
-    """`count` of them, evenly spaced; with each `turn` others."""
+    """Choose `count` of them, evenly spaced; different ones for each `turn`."""
     if count <= 0 or not ones:
         return []
     if count >= len(ones):
@@ -210,7 +209,7 @@ def _evenly(ones: list[Any], count: int, turn: int) -> list[Any]:
 
 
 def _is_plain(parameter: Any) -> bool:
-    """Whether its values can be looked at: dense, real, whole, not empty."""
+    """Whether its values can be sampled: dense, real, not sharded, not empty."""
     kinds = statistics.common_kinds()
     if not statistics.is_common(parameter, kinds) or not parameter.numel():
         return False

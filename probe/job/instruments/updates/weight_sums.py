@@ -1,10 +1,10 @@
-"""Weight sums: hashes of a few weights of each model, to compare ranks, and how far models have moved.
+"""Weight sums: hashes of a few weights of each model, to compare ranks, and each model's distance moved.
 
 Writes python.weights. HOT PATH on the training thread, in a few steps: copies `SAMPLED` elements of at most
-`MOST_PARAMETERS` parameters of each model after the leading optimizer's step, and of replicas their
-gradients after backward and before the step. The steps have the same numbers on every rank: 2, 8, 32, then
+`MOST_PARAMETERS` parameters of each model after the leading optimizer's step, and for replicas also of the
+gradients, after backward and before the step. The sampled steps are the same on every rank: 2, 8, 32, then
 multiples of 128, 256, …, as `tensors/pace` allows. Nothing waits for a device. The agent's thread finds the
-models and works out the rows.
+models and computes the rows.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _now = time.monotonic_ns
 FIRST_STEP, EARLY, SHORTEST_STEPS = 2, (8, 32), 128
 SAMPLED, MOST_PARAMETERS, MOST_MODELS = 8, 64, 4
 SEARCH_S = 2.0
-"""Between two looks for models in the variables of the training thread."""
+"""Minimum seconds between two searches for models in the variables of the training thread."""
 SEARCHES = 60
 REST = 1000
-"""A look holds the GIL: at most 0.1 % of the time."""
+"""Pause after a search, as a multiple of its duration: a search holds the GIL, at most 0.1 % of the time."""
 _REPLICAS = "DistributedDataParallel"
 
 
 class Model(NamedTuple):
-    """A model to look at."""
+    """A model to sample."""
 
     number: int
     label: int
@@ -55,12 +55,12 @@ class Model(NamedTuple):
     precision: float
     """Relative precision of its dtype."""
     parameters: list[tuple[weakref.ref[Any], Any]]
-    """Each with the places of the elements to copy."""
+    """Each with the positions of the elements to copy."""
     shapes: tuple[tuple[int, ...], ...]
 
 
 class WeightSums:
-    """Takes the weights. `due`: the step from which on to be told of optimizer steps."""
+    """Samples the weights. `due`: the step from which on optimizer steps are reported to it."""
 
     def __init__(
         self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, losses: Losses,
@@ -80,9 +80,9 @@ class WeightSums:
         self._leader = 0
         self._gradients: dict[int, Any] = {}
         self._before: dict[int, Any] = {}
-        """Weights at the entry of the step, of models beside trained ones of their shapes, and of these."""
+        """Weights on entry to the step, of untrained models and of trained models of the same shapes."""
         self._made: dict[int, Any] = {}
-        """Gradients as the last backward left them, and as the step found them."""
+        """Gradients after the last backward; `_gradients`: on entry to the step."""
         self._finished: deque[tuple[int, int, Model, int, list[int], Any]] = deque(maxlen=64)
         self._delivery = Delivery()
         # The agent's thread.
@@ -101,7 +101,7 @@ class WeightSums:
         self._optimizers.sums = self
 
     def uninstall(self) -> None:
-        """Stop listening, and let everything go."""
+        """Stop listening, and release everything."""
         self.due = NEVER
         self._losses.sums = self._optimizers.sums = None
         self._models = []
@@ -130,7 +130,7 @@ class WeightSums:
         if id(optimizer) != self._leader or not recorder.owns_gradients():
             return
         if recorder.step != self.pace.due:
-            self._hold()
+            self._skip_step()
             return
         begun = _now()
         for model in self._models:
@@ -161,15 +161,16 @@ class WeightSums:
         self.pace.took(cost)
         self.due = self.pace.due
 
-    def _hold(self) -> None:
-        """It is not the step to look at: the one that was is over when it was told of too late."""
+    def _skip_step(self) -> None:
+        """This step is not sampled. If the due step was missed, choose the next one."""
         step = self._recorder.step
         if step > self.pace.due:
             self.pace.wait(next((one for one in EARLY if one > step), SHORTEST_STEPS))
         self.due = self.pace.due
 
     def _take(self, model: Model, *, gradients: bool) -> Any:
-        """Elements of all its parameters in a row; None when one has gone, or has no gradient."""
+        """The sampled elements of its parameters, concatenated; None if one cannot be read or none is left.
+        Parameters without a gradient are skipped for `gradients`."""
         torch: Any = sys.modules["torch"]
         if capturing() or torch._C._len_torch_dispatch_stack():
             return None
@@ -190,8 +191,8 @@ class WeightSums:
             return torch.cat(pieces) if pieces else None
 
     def _lag(self, model: Model, after: dict[int, Any]) -> Any:
-        """How far a model beside was from the trained one before the step, in parts of what the step changed;
-        of several trained ones of its shapes the nearest one. None for others."""
+        """Distance of an untrained model from the trained one before the step, relative to the step's change;
+        to the nearest one if several have its shapes. None for trained models, or if none has its shapes."""
         own = self._before.get(model.number)
         if model.optimizer or own is None:
             return None
@@ -206,7 +207,7 @@ class WeightSums:
         return torch.stack(found).amin().reshape(1) if found else None
 
     def _send(self, step: int, model: Model, taken: list[Any]) -> None:
-        """Hand over the weights, their gradients after backward, and at the step."""
+        """Deliver the weights, their gradients after backward and at the step, and the lag."""
         first = model.parameters[0][0]()
         writes = 0 if first is None else first._version
         torch: Any = sys.modules["torch"]
@@ -225,7 +226,7 @@ class WeightSums:
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """Write the rows, and look for models that came or went."""
+        """Write the rows, and search for models that appeared or disappeared."""
         self._delivery.collect()
         while self._finished:
             self._put(*self._finished.popleft())
@@ -245,8 +246,8 @@ class WeightSums:
         self._next_s = ended_s + max(SEARCH_S, REST * (ended_s - now_s))
 
     def _search(self) -> None:
-        """Find models that no training forward began with, such as targets and averages, and replicas whose
-        inner model is called directly."""
+        """Find models that are not roots of a training forward, such as target networks and averages, and
+        replicas whose inner model is called directly."""
         if self._searches >= SEARCHES:
             return
         self._searches += 1
@@ -261,7 +262,8 @@ class WeightSums:
                 self._beside.append(weakref.ref(found))
 
     def _is_part(self, model: Any) -> bool:
-        """Whether a model belongs to one that is known, or has no children: a layer or a loss."""
+        """Whether a module shares parameters with a known model, or has no parameters or no children: a layer
+        or a loss."""
         own = {id(one) for one in _parameters(model)}
         if not own or not any(child for _, child in entries(attributes(model).get("_modules"))):
             return True
