@@ -80,7 +80,7 @@ def test_while_the_training_is_paused_what_changes_something_runs_at_once_and_no
     until(lambda: states(place)[job.pid] == "paused", "ps says paused")
     assert noted(recorded) == []
 
-    assert act(place, job, "resume")["what"] == "the training goes on"
+    assert act(place, job, "resume")["what"] == "the training continues"
     until(lambda: steps_of(place, job) > step + 50, "steps after the pause")
     assert not paused(place, job)
     found = History(recorded.meta).read()
@@ -111,7 +111,7 @@ def test_a_pause_ends_by_itself_and_by_undoing_and_when_probe_leaves(place: Plac
     answer = act(place, job, "pause")
     step = steps_of(place, job)
     undone = ask(place, job.pid, "POST", "/v1/undo", {"id": answer["id"]})
-    assert undone["what"] == "the training goes on"
+    assert undone["what"] == "the training continues"
     until(lambda: steps_of(place, job) > step, "steps after the undoing")
     with pytest.raises(ProbeError, match="undone already"):
         ask(place, job.pid, "POST", "/v1/undo", {"id": answer["id"]})
