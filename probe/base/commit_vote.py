@@ -27,10 +27,10 @@ from probe.base import descriptors
 from probe.base.errors import BadRequest
 
 GO, STAY = "go", "stay"
-"""The two questions: whether to do it, and whether to keep what was done."""
+"""The two questions: whether to do it, and whether to keep the result."""
 COME, DID = "come", "did"
 """The marks of members: reached the step, done."""
-EARLY = "not all ranks were told in time"
+EARLY = "not all ranks were informed in time"
 """Reason when the agreed step came too soon; worth a retry with a later step."""
 _LONGEST_NAME = 64
 LONGEST_BYTES = 1000
@@ -58,7 +58,7 @@ class CommitVote:
         self.folder = directory / "ballots" / name
 
     def make(self) -> None:
-        """Make the folder, before any rank is told of the vote. Ranks never make it: a rank that was stopped
+        """Make the folder, before any rank learns of the vote. Ranks never make it: a rank that was stopped
         for long and finds no folder must not decide alone."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 

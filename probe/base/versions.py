@@ -57,7 +57,7 @@ LACKS = (
 
 
 def lacks(of: str, version: tuple[int, ...]) -> list[str]:
-    """What a version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
+    """The features that a version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
     return [lack.what for lack in LACKS if lack.of == of and lack.first <= version < lack.since]
 
 

@@ -24,7 +24,7 @@ from probe.base.errors import AgentUnreachable, BadRequest, NotYours, ProbeError
 HERE = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
 """A Host header of this machine, on any port: `ssh -L` may forward a different one."""
 ROLE_HEADER = "probe-role"
-"""This header limits a request to a role, whoever sends it."""
+"""This header limits a request to a role, for any sender."""
 LARGEST_HEAD_BYTES = 16 << 10
 LARGEST_BODY_BYTES = 1 << 20
 """Limit of a request's body."""
@@ -73,7 +73,7 @@ def listen_unix(path: Path, backlog: int = 128) -> descriptors.Socket:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     # The folder is 0700, so nobody can connect between bind and chmod. A umask would be process-wide and
-    # could change a file that the job makes meanwhile.
+    # could change the mode of a file that the job makes at the same time.
     try:
         with unix_address(path) as address:
             listener.bind(address)

@@ -151,7 +151,7 @@ def _accepts(directory: Path) -> bool:
 
 
 def _health_problem(directory: Path) -> str | None:
-    """None if the server is healthy, else what is wrong."""
+    """The problem with the server; None if it is healthy."""
     try:
         wire.call(places.server_socket(directory), "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
     except AgentUnreachable:
@@ -219,8 +219,8 @@ def _log_of(directory: Path) -> Path:
 
 
 def server_environment(directory: Path, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the server: probe's settings and what Python needs; no secrets but those of the object
-    store that PROBE_ARCHIVE names, and no PROBE, so that it gets no agent."""
+    """Environment of the server: probe's settings and the variables that Python needs; no secrets except
+    those for the object store in PROBE_ARCHIVE, and no PROBE, so that it starts no agent."""
     own = ("PROBE_", *_CLOUD_VARIABLES.get(settings.archive.partition("://")[0], ()))
     kept = {
         name: value for name, value in environ.items() if name in _KEPT_VARIABLES or name.startswith(own)

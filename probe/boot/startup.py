@@ -117,7 +117,7 @@ def _dotted(script: str) -> str:
 
 
 def _target(command: Sequence[str]) -> _Target:
-    """What the interpreter runs: a script, `-m` module or `-c` code."""
+    """The target that the interpreter runs: a script, `-m` module or `-c` code."""
     words = iter(command[1:])
     for word in words:
         if word == "--check-hash-based-pycs":

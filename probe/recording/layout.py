@@ -53,7 +53,7 @@ CHECK_BYTES = 4
 """Size of a row's checksum, at the end of the row."""
 
 Owner = tuple[int, int]
-"""pid and start (wall clock, ns) of a recorded process; (0, 0) is nobody."""
+"""pid and start (wall clock, ns) of a recorded process; (0, 0) if there is no owner."""
 NOBODY: Owner = (0, 0)
 
 

@@ -67,13 +67,13 @@ def is_off(environ: Mapping[str, str]) -> bool:
 
 
 def library() -> Any:
-    """The module in C; None where the plain source runs."""
+    """The module in C; None if the plain source runs."""
     choose(os.environ)
     return _Choice.library
 
 
 def why_plain() -> str:
-    """Why the plain source runs in this process; empty where it does not."""
+    """Why the plain source runs in this process; empty if it does not."""
     choose(os.environ)
     return _Choice.why
 

@@ -1,4 +1,4 @@
-"""Action: the interface of everything that is done to a live job, and what it may use.
+"""Action: the interface of all actions on a live job, and the job as they see it (`Site`).
 
 An action is one file in `probe/job/actions`. Its life:
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from probe.job.instruments.tensors.gradients import Gradients
 
 
-_HELP = "`probe COMMAND --help` says what it takes."
+_HELP = "`probe COMMAND --help` describes its arguments."
 
 
 class Site:
@@ -220,8 +220,8 @@ class Action:
         self.standing = False
 
     def collect(self) -> dict[str, list[dict[str, Any]]]:
-        """New rows by table of the journal; those of python.variables without their `watch_id`. On the
-        agent's thread, once a second while standing and once at the end."""
+        """New rows by table of the journal; rows of python.variables lack their `watch_id`. On the agent's
+        thread, once a second while standing and once at the end."""
         return {}
 
     def outcome(self) -> str:

@@ -211,8 +211,8 @@ class Acting:
         }
 
     def tidy(self) -> None:
-        """Journal what standing actions have recorded, and remove those that ended by themselves. A round of
-        the agent's thread."""
+        """Journal the rows of standing actions, and remove actions that ended by themselves. A round of the
+        agent's thread."""
         for entry in list(self._standing):
             self._collect(entry)
         ended = [one for one in list(self._entries) if one.state == "standing" and not one.action.standing]
@@ -388,7 +388,7 @@ class Acting:
         )
 
     def _hooks(self, standing: list[Entry], name: str) -> Callable[[Any], None] | None:
-        """One function that calls them all, in this order; None when there is none."""
+        """One function that calls all their hooks, in this order; None without hooks."""
         hooks = [
             (entry.action, self._isolation.guard(f"action {entry.action_id}", getattr(entry.action, name)))
             for entry in standing if _has(entry.action, name)

@@ -129,7 +129,7 @@ class Requests:
         return self._acting.undo(body, caller_of(body, peer))
 
     def actions(self, _request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
-        """`GET /v1/actions`: what is in force."""
+        """`GET /v1/actions`: the actions in force."""
         return self._acting.listing()
 
     def together(self, request: wire.Request, peer: wire.Peer) -> Answer:

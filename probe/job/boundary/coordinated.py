@@ -276,7 +276,7 @@ class Coordinated:
         return answer
 
     def tidy(self) -> None:
-        """A round of the agent's thread: forget what has expired."""
+        """A round of the agent's thread: forget expired work and answers."""
         now_s = time.monotonic()
         for name, kept in list(self._kept.items()):
             if kept.meeting is None and now_s > kept.until_s:

@@ -160,7 +160,7 @@ class Session:
     # Agreeing ---------------------------------------------------------------
 
     def _agreed(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The group to call, once all ranks are about to call the same; raises `NotTogether`."""
+        """The group to call, once all ranks are about to make the same call; raises `NotTogether`."""
         if self._broken:
             raise NotTogether(self._broken)
         verdict = self._exchange(_call(name, arguments, named))

@@ -4,7 +4,7 @@ Any thread adds a task to the queue (`task_queue`). The training thread finds ou
 read of `Recorder.end_awaited`, and works at the beginning of the next one, when everything that belongs to
 the step (schedule, scaler, logging) is over and nothing of the next has begun:
 
-    data       the training loader is asked for the next batch
+    data       the loop requests the next batch from the training loader
     forward    the first module is called with gradients on, in jobs without a loader
     step end   at the next step's end, where neither was seen in between
 

@@ -83,7 +83,7 @@ class Task:
         return self.after is None or self.after.is_set()
 
     def run(self, step: int | None, where: str) -> None:
-        """Run it at a boundary, on the training thread; what it raises is the outcome."""
+        """Run it at a boundary, on the training thread; its exception, if any, is the outcome."""
         if self.claim():
             self.step, self.where = step, where
             begun_s = time.monotonic()

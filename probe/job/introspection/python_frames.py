@@ -49,7 +49,7 @@ def walk(frame: FrameType | None) -> Iterator[FrameType]:
 def variables(frame: FrameType) -> dict[str, Any]:
     """The local variables of a frame as they are now; empty if the frame must not be read."""
     code = frame.f_code
-    # Only a function's frame has a copy: that of a module or class body is the real thing.
+    # Only a function's frame has a copy: for a module or class body this is the dictionary itself.
     if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
         return dict(frame.f_locals)
     if sys.version_info >= (3, 12):

@@ -211,7 +211,7 @@ class Profile(Action):
     # Ends -------------------------------------------------------------------
 
     def undo(self) -> str:
-        """End it at once; what was profiled so far is still written."""
+        """End it at once; the steps profiled so far are still written."""
         if not self._running:
             raise NotUndoable("the profiling has ended; its file stays")
         self._ended_by = "it was undone"

@@ -149,7 +149,7 @@ class Lr(Action):
         self._ruled = True
 
     def before_step(self, optimizer: Any) -> None:
-        """Put the ruled rates in place; check what the step is about to use."""
+        """Put the ruled rates in place; check the rates that the step is about to use."""
         if optimizer is not self._chosen.reference():
             return
         rules = rules_of(optimizer)

@@ -264,7 +264,7 @@ class MeanLoss:
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What distinguishes a file from another at the same path; empty if there is none."""
+    """Identity of a file, to recognize a later one at the same path; empty without a file."""
     try:
         found = os.lstat(path)
     except OSError:

@@ -78,7 +78,7 @@ class Gathering:
 
     @property
     def part(self) -> Path:
-        """Where this rank's part goes."""
+        """Path of this rank's part."""
         return self.making / part_name(self.rank)
 
     def tell_leaves(self, leaves: dict[str, list[str]]) -> None:

@@ -27,7 +27,7 @@ _FINISH_S, _GIVE_UP_S = 2.0, 10.0
 takes as long as torch needs for the rest of it. Python aborts a process that ends while a thread is in
 torch's writer."""
 MOST_LISTED = 20
-"""Names of what was left out that an answer lists; the file has all."""
+"""Limit of left-out names in an answer; the file has all."""
 
 
 class Save:

@@ -156,7 +156,7 @@ def _save(value: Any, sink: Sink) -> None:
         raise sink.error
 
 
-# How torch.distributed.checkpoint names what is in a checkpoint ------------------
+# Names in the format of torch.distributed.checkpoint -----------------------------
 
 
 def flattened(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:

@@ -46,7 +46,7 @@ def place_of(path: object, what: str = "path") -> Path:
         return Path(os.path.abspath(path))
     except OSError as error:
         raise BadRequest(
-            f"the job's folder is gone ({error.strerror}), so relative paths mean nothing",
+            f"the job's working folder is gone ({error.strerror}), so relative paths cannot be used",
             hint="Name an absolute path.",
         ) from error
 
@@ -193,7 +193,7 @@ class Writing:
         self.sha256, self.size_bytes = sink.hash.hexdigest(), sink.size_bytes
 
     def verify(self, *, load: bool) -> None:
-        """Read the file back and compare it with what was written; with `load`, open it too."""
+        """Read the file back and compare it with the bytes written; with `load`, open it too."""
         assert self._temporary is not None
         temporary = self._temporary
         _, error = capture(lambda: self._verify(temporary, load))

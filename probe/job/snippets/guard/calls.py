@@ -137,7 +137,7 @@ class Calls(Snippet):
         return seen
 
     def constant(self, values: Values) -> object:
-        """The one constant that a value can be; None when there is none or more than one."""
+        """The constant, if a value can be exactly one; else None."""
         if len(values) != 1:
             return None
         (value,) = values

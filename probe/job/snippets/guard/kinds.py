@@ -29,7 +29,7 @@ class Known:
         self.thing = thing
         plain = type(thing) in lookup.IMMUTABLE and type(thing) is not slice
         self._key: object = (type(thing), thing) if plain else id(thing)
-        if type(thing) is types.MethodType:  # made anew each time it is looked up
+        if type(thing) is types.MethodType:  # each access makes a new object
             self._key = (id(thing.__self__), id(thing.__func__))
 
     def __eq__(self, other: object) -> bool:

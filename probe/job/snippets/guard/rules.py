@@ -32,7 +32,7 @@ CLASSES = {
     REFUSED: "Ends or forks the process, disables the watch over the snippet, waits for a terminal, or can "
     "never end. Always refused.",
 }
-"""What each class means, the mildest first; a snippet has the class of the worst of its parts."""
+"""Meaning of each class, the mildest first; a snippet has the class of the worst of its parts."""
 
 SEVERITY = {kind: number for number, kind in enumerate(CLASSES)}
 
