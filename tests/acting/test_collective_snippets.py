@@ -52,7 +52,7 @@ def test_ranks_that_call_different_things_are_told_both_and_call_nothing(found: 
 
 
 def test_an_exchange_whose_parts_do_not_fit_is_not_made(found: Found) -> None:
-    assert "rank 0 sends to rank 0 something else" in message(found, "exchange", 1)
+    assert "rank 0 sends to rank 0 something other" in message(found, "exchange", 1)
 
 
 def test_a_rank_whose_snippet_ended_first_is_named_where_others_wait(found: Found) -> None:

@@ -189,7 +189,7 @@ def test_stop_of_a_paused_training_ends_it_and_of_a_thread_ends_the_thread(place
     assert held.wait() == 0
     until(lambda: states(place)[held.pid] == "finished", "ps says finished")
     answer = act(place, threaded, "stop")
-    assert "its thread ends" in answer["what"] and "goes on without it" in answer["notes"][0]
+    assert "its thread ends" in answer["what"] and "continues without it" in answer["notes"][0]
     threaded.wait_for("JOINED")
     assert ask(place, threaded.pid, "GET", "/v1/health")["pid"] == threaded.pid
     assert threaded.let_go() == 0 and threaded.errors() == ""

@@ -365,7 +365,7 @@ def _exchange_difference(calls: list[dict[str, Any]]) -> str:
         for other in range(len(calls)):
             if len(sent[rank]) != len(calls) or sent[rank][other] != expected[other][rank]:
                 return (
-                    f"rank {rank} does not send to rank {other} what that expects in "
+                    f"rank {rank} sends to rank {other} something other than that rank expects in "
                     f"`{_shown(calls[rank])}`"
                 )
     return ""
