@@ -1,13 +1,14 @@
-"""Accelerator: all that probe knows of the device a job trains on; no other module asks torch for it.
+"""Accelerator: the device that a job trains on; no other module of probe asks torch about it.
 
 `current()` is the accelerator that the job has initialized: CUDA and ROCm (`cuda`), XPU, MPS, or one from
 outside torch (PrivateUse1), such as an NPU. torch has one kind per process. It is found through
-`torch.accelerator` and its module `torch.<kind>`; what that lacks is None here, and NULL in a table.
+`torch.accelerator` and its module `torch.<kind>`; values that the module lacks are None here, and NULL in a
+table.
 Nothing here initializes a device or waits for one, except `synchronize`.
 
 HOT PATH: `current`, `has`, `capturing`, `to_host`, `random_state`, `event`, `memory`. Any thread; a thread of
-ours has its own current device, so those that ask for a job's pass its index. Standard library only, with the
-job's torch.
+ours has its own current device, so for the job's device pass its index. Standard library only, with the job's
+torch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 
 class DeviceMemory(NamedTuple):
-    """Of torch's allocator of one device, in bytes; None for what it does not count."""
+    """Counters of torch's allocator of one device, in bytes; None for those it does not keep."""
 
     allocated_bytes: int | None
     peak_allocated_bytes: int | None
@@ -44,7 +45,7 @@ class Accelerator:
     # HOT PATH -----------------------------------------------------------------
 
     def in_use(self) -> bool:
-        """Whether the job has initialized it, in this process: not in one that was forked from it."""
+        """Whether the job has initialized it in this process; false in a forked child."""
         return bool(self._begun())
 
     def has(self, tensor: Any) -> bool:
@@ -56,8 +57,8 @@ class Accelerator:
         return self._capturing is not None and bool(self._capturing())
 
     def to_host(self, figures: Any) -> tuple[Any, Any] | None:
-        """Copy a tensor behind the work already queued. Returns the copy and an event: once `event.query()`,
-        the copy's `tolist()` waits for nothing that is queued. None where that cannot be."""
+        """Queue a copy of a tensor behind the work already queued. Returns the copy and an event: once
+        `event.query()` is true, the copy's `tolist()` waits for no queued work. None if not possible."""
         host = self._pinned(figures) if self._pins else None
         if host is not None:
             host.copy_(figures, non_blocking=True)
@@ -103,7 +104,7 @@ class Accelerator:
 
     def memory(self, index: int | None = None) -> DeviceMemory | None:
         """Counters of the allocator, without a call to the device; of the calling thread's device unless
-        `index` says which. None where it has none."""
+        `index` says which. None if it has none."""
         where = () if index is None else (index,)
         module = self.module
         try:
@@ -125,7 +126,7 @@ class Accelerator:
     # Off the hot path ---------------------------------------------------------
 
     def elapsed_s(self, first: Any, last: Any) -> float | None:
-        """Time between two events that are done; None where the device's events have no time."""
+        """Time between two events that are done; None if the device's events have no time."""
         try:
             return float(first.elapsed_time(last)) * 1e-3
         except (NotImplementedError, RuntimeError):
@@ -141,7 +142,7 @@ class Accelerator:
         return self._computes
 
     def _has_kernels(self) -> bool:
-        """Of a device from outside torch, whether the operations of statistics are its own."""
+        """Whether the operations of statistics have kernels of their own on a device from outside torch."""
         native = self._torch._C
         if self.kind != native._get_privateuse1_backend_name():
             return True
@@ -158,14 +159,14 @@ class Accelerator:
         return int(self.module.device_count())
 
     def name(self, index: int) -> str | None:
-        """What the device is called, such as `NVIDIA H100 80GB HBM3`; None where it does not tell."""
+        """The device's name, such as `NVIDIA H100 80GB HBM3`; None if unknown."""
         try:
             return str(self.module.get_device_name(index))
         except _LACKING:
             return None
 
     def total_bytes(self, index: int) -> int | None:
-        """Memory of a device; None where it does not tell."""
+        """Memory of a device; None if unknown."""
         try:
             if hasattr(self.module, "recommended_max_memory"):  # MPS
                 return int(self.module.recommended_max_memory())
@@ -174,8 +175,7 @@ class Accelerator:
             return None
 
     def free_bytes(self, index: int) -> int | None:
-        """Free memory of a device, from its driver and without waiting for its queue; None where it does not
-        tell."""
+        """Free memory of a device, from its driver and without waiting for its queue; None if unknown."""
         try:
             return int(self.module.mem_get_info(index)[0])
         except _LACKING:
@@ -207,7 +207,7 @@ class Accelerator:
             self.module.set_device(index)
 
     def snapshot(self) -> dict[str, Any] | None:
-        """Every block of the allocator, as pytorch.org/memory_viz opens it; None where torch has no such
+        """Every block of the allocator, in the format of pytorch.org/memory_viz; None if torch has no such
         function for this device."""
         function = getattr(getattr(self.module, "memory", None), "_snapshot", None)
         return None if function is None else dict(function())
@@ -224,8 +224,8 @@ class OnDevice:
         self._module, self._figures = module, figures
 
     def tolist(self) -> Any:
-        """Its numbers, read on a stream of its own: the training's may have more to do, or hang. Not on the
-        training thread."""
+        """Its numbers, read on a separate stream: the training's may be busy, or hang. Not on the training
+        thread."""
         with self._module.stream(self._module.Stream(self._figures.device)):
             return self._figures.tolist()
 
@@ -250,7 +250,7 @@ _COUNTERS = (
     "reserved_bytes.all.current", "reserved_bytes.all.peak",
 )
 _LACKING = (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError)
-"""What modules of devices raise for a function that they have only by name."""
+"""Exceptions that device modules raise for functions they have in name only."""
 _STATISTICS = (
     ("sum", "sum.dim_IntList", "sum.IntList_out"), ("dot", "dot.out"), ("aminmax", "aminmax.out"),
     ("linalg_vector_norm", "linalg_vector_norm.out"), ("cat", "cat.out"), ("isnan", "isnan.out"),
@@ -262,19 +262,19 @@ _found: list[Accelerator] = []
 
 
 _asks: list[Callable[[], Any]] = []
-"""Names the accelerator, or None, once torch is imported."""
+"""The function that returns the accelerator or None; set once torch is imported."""
 
 
 def current() -> Accelerator | None:
-    """The accelerator that this job has initialized; None without one, or before. HOT PATH."""
+    """The accelerator that this job has initialized; None until then. HOT PATH."""
     if _found:
         return _found[0] if _found[0].in_use() else None
     if _asks and _asks[0]() is None:
         return None
-    return _looked_for()
+    return _initialized()
 
 
-def _looked_for() -> Accelerator | None:
+def _initialized() -> Accelerator | None:
     kind, module = _registered()
     if module is None or not hasattr(module, "is_available"):
         return None
@@ -287,11 +287,11 @@ def _looked_for() -> Accelerator | None:
 
 def _registered() -> tuple[str, Any]:
     """Kind and module of the accelerator that this torch was built for or that registered itself; ("", None)
-    without: a renamed PrivateUse1 may have no module yet."""
+    without one. A renamed PrivateUse1 may have no module yet."""
     torch: Any = sys.modules.get("torch")
     asks = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
     if asks is None:
-        return "", None  # torch is not imported, or just being
+        return "", None  # torch is not imported, or being imported
     try:
         device = asks()
     except RuntimeError:  # torch 2.6 without one; raising each time would cost ten times as much
@@ -302,7 +302,7 @@ def _registered() -> tuple[str, Any]:
 
 
 def _accelerator_of(named: Callable[[], Any]) -> Any:
-    """What torch's own function names, unless that is the CPU."""
+    """The device that torch's own function returns; None for the CPU."""
     device = named()
     return None if device.type == "cpu" else device
 
@@ -314,8 +314,8 @@ def capturing() -> bool:
 
 
 def measurable(tensor: Any) -> bool:
-    """Whether statistics of a tensor can be computed where it is. Not on devices that are no accelerator of
-    torch (XLA computes later, meta never), nor where `Accelerator.computes` says no."""
+    """Whether statistics of a tensor can be computed on its device. Not on devices that are no accelerator of
+    torch (XLA computes later, meta never), nor where `Accelerator.computes` is false."""
     if tensor.is_cpu:
         return True
     device = current()

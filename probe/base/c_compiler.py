@@ -1,4 +1,4 @@
-"""Calls the C compiler, for the parts of probe that are C where there is one.
+"""Calls the C compiler, for the optional parts of probe that are written in C.
 
 Used by the build hook (hatch_build.py), by `bench/environment.sh` and by the first attach. Standard library
 only.

@@ -1,7 +1,7 @@
 """One clock: monotonic nanoseconds for order and durations, one anchor to wall time.
 
-Rows carry wall time computed from the monotonic clock, so a clock set back during a run reorders nothing and
-gives no negative duration. Any thread; imports `time` only.
+Rows carry wall time computed from the monotonic clock, so setting the wall clock back during a run neither
+reorders rows nor makes a duration negative. Any thread; imports `time` only.
 """
 
 from __future__ import annotations

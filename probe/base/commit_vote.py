@@ -27,16 +27,16 @@ from probe.base import descriptors
 from probe.base.errors import BadRequest
 
 GO, STAY = "go", "stay"
-"""The two questions: whether to do it, and whether to keep what was done."""
+"""The two questions: whether to do it, and whether to keep the result."""
 COME, DID = "come", "did"
 """The marks of members: reached the step, done."""
-EARLY = "not all ranks were told in time"
+EARLY = "not all ranks were informed in time"
 """Reason when the agreed step came too soon; worth a retry with a later step."""
 _LONGEST_NAME = 64
 LONGEST_BYTES = 1000
 """Longest reason; a link's target may be four times as long."""
 _OLD_S = 24 * 3600.0
-"""Abandoned ballots are removed after so long: a stopped rank may still read its ballot."""
+"""Abandoned ballots are removed after this time: a stopped rank may still read its ballot."""
 
 
 class Decision(NamedTuple):
@@ -58,8 +58,8 @@ class CommitVote:
         self.folder = directory / "ballots" / name
 
     def make(self) -> None:
-        """Make the folder, before any rank hears of the vote. Ranks never make it: one that was stopped for
-        long and finds no folder must not decide alone."""
+        """Make the folder, before any rank learns of the vote. Ranks never make it: a rank that was stopped
+        for long and finds no folder must not decide alone."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open(self, members: Iterable[str]) -> None:
@@ -96,7 +96,7 @@ class CommitVote:
         self._write(question, f"{'yes' if yes else 'no'} {short}".strip())
         found = self.decision(question)
         if found is None:
-            raise FileNotFoundError(f"{self.folder} was removed meanwhile")
+            raise FileNotFoundError(f"{self.folder} was removed during the vote")
         return found
 
     def remove(self) -> None:

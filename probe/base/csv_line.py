@@ -11,7 +11,7 @@ from typing import Any
 
 
 def csv_line(values: Iterable[Any]) -> str:
-    """Values of JSON as one line, without its end: NULL is empty, an empty text is `""`, lists and objects
+    """JSON values as one line, without a line end: NULL is empty, an empty text is `""`, lists and objects
     are JSON. Raises `RecursionError` for a value that is nested too deeply."""
     return ",".join(map(_field, values))
 

@@ -7,14 +7,14 @@ close, `dup2`. Using a number after that would write into the job's checkpoint, 
   written at once are opened by path.
 - A kept descriptor has a high number, which a job that opens files does not get.
 - Every use but the first proves by device and inode that the number is still our file. A number that is
-  something else is forgotten, never closed.
+  another file by now is forgotten, never closed.
 
-`os.open`, `os.fstat` and the like release the GIL, and until it is back the job may close the number and get
-it again. So calls that cannot block (`fstat`, `close`, `fcntl`, `socket`, `accept4`, `pipe2`) run with the
+`os.open`, `os.fstat` and the like release the GIL, and before it is back the job may close and reuse the
+number. So calls that cannot block (`fstat`, `close`, `fcntl`, `socket`, `accept4`, `pipe2`) run with the
 GIL held, an opened file is compared with its path, and pairs of calls (accept and move, prove and close) run
-as one C call through iterators, because a thread switch can happen between two bytecodes. Between the proof
-and a read or write remains about a microsecond, which cannot be closed. Standard library only; any thread,
-never the hot path.
+as one C call through iterators, because a thread switch can happen between two bytecodes. A gap of about a
+microsecond remains between the proof and a read or write. Standard library only; any thread, never the hot
+path.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600, *, keep:
 
 
 def _created(path: str | os.PathLike[str], flags: int, mode: int, keep: bool) -> Descriptor:
-    """Create a file, proven by its name in its folder, which may be renamed meanwhile."""
+    """Create a file, proven by its name in its folder; the folder may be renamed in between."""
     folder, name = os.path.split(os.fspath(path))
     with opened(folder or ".", os.O_PATH | os.O_DIRECTORY) as parent:
         number = os.open(name, flags | os.O_CLOEXEC, mode, dir_fd=parent.fileno())
@@ -225,7 +225,7 @@ def _file_at(path: str | os.PathLike[str], folder: int | None = None) -> Identit
 
 def _is_of(path: str | os.PathLike[str], number: int, own: Identity) -> bool:
     """Whether a number just opened by a path is still that file: before we had the GIL again, the job may
-    have closed it and opened its own. A file replaced since is known by its old name."""
+    have closed it and opened a file of its own. A file replaced since is recognized by its old name."""
     if _file_at(path) == own:
         return True
     with contextlib.suppress(OSError):
@@ -278,7 +278,7 @@ class File(io.RawIOBase):
         return self._writable
 
     def seekable(self) -> bool:
-        """Files are."""
+        """Always."""
         return True
 
     def fileno(self) -> int:
@@ -379,8 +379,8 @@ def sync(folder: Path) -> None:
 
 
 class Socket(socket.socket):
-    """A socket whose every use is proven, after each wait. Never raises SIGPIPE: a job that lets that signal
-    end it, as tools for pipes do, must not end because a client has gone."""
+    """A socket that is proven before every use and after each wait. Never raises SIGPIPE: a client that
+    disconnects must not end a job that keeps that signal's default action."""
 
     def __init__(
         self, family: int = -1, kind: int = -1, protocol: int = -1, fileno: int | None = None
@@ -434,7 +434,7 @@ class Socket(socket.socket):
     def accept(self) -> tuple[Socket, Any]:
         """The next connection, with a high number."""
         self._prove()
-        if self.gettimeout() is None:  # it may block, so without the GIL; no listener in a job does
+        if self.gettimeout() is None:  # may block, so without the GIL; listeners in a job have a time-out
             number, _ = self._accept()  # type: ignore[attr-defined]
             high = _moved_high(number, identity(number))
         else:

@@ -372,7 +372,7 @@ class BundleInvalid(RecordingError):
     """The file is not a bundle of `probe bundle`, or was damaged on its way."""
 
     code = "bundle_invalid"
-    hint = "Nothing of it was kept. Ask the sender for a new one: `probe JOB bundle` makes it."
+    hint = "Nothing was kept. Ask the sender for a new one: `probe JOB bundle` makes it."
 
 
 class ArchiveUnavailable(RecordingError):
@@ -392,7 +392,7 @@ class ObjectMissing(ArchiveUnavailable):
 
 
 class ArchiveInvalid(RecordingError):
-    """A file of the archive is not what it says."""
+    """A file of the archive is invalid or changes while it is used."""
 
     code = "archive_invalid"
 

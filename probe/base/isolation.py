@@ -25,8 +25,8 @@ PATIENCE = 3
 _TAKES_ANY = 0x04 | 0x08
 """`inspect.CO_VARARGS | inspect.CO_VARKEYWORDS`, without that import."""
 _passing = [0]
-"""Id of the exception that passes every guard: one raised by a signal handler of the job's while the training
-was held. What such a handler raises while a hook runs is known by its traceback."""
+"""Id of the exception that passes every guard: one that a signal handler of the job raised while the training
+thread was held. One raised while a hook runs is recognized by its traceback."""
 
 
 class Isolation:
@@ -49,13 +49,13 @@ class Isolation:
     def guard(self, name: str, hook: Callable[..., Any], *, traced: bool = True) -> Callable[..., Any]:
         """`hook`, but returning None instead of raising an `Exception`. HOT PATH.
 
-        Does nothing while torch.compile traces it: only the job is compiled. `traced`: whether that may
-        happen; a guard that is never traced is C where that is loaded (`base/compiled/guard.c`)."""
+        Does nothing while torch.compile traces it: only the job is compiled. `traced`: whether that can
+        happen; a guard that is never traced is in C if the library is loaded (`base/compiled/guard.c`)."""
         live = hook
         tracing, passing = self.tracing, _passing
 
         def failed(error: Exception) -> bool:
-            """Whether the error is none of ours, but of a signal's handler, and so is raised."""
+            """Whether to raise the error: it came from a signal handler of the job, not from the hook."""
             nonlocal live
             if id(error) == passing[0] or from_signal(error):
                 return True
@@ -66,7 +66,7 @@ class Isolation:
         if not traced and self._library is not None:
 
             def failed_compiled(error: Exception) -> Any:
-                """The same; and what is called from now on, if it is switched off."""
+                """As `failed`; or the function to call from now on, if the hook is switched off."""
                 return failed(error) or (live if live is _nothing else None)
 
             made: Callable[..., Any] = self._library.guard(
@@ -75,7 +75,7 @@ class Isolation:
             return made
 
         # One for each number of arguments: packing them into a tuple costs as much as the rest of a guard.
-        # None may raise, so each takes any number.
+        # A wrong number of arguments must not raise, so each takes any number.
         def guarded(*args: Any) -> Any:
             asks = tracing[0]
             if asks is not None and asks():
@@ -140,7 +140,7 @@ class Isolation:
         self.tracing[0] = _always
 
     def let_through(self, error: BaseException) -> None:
-        """Raise an exception of the job's signal handler, which came while the training thread was held, so
+        """Raise an exception that a signal handler of the job raised while the training thread was held, so
         that it passes every guard."""
         _passing[0] = id(error)
         raise error
@@ -161,8 +161,8 @@ class Isolation:
     def attempt(self, name: str, action: Callable[[], Any], *, said_at: int = PATIENCE) -> Any:
         """Run `action`; None when it fails. For start, stop and the agent's own rounds.
 
-        `said_at`: which failure is written to stderr; 1 for errors of the job's. What the job or the machine
-        prevents (no descriptors, another root or user) is only noted in `withheld`."""
+        `said_at`: which failure is written to stderr; 1 for the job's errors. Failures caused by the job or
+        the machine (no descriptors, another root or user) are only noted in `withheld`."""
         try:
             return action()
         except Exception as error:
@@ -188,10 +188,10 @@ class Isolation:
 
 
 def harmless(function: Callable[_Parameters, None]) -> Callable[_Parameters, None]:
-    """A function that the job calls, which never raises an `Exception`.
+    """Wrap a function that the job calls, so that it never raises an `Exception`.
 
-    The first failure, wrong arguments included, is one line on stderr: a call that only notes something must
-    not end a training."""
+    The first failure, wrong arguments included, is one line on stderr: a call that only records something
+    must not end a training."""
     said = False
 
     @functools.wraps(function)
@@ -221,7 +221,8 @@ def quietly(action: Callable[[], Any], what: str) -> Any:
 
 
 def capture(action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Run any code; returns what it raises, SystemExit and KeyboardInterrupt included."""
+    """Run any code; returns its result and the exception it raised, SystemExit and KeyboardInterrupt
+    included."""
     try:
         return action(), None
     except BaseException as error:
@@ -249,7 +250,7 @@ def say(text: str) -> None:
 
 
 def _arguments_of(hook: Callable[..., Any]) -> int:
-    """How many arguments a hook takes; -1 where it takes any number, or that is not known."""
+    """How many arguments a hook takes; -1 if it takes any number, or if unknown."""
     function = getattr(hook, "__func__", hook)
     if isinstance(hook, BuiltinMethodType):  # a method of a class in its compiled form
         plain = getattr(type(hook.__self__), compiled.TAKEN + hook.__name__, None)

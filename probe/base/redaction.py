@@ -38,7 +38,7 @@ _OF_A_TEXT = frozenset({
     "next", "prev", "previous", "last", "first", "current", "text", "image", "emb", "embed", "embedding",
     "embeddings", "dim", "vocab", "logits", "prob", "probs", "loss", "position", "seq", "word", "list",
 })
-"""Beside one of these, `token` is a token of text."""
+"""Next to one of these words, `token` means a token of text, not a secret."""
 _ENDS = ("password", "passwd", "secret")
 """Words with these endings count too: `dbpassword`."""
 _NO_SECRETS = frozenset({"PWD"})
@@ -108,7 +108,7 @@ def redact(text: str) -> str:
     """The text with everything replaced that is secret by its shape or its key."""
     for shape in _SHAPES:
         text = shape.sub(REDACTED, text)
-    text = _without_drawn(text, _ANY_HASH)
+    text = _without_random(text, _ANY_HASH)
     return _without_keyed(_URL_USER.sub(rf"\g<scheme>{REDACTED}@", text))
 
 
@@ -118,7 +118,7 @@ def shown(name: str, value: str) -> str:
         return REDACTED
     text = value[:_LONGEST_READ]
     bare = text.strip("'\"")
-    text = text.replace(bare, REDACTED) if _drawn(bare, name) else redact(text)
+    text = text.replace(bare, REDACTED) if _looks_random(bare, name) else redact(text)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
@@ -136,7 +136,7 @@ def command_line(words: Iterable[str]) -> list[str]:
 
 
 def settings(values: Mapping[str, str]) -> dict[str, str]:
-    """Settings of probe by name, without secrets. Of alert destinations only the schemes stay: the rest is
+    """Settings of probe by name, without secrets. Alert destinations keep only their schemes: the rest is
     often a token."""
     safe = {name: redact(value) for name, value in dict(values).items()}
     if "notify" in safe:
@@ -153,8 +153,8 @@ _KEY_WORD = re.compile(
 _ASSIGNED = re.compile(
     r"(?P<start>[+~-]{0,2}(?P<name>[A-Za-z_][\w.@/-]*?)(?:=|:(?!//|:)\s*))(?P<value>.*)", re.DOTALL
 )
-_DRAWN = re.compile(r"(?<![\w/.+=-])[\w+=-]{32,512}(?![\w/.+=-])")
-_OF_AMAZON = re.compile(r"(?<![\w/+.-])[A-Za-z0-9/+]{40}(?![\w/+=.-])")
+_RANDOM = re.compile(r"(?<![\w/.+=-])[\w+=-]{32,512}(?![\w/.+=-])")
+_AWS_SECRET = re.compile(r"(?<![\w/+.-])[A-Za-z0-9/+]{40}(?![\w/+=.-])")
 _HEX = re.compile(r"(?:[0-9a-f]{32,128}|[0-9A-F]{32,128})")
 _ANY_HASH = "hash"
 """In text, hexadecimal digits are more often a commit than a key."""
@@ -172,22 +172,22 @@ def _word(word: str, before: str) -> str:
     last = re.split(r"[./@]", name)[-1] if found else name
     if found and value and value not in _NOTHING and secret_name(last):
         return start + REDACTED
-    if _drawn(value, last):
+    if _looks_random(value, last):
         return start + REDACTED
-    return _without_drawn(redact(word), last)
+    return _without_random(redact(word), last)
 
 
-def _without_drawn(text: str, name: str) -> str:
-    for shape in (_DRAWN, _OF_AMAZON):
-        text = shape.sub(lambda run: REDACTED if _drawn(run[0], name) else run[0], text)
+def _without_random(text: str, name: str) -> str:
+    for shape in (_RANDOM, _AWS_SECRET):
+        text = shape.sub(lambda run: REDACTED if _looks_random(run[0], name) else run[0], text)
     return text
 
 
-def _drawn(text: str, name: str) -> bool:
+def _looks_random(text: str, name: str) -> bool:
     """Whether a whole value looks random, and not like a word or a path."""
     if _HEX.fullmatch(text):
         return len(set(text)) > 8 and _HASHES.isdisjoint(part.lower() for part in _PARTS.findall(name))
-    if not (_DRAWN.fullmatch(text) or _OF_AMAZON.fullmatch(text)):
+    if not (_RANDOM.fullmatch(text) or _AWS_SECRET.fullmatch(text)):
         return False
     if text.count("-") == 4 and len(text) == 36:  # a UUID names something
         return False

@@ -55,7 +55,7 @@ def _ratio(text: str) -> float:
 
 
 FASTEST_HZ = 100.0
-"""Limit of PROBE_SAMPLE_HZ: what a higher rate shows, `probe JOB flamegraph` shows at less expense."""
+"""Limit of PROBE_SAMPLE_HZ: for a higher rate, `probe JOB flamegraph` costs less."""
 
 
 def _rate(text: str) -> float:

@@ -1,8 +1,7 @@
-"""Signal errors: tells exceptions raised by a signal's handler of the job, which belong to the training, from
-others.
+"""Signal errors: recognizes exceptions raised by the job's signal handlers, which belong to the training.
 
-A handler runs wherever the main thread happens to be, in a hook of ours too. Called on the thread that caught
-the exception, and only then. Standard library only.
+A handler runs wherever the main thread is, including inside our hooks. Called only on the thread that caught
+the exception. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from types import CodeType, FunctionType, MethodType, TracebackType
 from typing import Any
 
 _MOST_ARGUMENTS = 3
-"""Of a handler: `self`, the number, the frame."""
+"""Arguments of a handler: `self`, the number, the frame."""
 _VARARGS = 0x04
 """`inspect.CO_VARARGS`, without that import."""
 
 
 def from_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised this, and neither a snippet nor a hook: Ctrl-C, SIGTERM and alarms
-    are for the training."""
+    """Whether a signal handler raised this (Ctrl-C, SIGTERM, an alarm), and neither a snippet nor a hook."""
     handlers = {_code_of(_signal.getsignal(number)) for number in _signal.valid_signals()}
     before = None
     for trace in traces(error.__traceback__):
@@ -40,8 +38,8 @@ def traces(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code of a handler; None for one that has none, and for what only stands for a handler. Asks an
-    object of the job for nothing, as it may answer by an exception: its class says what calling it runs."""
+    """The code object of a handler; None if it has none, as SIG_DFL and SIG_IGN. Reads an object's class, not
+    its own attributes: those are the job's and may raise."""
     while type(handler) is functools.partial:
         handler = handler.func
     if type(handler) is MethodType:
@@ -52,8 +50,8 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _handles(trace: TracebackType, before: TracebackType) -> bool:
-    """Whether a frame is that of a handler which has been replaced since: it was given a number and the frame
-    that it interrupted."""
+    """Whether a frame belongs to a handler that has been replaced since: its arguments include a number and
+    the frame that it interrupted."""
     code = trace.tb_frame.f_code
     given: list[Any] = []
     if code.co_argcount <= _MOST_ARGUMENTS:
@@ -65,7 +63,7 @@ def _handles(trace: TracebackType, before: TracebackType) -> bool:
 
 
 def _raises(trace: TracebackType) -> bool:
-    """Whether a frame was left by its own `raise`: Python's handler of Ctrl-C has no frame."""
+    """Whether a frame ended with its own `raise`. Python's handler of Ctrl-C has no frame, so no `raise`."""
     import dis  # torch has imported it
 
     at = [one for one in dis.get_instructions(trace.tb_frame.f_code) if one.offset == trace.tb_lasti]

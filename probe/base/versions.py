@@ -1,7 +1,7 @@
 """Supported versions of Python and torch, and what the older ones lack.
 
 `tests/test_versions.py` compares documents, metadata and `tests/campaigns/matrix.py` with this module; the
-start-up hook has its own copy of the oldest Python, because it imports nothing of ours before it checked.
+start-up hook has its own copy of the oldest Python, because it checks before it imports anything of ours.
 Standard library only, in the syntax of Python 3.7: an older Python must be able to read the refusal.
 """
 
@@ -33,8 +33,8 @@ PAIRS = (
 
 
 class Lack(NamedTuple):
-    """What is missing in versions before `since`, and not in those before `first`. For people: code tests for
-    the feature it needs."""
+    """A feature missing from versions between `first` and `since`. Only for messages: code tests for the
+    feature itself."""
 
     of: str
     since: tuple[int, ...]
@@ -57,7 +57,7 @@ LACKS = (
 
 
 def lacks(of: str, version: tuple[int, ...]) -> list[str]:
-    """What a version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
+    """The features that a version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
     return [lack.what for lack in LACKS if lack.of == of and lack.first <= version < lack.since]
 
 

@@ -22,16 +22,16 @@ from probe.base import descriptors
 from probe.base.errors import AgentUnreachable, BadRequest, NotYours, ProbeError, TooLarge, from_dict
 
 HERE = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
-"""A Host header of this machine, on any port: `ssh -L` may forward another than ours."""
+"""A Host header of this machine, on any port: `ssh -L` may forward a different one."""
 ROLE_HEADER = "probe-role"
-"""Allows a request no more than this role, whoever sends it."""
+"""This header limits a request to a role, for any sender."""
 LARGEST_HEAD_BYTES = 16 << 10
 LARGEST_BODY_BYTES = 1 << 20
-"""Of a request's body."""
+"""Limit of a request's body."""
 LARGEST_ANSWER_BYTES = 256 << 20
 _LONGEST_UNIX_PATH = 100
 _FULL_QUEUE_S = 0.01
-"""Between two attempts to connect while the socket's queue is full."""
+"""Time between two attempts to connect while the socket's queue is full."""
 
 
 class Request(NamedTuple):
@@ -73,7 +73,7 @@ def listen_unix(path: Path, backlog: int = 128) -> descriptors.Socket:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     # The folder is 0700, so nobody can connect between bind and chmod. A umask would be process-wide and
-    # could change a file that the job makes meanwhile.
+    # could change the mode of a file that the job makes at the same time.
     try:
         with unix_address(path) as address:
             listener.bind(address)
@@ -148,8 +148,8 @@ class Reply(NamedTuple):
 def exchange_raw(
     path: Path, method: str, target: str, body: bytes, headers: dict[str, str], timeout_s: float
 ) -> Reply:
-    """As `exchange`, with headers of the caller's, and the answer's too; raises `BadRequest` for a target or
-    a header that is not one line of ASCII."""
+    """As `exchange`, with the caller's headers; returns the answer's, too. Raises `BadRequest` for a target
+    or a header that is not one line of ASCII."""
     lines = [f"{method} {target} HTTP/1.1", "Host: localhost", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in {**headers, "Content-Length": str(len(body))}.items()]
     if not all(line.isascii() and line.isprintable() for line in lines):
@@ -162,12 +162,12 @@ def exchange_raw(
 
 
 def lines(path: Path, target: str, timeout_s: float) -> Iterator[bytes]:
-    """GET `target` from the server at a unix socket: the lines of its answer, each as soon as it is there.
+    """GET `target` from the server at a unix socket: the lines of its answer, each as soon as it arrives.
 
     Raises as `exchange` does, and the `ProbeError` of an answer that is an error."""
     deadline = time.monotonic() + timeout_s
     with connect_unix(path, timeout_s) as connection:
-        # Of HTTP/1.0, so that the answer comes without chunks and ends with the connection.
+        # HTTP/1.0, so that the answer comes without chunks and ends with the connection.
         connection.sendall(f"GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode("ascii"))
         data, ended = b"", False
         while b"\r\n\r\n" not in data and not ended:
@@ -221,7 +221,7 @@ def _read_all(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _some(connection: socket.socket, deadline: float) -> bytes:
-    """What arrives next; nothing at the end. Raises `TimeoutError` after the deadline."""
+    """The next bytes; empty at the end of the stream. Raises `TimeoutError` after the deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -1,7 +1,7 @@
 """Launch: starts the server, detached from the process that starts it.
 
 Used by the agent (which does not wait) and by the command (which does). The server becomes a child of init
-through a shell that ends soon, so a training process has no child to reap. The job may fork meanwhile: so
+through a shell that ends soon, so a training process has no child to reap. The job may fork at any time, so
 nothing waits for a descriptor to close, and no lock outlives its descriptor. Standard library only.
 """
 
@@ -66,13 +66,13 @@ def ensure_server(directory: Path, settings: Settings, *, wait_s: float) -> None
     started_at = float("-inf")
     starts, log_bytes = 0, _log_bytes(directory)
     while True:
-        problem = _asked(directory)
+        problem = _health_problem(directory)
         if problem is None:
             return
         now = time.monotonic()
         if now >= deadline:
             raise _no_answer(directory, f"did not answer within {wait_s:g} s: {problem}", log_bytes)
-        # A server that is ending still holds the lock, so one started meanwhile gives up.
+        # A server that is ending still holds the lock, so one started before its end gives up.
         if now - started_at >= _START_AGAIN_S and not _accepts(directory):
             ended = starts >= _STARTS and not _locked(directory)
             if ended and (places.why_not_writable(directory) or _last_error(directory, log_bytes)):
@@ -150,8 +150,8 @@ def _accepts(directory: Path) -> bool:
     return True
 
 
-def _asked(directory: Path) -> str | None:
-    """None if the server is healthy, else what is wrong."""
+def _health_problem(directory: Path) -> str | None:
+    """The problem with the server; None if it is healthy."""
     try:
         wire.call(places.server_socket(directory), "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
     except AgentUnreachable:
@@ -169,7 +169,7 @@ def _start(directory: Path, settings: Settings) -> None:
         missing = [name for name in SERVER_NEEDS if not _found(name)]
         if missing or not python:
             raise ServerUnavailable(
-                f"this Python lacks what the server needs: {', '.join(missing) or 'an executable'}",
+                f"this Python lacks packages that the server needs: {', '.join(missing) or 'an executable'}",
                 hint="The job is recorded anyway. Set PROBE_SERVER_PYTHON to a Python with probe installed, "
                 "or run `probe` from one.",
             )
@@ -219,8 +219,8 @@ def _log_of(directory: Path) -> Path:
 
 
 def server_environment(directory: Path, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the server: probe's settings and what Python needs; no secrets but those of the object
-    store that PROBE_ARCHIVE names, and no PROBE, so that it gets no agent."""
+    """Environment of the server: probe's settings and the variables that Python needs; no secrets except
+    those for the object store in PROBE_ARCHIVE, and no PROBE, so that it starts no agent."""
     own = ("PROBE_", *_CLOUD_VARIABLES.get(settings.archive.partition("://")[0], ()))
     kept = {
         name: value for name, value in environ.items() if name in _KEPT_VARIABLES or name.startswith(own)

@@ -34,8 +34,8 @@ class Role(Enum):
 
     JOB = "job"
     CHILD = "child"
-    """Made by multiprocessing or by Ray: a rank, a DataLoader worker or another actor, known only by its
-    optimizer."""
+    """Made by multiprocessing or by Ray: a rank, a DataLoader worker or another actor. Only its optimizer
+    shows that it trains."""
     HELPER = "helper"
     """A launcher, compile worker or tracker: never trains."""
 
@@ -46,12 +46,12 @@ class _Target(NamedTuple):
 
 
 def start() -> str:
-    """Start the agent if this process may train. Never raises. Returns why not, for the user; empty if
-    there is nothing to say."""
+    """Start the agent if this process may train. Never raises. Returns a refusal for the user; empty if there
+    is none."""
     role = role_of(sys.orig_argv)
     refusal = versions.refusal_here()
     if role is Role.HELPER or refusal:
-        return refusal if role is Role.JOB else ""  # a child's parent has said it
+        return refusal if role is Role.JOB else ""  # a child's parent has reported it
     from probe.job.agent.lifecycle import start_from_environment
 
     start_from_environment(deferred=role is Role.CHILD)
@@ -117,7 +117,7 @@ def _dotted(script: str) -> str:
 
 
 def _target(command: Sequence[str]) -> _Target:
-    """What the interpreter runs: a script, `-m` module or `-c` code."""
+    """The target that the interpreter runs: a script, `-m` module or `-c` code."""
     words = iter(command[1:])
     for word in words:
         if word == "--check-hash-based-pycs":

@@ -26,7 +26,7 @@ OLDEST = (3, 10)
 
 
 class TorchWatch:
-    """An import finder that lets the others find torch, calls `then` once torch's own code has run, and
+    """An import finder that lets other finders find torch, calls `then` once torch's own code has run, and
     removes itself.
 
     `attached`: made by an attach, which may be repeated or withdrawn."""
@@ -94,8 +94,8 @@ def watch_for_torch(then: Callable[[], object], attached: bool = False) -> None:
 def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
     """Start the agent for an attach; returns `state`, or `error` and `hint`. Never raises.
 
-    `midway`: the job may be inside a step. A job without torch only gets the wait for it: before Python 3.13
-    the first thread that imports `threading` counts as the main thread, which must not be ours."""
+    `midway`: the job may be inside a step. Without torch this only installs the wait for it: before Python
+    3.13 the first thread that imports `threading` counts as the main thread, which must not be ours."""
     if sys.version_info < OLDEST:
         return {"error": _too_old(), "hint": "", "code": "attach_refused"}
     if "torch" not in sys.modules:
@@ -167,7 +167,7 @@ def start() -> None:
         refusal = startup.start()
         if refusal:
             say(refusal)
-    except Exception as error:  # noqa: BLE001 - the job's `import torch` must go on
+    except Exception as error:  # noqa: BLE001 - the job's `import torch` must continue
         say(f"could not start, the job runs without it: {type(error).__name__}: {error}")
 
 
@@ -245,7 +245,7 @@ def load_probe() -> str | None:
     """
     stranger = _stranger()
     if stranger is not None:
-        return f"this job has its own `probe` ({stranger}), so it runs without us; rename that to watch it"
+        return f"this job has its own `probe` ({stranger}), so it runs without us; rename that module"
     spec = importlib.util.find_spec("probe")
     if spec is not None and spec.has_location:
         return None

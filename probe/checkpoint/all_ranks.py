@@ -96,19 +96,19 @@ class RanksFolder:
         """Compare one file with its hash."""
         if name in self._checked:
             return
-        told = next((one for one in self.manifest["files"] if one["name"] == name), None)
+        entry = next((one for one in self.manifest["files"] if one["name"] == name), None)
         path = self.folder / name
-        if told is None or not path.is_file():
+        if entry is None or not path.is_file():
             raise CheckpointInvalid(f"{path} is missing", hint="Use an earlier checkpoint.")
-        if path.stat().st_size != told["bytes"] or _sha256(path) != told.get("sha256"):
+        if path.stat().st_size != entry["bytes"] or _sha256(path) != entry.get("sha256"):
             raise CheckpointInvalid(
                 f"{path} is damaged: its hash does not match", hint="Use an earlier checkpoint."
             )
         self._checked.add(name)
 
     def load_shards(self, tensors: Mapping[str, Any]) -> None:
-        """Fill tensors, sharded or not, from the shards of their keys, without collectives and whatever the
-        saved number of ranks."""
+        """Fill tensors, sharded or not, from the shards of their keys, without collectives and for any saved
+        number of ranks."""
         from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
         from torch.distributed.checkpoint.filesystem import FileSystemReader
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -157,14 +157,14 @@ class RanksFolder:
     def _like(self, parameter: Any, key: str) -> Any:
         import torch
 
-        told = self._metadata().state_dict_metadata[key]
-        if list(told.size) != list(parameter.shape):
+        saved = self._metadata().state_dict_metadata[key]
+        if list(saved.size) != list(parameter.shape):
             raise CheckpointInvalid(
-                f"{key} has the shape {list(told.size)} and its parameter {list(parameter.shape)}: it cannot "
-                "be sharded like the parameter",
+                f"{key} has the shape {list(saved.size)} and its parameter {list(parameter.shape)}: it "
+                "cannot be sharded like the parameter",
                 hint="Load it with torch.distributed.checkpoint.",
             )
-        return torch.zeros_like(parameter, dtype=told.properties.dtype)
+        return torch.zeros_like(parameter, dtype=saved.properties.dtype)
 
     def _metadata(self) -> Any:
         from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -187,13 +187,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             hint="Load it with the version of probe that wrote it, or as it was saved.",
         )
     files, world_size = found.get("files"), found.get("world_size")
-    whole = isinstance(files, list) and all(_is_told(one) for one in files)
+    whole = isinstance(files, list) and all(_valid_entry(one) for one in files)
     if not whole or type(world_size) is not int or world_size < 1:
         raise CheckpointInvalid(f"{folder / MANIFEST} is damaged", hint="Use an earlier checkpoint.")
     return found
 
 
-def _is_told(file: Any) -> bool:
+def _valid_entry(file: Any) -> bool:
     """Whether a manifest's entry of a file is valid."""
     return (
         isinstance(file, dict) and isinstance(file.get("name"), str)

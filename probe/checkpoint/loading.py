@@ -43,7 +43,7 @@ class Checkpoint:
         self._others = folder is not None and not folder.fits
         self.data: dict[str, Any] | None = None if self._others else own["data"]
         """Position in the training data: `loader`, `batches` fetched, random states at the epoch's start.
-        None without a DataLoader, and if the run had another number of ranks, each with other data."""
+        None without a DataLoader, or if the saved run had another number of ranks: each had other data."""
         self.left_out: list[str] = own["left_out"]
         """Names left out of the file because their values are not plain data."""
         self._states = _for_this_machine(own["rng"]) if rng and not self._others else None
@@ -120,7 +120,7 @@ def load_checkpoint(
 
 
 def _for_this_machine(states: dict[str, Any]) -> dict[str, Any]:
-    """The random states, with NumPy imported if they have one of it: a state is set only where it is."""
+    """The random states. Imports NumPy if they include its state: only imported libraries get theirs."""
     if states["numpy"] is not None:
         with contextlib.suppress(ImportError):
             import numpy  # noqa: F401

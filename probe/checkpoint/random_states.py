@@ -36,8 +36,8 @@ def random_states() -> dict[str, Any]:
 def restore_random_states(states: dict[str, Any]) -> None:
     """Restore the result of `random_states`; parts that are None or missing are not changed.
 
-    Devices get their state when they are initialized; those of another kind than this process's have none
-    here. Raises what the libraries raise for an invalid state."""
+    Devices get their state when they are initialized; states of another kind of device are ignored. Raises
+    the libraries' exceptions for an invalid state."""
     if states.get("python") is not None:
         set_python_state(states["python"])
     if states.get("numpy") is not None:
@@ -101,8 +101,7 @@ def device_generators() -> tuple[Any, ...]:
 
 
 class TensorState:
-    """A generator's state that compares without an operation of torch, which a mode of the job's could
-    see."""
+    """A generator's state that compares without a torch operation, which a mode of the job could see."""
 
     __slots__ = ("tensor",)
 

@@ -1,8 +1,8 @@
 """Sharded models on one rank: reads and fills their parameters without calling `state_dict`.
 
 With FSDP2, some modules may be gathered: inside a step, in a hung job, or after an evaluation. Their
-`state_dict` would put the shards back, and the training thread would lose what it computes with. So the
-shards, which FSDP keeps beside, are read directly. FSDP1 collects its state by collectives on the job's
+`state_dict` would reshard them, and the training thread would lose the parameters it computes with. So the
+shards, which FSDP keeps separately, are read directly. FSDP1 collects its state by collectives on the job's
 groups; here its state is the flat parameters, of which each rank has a piece. Runs on the training thread
 between two steps, on a request's thread, or on a thread that loads a checkpoint. Standard library only;
 torch inside functions.
@@ -109,7 +109,7 @@ def named_parameters(root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def state_of(root: Any) -> Any:
-    """`root.state_dict()`, without putting shards back."""
+    """`root.state_dict()`, without resharding."""
     if holds_flat(root):
         return flat_state(root)
     shards = gathered(root)

@@ -47,7 +47,7 @@ class Peers(NamedTuple):
 
 
 def signed(announcement: Announcement, token: str) -> str:
-    """The announcement as a line with its proof; without a token it has none and is not believed."""
+    """The announcement as a line with its proof; without a token it has no proof and is not trusted."""
     fields = announcement._asdict()
     return json.dumps({**fields, "proof": _proof(fields, token) if token else ""}, separators=(",", ":"))
 

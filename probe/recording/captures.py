@@ -1,4 +1,4 @@
-"""Captures of stacks as rows: one shape, whoever took them, from inside or outside.
+"""Captures: stacks as rows, in one format for those taken from inside and from outside.
 
 Standard library only; any thread, never the hot path.
 """
@@ -13,7 +13,7 @@ _OF_THREAD = ("process_id", "thread_id", "thread_name", "training", "state", "ow
 
 
 def journal_rows(capture: dict[str, Any], reason: str) -> list[dict[str, Any]]:
-    """A capture as rows of python.stacks; what it does not tell is NULL there. Variables are not kept."""
+    """A capture as rows of python.stacks; missing values are NULL. Variables are not kept."""
     common = {name: capture.get(name) for name in _OF_CAPTURE}
     return [
         {

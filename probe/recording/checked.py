@@ -2,7 +2,7 @@
 
 Disks lose bits, editors save half a file, other versions have other fields. Results are JSON objects whose
 strings can be encoded and whose numbers fit into 64 bits. `sealed` adds a checksum over the content; a file
-that has one is as written, or refused. Standard library only; any thread, never the hot path.
+that has changed since is refused. Standard library only; any thread, never the hot path.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def read_sealed(
     facts = strict(read_bytes(path, largest_bytes))
     if not isinstance(facts, dict):
         raise ValueError("it is not a JSON object")
-    told = facts.pop(CHECKSUM, None)
+    stored = facts.pop(CHECKSUM, None)
     nameless = any(_is_checksum_of(path.name, facts, name) for name in facts)
-    if told != _checksum(path.name, facts) if told is not None else nameless or not older(facts):
+    if stored != _checksum(path.name, facts) if stored is not None else nameless or not older(facts):
         raise ValueError("it is damaged: its checksum does not match")
     found: dict[str, Any] = facts if raw else encodable(facts)
     return found

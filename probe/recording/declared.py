@@ -1,8 +1,8 @@
-"""Declared tables: those that a job makes while it runs, as `tables.json` in its recording describes them.
+"""Declared tables: tables that a job makes while it runs, described by `tables.json` in its recording.
 
-`user.NAME` comes from a dataclass of the job's (`probe.table`), python.spans and python.events from the first
-use of them. The file is written once per table, by the thread that declares it, and checked wherever it is
-read: names become files and SQL. Standard library only; any thread, never the hot path.
+`user.NAME` comes from a dataclass of the job (`probe.table`), python.spans and python.events from their first
+use. The file is written once per table, by the thread that declares it, and checked wherever it is read:
+names become files and SQL. Standard library only; any thread, never the hot path.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from probe.recording.tables.declaration import STEP, T_NS
 SCHEMA = "user"
 FILE = "tables.json"
 MOST_TABLES = 16
-"""That a job can declare …"""
+"""Tables that a job can declare …"""
 MOST_COLUMNS = 40
-"""… with at most so many columns of its own each."""
+"""… each with at most this many columns of its own."""
 RING_BYTES, MOST_ROWS = 1 << 20, 16384
 """Size of the ring of a declared table: the smaller of both."""
 LONGEST_DOC = 500
@@ -46,7 +46,7 @@ def user_table(name: str, doc: str, columns: Sequence[Column]) -> Table:
     for column in columns:
         lower = column.name.lower()
         if lower in _TAKEN:
-            hint = f"Call it otherwise in {SCHEMA}.{name}"
+            hint = f"Use another name in {SCHEMA}.{name}"
             raise UsageError(f"probe fills in {column.name!r} itself", hint=hint)
         if not _COLUMN_NAME.fullmatch(column.name) or lower in seen:
             raise UsageError(
@@ -67,7 +67,7 @@ def user_table(name: str, doc: str, columns: Sequence[Column]) -> Table:
 
 
 def write(process: Path, tables: Iterable[Table]) -> None:
-    """Say in a recording which tables the job has made so far. Raises `OSError`."""
+    """Write the tables that the job has made so far into its recording. Raises `OSError`."""
     places.write_whole(process / FILE, checked.sealed(FILE, {"tables": as_json(tables)}))
 
 
@@ -84,7 +84,7 @@ def read(process: Path) -> list[Table]:
 
 
 def as_json(tables: Iterable[Table]) -> list[dict[str, Any]]:
-    """What `of_json` reads, also on another host."""
+    """Tables as JSON for `of_json`, which may run on another host."""
     return [
         {"name": table.name, "doc": table.doc, "columns": [list(column) for column in table.columns[2:]]}
         if table.schema == SCHEMA else {"known": table.full_name}
@@ -102,7 +102,7 @@ def of_json(described: Any) -> list[Table]:
             raise ValueError("a table is not an object")
         table = _of_one(one)
         if found.setdefault(table.full_name, table) != table:
-            raise ValueError(f"{table.full_name} is in it twice")
+            raise ValueError(f"it has {table.full_name} twice")
     return list(found.values())
 
 
@@ -123,8 +123,8 @@ def _of_one(one: dict[str, Any]) -> Table:
 
 
 def merged(tables: Iterable[Table]) -> dict[str, Table]:
-    """One table for each name, with the columns of all of that name: ranks and runs may declare others. Of
-    columns with two types the first counts; see `fits`."""
+    """One table for each name, with the columns of all tables of that name: ranks and runs may declare
+    different ones. If a column has two types, the first counts; see `fits`."""
     found: dict[str, Table] = {}
     for table in tables:
         known = found.get(table.full_name)

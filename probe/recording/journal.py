@@ -24,7 +24,7 @@ from probe.recording import checked
 
 _MARK = b"\xf5PJ2"
 _UNOWNED = b"\xf5PJ1"
-"""Marker of the version before, whose checksum does not cover the journal."""
+"""Marker of the previous version, whose checksum does not cover the journal."""
 _ANY_MARK = re.compile(b"\xf5PJ[12]")
 _HEAD = struct.Struct("<4sII")
 LARGEST_BYTES = 4 << 20
@@ -34,7 +34,7 @@ FULL_BYTES = 64 << 20
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
 _MOST_BYTES = 2 * FULL_BYTES
 BULK_BYTES = FULL_BYTES // 2
-"""… and one of this size no bulk records: rare records must find room."""
+"""… and one of this size no bulk records: rare records need room."""
 
 
 class Journal:
@@ -48,8 +48,8 @@ class Journal:
         self._seed = _seed(path)
 
     def append(self, record: dict[str, Any], *, bulk: bool = False) -> bool:
-        """Write one record; False when disk or journal are full, or it is closed. `bulk`: one of many, which
-        may use only half of the journal."""
+        """Write one record; False if the disk or the journal is full, or it is closed. `bulk`: one of many
+        records, which may use only half of the journal."""
         payload = json.dumps(record, separators=(",", ":")).encode()
         if self._file is None or len(payload) > LARGEST_BYTES:
             return False

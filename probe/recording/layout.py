@@ -22,14 +22,14 @@ NULL_STRING = 0
 NULL_TEXT = b""
 
 TEXT_BYTES = 255
-"""Of a text in a row; longer ones are cut."""
+"""Limit for a text in a row; longer ones are truncated."""
 
 CODES = {"BIGINT": "q", "DOUBLE": "d", "BOOLEAN": "b", "VARCHAR": "I", "TEXT": f"{TEXT_BYTES + 1}p"}
 """struct code of each SQL type a ring can hold. TEXT is a VARCHAR whose text is in the row: its length, then
 UTF-8; a NUL is the empty text."""
 
 NUMPY = {"BIGINT": "<i8", "DOUBLE": "<f8", "BOOLEAN": "i1", "VARCHAR": "<u4", "TEXT": f"S{TEXT_BYTES + 1}"}
-"""numpy dtype of each of them."""
+"""numpy dtype of each of these types."""
 
 NULLS: dict[str, int | float] = {
     "BIGINT": NULL_INTEGER,
@@ -40,7 +40,7 @@ NULLS: dict[str, int | float] = {
 
 VERSION = 2
 UNCHECKED = 1
-"""The version before: without checksums and owner."""
+"""The previous version, without checksums and owner."""
 MAGIC = b"PROBRING"
 HEADER_BYTES = 4096
 HEADER = "<8sIIII"
@@ -50,15 +50,15 @@ OWNED = "<qqI"
 OWNED_OFFSET = struct.calcsize(HEADER)
 LAYOUT_OFFSET = 64
 CHECK_BYTES = 4
-"""Of a row's checksum, which is its end."""
+"""Size of a row's checksum, at the end of the row."""
 
 Owner = tuple[int, int]
-"""pid and start (wall clock, ns) of a recorded process; (0, 0) is nobody."""
+"""pid and start (wall clock, ns) of a recorded process; (0, 0) if there is no owner."""
 NOBODY: Owner = (0, 0)
 
 
 def header(row_bytes: int, rows: int, described: bytes, owner: Owner) -> bytes:
-    """The beginning of a ring file, up to the JSON layout and with it."""
+    """The beginning of a ring file, including the JSON layout."""
     head = struct.pack(HEADER, MAGIC, VERSION, row_bytes, rows, len(described)) + struct.pack("<qq", *owner)
     head += struct.pack("<I", zlib.crc32(described, zlib.crc32(head)))
     return head.ljust(LAYOUT_OFFSET, b"\0") + described

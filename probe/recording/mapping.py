@@ -1,7 +1,7 @@
 """Maps a file into memory without keeping a descriptor.
 
-Before Python 3.13 `mmap.mmap` keeps a duplicate of the descriptor and closes that number with the map, when
-it may be a file of the job's. So the file is mapped over an anonymous map of the same size, which has no
+Before Python 3.13 `mmap.mmap` keeps a duplicate of the descriptor and closes that number with the map; by
+then it may be a file of the job. So the file is mapped over an anonymous map of the same size, which has no
 descriptor. Standard library only; used when a recording is made, never on the hot path.
 """
 

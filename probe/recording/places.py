@@ -49,10 +49,10 @@ LEAST_ROOM_BYTES, LEAST_INODES = 1 << 20, 16
 def home(settings: Settings) -> Path:
     """PROBE_DIR, or the user's private folder under /tmp; `make_home` makes it.
 
-    /tmp whatever TMPDIR says, so that job and command find each other; absolute, because a job may change
+    /tmp regardless of TMPDIR, so that job and command find each other; absolute, because a job may change
     its folder. Another user may have made `/tmp/probe-UID`; then it is `/tmp/probe-UID.1`, or the next
-    number. A folder that this user already has comes before one that could be made, even if a lower number
-    has become free."""
+    number. A folder that this user already has comes before a new one, even if a lower number has become
+    free."""
     if settings.directory:
         return Path(os.path.abspath(settings.directory))
     usual = Path(f"{SHARED}/probe-{os.getuid()}")
@@ -149,7 +149,7 @@ def process_paths(directory: Path) -> list[str]:
 def _listed(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # removed meanwhile, or no folder
+    except OSError:  # removed since, or not a folder
         return []
 
 
@@ -164,7 +164,7 @@ def journals(process: Path) -> tuple[Path, Path]:
 
 
 def journal_bytes(process: Path) -> int:
-    """Size of both journals now, which only grow: the same as before if nothing was noted since."""
+    """Current size of both journals. They only grow: an equal size means that nothing was added."""
     found = 0
     for path in journals(process):
         with contextlib.suppress(OSError):  # not there yet
@@ -252,7 +252,7 @@ def write_refusal(path: Path) -> str:
 
 
 def no_room(path: Path) -> str:
-    """What has run out on the file system of `path`, as the end of a sentence; else empty."""
+    """Which resource has run out on the file system of `path`, as the end of a sentence; else empty."""
     try:
         found = os.statvfs(path)
     except OSError:

@@ -49,7 +49,7 @@ def life(pid: int) -> Life | None:
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped the process that has this pid now. Not for the job: the
-    server asks for every process every second, and the proofs of `life` take five times as long."""
+    server checks every process every second, and the verified reads of `life` take five times as long."""
     try:
         number = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -30,15 +30,15 @@ NUMBER = "_number"
 CHECK = "_check"
 """Column of a row's checksum; hidden too."""
 WRITERS = 8
-"""Threads that may be writing a row at once: so many of the oldest places are not read."""
+"""Threads that may be writing a row at once: this many of the oldest places are not read."""
 _FIRST_LOOK_ROWS = 64
 _FEW_ROWS = 256
-"""Up to so many new rows are found one by one, if there were as many the last time."""
+"""Up to this many new rows are read one by one, if the last read found about as many."""
 _ADLER = 65521
 _AT_ONCE = 4096
 """Rows whose checksums are computed at once: they fit into the cache."""
 _EXACT_BYTES = 361
-"""Up to so many bytes, a checksum's sums stay below 2**24, which float32 represents exactly."""
+"""Up to this many bytes, a checksum's sums stay below 2**24, which float32 represents exactly."""
 
 Rows = npt.NDArray[np.void]
 
@@ -56,7 +56,7 @@ class _Header(NamedTuple):
 
 
 Facts = tuple[tuple[int, int, int], _Header]
-"""Device, inode and size of a ring's file, and what its header says."""
+"""Device, inode and size of a ring's file, and its header."""
 
 
 class RingFile:
@@ -64,8 +64,8 @@ class RingFile:
 
     `owner`: the process it must belong to, if known. Raises `RecordingError` for a file that is not a ring,
     is damaged or another process's, `OSError` when it cannot be opened. `lost`: numbers of the rows that the
-    last `read` missed because they were damaged or never completed. `like`: the `facts` of the
-    same ring when it was open before; the header of a file that is still the same one is not checked again.
+    last `read` missed because they were damaged or never completed. `like`: the `facts` of an earlier opening
+    of the same ring; the header of a file that is still the same is not checked again.
     """
 
     def __init__(
@@ -162,9 +162,9 @@ class RingFile:
         return np.asarray(whole & confirmed)
 
     def read(self, after: int, highest: int | None = None, known: int = 0) -> Rows:
-        """Complete rows with numbers above `after`, in order. `highest` saves the search for it; for a reader
-        in pieces it is the last of the piece, and `known` the highest of all. Rows being written are left
-        out.
+        """Complete rows with numbers above `after`, in order. `highest` saves the search for it; a reader in
+        pieces gives the last number of the piece, and the highest of all as `known`. Rows being written are
+        left out.
         """
         if highest is None:
             highest = self.highest(after)
@@ -182,7 +182,7 @@ class RingFile:
         torn = self._torn_after(highest)
         if (whole & current).all() and not len(torn):
             return rows
-        missing = current & ~whole & ~self._on_their_way(again, numbers, highest)
+        missing = current & ~whole & ~self._not_written_yet(again, numbers, highest)
         self.lost = np.concatenate([numbers[missing], torn])
         found: Rows = rows[whole & current]
         return found
@@ -202,7 +202,7 @@ class RingFile:
             return np.asarray(numbers[torn], np.int64)
         return _NONE_LOST
 
-    def _on_their_way(
+    def _not_written_yet(
         self, rows: Rows, numbers: npt.NDArray[np.int64], highest: int
     ) -> npt.NDArray[np.bool_]:
         """Which of the newest rows are not written yet: a thread took the number, and the place still holds
@@ -252,13 +252,13 @@ class RingFile:
 
 
 class Tail:
-    """The end of one ring, for a reader that returns every second: what has not changed is not read again.
+    """The end of one ring, for a reader that returns every second: unchanged rows are not read again.
 
     `read` compares the bytes of the last `kept` rows and of the places after them with those of the last
-    time, so it also notices a row that is completed later, as long as that is one of the last. `highest`: the
-    highest number written; `rows`: the last `kept` rows; `new`: those that came since the last time, with
-    `kept_only` at most as many; `read_again`: those and all that may have been completed since. None has
-    incomplete ones. Not to be used by two threads at once.
+    time, so it also notices if one of these rows is completed later. `highest`: the highest number written;
+    `rows`: the last `kept` rows; `new`: the rows written since the last time, with `kept_only` at most `kept`
+    of them; `read_again`: `new` and all rows that may have been completed since. Incomplete rows are in none
+    of them. Not to be used by two threads at once.
     """
 
     def __init__(
@@ -278,16 +278,16 @@ class Tail:
         """Whether anything is different from the last time. Raises like `RingFile`."""
         with RingFile(self._path, self.owner, self.facts) as ring:
             self.version, self.facts = ring.version, ring.facts
-            first, count = self._looked_at(ring)
+            first, count = self._compared(ring)
             if self._seen and ring.raw(first, count) == self._seen:
                 self.new = self.read_again = None
                 return False
             known = self.highest
             found = self._near(ring, first, known) if known else None
-            if found is None:  # more than the places nearby hold
+            if found is None:  # more new rows than the places nearby hold
                 self.highest = ring.highest(known)
-                # Before the rows: what changes meanwhile is noticed the next time.
-                self._seen = ring.raw(*self._looked_at(ring))
+                # Before the rows, so that a change in between is noticed the next time.
+                self._seen = ring.raw(*self._compared(ring))
                 after = (self.highest if self._kept_only else known) - self._kept
                 found = ring.read(max(0, after), self.highest)
         self.rows = found[found[NUMBER] > self.highest - self._kept]
@@ -296,7 +296,7 @@ class Tail:
         self.read_again = found
         return True
 
-    def _looked_at(self, ring: RingFile) -> tuple[int, int]:
+    def _compared(self, ring: RingFile) -> tuple[int, int]:
         """The first number that is compared, and how many."""
         return max(1, self.highest - self._kept + 1), min(self._kept + WRITERS, ring.rows)
 
@@ -311,7 +311,7 @@ class Tail:
         numbers = [number for (number,) in _numbers_of(size).iter_unpack(data)]
         newest, before = known, -WRITERS - 1
         for place, number in enumerate(numbers):
-            if number > first + place:  # the writer went round
+            if number > first + place:  # the writer has wrapped around
                 return None
             if number == first + place:
                 if number == 1 or place - before <= WRITERS:  # confirmed by a neighbour
@@ -320,7 +320,7 @@ class Tail:
         if newest > first + count - 2 * WRITERS:
             return None
         self.highest = newest
-        start, length = self._looked_at(ring)
+        start, length = self._compared(ring)
         self._seen = data[(start - first) * size : (start - first + length) * size]
         whole = [
             data[at : at + size]
@@ -343,7 +343,7 @@ def _is_intact(data: bytes, start: int, size: int) -> bool:
 
 
 def _header_of(head: bytes) -> _Header:
-    """What a ring's header says, verified. Raises `ValueError`, `KeyError` or `TypeError`."""
+    """A ring's header, verified. Raises `ValueError`, `KeyError` or `TypeError`."""
     magic, version, row_bytes, rows, _ = struct.unpack_from(layout.HEADER, head)
     if magic != layout.MAGIC:
         raise ValueError(f"magic {magic!r}")

@@ -25,7 +25,7 @@ from probe.recording.tables import RINGS, Table
 
 VERSION = 2
 UNCHECKED = 1
-"""The version before, without a checksum in meta.json; readers accept it."""
+"""The previous version, without a checksum in meta.json; readers accept it."""
 STRINGS_BYTES = 1 << 20
 MOST_RANKS = 1 << 20
 """A larger rank or world size is invalid."""
@@ -177,7 +177,7 @@ class Recording:
 
     def add(self, table: Table) -> Ring:
         """Make the ring of a table that the job declares, about a millisecond of work; the caller holds a
-        lock. Raises `NoRoom` or `OSError`, and then there is none."""
+        lock. Raises `NoRoom` or `OSError`, and then makes none."""
         rows = max(64, int(table.rows * self._scale))
         ring = Ring(Path(self.meta.rings) / f"{table.full_name}.ring", table, rows, self.meta.owner)
         try:

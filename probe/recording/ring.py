@@ -56,7 +56,7 @@ class Ring:
         """Number of rows written, once it is closed."""
         self._numbers = itertools.count(1)
         self._writer = _compiled_writer(self._map, packer, rows)
-        """Writes the rows in C; None where Python does."""
+        """Writes the rows in C; None if Python writes them."""
         if self._writer is not None:
             self.append, self.append_row = self._writer.append, self._writer.append_row
             self.put = self._writer.put
@@ -116,7 +116,7 @@ def _ignore(*_fields: object) -> int:
 
 
 def _compiled_writer(buffer: mmap.mmap, packer: struct.Struct, rows: int) -> Any:
-    """The writer in C; None where it is not loaded, or does not write such rows."""
+    """The writer in C; None if it is not loaded, or cannot write such rows."""
     library = compiled.library()
     if library is None:
         return None
@@ -141,7 +141,7 @@ def _writers(
         row = pack(*fields, number)
         try:
             store(buffer, base + (number % rows) * size, row, check(row))
-        except _CLOSED:  # closed by another thread meanwhile
+        except _CLOSED:  # closed by another thread in between
             if not buffer.closed:
                 raise
         return number

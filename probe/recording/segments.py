@@ -32,9 +32,9 @@ _NAME = re.compile(r"(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
 _TEMPORARY = ".sealing-"
 _BLOCK_BYTES = 256 << 10
 COMPACT_FILES = 16
-"""So many neighbours of one size class are merged."""
+"""This many neighbours of one size class are merged."""
 _CLASSES_BYTES = (128 << 10, 2 << 20, 32 << 20)
-"""Upper bounds of the size classes; larger files are left alone."""
+"""Upper bounds of the size classes; larger files are not merged."""
 
 
 class Segment(NamedTuple):
@@ -58,8 +58,8 @@ def listing(folder: Path, pid: int) -> list[Segment]:
             if match and int(match[1]) == pid:
                 with contextlib.suppress(FileNotFoundError):
                     size = entry.stat(follow_symlinks=False).st_size if entry.is_file() else 0
-                    told = None if match[4] is None else int(match[4], 16)
-                    found.append(Segment(Path(entry.path), pid, int(match[2]), int(match[3]), size, told))
+                    check = None if match[4] is None else int(match[4], 16)
+                    found.append(Segment(Path(entry.path), pid, int(match[2]), int(match[3]), size, check))
     return sorted(found, key=lambda segment: (segment.first, -segment.last))
 
 
@@ -101,8 +101,8 @@ def intact(segment: Segment) -> bool:
         if key not in _INTACT:
             if len(_INTACT) >= _MOST_REMEMBERED:
                 _INTACT.clear()
-            told = _checksum(segment.path, segment.path.parent, segment.pid, segment.first, segment.last)
-            _INTACT[key] = told == segment.checksum
+            check = _checksum(segment.path, segment.path.parent, segment.pid, segment.first, segment.last)
+            _INTACT[key] = check == segment.checksum
         return _INTACT[key]
     except FileNotFoundError:
         return True
@@ -204,8 +204,8 @@ def write(
 
 
 def rewrite(connection: duckdb.DuckDBPyConnection, query: str, folder: Path, segment: Segment) -> Segment:
-    """Write the rows of a query about a segment as that segment in another folder: they are some of its rows,
-    and its name still says of which range."""
+    """Write the rows of a query over a segment as that segment in another folder: they are a subset of its
+    rows, and the name still gives the range."""
     return _copy(connection, query, folder, segment.pid, segment.first, segment.last)
 
 
@@ -215,7 +215,8 @@ def compact(
     """Merge enough small neighbours into one file, oldest first; None when there are too few.
 
     The new file's range contains theirs, so from its rename on they do not count; `leftovers` finds them for
-    deletion. Damaged files are never merged, nor across: readers report them.
+    deletion. Damaged files are never merged, and files on both sides of one are not merged with each other:
+    readers report it.
     """
     damaged: set[Path] = set()
     while True:
@@ -327,7 +328,7 @@ def _from_segments(folder: Path, pid: int, count: int) -> list[dict[str, Any]]:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Delete what a killed server left half-written in `folder`."""
+    """Delete files that a killed server left half-written in `folder`."""
     for path in folder.glob(f"{_TEMPORARY}*"):
         path.unlink(missing_ok=True)
 

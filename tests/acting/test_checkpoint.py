@@ -139,7 +139,7 @@ def test_two_models_and_two_optimizers_are_saved_by_name_and_every_change_is_on_
     generator = nn.Sequential(nn.Linear(16, 128), *inner, nn.Linear(128, 8))
     state = probe.load_checkpoint(path, rng=False, strict=False, generator=generator)
     assert state.step == answer["step"]
-    with pytest.raises(NotUndoable, match="nothing to put back"):
+    with pytest.raises(NotUndoable, match="nothing to undo"):
         ask(place, job.pid, "POST", "/v1/undo", {"id": answer["id"]})
     folder = place.directory
     refused: list[tuple[dict[str, Any], type[ActionError] | type[BadRequest], str]] = [

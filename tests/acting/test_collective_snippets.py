@@ -48,11 +48,11 @@ def test_the_jobs_groups_count_nothing_of_it_and_nothing_of_it_stays(found: Foun
 @pytest.mark.parametrize("name", ["sizes", "types", "operations", "roots", "one catches"])
 def test_ranks_that_call_different_things_are_told_both_and_call_nothing(found: Found, name: str) -> None:
     told = [message(found, name, rank) for rank in (0, 1)]
-    assert told[0] == told[1] and "the ranks do not call the same: rank 0: " in told[0], told
+    assert told[0] == told[1] and "the ranks make different calls: rank 0: " in told[0], told
 
 
 def test_an_exchange_whose_parts_do_not_fit_is_not_made(found: Found) -> None:
-    assert "rank 0 sends to rank 0 something else" in message(found, "exchange", 1)
+    assert "rank 0 sends to rank 0 something other" in message(found, "exchange", 1)
 
 
 def test_a_rank_whose_snippet_ended_first_is_named_where_others_wait(found: Found) -> None:
@@ -64,7 +64,7 @@ def test_a_rank_whose_snippet_ended_first_is_named_where_others_wait(found: Foun
 
 
 def test_a_rank_that_comes_too_late_is_named_and_the_job_goes_on(found: Found) -> None:
-    assert "rank 1 did not come to `allreduce" in message(found, "one is late", 0)
+    assert "rank 1 did not reach `allreduce" in message(found, "one is late", 0)
     assert found[1]["one is late"]["cut"].startswith("SnippetTimeout")
     assert [one["alike again"]["value"] for one in found] == ["2.0", "2.0"]
 

@@ -127,7 +127,7 @@ def test_gradients_are_looked_at_between_two_steps_and_nowhere_else(nursery: Nur
                 answer = snippet(place, job.pid, code, when=when)
                 said = (answer["where"], answer["class"], answer["error"], answer["kept"])
                 assert said == ("step boundary", "settled", None, []), answer
-            with pytest.raises(SnippetRefused, match="torch's memory could break") as refused:
+            with pytest.raises(SnippetRefused, match="torch's memory could be corrupted") as refused:
                 snippet(place, job.pid, code, when="now")
             assert "Without `--now` it runs between two steps" in refused.value.hint
             assert snippet(place, job.pid, code, force=True)["where"] == "step boundary"
@@ -140,7 +140,7 @@ def test_where_two_threads_train_nobody_looks_at_gradients(
     with forked(nursery, place, ("two_trainers", "--steps", "100000000")) as [job]:
         job.wait_for("READY")
         for when in ("auto", "now", "step"):
-            with pytest.raises(SnippetRefused, match="torch's memory could break"):
+            with pytest.raises(SnippetRefused, match="torch's memory could be corrupted"):
                 snippet(place, job.pid, looks, when=when)
         watch = {"action": "watch", "arguments": {"expressions": looks}}
         with pytest.raises(ActionRefused, match="several threads of this job train"):

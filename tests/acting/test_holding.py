@@ -80,7 +80,7 @@ def test_while_the_training_is_paused_what_changes_something_runs_at_once_and_no
     until(lambda: states(place)[job.pid] == "paused", "ps says paused")
     assert noted(recorded) == []
 
-    assert act(place, job, "resume")["what"] == "the training goes on"
+    assert act(place, job, "resume")["what"] == "the training continues"
     until(lambda: steps_of(place, job) > step + 50, "steps after the pause")
     assert not paused(place, job)
     found = History(recorded.meta).read()
@@ -111,7 +111,7 @@ def test_a_pause_ends_by_itself_and_by_undoing_and_when_probe_leaves(place: Plac
     answer = act(place, job, "pause")
     step = steps_of(place, job)
     undone = ask(place, job.pid, "POST", "/v1/undo", {"id": answer["id"]})
-    assert undone["what"] == "the training goes on"
+    assert undone["what"] == "the training continues"
     until(lambda: steps_of(place, job) > step, "steps after the undoing")
     with pytest.raises(ProbeError, match="undone already"):
         ask(place, job.pid, "POST", "/v1/undo", {"id": answer["id"]})
@@ -189,7 +189,7 @@ def test_stop_of_a_paused_training_ends_it_and_of_a_thread_ends_the_thread(place
     assert held.wait() == 0
     until(lambda: states(place)[held.pid] == "finished", "ps says finished")
     answer = act(place, threaded, "stop")
-    assert "its thread ends" in answer["what"] and "goes on without it" in answer["notes"][0]
+    assert "its thread ends" in answer["what"] and "continues without it" in answer["notes"][0]
     threaded.wait_for("JOINED")
     assert ask(place, threaded.pid, "GET", "/v1/health")["pid"] == threaded.pid
     assert threaded.let_go() == 0 and threaded.errors() == ""

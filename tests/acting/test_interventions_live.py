@@ -130,7 +130,7 @@ def test_a_spike_is_told_with_what_was_usual_and_one_after_undoing_is_let_throug
 ) -> None:
     story = stories["guard"]
     assert f"spikes in {len(story.steps)} steps: 1, the last in step 30" in story.undone["what"]
-    assert "stay so" in story.undone["what"]
+    assert "stay reset" in story.undone["what"]
 
 
 def test_the_loss_scale_is_set_grows_from_there_and_is_put_back_exactly(stories: dict[str, Story]) -> None:

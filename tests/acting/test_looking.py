@@ -308,7 +308,7 @@ def test_a_file_that_cannot_be_written_whole_is_not_there_and_harms_none_that_wa
     with pytest.raises(ActionFailed, match="No space left on device") as failed:
         Artifact(arguments).fill(full)
     assert "Free some room" in failed.value.hint
-    with pytest.raises(ActionFailed, match="not whole"):
+    with pytest.raises(ActionFailed, match="incomplete"):
         Artifact(arguments).fill(silent, ends_with=b"}")
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
     with pytest.raises(ActionRefused, match="exists already"):

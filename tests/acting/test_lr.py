@@ -186,7 +186,7 @@ def test_a_schedule_that_the_job_writes_itself_is_named_with_what_it_wrote(story
 
 def test_a_rate_held_against_a_schedule_says_so(story: Story) -> None:
     held = story.changes["CosineAnnealingLR"][1]
-    assert "held while CosineAnnealingLR goes on underneath" in held["what"]
+    assert "held while CosineAnnealingLR continues underneath" in held["what"]
     assert "in force again" in story.changes["CosineAnnealingLR"][2]["what"]
 
 

@@ -60,7 +60,7 @@ def test_a_job_of_two_ranks_is_watched_asked_paused_and_seen_to_lose_a_server_an
             acted(typist, "py", "the training is paused")
             typist.type("\x1b")
             typist.wait_for("paused")
-            acted(typist, "r", "the training goes on")
+            acted(typist, "r", "the training continues")
             typist.type("\x1b")
             typist.wait_for("running")
 

@@ -301,10 +301,10 @@ def test_what_was_interrupted_is_not_taken_for_a_checkpoint_and_damage_is_seen(
 def test_what_cannot_be_a_checkpoint_of_all_ranks_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     refused: list[tuple[dict[str, Any], type[ProbeError], str]] = [
-        ({"path": str(tmp_path / "file")}, ActionRefused, "is no folder and cannot be made one"),
-        ({"path": str(tmp_path / "no" / "such")}, ActionRefused, "is no folder and cannot be made one"),
-        ({"path": str(tmp_path), "overwrite": True}, BadRequest, "gets its own name"),
-        ({"folder": str(tmp_path), "every": 3}, ActionRefused, "one rank at a time"),
+        ({"path": str(tmp_path / "file")}, ActionRefused, "is not a folder and cannot be created"),
+        ({"path": str(tmp_path / "no" / "such")}, ActionRefused, "is not a folder and cannot be created"),
+        ({"path": str(tmp_path), "overwrite": True}, BadRequest, "has its own name"),
+        ({"folder": str(tmp_path), "every": 3}, ActionRefused, "by one rank only"),
     ]
     for arguments, error, said in refused:
         with pytest.raises(error, match=said):

@@ -168,7 +168,7 @@ def test_a_file_that_reads_back_otherwise_never_gets_the_name(
 
     real = verified_file.sha256_on_disk
     monkeypatch.setattr(verified_file, "sha256_on_disk", torn)
-    with pytest.raises(ActionFailed, match="what is on the disk is not what was written"):
+    with pytest.raises(ActionFailed, match="the file on disk differs from the bytes written"):
         save(Site(model=nn.Linear(2, 2)), tmp_path / "a.pt")
     assert left_in(tmp_path) == []
 

@@ -90,7 +90,7 @@ def test_code_of_the_job_that_goes_on_from_the_new_rate_is_not_taken_for_one_tha
         optimizer.param_groups[0]["lr"] *= 0.99
         [[used]] = rates_of(bench, None, 1)
         assert used == pytest.approx(0.05 * 0.99 ** (number + 1))
-    assert "goes on from the new rate" in " ".join(action.report()["notes"])
+    assert "continues from the new rate" in " ".join(action.report()["notes"])
     action.undo()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * 0.99**20)
 
@@ -116,7 +116,7 @@ def test_a_rate_written_inside_the_step_is_told_to_override() -> None:
     bench.step(then=lambda one: one.param_groups[0].update(lr=0.7))
     report = action.report()
     assert report["written_inside_step"] == [{"step": 0, "group": 0, "rate": 0.7}]
-    assert "this overrides what was asked" in " ".join(report["notes"])
+    assert "this overrides the request" in " ".join(report["notes"])
 
 
 def test_a_change_in_the_middle_of_the_watching_is_not_taken_for_the_jobs() -> None:

@@ -18,7 +18,7 @@ from probe.job.instruments.facts.planned_end import PlannedEnd
 from probe.job.introspection import enclosing_loops, python_frames
 from probe.recording.layout import NULL_INTEGER, NULL_STRING
 
-LEFT_EARLY = " (a break or return may end it before)"
+LEFT_EARLY = " (a break or return may end it earlier)"
 
 
 class Watched:

@@ -101,7 +101,7 @@ def test_whoever_is_killed_while_a_rank_is_held_all_ranks_do_the_same(place: Pla
         vote = meeting.until_held(asked)
         kill_server(place)
         until((vote / "go").is_symlink, "it was decided without the other")
-        assert os.readlink(vote / "go").startswith("no rank 1 had not come to the agreed step within")
+        assert os.readlink(vote / "go").startswith("no rank 1 had not reached the agreed step within")
         meeting.let_go()
         with pytest.raises((OSError, ProbeError)):
             asked.outcome()

@@ -1,9 +1,9 @@
-"""The hot path in C, where it can be loaded: chooses between it and the plain source when a process starts.
+"""The hot path in C, if it can be loaded: chooses between it and the plain source when a process starts.
 
 The Python classes and functions are complete and stay the reference. `form` gives a class its compiled form:
-the fields that change in every step lie in a C struct, and the methods that C has are taken from there; they
-call the Python ones, renamed `_plain_…`, in what is uncommon. PROBE_COMPILED=0, a Python without the stable
-ABI, an installation without a compiler and sources newer than the library: the plain source runs.
+the fields that change in every step lie in a C struct, and methods implemented in C replace the Python ones;
+in uncommon cases they call the Python ones, renamed `_plain_…`. The plain source runs with PROBE_COMPILED=0,
+in a Python without the stable ABI, without a compiled library, and if the library is from other sources.
 
 Standard library only; any thread. Loaded before the first step, never inside one.
 """
@@ -26,7 +26,7 @@ TAKEN = "_plain_"
 
 
 class _Choice:
-    """Which form this process uses. `library` is None for the plain source, and `why` says the reason."""
+    """Which form this process uses. `library` is None for the plain source, and `why` gives the reason."""
 
     made = False
     library: Any = None
@@ -67,21 +67,21 @@ def is_off(environ: Mapping[str, str]) -> bool:
 
 
 def library() -> Any:
-    """The module in C; None where the plain source runs."""
+    """The module in C; None if the plain source runs."""
     choose(os.environ)
     return _Choice.library
 
 
 def why_plain() -> str:
-    """Why the plain source runs in this process; empty where it does not."""
+    """Why the plain source runs in this process; empty if it does not."""
     choose(os.environ)
     return _Choice.why
 
 
 def form(name: str) -> Callable[[_Class], _Class]:
-    """A decorator: the class in its compiled form, derived from the C type of this name; as it is without.
+    """A decorator: derives the class from the C type of this name; without the library, leaves it unchanged.
 
-    `plain` of a compiled form is the class in Python."""
+    `plain` of the compiled class is the Python class."""
 
     def formed(plain: _Class) -> _Class:
         base: Any = getattr(library(), name, None)

@@ -19,7 +19,7 @@ FLAGS = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-Wl,-z
 
 
 def digest() -> str:
-    """Of the C sources: a library that was made from others is not used."""
+    """Checksum of the C sources: a library compiled from other sources is not used."""
     found = 0
     for path in sorted(HERE.glob("*.[ch]")):
         found = zlib.crc32(path.read_bytes(), found)
@@ -29,7 +29,7 @@ def digest() -> str:
 def build(library: Path = LIBRARY, headers: Path | None = None) -> str:
     """Compile the library with this Python's headers, or those in another folder. Returns the problem, empty
     if there is none."""
-    import sysconfig  # not in the job, which only asks for the digest
+    import sysconfig  # not in the job, which only needs the digest
 
     headers = headers or Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").is_file():

@@ -1,4 +1,4 @@
-"""Action: the interface of everything that is done to a live job, and what it may use.
+"""Action: the interface of all actions on a live job, and the job as they see it (`Site`).
 
 An action is one file in `probe/job/actions`. Its life:
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from probe.job.instruments.tensors.gradients import Gradients
 
 
-_HELP = "`probe COMMAND --help` says what it takes."
+_HELP = "`probe COMMAND --help` describes its arguments."
 
 
 class Site:
@@ -49,7 +49,7 @@ class Site:
         self.world_size = world_size
         self.scope = scope
         self.together = False
-        """Whether the action is done on every rank at the same step, or on none."""
+        """Whether every rank does the action at the same step, or none does."""
         self.together_name = ""
         """The id of that action, the same on all ranks."""
         self._instruments = instruments
@@ -62,17 +62,17 @@ class Site:
 
     @property
     def recorder(self) -> Recorder:
-        """Where the training loop is."""
+        """The recorder, which knows the training loop's step and phase."""
         return self._instruments.recorder
 
     @property
     def from_start(self) -> bool:
-        """Whether every step of the job was seen, so that steps counted are steps done."""
+        """Whether probe has seen every step of the job, so that its count is the job's."""
         return self._instruments.from_start
 
     @property
     def boundary(self) -> str:
-        """At which boundary the training thread works (see `safe_point`); empty while it trains."""
+        """Boundary at which the training thread runs requests (see `safe_point`); empty while it trains."""
         return self.safepoint.boundary
 
     @property
@@ -98,7 +98,7 @@ class Site:
         seen = self._instruments.optimizers.scaler()
         if seen is not None:
             return [seen]
-        named = self.names("scaler", "grad_scaler", "amp_scaler")  # also what the trainer of a framework has
+        named = self.names("scaler", "grad_scaler", "amp_scaler")  # a framework's trainer has these, too
         return [one for one in named.values() if hasattr(one, "_scale") and hasattr(one, "unscale_")]
 
     def modules(self) -> list[Any]:
@@ -129,8 +129,8 @@ class Site:
         return self._instruments.activations
 
     def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """`hook`, but it never raises into the training, and does nothing while work is done between two
-        steps. For what an action puts into torch's tables."""
+        """`hook`, but it never raises into the training, and does nothing while requests run between two
+        steps. For hooks that an action registers with torch."""
         return self.safepoint.guard(name, hook)
 
     def data_position(self) -> dict[str, Any] | None:
@@ -146,13 +146,13 @@ class Site:
         return detector.batch_to_save() if detector is not None else None
 
     def drop_batch(self) -> None:
-        """Let go of the batch of the last event."""
+        """Release the batch of the last event."""
         if self._instruments.nan_detector is not None:
             self._instruments.nan_detector.kept = None
 
     @property
     def framework(self) -> Framework:
-        """What the trainers of frameworks hold, if the training thread is in one."""
+        """The objects that a framework's trainer holds, if the training thread is in one."""
         return self.scope().framework
 
     def names(self, *wanted: str) -> dict[str, Any]:
@@ -169,20 +169,20 @@ class Action:
 
     name: ClassVar[str] = ""
     takes: ClassVar[tuple[str, ...] | None] = None
-    """The arguments it knows; None where that depends on what is asked, and it checks them itself."""
+    """Names of its arguments; None if they depend on the request, and the action checks them itself."""
     reading = False
     """Whether it changes nothing and needs no boundary."""
     waits_s = 0.0
     """How long, after `begin`, the answer waits for `finished`."""
     undoable = True
     needs_random_states = False
-    """Whether `at_boundary` wants `Site.rng_at_step_end`, which costs 30 µs a step."""
+    """Whether `at_boundary` reads `Site.rng_at_step_end`, which costs 30 µs a step."""
     begins_anywhere = False
-    """Whether it can be begun `now`, on a thread of its own, in the middle of a step."""
+    """Whether it can begin `now`: on a thread of its own, in the middle of a step."""
     writes: ClassVar[str] = ""
-    """The argument that names a file which each rank writes for itself; see `path_of_rank`."""
+    """The argument that names a file of which each rank writes its own; see `path_of_rank`."""
     ends_on_training_thread = False
-    """Whether, while standing, only the training thread can let go of what it holds."""
+    """Whether, while standing, only the training thread can release what it holds."""
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         if self.takes is not None:
@@ -194,14 +194,14 @@ class Action:
         self.finished = threading.Event()
 
     def begin(self) -> None:
-        """Do it. If it raises a `ProbeError`, nothing was changed."""
+        """Perform the action. If it raises a `ProbeError`, nothing was changed."""
 
     def report(self) -> dict[str, Any]:
         """`what` (a sentence), `notes` (a list of them) and details, as plain JSON."""
         raise NotImplementedError
 
     def undo(self) -> str:
-        """Revert what was changed; a sentence that says so."""
+        """Revert the change; returns a sentence that says so."""
         raise NotUndoable(f"{self.name} changed nothing that could be undone")
 
     def take_back(self) -> None:
@@ -216,16 +216,16 @@ class Action:
         return self.undoable
 
     def cancel(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.standing = False
 
     def collect(self) -> dict[str, list[dict[str, Any]]]:
-        """New rows by table of the journal; those of python.variables without their `watch_id`. On the
-        agent's thread, once a second while standing and once at the end."""
+        """New rows by table of the journal; rows of python.variables lack their `watch_id`. On the agent's
+        thread, once a second while standing and once at the end."""
         return {}
 
     def outcome(self) -> str:
-        """What it did, once it has ended by itself; may be empty."""
+        """A sentence on what it did, once it has ended by itself; may be empty."""
         return ""
 
     def before_step(self, optimizer: Any) -> None:
@@ -258,7 +258,7 @@ def only(arguments: dict[str, Any], *known: str) -> None:
     if unknown:
         raise BadRequest(
             f"unknown argument {', '.join(unknown)}",
-            hint=f"It takes {', '.join(known)}." if known else "It takes none.",
+            hint=f"It takes {', '.join(known)}." if known else "It takes no arguments.",
         )
 
 

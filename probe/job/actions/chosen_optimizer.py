@@ -1,6 +1,6 @@
 """Chooses the optimizer of an action, and refuses changes on one rank of several.
 
-The agent's thread, before anything is done. Standard library only.
+Runs on the agent's thread, before the action begins. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from probe.base.errors import ActionRefused, BadRequest
 from probe.job.actions.action import Site, enumerated
 
 NAMED = 4
-"""Optimizers named in a sentence: some jobs have one for each parameter."""
+"""Limit of optimizers named in a sentence: some jobs have one for each parameter."""
 
 
 class Chosen(NamedTuple):
@@ -82,7 +82,7 @@ def refuse_alone(site: Site, arguments: dict[str, Any], otherwise: str) -> None:
     """Refuse to change how one rank of several trains, unless forced; `otherwise` says the consequence."""
     if site.several_ranks and not site.together and not arguments.get("force"):
         raise ActionRefused(
-            f"this is rank {site.rank} alone, of {site.world_size}: {otherwise}",
-            hint="With the name of the job instead of one rank's it is done on all ranks at the same step. "
-            "`--force` does it on this rank all the same.",
+            f"this is only rank {site.rank} of {site.world_size}: {otherwise}",
+            hint="Name the job instead of a rank to do it on all ranks at the same step. `--force` does it "
+            "on this rank only.",
         )

@@ -1,4 +1,4 @@
-"""Tells whether reading a tensor waits for a device, or would be captured in a graph of it. Any thread."""
+"""Whether reading a tensor waits for a device, or would be captured in a device graph. Any thread."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Acting: carries out actions and undoes them; each change of an action's state is journalled first.
 
-`act` and `undo` run on the agent's thread: they validate, and add a task to the queue. What they return runs
-on the request's own thread and waits for the answer. The work itself runs on the training thread at a
-boundary (`safe_point`), or on the request's thread if it only reads or `now` was given. Standard library.
+`act` and `undo` run on the agent's thread: they validate, and add a task to the queue. The functions they
+return run on the request's thread and wait for the answer. The work itself runs on the training thread at
+a boundary (`safe_point`), or on the request's thread if it only reads or `now` was given. Standard library.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Entry:
 
 
 class Acting:
-    """The actions of one agent. `where` says what the training thread does, for a request that timed out."""
+    """The actions of one agent. `where` describes what the training thread does, for a request's time-out."""
 
     def __init__(
         self, site: Site, safepoint: SafePoint, isolation: Isolation, optimizers: Any,
@@ -87,7 +87,7 @@ class Acting:
 
     def act(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
         """Queue an action; the returned function waits for its answer."""
-        kind, arguments, site = self._asked(body, together=bool(body.get("all_ranks")))
+        kind, arguments, site = self._parsed(body, together=bool(body.get("all_ranks")))
         wait_s = self._wait_s(body)
         if body.get("now") and not (kind.begins_anywhere or kind.reading):
             raise BadRequest(f"{kind.name} begins only between two steps", hint="Leave out `now`.")
@@ -113,21 +113,22 @@ class Acting:
             )
         undone = NoBoundary(f"{entry.action_id} was undone before a step ended")
         if entry.task is not None and entry.task.cancel(undone):
-            return lambda: self._undone(entry, None, "it had not begun, and will not")
+            return lambda: self._undone(entry, None, "it had not begun, and will not begin")
         before, entry.caller = entry.state, caller
         self._note(entry, "undoing")
-        task = self._queue.add(Task(lambda: self._undo_now(entry)))  # waits for nothing else of its client
+        # Without a client, so that it does not wait for the client's other tasks.
+        task = self._queue.add(Task(lambda: self._undo_now(entry)))
         return lambda: self._undo(entry, task, wait_s, before)
 
     # With all other ranks: the agent's thread -------------------------------
 
     def prepare(self, body: dict[str, Any], caller: dict[str, Any], action_id: str) -> Prepared:
-        """Validate an action that every rank is to begin at the same step, under one `action_id`."""
-        kind, arguments, site = self._asked(body, together=True)
+        """Validate an action that all ranks will begin at the same step, under one `action_id`."""
+        kind, arguments, site = self._parsed(body, together=True)
         site.together_name = action_id
         action = self._make(kind, arguments, action_id, caller, site)
         entry = Entry(action_id, action, caller)
-        told = {"reading": action.reading, "action": action.name}
+        prepared = {"reading": action.reading, "action": action.name}
         if not action.reading:
             self._note(entry, "asked")
             self._remember(entry)
@@ -137,17 +138,17 @@ class Acting:
             return self._answer(entry, 0.0)
 
         return Prepared(
-            told, work=lambda: self._begin(entry),
+            prepared, work=lambda: self._begin(entry),
             take_back=(lambda: self._take_back(entry)) if action.can_take_back else None,
             answer=answer, give_up=lambda error: self._give_up(entry, error),
         )
 
     def _wait_s(self, body: dict[str, Any]) -> float:
-        """How long to wait for a boundary: `boundary_s` if the server knows that none is to come."""
+        """How long to wait for a boundary: `boundary_s` if the server knows that none will come."""
         return seconds(body, "boundary_s", seconds(body, "wait_s", self._site.settings.act_wait_s))
 
     def prepare_undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Prepared:
-        """Validate the undoing of an action, which every rank is to do at the same step."""
+        """Validate the undoing of an action, which all ranks will do at the same step."""
         entry = self._undoable(body.get("id"))
         before, asked_by = entry.state, entry.caller
         if not entry.action.undoable or before == "asked":
@@ -165,7 +166,7 @@ class Acting:
             answer=lambda task: self._undo(entry, task, 0.0, before), give_up=give_up,
         )
 
-    def _asked(
+    def _parsed(
         self, body: dict[str, Any], *, together: bool
     ) -> tuple[type[Action], dict[str, Any], Site]:
         """The class of a requested action, its arguments, and the job as the action sees it."""
@@ -197,7 +198,7 @@ class Acting:
     # What is in force -------------------------------------------------------
 
     def listing(self) -> dict[str, Any]:
-        """What is in force or waits, for `GET /v1/actions`."""
+        """Actions in force, and how many wait, for `GET /v1/actions`."""
         return {
             "standing": [
                 {
@@ -210,8 +211,8 @@ class Acting:
         }
 
     def tidy(self) -> None:
-        """Journal what standing actions have recorded, and remove those that ended by themselves. A round of
-        the agent's thread."""
+        """Journal the rows of standing actions, and remove actions that ended by themselves. A round of the
+        agent's thread."""
         for entry in list(self._standing):
             self._collect(entry)
         ended = [one for one in list(self._entries) if one.state == "standing" and not one.action.standing]
@@ -234,7 +235,7 @@ class Acting:
                     self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
 
     def settle(self, wait_s: float) -> None:
-        """Before probe leaves, while there are boundaries: end what only the training thread can end."""
+        """Before probe leaves, while there are boundaries: end those that only the training thread can."""
         for entry in list(self._standing):
             action = entry.action
             if action.standing and action.ends_on_training_thread:
@@ -244,7 +245,7 @@ class Acting:
                     self._isolation.attempt(f"action {entry.action_id}", action.cancel)
 
     def close(self, why: ProbeError) -> list[str]:
-        """Probe leaves the process: end everything that stands; a sentence about each."""
+        """Probe leaves the process: end all standing actions; returns a sentence about each."""
         standing = [one for one in list(self._entries) if one.state == "standing"]
         self._standing = []
         self._optimizers.before_step = self._optimizers.after_step = None
@@ -318,7 +319,7 @@ class Acting:
         if entry.state != "undone":
             self._note(entry, state)
 
-    # Whoever begins it ------------------------------------------------------
+    # Beginning and undoing --------------------------------------------------
 
     def _make(
         self, kind: type[Action], arguments: dict[str, Any], action_id: str, caller: dict[str, Any],
@@ -338,7 +339,7 @@ class Acting:
         raise error
 
     def _remember(self, entry: Entry) -> None:
-        """Keep it for undoing; the oldest that is over is forgotten."""
+        """Keep it for undoing; forget the oldest that is over."""
         self._entries.append(entry)
         over = [one for one in self._entries if one.state not in ("asked", "standing", "undoing")]
         if len(over) > KEPT:
@@ -356,7 +357,7 @@ class Acting:
             self._install()
 
     def _take_back(self, entry: Entry) -> None:
-        """On the training thread at the same boundary: another rank could not begin it."""
+        """Revert it, as another rank could not begin it. On the training thread at the same boundary."""
         entry.action.take_back()
         self._install()
 
@@ -374,7 +375,7 @@ class Acting:
             raise
 
     def _install(self) -> None:
-        """Have the hooks of what stands called, and no others. From any thread."""
+        """Install the hooks of standing actions, and no others. From any thread."""
         with self._changing:
             self._standing = [entry for entry in self._standing if entry.action.standing]
             standing = list(self._standing)
@@ -387,7 +388,7 @@ class Acting:
         )
 
     def _hooks(self, standing: list[Entry], name: str) -> Callable[[Any], None] | None:
-        """One function that calls them all, in this order; None when there is none."""
+        """One function that calls all their hooks, in this order; None without hooks."""
         hooks = [
             (entry.action, self._isolation.guard(f"action {entry.action_id}", getattr(entry.action, name)))
             for entry in standing if _has(entry.action, name)
@@ -414,7 +415,7 @@ class Acting:
     def _of_one_rank(self, action: Action) -> list[str]:
         if action.reading or action.site.together or not self._site.several_ranks:
             return []
-        return [f"this is about rank {self._site.rank} alone, of {self._site.world_size}"]
+        return [f"this is only rank {self._site.rank} of {self._site.world_size}"]
 
     def _undo_command(self, entry: Entry) -> str:
         whose = shlex.quote(self._job) if entry.action.site.together else self._prefix
@@ -438,7 +439,7 @@ class Acting:
 
 
 def caller_columns(caller: dict[str, Any]) -> dict[str, Any]:
-    """Who asked, for rows of the journal."""
+    """The caller's columns, for rows of the journal."""
     return {f"caller_{name}": caller.get(name) for name in ("uid", "pid", "role")}
 
 

@@ -1,4 +1,4 @@
-"""Every action there is, by the name of its command."""
+"""All actions, by the name of their command."""
 
 from __future__ import annotations
 

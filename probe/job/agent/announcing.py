@@ -32,9 +32,9 @@ from probe.recording.announcement import Announcement, Peers
 from probe.recording.recording import Recording
 
 STORE_TIMEOUT_S = 2.0
-"""Of each call to the store: an end of the process waits at most so long for the thread."""
+"""Time-out of each call to the store; the end of the process waits for the thread about this long."""
 SERVER_WAIT_S = 20.0
-"""How long to wait for the server's address; without one the others are told that there is none."""
+"""How long to wait for the server's address; after that, announce this host without one."""
 LEARNING_S = 300.0
 _PAUSES_S = (0.3, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 _LAST_PAUSE_S = 10.0
@@ -78,7 +78,7 @@ class Announcing:
         self._thread.start()
 
     def close(self) -> None:
-        """No more calls to the store: a thread inside torch at the interpreter's end would end the process by
+        """End the calls to the store: a thread inside torch at the interpreter's end would end the process by
         SIGABRT. Waits for the call under way."""
         self.wanted = False
         self._ended.set()
@@ -114,7 +114,8 @@ class Announcing:
             self._ended.wait(next(pauses, _LAST_PAUSE_S))
 
     def _key(self) -> str:
-        """Ours alone. Not by attempt: torchrun counts restarts on each host for itself."""
+        """The key of this run, used by probe only. Not per attempt: torchrun counts restarts on each host
+        separately."""
         return f"probe/{self._recording.meta.run}/hosts"
 
     def _own(self, store_host: str, store_port: int) -> Announcement:

@@ -1,9 +1,9 @@
 """Control socket: the agent's thread, its requests and its rounds.
 
 One thread, `probe-agent`, sleeps in `poll` on the listening socket; connecting wakes it. If the job closes
-the socket, it listens anew within a round. It accepts one request at a time, with a deadline; requests that
-wait are answered on threads of their own. In between it makes rounds: memory sample, governor, names of new
-modules. It holds the GIL for well under a millisecond at a time. Standard library only.
+the socket, it listens again within one round. It accepts one request at a time, with a deadline; slow
+requests are answered on threads of their own. In between it makes rounds: memory sample, governor, names of
+new modules. It holds the GIL for well under a millisecond at a time. Standard library only.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ControlSocket:
         """End the thread and remove the socket; waits at most `wait_s`."""
         self._stopping = True
         if threading.current_thread() is not self.thread and self.thread.is_alive():
-            with contextlib.suppress(OSError, ProbeError):  # then it wakes for its next round
+            with contextlib.suppress(OSError, ProbeError):  # if this fails, it wakes for its next round
                 wire.connect_unix(self.path, 0.0).close()
             self.thread.join(wait_s)
 
@@ -90,7 +90,7 @@ class ControlSocket:
             self._close()
 
     def _serve(self) -> None:
-        self._listen_anew()
+        self._listen_again()
         self._isolation.attempt("agent", self._first)
         while not self._stopping:
             listener = self._wait()
@@ -102,7 +102,7 @@ class ControlSocket:
     def _wait(self) -> descriptors.Socket | None:
         """Wait for a connection or the next round; returns the listener if somebody connects."""
         if self._listener is None or not self._listener.ours:
-            self._listen_anew()
+            self._listen_again()
         listener = self._listener
         if listener is None:  # no descriptor is left, or the folder is gone: try again later
             time.sleep(_NO_LISTENER_S)
@@ -111,8 +111,8 @@ class ControlSocket:
         waiting.register(listener.fileno(), select.POLLIN)
         return listener if waiting.poll(self._until_next_round_ms()) and not self._stopping else None
 
-    def _listen_anew(self) -> None:
-        """At the start, and when the job has closed the socket: its number is no longer ours then."""
+    def _listen_again(self) -> None:
+        """Listen: at the start, and after the job has closed the socket, whose number is then not ours."""
         if self._listener is not None:
             self._listener.close()
         self._listener = None
@@ -141,7 +141,7 @@ class ControlSocket:
         self._connections.add(connection)
         answering = False
         try:
-            answering = self._converse(connection)
+            answering = self._handle(connection)
         except OSError:
             pass
         finally:
@@ -155,7 +155,7 @@ class ControlSocket:
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
 
-    def _converse(self, connection: descriptors.Socket) -> bool:
+    def _handle(self, connection: descriptors.Socket) -> bool:
         """Read one request and answer it; True if a thread of its own will answer."""
         try:
             peer = wire.peer_of(connection)

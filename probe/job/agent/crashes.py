@@ -1,8 +1,8 @@
 """Crashes: the stacks of a process that a fatal signal ends, by the standard library's faulthandler.
 
-faulthandler writes the stacks of all threads into `crash.txt` and passes the signal on to whoever had it
-before, so the process dies as it would have. It belongs to the job: if the job enables it, or has a handler
-of its own for a fatal signal, ours steps aside; `is_enabled` and `disable` answer as if ours were not there.
+faulthandler writes the stacks of all threads into `crash.txt` and passes the signal on to the previous
+handler, so the process dies as it would have. The job has priority: if it enables faulthandler, or has its
+own handler for a fatal signal, ours is disabled; `is_enabled` and `disable` answer as if ours were not there.
 Installed, uninstalled and removed in forked children by `endings`. Standard library only.
 """
 
@@ -30,7 +30,7 @@ _HANDLER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
 class _Sink:
-    """What faulthandler writes to: it alone keeps this object, for as long as it writes there."""
+    """The file object of faulthandler, which holds the only reference to it while it writes there."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -43,7 +43,7 @@ class _Sink:
 
 
 class Crashes:
-    """faulthandler, as far as it is ours."""
+    """Our use of faulthandler."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,7 +59,7 @@ class Crashes:
         return self._sink() is not None
 
     def install(self) -> None:
-        """Begin, where nobody else handles a fatal signal."""
+        """Enable faulthandler, unless something else handles a fatal signal."""
         if faulthandler.is_enabled() or any(map(_handler, actions().values())):
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -73,7 +73,7 @@ class Crashes:
         self._patches.wrap(faulthandler, "disable", self._unless_ours)
 
     def uninstall(self) -> None:
-        """Put everything back as the job would have it; an empty file goes."""
+        """Restore everything as the job would have it; delete an empty file."""
         self._patches.undo()
         self._give_up()
         with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ class Crashes:
 
     def check(self) -> None:
         """Take the number back from faulthandler if the job has closed our file: it writes to a number and
-        cannot check what that means by now. The agent's thread, every second."""
+        cannot check which file that is by now. The agent's thread, every second."""
         if self._file is None or self._file.ours:
             return
         self._patches.undo()
@@ -92,8 +92,8 @@ class Crashes:
             self.install()
 
     def leave(self) -> None:
-        """At the interpreter's end: what ends the process after us is still caught, up to the moment
-        when the interpreter itself puts the handlers back. It must not put back those of others."""
+        """At the interpreter's end: stay enabled, so that later fatal signals are recorded until the
+        interpreter restores the handlers. If others have replaced ours, give up, to keep theirs."""
         if self.ours and self._others():
             self._give_up()
 
@@ -105,7 +105,7 @@ class Crashes:
     def _give_up(self) -> None:
         if self.ours:
             others = self._others()
-            self._disable()  # this puts back what was there before us, also over what came after us
+            self._disable()  # restores the handlers from before ours, even over later ones
             for number, action in others.items():
                 _libc().sigaction(number, action, None)
         file, self._file = self._file, None
@@ -113,7 +113,7 @@ class Crashes:
             file.close()
 
     def _others(self) -> dict[int, bytes]:
-        """Handlers that somebody put in place of ours since."""
+        """Handlers that have replaced ours since."""
         return {
             number: action
             for number, action in actions().items()

@@ -1,4 +1,4 @@
-"""Notices when this process's recording is deleted: then nobody can read what is recorded any more.
+"""Detects that this process's recording was deleted, so that nobody can read it any more.
 
 The agent's thread checks two names every few seconds. Standard library only.
 """
@@ -13,7 +13,7 @@ from probe.recording.recording import Recording
 
 
 class Deleted:
-    """Checks the files of one recording; calls `leave` once, with what is gone."""
+    """Checks the files of one recording; calls `leave` once, with a text that names what is gone."""
 
     def __init__(self, recording: Recording, leave: Callable[[str], object]) -> None:
         rings = Path(recording.meta.rings)

@@ -1,8 +1,8 @@
-"""Endings: records what brings the process down before it is gone.
+"""Endings: records what ends the process, before it is gone.
 
 Exceptions at the top of a thread, `os._exit`, fatal signals (`crashes`), and the wait of PROBE_HOLD_S.
 Nothing that the job does or prints changes: no `sys.excepthook` is replaced, no exception or traceback is
-kept, no code of the job's is called. Runs on the thread that ends; at the interpreter's end on the main
+kept, no code of the job is called. Runs on the thread that ends; at the interpreter's end on the main
 thread; on the agent's thread when the main thread has failed and waits for others. Standard library only.
 """
 
@@ -32,14 +32,14 @@ LONGEST_MESSAGE = 4000
 _LONGEST_ARGUMENT = 200
 _MOST_CAUSES = 5
 _LARGEST_ARGUMENTS = 1_000_000
-"""A text of so many characters is not put together from an exception's arguments."""
+"""An exception's text is not made from arguments with more characters than this."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 FAILED_THREAD = "MainThread (exception)"
-"""Name under which a held process shows the frames of what ended it."""
+"""Name under which a held process shows the frames of the exception that ended it."""
 
 
 class Endings:
-    """Of one agent. `module_path` gives the path of a module, None when it has none."""
+    """The endings of one agent. `module_path` gives the path of a module, None if it has none."""
 
     def __init__(
         self, recording: Recording, isolation: Isolation, recorder: Recorder,
@@ -100,7 +100,7 @@ class Endings:
     # Exceptions -------------------------------------------------------------
 
     def check(self) -> None:
-        """If the main thread has failed while others run on, record that. On the agent's thread."""
+        """If the main thread has failed while others still run, record that. On the agent's thread."""
         self._crashes.check()
         if id(_last_error()) == self._noted:
             return
@@ -112,7 +112,7 @@ class Endings:
             self._note_main()
 
     def at_exit(self, hold_s: float) -> None:
-        """On the main thread, before everything is taken out: note its exception, and wait when told to."""
+        """On the main thread, before everything is removed: note its exception, and hold for `hold_s`."""
         self._note_main()
         found = main_failure()
         if found is None or hold_s <= 0 or hasattr(sys, "ps1"):
@@ -124,18 +124,18 @@ class Endings:
         pid = os.getpid()
         what = f"{type(error).__name__}: {message_of(error)[:_LONGEST_ARGUMENT]}".partition("\n")[0]
         say(
-            f"holding for {hold_s:g} s: {what}; look with `probe {pid} backtrace`, `probe {pid} eval …`; "
-            f"`kill {pid}` ends it"
+            f"holding for {hold_s:g} s: {what}; inspect it with `probe {pid} backtrace` or "
+            f"`probe {pid} eval …`; `kill {pid}` ends it"
         )
         del error
         self.holding = True
         try:
-            capture(lambda: threading.Event().wait(hold_s))  # Ctrl-C ends the wait alone
+            capture(lambda: threading.Event().wait(hold_s))  # Ctrl-C only ends the wait
         finally:
             self.holding = False
 
     def failed_frames(self) -> list[FrameType]:
-        """Frames of what ended the main thread, the innermost first; none unless it is held."""
+        """Frames of the exception that ended the main thread, innermost first; empty unless it is held."""
         found = main_failure() if self.holding else None
         return [] if found is None else [frame for frame, _ in reversed(list(_walk(found[1])))]
 
@@ -209,8 +209,8 @@ class Endings:
 def main_failure() -> tuple[BaseException, TracebackType | None] | None:
     """The exception that ended the main thread, as the interpreter keeps it; None without one.
 
-    Others put theirs there too (a debugger, a library that runs Python from C): theirs did not come from
-    the outermost frame of a thread."""
+    A debugger, or a library that runs Python from C, may store its own there: that one did not come from the
+    outermost frame of a thread."""
     error = _last_error()
     if not isinstance(error, BaseException) or isinstance(error, SystemExit):
         return None
@@ -235,8 +235,7 @@ def _walk(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
 
 
 def message_of(error: BaseException) -> str:
-    """The text of an exception and of what caused it, without its secrets and without calling code of the
-    job's."""
+    """The text of an exception and of its causes, without secrets and without calling code of the job."""
     parts = [_text(error)]
     seen = {id(error)}
     one = error
@@ -258,15 +257,15 @@ def _text(error: BaseException) -> str:
     arguments = _arguments(error)
     if len(arguments) == 1 and isinstance(arguments[0], str) and type(error).__str__ is BaseException.__str__:
         return str.__getitem__(arguments[0], slice(0, LONGEST_MESSAGE))
-    if _callable(error) and _size(arguments) <= _LARGEST_ARGUMENTS:
+    if _has_safe_text(error) and _size(arguments) <= _LARGEST_ARGUMENTS:
         text, failed = capture(lambda: str(error)[:LONGEST_MESSAGE])
         if failed is None and type(text) is str:
             return text
     return ", ".join(map(_word, arguments[:_MOST_CAUSES]))
 
 
-def _callable(error: BaseException) -> bool:
-    """Whether its text is made by C or a library, from values that are plain."""
+def _has_safe_text(error: BaseException) -> bool:
+    """Whether C code or a library makes its text, from plain values."""
     code = getattr(type(error).__str__, "__code__", None)
     if code is not None and python_frames.is_user_code(code.co_filename):
         return False
@@ -274,7 +273,7 @@ def _callable(error: BaseException) -> bool:
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:
-    """Its arguments, also where its class has something of its own under that name."""
+    """Its `args`, even if its class redefines that name."""
     found: tuple[Any, ...] = BaseException.args.__get__(error)  # type: ignore[attr-defined]
     return found
 

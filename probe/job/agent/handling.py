@@ -1,9 +1,9 @@
-"""Handling: which exception the training thread handles while no step ends, for a loop that tries again.
+"""Handling: which exception the training thread handles while no step ends, to detect retry loops.
 
-A round of the agent's thread. It looks only once no step has ended for a while, a few times in a round, and
-reads nothing of the job's but what Python keeps: the exception that a thread handles at that moment. An
-exception that was looked at gets a mark in its `__dict__`: the next one has none, so that one handled for
-long is told from one after the other, and nothing lives longer than it would. Standard library only.
+A round of the agent's thread. It samples only if no step has ended for a while, a few times per round, and
+reads only what Python keeps: the exception that a thread is handling. A sampled exception gets a mark in its
+`__dict__`: this tells one exception handled for long from a series of new ones, without keeping any of them
+alive. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from probe.job.instruments.core.recorder import Recorder
 
 EVENT = "handling"
 QUIET_S = 3.0
-"""No step for so long: then it is looked. Below the shortest time that is a stall by default."""
+"""Sampling begins after this time without a step; it is shorter than the default of PROBE_STALL_S."""
 LOOKS = 8
 BETWEEN_S = 0.004
 _MARK = "_probe_saw"
 _AGAIN_S, _RARELY_S = 5.0, 60.0
-"""It is written again after so long, at growing intervals."""
+"""Interval between records of the same exception: at first, and at most."""
 _GONE_S = 5.0
 
 
 class Handling:
-    """What the training thread handles. `journal` writes a record."""
+    """Samples the exception that the training thread handles. `journal` writes a record."""
 
     def __init__(self, recorder: Recorder, journal: Callable[[dict[str, Any]], object]) -> None:
         self._recorder = recorder
@@ -46,7 +46,7 @@ class Handling:
         self._wait_s = 0.0
 
     def check(self) -> None:
-        """Look, if no step has ended for a while, and write what is new. On the agent's thread."""
+        """Sample, if no step has ended for a while, and journal news. On the agent's thread."""
         now_s, step = time.monotonic(), self._recorder.counted_step
         if step != self._step:
             self._step, self._since_s = step, now_s
@@ -55,7 +55,7 @@ class Handling:
         if step is None or now_s - self._since_s < QUIET_S:
             return
         for _ in range(LOOKS):
-            self._look()
+            self._sample()
             time.sleep(BETWEEN_S)
         if self._what is not None and now_s - self._last_s > _GONE_S:
             self._forget()
@@ -68,7 +68,7 @@ class Handling:
                 "seen": self._seen, "looks": self._looks, "over_s": self._last_s - self._first_s,
             })
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         found, _ = capture(lambda: sys._current_exceptions().get(self._recorder.thread or 0))
         error = found[1] if isinstance(found, tuple) else found
         self._looks += 1
@@ -82,11 +82,11 @@ class Handling:
         kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         known = self._what
         if known is None or (kind, *place) != (known["type"], known["func"], known["file"], known["lineno"]):
-            if not is_new:  # an outer one, again
+            if not is_new:  # an outer exception, seen before
                 return
             self._forget()
             self._first_s = now_s
-            own = type(error).__module__ == "builtins"  # attributes of others are code of the job's
+            own = type(error).__module__ == "builtins"  # attributes of other classes may be the job's code
             number, name = (getattr(error, key, None) if own else None for key in ("errno", "filename"))
             self._what = {
                 "type": kind, "message": message_of(error)[:300], "func": place[0], "file": place[1],

@@ -1,7 +1,8 @@
 """Who this process is: job, run, attempt, rank, from the environment the launcher set.
 
-Order: PROBE_NAME, the name of Ray Train's run, the scheduler's job name, the script's name. Ray tells its
-workers in an object and not in their environment. Read once when the agent starts; standard library only.
+Order for the name: PROBE_NAME, the name of Ray Train's run, the scheduler's job name, the script's name. Ray
+keeps these in an object, not in its workers' environment. Read once when the agent starts; standard library
+only.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from probe.recording.places import make_private, safe_name
 from probe.recording.process import life, own_pid
 
 LAUNCHER = "launcher"
-"""File in the folder of an attempt that was counted here: who started it."""
+"""File in the folder of an attempt that was counted here; it identifies the launch that started it."""
 REQUEUED = 1000
-"""What a requeue by Slurm adds to an attempt's number: torchrun counts its restarts anew after each."""
+"""Added to the attempt number for each requeue by Slurm: torchrun then counts its restarts from 0 again."""
 _ATTEMPT = re.compile(r"attempt=[0-9]{1,9}")
 _LONGEST_MARK_BYTES = 256
 _RAY_NAME, _RAY_RUN = "ray run's name", "ray run's id"
-"""Beside the environment's variables; none can have such a name."""
+"""Keys beside the environment's variables, none of which can have such a name."""
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[?::1\]?|", re.IGNORECASE)
 
 
 class Identity(NamedTuple):
-    """`world_size` and `local_rank` are None if unknown. `counted`: the launcher may number two starts of the
-    run alike, so starts on this host are counted as attempts."""
+    """`world_size` and `local_rank` are None if unknown. `counted`: the launcher may give two starts of the
+    run the same number, so starts on this host are counted as attempts."""
 
     job: str
     run: str
@@ -47,7 +48,7 @@ class Identity(NamedTuple):
 
 
 def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
-    """Identity of this process; `name` is PROBE_NAME or what `probe.start` was given."""
+    """Identity of this process; `name` is PROBE_NAME or the argument of `probe.start`."""
     found = {**os.environ, **_ray_worker()} if environ is None else environ
     rank = _integer(found, "RANK", "SLURM_PROCID")
     given = name or found.get(_RAY_NAME, "") or found.get("SLURM_JOB_NAME", "")
@@ -68,11 +69,11 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
 
 
 def _ray_worker() -> dict[str, str]:
-    """What a worker of Ray Train knows of its run, in torchrun's words; empty in any other process, or if
-    this version of Ray keeps it elsewhere."""
+    """The run of a Ray Train worker, under torchrun's variable names; empty in any other process, or if this
+    version of Ray keeps it elsewhere."""
     context = getattr(sys.modules.get("ray.train.v2._internal.execution.context"), "_train_context", None)
     run, place = (getattr(context, part, None) for part in ("train_run_context", "distributed_context"))
-    told = {
+    values = {
         _RAY_NAME: getattr(getattr(run, "run_config", None), "name", None),
         _RAY_RUN: getattr(run, "run_id", None),
         "RANK": getattr(place, "world_rank", None),
@@ -80,7 +81,7 @@ def _ray_worker() -> dict[str, str]:
         "WORLD_SIZE": getattr(place, "world_size", None),
         "LOCAL_WORLD_SIZE": getattr(place, "local_world_size", None),
     }
-    return {key: str(value) for key, value in told.items() if value is not None}
+    return {key: str(value) for key, value in values.items() if value is not None}
 
 
 def script_name() -> str:
@@ -98,7 +99,7 @@ def script_name() -> str:
 
 
 def _notebook_name() -> str:
-    """Of a kernel: the notebook as Jupyter's server or VS Code told it, else the folder that it works in."""
+    """Name for a notebook kernel: the notebook's, from Jupyter's server or VS Code, else its folder's."""
     main = sys.modules.get("__main__")
     path = os.environ.get("JPY_SESSION_NAME") or getattr(main, "__vsc_ipynb_file__", "")
     if isinstance(path, str) and path.endswith(".ipynb"):
@@ -119,7 +120,7 @@ def several_hosts(environ: Mapping[str, str]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this host's own; so is none."""
+    """Whether a name or address is loopback; an empty one counts as loopback."""
     return _LOOPBACK.fullmatch(host) is not None
 
 
@@ -127,9 +128,9 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
     """The number of this start of a run on this host: the same for all ranks that a launcher started
     together.
 
-    `run` is the run's folder, `attempt` what the launcher itself counted: the number is not below it, so that
-    a host that joins later has that of the others. If a launcher starts a rank again, as a shell does, that
-    counts as a new start of all ranks."""
+    `run` is the run's folder, `attempt` the launcher's own count: the number is not below it, so that a host
+    that joins later gets the same number as the others. If a launcher starts one rank again, as a shell does,
+    that counts as a new start of all ranks."""
     mark = f"{_launch()}.{attempt}"
     make_private(run)
     while True:
@@ -152,8 +153,8 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
 
 
 def _launch() -> str:
-    """What all ranks that were started together on this host share, and no others: torchrun's folder of this
-    launch, else the parent process."""
+    """A mark that exactly the ranks started together on this host share: torchrun's folder of this launch,
+    else the parent process."""
     folder = _launch_folder(os.environ)
     if folder:
         return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
@@ -162,19 +163,19 @@ def _launch() -> str:
 
 
 def _launch_folder(environ: Mapping[str, str]) -> str:
-    """Of …/RUN_xyz/attempt_0/LOCAL_RANK/error.json the first part, which torchrun draws by chance; or ""."""
+    """The first part of …/RUN_xyz/attempt_0/LOCAL_RANK/error.json, which torchrun makes unique; or ""."""
     folder, found, _ = environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("/attempt_")
     return folder if found else ""
 
 
 def _taken(attempt: Path, rank: int) -> bool:
-    """Whether another process has been this rank in it."""
+    """Whether another process has had this rank in the attempt."""
     own, beginning = f"process={rank}-{own_pid()}", f"process={rank}-"
     return any(name != own and name.startswith(beginning) for name in descriptors.names(attempt))
 
 
 def _mark(attempt: Path) -> str:
-    """Who started it; waits a moment for a rank that has made the file and not written it yet."""
+    """The mark of an attempt; waits a moment for a rank that has made the file but not written it yet."""
     for _ in range(50):
         try:
             text = checked.read_bytes(attempt / LAUNCHER, _LONGEST_MARK_BYTES).decode("ascii")
@@ -193,14 +194,14 @@ def _run_key(environ: Mapping[str, str], rank: int | None) -> tuple[str, bool]:
         return environ[_RAY_RUN], True  # Ray restarts the workers of a run without counting
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     if elastic not in ("", "none"):
-        counted = bool(_launch_folder(environ))  # somebody may use the id again
+        counted = bool(_launch_folder(environ))  # the id may be used again
         if redact(elastic) == elastic:
             return elastic, counted
         return hashlib.sha256(elastic.encode("utf-8", "surrogateescape")).hexdigest()[:16], counted
     if environ.get("SLURM_JOB_ID"):
         return f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}", False
     if several_hosts(environ) and environ.get("MASTER_ADDR"):
-        # All that the hosts have in common: the address of rank 0.
+        # The address of rank 0 is all that the hosts have in common.
         return f"{environ['MASTER_ADDR']}-{environ.get('MASTER_PORT', '')}", True
     if rank is not None and (parent := life(os.getppid())) is not None:
         return f"{parent.pid}.{parent.start_ticks}", False

@@ -1,7 +1,7 @@
-"""Kernel shutdown: whether the notebook kernel that this process is was asked to end, or to restart.
+"""Kernel shutdown: records that the front end asked this notebook kernel to shut down or restart.
 
 A front end asks the kernel, waits a few seconds, and then sends SIGTERM or SIGKILL to one that is still
-exiting, which would look like a death. On the agent's thread, and where the agent stops. Standard library;
+exiting, which would look like a crash. On the agent's thread, and where the agent stops. Standard library;
 reads ipykernel's own record if the job has loaded that.
 """
 
@@ -18,14 +18,14 @@ EVENT = "kernel shutdown"
 
 
 class KernelShutdown:
-    """Writes once that the kernel is to end. `journal` writes a record."""
+    """Records the request once. `journal` writes a record."""
 
     def __init__(self, journal: Callable[[dict[str, Any]], object]) -> None:
         self._journal = journal
         self._noted = False
 
     def check(self) -> None:
-        """Look whether the front end has asked for it."""
+        """Check whether the front end has asked for it."""
         if self._noted or "ipykernel.kernelapp" not in sys.modules:
             return
         content, _ = capture(_content)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import shlex  # noqa: F401 - of what comes later, all that torch does not bring
+import shlex  # noqa: F401 - the only later import that torch does not bring
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -23,7 +23,7 @@ def proven_imports() -> Iterator[None]:
     """In the block, our own modules are found and read through proven descriptors.
 
     Only the importers of our folders are replaced. `sys.meta_path` stays as it is: other threads of the job
-    iterate over that list meanwhile, and would skip a finder if one before it were removed."""
+    may be iterating over that list, and would skip a finder if one before it were removed."""
     known = sys.path_importer_cache
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "probe":
@@ -61,8 +61,8 @@ class _ProvenLoader(SourceFileLoader):
     """Reads source and compiled code through proven descriptors, and writes nothing."""
 
     def get_data(self, path: str) -> bytes:
-        """What a file holds."""
+        """A file's content."""
         return descriptors.read(path)
 
     def set_data(self, path: str, data: object, *, _mode: int = 0o666) -> None:
-        """Does not write compiled code: that would take a descriptor, too."""
+        """Do nothing: writing compiled code would take a descriptor, too."""

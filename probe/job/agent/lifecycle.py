@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 _agent: Agent | None = None
 _changing = threading.RLock()
-"""Held while the agent starts or stops. A child forked meanwhile gets a new one."""
+"""Held while the agent starts or stops. A child forked in that time gets a new lock."""
 _EXIT_WAIT_S, _STOP_WAIT_S = 0.1, 2.0
 _SNIPPET_WAIT_S = 3.0
-"""How long an end waits for a running snippet: torch ends the process by SIGABRT if a thread is inside its
-code when the interpreter ends."""
+"""How long the agent's stop waits for a running snippet: torch ends the process by SIGABRT if a thread is
+inside its code when the interpreter ends."""
 _ANSWERS_WAIT_S = 1.0
 _SETTLE_WAIT_S = 2.0
-"""How long to wait for the end of a step if something stands that only the training thread can end."""
+"""How long to wait for the end of a step if an action stands that only the training thread can end."""
 _ROUND_S = 0.25
 _EAGER_S, _EAGER_ROUND_S = 10.0, 0.02
 _SERVER_LOOK_S = 5.0
@@ -103,13 +103,13 @@ class Agent:
                 "POST /v1/act": lambda request, peer: self._to_act().act(request, peer),
                 "POST /v1/undo": lambda request, peer: self._to_act().undo(request, peer),
                 "POST /v1/together": lambda request, peer: self._to_act().together(request, peer),
-                "POST /v1/stop": self._stop_asked,
+                "POST /v1/stop": self._stop_requested,
             },
             [
                 (self._round_s, self.instruments.collect),
                 (lambda: _ROUND_S, self._kernel_shutdown.check),
                 (lambda: settings.memory_interval_s, self.instruments.sample_memory),
-                (lambda: _SERVER_LOOK_S, self._see_to_server),
+                (lambda: _SERVER_LOOK_S, self._ensure_server),
                 (lambda: _SERVER_LOOK_S, self._deleted.check),
                 (lambda: _INSIST_S, self._note_training_thread),
                 (lambda: _INSIST_S, self.endings.check),
@@ -121,7 +121,7 @@ class Agent:
             slow=frozenset(
                 f"POST /v1/{name}" for name in ("eval", "act", "undo", "together", "stop")
             ),
-            first=self._announce,
+            first=self._note_start,
         )
 
     def _to_announce(self) -> Announcing:
@@ -148,7 +148,7 @@ class Agent:
             self._requests.tidy()
 
     def start(self, *, late: bool) -> None:
-        """Instruments first: the job's next line may already train."""
+        """Start everything, the instruments first: the job's next line may already train."""
         try:
             self.instruments.install(late=late)
             self.endings.install()
@@ -225,7 +225,7 @@ class Agent:
         self.recording.journal.append({"table": "python.stacks", "rows": journal_rows(found, "request")})
         return found
 
-    def _stop_asked(self, _request: wire.Request, _peer: wire.Peer) -> Callable[[], dict[str, Any]]:
+    def _stop_requested(self, _request: wire.Request, _peer: wire.Peer) -> Callable[[], dict[str, Any]]:
         def leave() -> dict[str, Any]:
             stop()
             return {"stopped": True, "ended": self.ended_actions}
@@ -235,7 +235,7 @@ class Agent:
     # Notes ------------------------------------------------------------------
 
     def _round_s(self) -> float:
-        """Short at first: module names are needed as soon as the first model was called."""
+        """Interval of the rounds; short at first: names are needed as soon as the first model was called."""
         age_s = (clock.wall_ns() - self.recording.meta.started_ns) / 1e9
         named = self.instruments.names.ready
         round_s = _ROUND_S if named or age_s > _EAGER_S else _EAGER_ROUND_S
@@ -243,7 +243,7 @@ class Agent:
         return round_s if sampler is None else sampler.round_s(round_s)
 
     def _whereabouts(self) -> str:
-        """Where the training thread is, for a request that waited in vain for the end of a step."""
+        """Where the training thread is, for a request whose wait for the end of a step timed out."""
         recorder = self.instruments.recorder
         if not self.instruments.installed:
             return "steps are not recorded (PROBE_INSTRUMENTS)"
@@ -267,7 +267,7 @@ class Agent:
         )
 
     def _note_training_thread(self) -> None:
-        """For reading the process from outside, where threads have the kernel's numbers."""
+        """Journal the kernel's number of the training thread, for reading the process from outside."""
         ident = self.instruments.recorder.thread
         if ident != self._training_thread:
             self._training_thread = ident
@@ -280,14 +280,14 @@ class Agent:
                 }
             )
 
-    def _announce(self) -> None:
-        """The first thing on the agent's thread."""
+    def _note_start(self) -> None:
+        """Journal the start; called first on the agent's thread."""
         midway = not self.instruments.from_start
         self.recording.journal.append({"event": "start", "t_ns": clock.wall_ns(), "midway": midway})
 
     def _leave_deleted(self, what: str) -> None:
         """Nobody can read the recording any more: free its memory, on a thread that may wait for this one."""
-        say(f"not recording any more: {what}. `probe {self.pid} attach` begins another recording")
+        say(f"not recording any more: {what}. `probe {self.pid} attach` starts a new recording")
         rings = self.recording.meta.rings
 
         def leave() -> None:
@@ -296,9 +296,9 @@ class Agent:
 
         threading.Thread(target=leave, name="probe-request", daemon=True).start()
 
-    def _see_to_server(self) -> None:
-        """Start the server if there is none; a job without one still records. Not from another root: its
-        files would land among the job's."""
+    def _ensure_server(self) -> None:
+        """Start the server if there is none; a job without one still records. Not after a change of root:
+        the server's files would land among the job's."""
         if self._deleted.elsewhere:
             return
         self._tracer = name_tracer(self.directory, self._tracer)
@@ -314,7 +314,7 @@ class Agent:
 def start(name: str | None = None) -> None:
     """Start recording in this process. Does nothing if it is on already.
 
-    Imports torch if the program has not done so yet. If recording is not possible, the program runs on
+    Imports torch if the program has not done so yet. If recording is not possible, the program continues
     without it and one line on stderr says why."""
     quietly(lambda: _start_here(name), "not recording")
 
@@ -333,14 +333,14 @@ def _start_here(name: str | None) -> None:
 
 
 def _start(name: str, *, late: bool, settings: Settings | None = None, midway: bool = False) -> bool:
-    """Start an agent unless there is one; whether it was started. `midway`: the job trains already."""
+    """Start an agent unless there is one; returns whether it did. `midway`: the job trains already."""
     global _agent
     _watch_forks()
     with _changing:
         if _agent is not None:
             return False
         agent = Agent(settings or Settings(), name, midway=midway)
-        _agent = agent  # known before it starts: a child forked meanwhile takes everything out
+        _agent = agent  # set before it starts, so that a child forked during the start removes everything
         try:
             agent.start(late=late)
         except BaseException:
@@ -351,7 +351,7 @@ def _start(name: str, *, late: bool, settings: Settings | None = None, midway: b
 
 
 def start_from_environment(deferred: bool = False) -> None:
-    """Start because PROBE=1 says so; never raises. `deferred`: when there is an optimizer."""
+    """Start because of PROBE=1; never raises. `deferred`: only once the process has an optimizer."""
     _keep_flight_entries()
     if deferred:
         quietly(_start_with_first_optimizer, "not recording")
@@ -360,7 +360,7 @@ def start_from_environment(deferred: bool = False) -> None:
 
 
 def _greet() -> None:
-    """One line for the person at the terminal, of the first rank of a host; none in a pipe or a log."""
+    """Print one line on the terminal, on the first rank of a host; nothing into a pipe or a log."""
     agent = _agent
     if agent is None or agent.identity.local_rank or sys.stderr is None or not sys.stderr.isatty():
         return
@@ -370,23 +370,23 @@ def _greet() -> None:
 
 
 _RECORDED = ("steps", "losses", "gradients", "modules", "memory")
-"""The instruments that a line has room for: what most people look for."""
+"""The instruments that the line may name: those that most people look for."""
 
 
 def _keep_flight_entries() -> None:
-    """Before the first process group, when torch reads the setting. A rank made by multiprocessing makes its
-    groups before its optimizer, and so before it has an agent."""
-    with contextlib.suppress(ProbeError):  # said when the agent starts
+    """Set the Flight Recorder's size before the first process group, when torch reads it. A rank made by
+    multiprocessing makes its groups before its optimizer, and so before it has an agent."""
+    with contextlib.suppress(ProbeError):  # reported when the agent starts
         settings = Settings()
         if "collectives" in settings.instruments:
             keep_entries(settings.flight_entries, os.environ)
 
 
 def start_attached(environ: Mapping[str, str], *, midway: bool) -> bool:
-    """Start because somebody attached; whether there was no agent before.
+    """Start because of an attach; returns whether there was no agent before.
 
-    `environ` is the job's with the settings of the user who attached. Raises `ProbeError`, and whatever of
-    ours fails, for the user to see."""
+    `environ` is the job's with the settings of the user who attached. Raises `ProbeError`, and unexpected
+    errors of ours, for the user to see."""
     import torch  # noqa: F401 - waits for the thread that imports it just now
 
     return _start("", late=True, settings=Settings(environ), midway=midway)
@@ -407,7 +407,8 @@ def stop() -> None:
 def log(name: str, value: float) -> None:
     """Record a value under a name at the current step (python.scalars). Does nothing if recording is off.
 
-    A value that is not a number, or a name that is not a text, is ignored; the first time a line says so."""
+    A value that is not a number, or a name that is not a text, is ignored; one line on stderr reports the
+    first."""
     agent = _agent
     if agent is not None:
         agent.isolation.attempt("log", lambda: agent.instruments.recorder.log(name, value), said_at=1)
@@ -427,10 +428,10 @@ def agent_here() -> Agent | None:
 
 
 def _start_with_first_optimizer() -> None:
-    """For children of multiprocessing and Ray's actors: a data worker has no optimizer, a rank makes or
-    unpickles one.
+    """Start when the first optimizer is made, in children of multiprocessing and Ray's actors: a data worker
+    has no optimizer, a rank makes or unpickles one.
 
-    Not at its first step: torch iterates over its tables of hooks then, which must not change."""
+    Not at its first step: torch then iterates over its hook tables, which must not change."""
     from torch.optim.optimizer import Optimizer
 
     patches = Patches()
@@ -450,7 +451,7 @@ def _start_with_first_optimizer() -> None:
 
 @functools.cache
 def _watch_forks() -> None:
-    """Once per process: such a hook cannot be removed."""
+    """Register the fork hook, once per process: it cannot be removed."""
     os.register_at_fork(after_in_child=_in_child)
 
 

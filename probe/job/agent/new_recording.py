@@ -1,4 +1,4 @@
-"""New recording: where this process records, and the facts about it.
+"""New recording: chooses where this process records, and collects the facts about it.
 
 On the thread that starts the agent. Standard library only, plus the job's torch for its version.
 """
@@ -26,11 +26,11 @@ from probe.recording.recording import VERSION, Meta, Recording, ring_scale, ring
 
 
 def make_directory(settings: Settings) -> Path:
-    """The folder of recordings. If it is not the usual one, whoever makes it says so, once for all jobs."""
+    """The folder of recordings. If it is not the usual one, the process that makes it reports so, once."""
     directory = places.make_home(settings)
     elsewhere = places.why_elsewhere(directory, settings)
     if elsewhere and not (directory / "agents").exists():
-        say(f"{elsewhere}; the command `probe` finds it there. PROBE_DIR names another")
+        say(f"{elsewhere}; the command `probe` finds it there. Set PROBE_DIR for another")
     places.make_private(directory / "agents")
     return directory
 

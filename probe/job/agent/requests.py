@@ -1,6 +1,6 @@
 """Requests: the routes of the agent that run snippets, act and undo.
 
-They run on the agent's thread; what they return runs on the request's. Standard library only.
+They run on the agent's thread; the functions they return run on the request's. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from probe.recording.recording import Recording
 
 LONGEST_SNIPPET_S = 3600.0
 PHASES = ("judge", "prepare", "arm", "drop", "outcome")
-"""Of what all ranks do at the same step; `judge` only classifies a snippet."""
+"""Phases of work that all ranks do at the same step; `judge` only classifies a snippet."""
 AT_ONCE = ("reading", "blocking")
 """Classes of snippets that each rank may run for itself."""
 Answer = Callable[[], dict[str, Any]]
@@ -39,7 +39,7 @@ class Requests:
         self, instruments: Installation, isolation: Isolation, recording: Recording, settings: Settings,
         scope: Callable[[], Scope], where: Callable[[], str], held: Callable[[], bool],
     ) -> None:
-        """`where` says what the training thread does; `held`, whether the process is held at its end."""
+        """`where` describes what the training thread does; `held`: whether the process is held at its end."""
         meta, journal, prefix = recording.meta, recording.journal.append, str(os.getpid())
         self.safepoint = safepoint = SafePoint(instruments.recorder, isolation)
         site = Site(instruments, safepoint, scope, settings, meta.rank, meta.world_size)
@@ -63,17 +63,17 @@ class Requests:
     # The end, and rounds of the agent's thread ------------------------------
 
     def tidy(self) -> None:
-        """A round of the agent's thread: stop what is over its time, tidy up what has ended."""
+        """A round of the agent's thread: stop overdue snippets, clean up after ended work."""
         self._evaluator.insist()
         self._acting.tidy()
         self._together.tidy()
 
     def settle(self, wait_s: float) -> None:
-        """Before the hooks go: end what only the training thread can end."""
+        """Before the hooks are removed: end actions that only the training thread can end."""
         self._acting.settle(wait_s)
 
     def close(self) -> list[str]:
-        """End everything that stands or waits; a sentence about each that stood."""
+        """End everything that stands or waits; returns a sentence about each standing action."""
         why = AgentMissing("probe left the process before a step ended", hint="Nothing was changed.")
         self._together.close(why)
         return self._acting.close(why)
@@ -95,12 +95,12 @@ class Requests:
         snippet = self._snippet(body, caller["pid"])
         note = self._noting(snippet, caller)
         if body.get("all_ranks") and self._evaluator.prepare(snippet, note).told["class"] not in AT_ONCE:
-            raise NotTogether("names in the snippet mean something else by now", hint="Try again.")
+            raise NotTogether("names in the snippet refer to other objects by now", hint="Try again.")
         answer = self._evaluator.take(snippet, note)
         return lambda: self._at_step(answer())
 
     def _noting(self, snippet: Snippet, caller: dict[str, Any], eval_id: str = "") -> Note:
-        """What journals the outcome of one snippet."""
+        """A function that journals the outcome of one snippet."""
         eval_id = eval_id or f"{self._prefix}-e{next(self._numbers)}"
 
         def note(row: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ class Requests:
         return note
 
     def _at_step(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """With the step in which it ran, unless it ran between two."""
+        """Add the current step to an answer without one: a snippet that did not run between two steps."""
         answer.setdefault("step", self._recorder.counted_step)
         return answer
 
@@ -129,11 +129,11 @@ class Requests:
         return self._acting.undo(body, caller_of(body, peer))
 
     def actions(self, _request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
-        """`GET /v1/actions`: what is in force."""
+        """`GET /v1/actions`: the actions in force."""
         return self._acting.listing()
 
     def together(self, request: wire.Request, peer: wire.Peer) -> Answer:
-        """`POST /v1/together`: one phase of what all ranks do at the same step (`boundary.coordinated`)."""
+        """`POST /v1/together`: one phase of work that all ranks do at the same step (`coordinated`)."""
         body = _body(request)
         name, phase = body.get("id"), body.get("phase")
         if not isinstance(name, str) or phase not in PHASES:
@@ -144,8 +144,8 @@ class Requests:
             found = self._prepared(name, body, caller_of(body, peer)).told
         elif phase == "prepare":
             self._together.require_free()
-            told = self._together.prepare(name, self._prepared(name, body, caller_of(body, peer)))
-            found = {**told, "from_start": self._site.from_start, "rank": self._site.rank}
+            prepared = self._together.prepare(name, self._prepared(name, body, caller_of(body, peer)))
+            found = {**prepared, "from_start": self._site.from_start, "rank": self._site.rank}
         elif phase == "arm":
             step = body.get("step")
             if not isinstance(step, int):
@@ -157,7 +157,7 @@ class Requests:
         return lambda: found
 
     def _prepared(self, name: str, body: dict[str, Any], caller: dict[str, Any]) -> Prepared:
-        """What all ranks are to do: a snippet, an action, or undoing one."""
+        """The work for all ranks: a snippet, an action, or undoing one."""
         if "code" in body:
             snippet = self._snippet(body, caller["pid"])
             if body.get("together"):
@@ -178,11 +178,11 @@ class Requests:
 
 
 def caller_of(body: dict[str, Any], peer: wire.Peer) -> dict[str, Any]:
-    """Who asked: as the server says, which runs as the same user, else the peer itself."""
-    told = body.get("caller")
-    if not isinstance(told, dict):
+    """The caller: as named by the server, which runs as the same user, else the peer itself."""
+    named = body.get("caller")
+    if not isinstance(named, dict):
         return {"uid": peer.uid, "pid": peer.pid, "role": "owner"}
-    uid, pid, role = told.get("uid"), told.get("pid"), told.get("role")
+    uid, pid, role = named.get("uid"), named.get("pid"), named.get("role")
     return {
         "uid": uid if isinstance(uid, int) else None, "pid": pid if isinstance(pid, int) else None,
         "role": role if isinstance(role, str) else "owner",

@@ -1,8 +1,8 @@
 """Allows the server to trace this process if Yama restricts that.
 
 With `kernel.yama.ptrace_scope` 1 (Debian's and Ubuntu's default) only a process's ancestors may trace it, so
-the server could not read a job that hangs. The job may name one more process (PR_SET_PTRACER): that one and
-its children may then. The agent's thread. Standard library only.
+the server could not read a job that hangs. The job may allow one more process and its children
+(PR_SET_PTRACER). The agent's thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CONNECT_S = 0.5
 
 
 def name_tracer(directory: Path, named: int) -> int:
-    """Name the server of `directory`, unless it is `named` already; the pid that is named afterwards.
+    """Allow the server of `directory` to trace, unless `named` is its pid already; returns the allowed pid.
 
-    0 if none is: there is no Yama, it does not restrict tracing, or no server runs. The kernel says which pid
-    listens; a pid from a file may belong to another process by now."""
+    0 for none: there is no Yama, it does not restrict tracing, or no server runs. The pid comes from the
+    kernel; one from a file may belong to another process by now."""
     try:
         if descriptors.read(SCOPE).strip() != b"1":
             return 0

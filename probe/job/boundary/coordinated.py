@@ -42,10 +42,10 @@ _ANSWER_S = 600.0
 
 class Prepared(NamedTuple):
     """Validated work. `work` and `take_back` run on the training thread; `answer` makes the answer, or
-    raises; `give_up` lets go of it; `announce` journals that it is about to be done."""
+    raises; `give_up` releases it; `announce` journals that it is about to begin."""
 
     told: dict[str, Any]
-    """What the server has to know: class, whether it only reads."""
+    """Facts for the server: class, whether it only reads."""
     work: Callable[[], Any]
     take_back: Callable[[], Any] | None
     """Reverts `work` at the same boundary; None if it cannot or need not be reverted."""
@@ -67,7 +67,7 @@ class Meeting(Appointment):
         self.hold_s = hold_s
         self.until_s = until_s
         self.came = False
-        """Whether this rank arrived at the step, whatever was decided."""
+        """Whether this rank arrived at the step, regardless of the decision."""
         self.held_anyway = False
         """Whether the training is paused: then it may wait until all ranks are appointed."""
         self._take_back = prepared.take_back
@@ -80,8 +80,8 @@ class Meeting(Appointment):
     def keep(self) -> None:
         """Hold until it is decided, do it, and keep or revert it as all ranks do.
 
-        What a signal's handler raises meanwhile belongs to the training (`interrupt`): this rank then votes
-        `no`, follows the decision all the same, and passes the exception on."""
+        An exception of a signal handler in that time belongs to the training (`interrupt`): this rank then
+        votes `no`, still follows the decision, and passes the exception on."""
         self.came = True
         begun_s = time.monotonic()
         while not self._over:
@@ -90,10 +90,10 @@ class Meeting(Appointment):
             if found is not None:
                 self.interrupt = found
             elif error is not None:  # the folder cannot be written
-                self._lose(error)
+                self._vote_lost(error)
 
     def _advance(self, begun_s: float) -> None:
-        """From where it was interrupted to the end."""
+        """Continue from where it was interrupted to the end."""
         if self._go is None:
             self._go = self._decided(GO, COME, begun_s + COMING_RATIO * self.hold_s)
         if not self._go.yes:
@@ -104,7 +104,7 @@ class Meeting(Appointment):
             found = as_interrupt(self.error)
             if found is not None:  # two threads that raise one exception mix up its traceback
                 self.interrupt = found
-                self.error = InterruptedError(f"a signal's handler raised {describe(found)}")
+                self.error = InterruptedError(f"a signal handler raised {describe(found)}")
         if self._go.yes and self._take_back is not None:
             self._keep_or_revert(self._take_back, begun_s + self.hold_s)
         self._over = True
@@ -117,11 +117,11 @@ class Meeting(Appointment):
             self._stay = self._decided(STAY, DID, until_s)
         if self._stay.yes or self.error is not None:
             return
-        self.error = NotTogether(f"{self._stay.why}; what was done here was put back before the step began")
+        self.error = NotTogether(f"{self._stay.why}; the change here was reverted before the step began")
         _, error = capture(take_back)
         if error is not None:
             self.interrupt = as_interrupt(error) or self.interrupt
-            self.error = ActionFailed(f"{self._stay.why}; putting it back here failed: {describe(error)}")
+            self.error = ActionFailed(f"{self._stay.why}; reverting it here failed: {describe(error)}")
 
     def _decided(self, question: str, mark: str, until_s: float) -> Decision:
         """Wait for the decision on a question: `yes` if all members have left the mark."""
@@ -150,11 +150,11 @@ class Meeting(Appointment):
 
     def _late(self, question: str, mark: str) -> str:
         who = ", ".join(self.vote.missing(mark)) or "?"
-        did = "had not come to" if question == GO else "had not done it at"
+        did = "had not reached" if question == GO else "had not finished at"
         return f"rank {who} {did} the agreed step within {self.hold_s:g} s of the others"
 
-    def _lose(self, error: BaseException) -> None:
-        """The vote cannot be read or written: `no`, which other ranks may not share."""
+    def _vote_lost(self, error: BaseException) -> None:
+        """The vote cannot be read or written: decide `no` here; other ranks may decide otherwise."""
         lost = Decision(False, f"rank {self.name}: the vote cannot be read or written: {describe(error)}")
         if self._go is None:
             self._go = lost
@@ -165,10 +165,10 @@ class Meeting(Appointment):
 
     def passed(self) -> None:
         """See `Appointment.passed`."""
-        self.call_off(f"rank {self.name} passed the agreed step without a moment between two steps")
+        self.call_off(f"rank {self.name} passed the agreed step without a boundary")
 
     def call_off(self, why: str) -> None:
-        """Vote `no`, unless it is decided; if this rank has not arrived, it will not be done here."""
+        """Vote `no`, unless it is decided; if this rank has not arrived, it will not run here."""
         decision, _ = capture(lambda: self.vote.cast(GO, False, why))
         if self.claim():
             self.error = NotTogether(why if decision is None or decision.yes else decision.why)
@@ -200,14 +200,14 @@ class _Kept:
 
 
 class Coordinated:
-    """What one agent has prepared or armed. Its methods run on the agent's thread; what they return, on the
-    request's."""
+    """The work that one agent has prepared or armed. Its methods run on the agent's thread; the functions
+    they return, on the request's."""
 
     def __init__(
         self, safepoint: SafePoint, recorder: Recorder, isolation: Isolation, directory: Path, rank: int,
         where: Callable[[], str],
     ) -> None:
-        """`where` says what the training thread does."""
+        """`where` describes what the training thread does."""
         self._safepoint = safepoint
         self._recorder = recorder
         self._isolation = isolation
@@ -220,7 +220,7 @@ class Coordinated:
         """Raise `TooMany` while something is prepared or armed: one at a time."""
         busy = next((key for key, one in self._kept.items() if not one.met), None)
         if busy is not None:
-            raise TooMany(f"{busy} is being agreed upon by the ranks")
+            raise TooMany(f"the ranks are still agreeing on {busy}")
 
     def prepare(self, name: str, prepared: Prepared) -> dict[str, Any]:
         """Keep it until it is armed, or expires."""
@@ -232,14 +232,14 @@ class Coordinated:
         }
 
     def arm(self, name: str, at_step: int, hold_s: float, wait_s: float) -> dict[str, Any]:
-        """Appoint it for the boundary before `at_step`, which is to come within `wait_s`."""
+        """Appoint it for the boundary before `at_step`, which must come within `wait_s`."""
         kept = self._find(name)
         vote = CommitVote(self._directory, name)
         until_s = time.monotonic() + wait_s
         kept.meeting = meeting = Meeting(kept.prepared, vote, self._name, at_step, hold_s, until_s)
         meeting.held_anyway = self._safepoint.paused
         kept.prepared.announce()
-        # The answer is made, and journalled, whether or not somebody is left to fetch it.
+        # The answer is made and journalled even if nobody fetches it.
         thread = threading.Thread(
             target=self._finish, args=(kept, meeting), name="probe-request", daemon=True
         )
@@ -255,7 +255,7 @@ class Coordinated:
         return {"step": self._recorder.counted_step}
 
     def drop(self, name: str, why: str) -> dict[str, Any]:
-        """Call it off; nothing happens if it is not known any more."""
+        """Call it off; does nothing if it is not known any more."""
         kept = self._kept.get(name)
         if kept is not None and kept.meeting is None:
             self._forget(name, NotTogether(why))
@@ -264,7 +264,7 @@ class Coordinated:
         return {}
 
     def outcome(self, name: str, wait_s: float) -> Callable[[], dict[str, Any]]:
-        """Waits for its answer."""
+        """Returns a function that waits for its answer."""
         kept = self._find(name)
 
         def answer() -> dict[str, Any]:
@@ -276,7 +276,7 @@ class Coordinated:
         return answer
 
     def tidy(self) -> None:
-        """A round of the agent's thread: forget what has expired."""
+        """A round of the agent's thread: forget expired work and answers."""
         now_s = time.monotonic()
         for name, kept in list(self._kept.items()):
             if kept.meeting is None and now_s > kept.until_s:
@@ -285,7 +285,7 @@ class Coordinated:
                 self._kept.pop(name, None)
 
     def close(self, why: ProbeError) -> None:
-        """Probe leaves the process: nothing prepared or armed stays."""
+        """Probe leaves the process: drop all prepared and armed work."""
         for name, kept in list(self._kept.items()):
             if kept.meeting is None:
                 self._forget(name, why)

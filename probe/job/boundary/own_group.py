@@ -1,10 +1,10 @@
 """Own group: carries the collectives of a snippet that runs on all ranks at the same boundary.
 
-A collective on the job's default group would count there, and if the ranks did not all call the same, it
-would hang the job or end it: gloo aborts a process that receives more bytes than it expects. So the snippet's
-calls on the default group go to a group of ours (`Session`): made at the first call, over a connection of our
-own to the job's store, registered in none of torch's tables, closed at the snippet's end. Before each call
-the ranks compare through the store what they are about to call; if that differs, or a rank does not arrive,
+A collective on the job's default group would advance its sequence number, and unless all ranks made the same
+call, it would hang or end the job: gloo aborts a process that receives more bytes than it expects. So the
+snippet's calls on the default group go to a group of ours (`Session`): made at the first call, over a
+connection of our own to the job's store, registered in none of torch's tables, closed at the snippet's end.
+Before each call the ranks compare their calls through the store; if these differ, or a rank does not arrive,
 the snippet gets an exception and nothing is called. Always gloo, which takes tensors of any device: NCCL's
 watchdog would end the process if a collective of the snippet were late.
 
@@ -42,9 +42,9 @@ REFUSED = (
 _NAME = "probe"
 """The group's name in torch's records of collectives."""
 _SPARE_S = 1.0
-"""The other ranks wait this much longer than rank 0, which says who did not arrive."""
+"""The other ranks wait this much longer than rank 0, which reports the ranks that did not arrive."""
 _PART = 0.9
-"""Share of its time that a snippet waits for other ranks: then it learns why, before it is stopped."""
+"""Share of its time that a snippet waits for other ranks, so that it gets the reason before it is stopped."""
 _ENDED = "ended"
 _WORDS = {"reduceOp": "op", "rootRank": "root"}
 _EXCHANGES = ("alltoall", "alltoall_base", "all_to_all_single")
@@ -105,7 +105,7 @@ class Session:
                 self._patches.wrap(kind, name, functools.partial(self._forbidden, name))
 
     def restore(self) -> None:
-        """Intercept no more."""
+        """Stop intercepting."""
         self._patches.undo()
 
     def _is_snippets(self) -> bool:
@@ -136,7 +136,7 @@ class Session:
         def call(group: Any, *arguments: Any, **named: Any) -> Any:
             if self._is_snippets() and not self._force:
                 raise SnippetRefused(
-                    f"{name} is not called by all ranks alike, so it cannot be carried by a group of our own",
+                    f"{name} is not the same call on all ranks, so probe's own group cannot carry it",
                     hint="Use all_gather, broadcast or all_reduce.",
                 )
             return method(group, *arguments, **named)
@@ -146,12 +146,12 @@ class Session:
     def _refuse_group(self, name: str) -> None:
         if not self._force:
             raise SnippetRefused(
-                f"{name} on a group that the snippet names: it would count in the job's own",
-                hint="Leave `group` away: all ranks take part. `--force` calls it all the same.",
+                f"{name} on a group that the snippet names would get into the job's own collectives",
+                hint="Leave out `group`: all ranks take part. `--force` calls it anyway.",
             )
 
     def _kept(self, work: Any) -> Any:
-        """Remember work that the snippet may leave unfinished; it is waited for at the end."""
+        """Remember work that the snippet may leave unfinished; `end` waits for it."""
         self._works = [one for one in self._works if not one.is_completed()]
         if hasattr(work, "is_completed"):
             self._works.append(work)
@@ -160,7 +160,7 @@ class Session:
     # Agreeing ---------------------------------------------------------------
 
     def _agreed(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The group to call, once all ranks are about to call the same; raises `NotTogether`."""
+        """The group to call, once all ranks are about to make the same call; raises `NotTogether`."""
         if self._broken:
             raise NotTogether(self._broken)
         verdict = self._exchange(_call(name, arguments, named))
@@ -174,14 +174,14 @@ class Session:
         return self._group
 
     def _exchange(self, call: dict[str, Any], *, wait: bool = True) -> str:
-        """Tell the others what this rank is about to call; returns why not to call it, or nothing."""
+        """Compare the coming call with the other ranks'; returns why not to make it, or an empty text."""
         number, self._count = self._count, self._count + 1
         store = self._connected()
         if self.rank != 0:
             store.set(self._key(number, self.rank), json.dumps(call))
             if not wait:
                 return ""
-            late = f"rank 0 did not come to `{_shown(call)}` in time"
+            late = f"rank 0 did not reach `{_shown(call)}` in time"
             key = self._key(number, "verdict")
             return self._read(key) if self._wait([key], _SPARE_S) else late
         verdict = self._collated(number, call) if wait else f"rank 0 had {_ENDED} its snippet by then"
@@ -193,7 +193,7 @@ class Session:
         keys = [self._key(number, rank) for rank in range(1, self.size)]
         if not self._wait(keys):
             missing = [rank for rank, key in enumerate(keys, 1) if not self._store.check([key])]
-            return f"rank {as_text(missing)} did not come to `{_shown(own)}` in time"
+            return f"rank {as_text(missing)} did not reach `{_shown(own)}` in time"
         calls = [own, *(json.loads(self._store.get(key)) for key in keys)]
         return difference(calls)
 
@@ -218,7 +218,7 @@ class Session:
         """A connection of our own: waiting on the job's would block its other threads."""
         if self._store is None:
             store = self._distributed._get_default_store()
-            with contextlib.suppress(RuntimeError, AttributeError):  # a store without, or an older torch
+            with contextlib.suppress(RuntimeError, AttributeError):  # it has no `clone`, or torch is older
                 store = store.clone()
             self._store = store
         return self._store
@@ -250,7 +250,7 @@ class Session:
             self._say_ended(why)
 
     def _say_ended(self, why: str) -> None:
-        with contextlib.suppress(RuntimeError):  # the store went with its rank
+        with contextlib.suppress(RuntimeError):  # the store ended with its rank
             self._exchange({"op": _ENDED, "why": why}, wait=False)
 
     def end(self) -> None:
@@ -282,19 +282,19 @@ def _distributed() -> Any:
     return module if module is not None and module.is_initialized() else None
 
 
-# What a call is -----------------------------------------------------------------
+# Comparing calls ----------------------------------------------------------------
 
 
 def _call(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same on all ranks, as plain JSON."""
-    told: list[Any] = []
+    """The parts of a call that must be the same on all ranks, as plain JSON."""
+    compared: list[Any] = []
     for position, argument in enumerate((*arguments, *named.values())):
         if name in _ONE_SIDED and position != _ONE_SIDED[name] and isinstance(argument, (list, tuple)):
             continue
         plain = _plain(argument)
         if plain is not None:
-            told.append(plain)
-    return {"op": name, "arguments": told}
+            compared.append(plain)
+    return {"op": name, "arguments": compared}
 
 
 def _plain(argument: Any) -> Any:
@@ -342,11 +342,11 @@ def difference(calls: list[dict[str, Any]]) -> str:
     if len(by_text) == 1:
         return ""
     listed = [f"rank {as_text(ranks)}: {_shown(json.loads(text))}" for text, ranks in by_text.items()]
-    return f"the ranks do not call the same: {'; '.join(listed)}"
+    return f"the ranks make different calls: {'; '.join(listed)}"
 
 
 def _exchange_difference(calls: list[dict[str, Any]]) -> str:
-    """Of an all_to_all: rank i must send to j what j expects of i."""
+    """The difference between calls of all_to_all: rank i must send to j what j expects from i."""
     sent, expected = [], []
     for call in calls:
         out, given, *splits = call["arguments"]
@@ -365,7 +365,7 @@ def _exchange_difference(calls: list[dict[str, Any]]) -> str:
         for other in range(len(calls)):
             if len(sent[rank]) != len(calls) or sent[rank][other] != expected[other][rank]:
                 return (
-                    f"rank {rank} sends to rank {other} something else than that expects in "
+                    f"rank {rank} sends to rank {other} something other than that rank expects in "
                     f"`{_shown(calls[rank])}`"
                 )
     return ""

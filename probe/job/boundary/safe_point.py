@@ -4,7 +4,7 @@ Any thread adds a task to the queue (`task_queue`). The training thread finds ou
 read of `Recorder.end_awaited`, and works at the beginning of the next one, when everything that belongs to
 the step (schedule, scaler, logging) is over and nothing of the next has begun:
 
-    data       the training loader is asked for the next batch
+    data       the loop requests the next batch from the training loader
     forward    the first module is called with gradients on, in jobs without a loader
     step end   at the next step's end, where neither was seen in between
 
@@ -36,7 +36,7 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_STRING
 
 PASS_S = 1.0
-"""No further task is begun at one boundary after so long; the rest waits for the next step."""
+"""No further task begins at one boundary after this time; the rest waits for the next step."""
 _PAUSE_CHECK_S = 1.0
 """How often a paused training thread checks whether the pause is over."""
 
@@ -53,7 +53,7 @@ class Appointment(Task):
         """Whether that boundary has begun."""
 
     def passed(self) -> None:
-        """On the training thread: the boundary is over, and nothing could be done there."""
+        """On the training thread: the boundary has passed, and the work could not run there."""
         raise NotImplementedError
 
 
@@ -72,22 +72,22 @@ class SafePoint:
         self._callbacks_need_random_states = False
         self._called_in_step: int | None = None
         self.leave_with: int | None = None
-        """Set by work on the training thread: the thread ends by SystemExit with this, after the work."""
+        """Set by work on the training thread: after it, the thread ends by SystemExit with this code."""
         self.boundary = ""
-        """Which boundary the training thread works at; empty while it trains."""
+        """The boundary at which the training thread runs work; empty while it trains."""
         self.random_at_step_end: dict[str, Any] | None = None
-        """Random states right after the step that is over; only while the training thread works here."""
+        """Random states right after the step that has ended; only while the training thread runs work."""
         recorder.listener = self
 
     # Any thread -------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Something was added."""
+        """Have the training thread notice that something was added."""
         self._recorder.end_awaited = True
         self._wake.set()
 
     def appoint(self, appointment: Appointment) -> bool:
-        """Have it kept at its boundary; False when that may be past already. Raises when probe leaves."""
+        """Schedule it for its boundary; False if that may have passed already. Raises when probe leaves."""
         if self._closed is not None:
             raise self._closed
         recorder = self._recorder
@@ -99,7 +99,7 @@ class SafePoint:
         )
 
     def withdraw(self, appointment: Appointment) -> None:
-        """It is over, or called off."""
+        """Remove it: it is over, or called off."""
         if self._appointment is appointment:
             self._appointment = None
 
@@ -138,13 +138,13 @@ class SafePoint:
         return until_s
 
     def resume(self) -> bool:
-        """Let the training thread go on; whether it was held."""
+        """Release the training thread; returns whether it was held."""
         was, self._paused_until_s = self._paused_until_s, None
         self._wake.set()
         return was is not None
 
     def close(self, why: ProbeError) -> None:
-        """Nothing is done here any more: what waits is answered with `why`."""
+        """End all work here: waiting tasks get the error `why`."""
         self._closed = why
         self._callbacks = ()
         self._recorder.end_awaited = self._recorder.begin_awaited = False
@@ -154,7 +154,7 @@ class SafePoint:
     # The training thread ----------------------------------------------------
 
     def step_ended(self, boundary: str) -> None:
-        """Work now, or when the next step begins. Not where that has begun already: its backward would meet
+        """Run work now, or when the next step begins. Not if that has begun already: its backward would see
         parameters that have changed since its forward."""
         if boundary == "backward":
             return
@@ -169,14 +169,14 @@ class SafePoint:
             self.random_at_step_end = None
             self._work("step end")
             if not unseen or not recorder.end_awaited:
-                return  # else what still waits would miss every other step
+                return  # else a task that still waits would miss every other step
         if queued or appointed or self._callbacks_need_random_states:
             self.random_at_step_end = random_states()
         recorder.await_begin()
 
     def step_begins(self, where: str, loader: int) -> None:
-        """Work, if this is the place. Not for the batch of an evaluation, and not in the forward of a job
-        whose steps begin with a batch: that is in the middle of a round of its loop."""
+        """Run work, if a step begins here: not at the batch of an evaluation, and not in the forward of a job
+        whose steps begin with a batch, which is in the middle of an iteration of its loop."""
         fed_by = self._recorder.fed_by
         if loader == fed_by if where == "data" else fed_by == NULL_STRING:
             self._work(where)
@@ -185,7 +185,7 @@ class SafePoint:
         recorder = self._recorder
         recorder.begin_awaited = False
         if capturing():
-            return  # nothing may be done while a device graph is captured; an appointment is then passed
+            return  # no work may run while a device graph is captured; an appointment is then missed
         self.boundary = where
         self._isolation.mute()
         begun_s = time.monotonic()
@@ -231,7 +231,7 @@ class SafePoint:
         if appointment is None or step < appointment.at_step:
             return False
         if step == appointment.at_step or (appointment.due and self._recorder.begin_awaited):
-            appointment.due = True  # in the latter case no place of the step before was seen
+            appointment.due = True  # in the latter case, the beginning of the step before was not seen
             return True
         self._appointment = None
         appointment.passed()

@@ -1,15 +1,14 @@
 """Task queue: the one order in which the snippets and actions of this process run.
 
-The agent's thread adds each task in order of arrival. Tasks leave by two doors:
+The agent's thread adds each task in order of arrival. Tasks run in one of two places:
 
     at a boundary   the training thread runs them between two steps (`SafePoint`)
     beside          the request's thread starts a snippet on a thread of its own; one runs at a time
 
-At each door the first that came is the first to go, and nothing begins before what the same client asked for
-earlier is done. A task is done at most once: whoever claims it first runs it, or cancels it. It is waited for
-by the thread of its request, which exists whether or not the client is still there, and cancelled when its
-time is over. The training thread takes no lock: it reads a copy of the queue, which is one bytecode, and
-claims. Decision 21. Standard library only.
+In each place tasks run first in, first out, and a task begins only when the same client's earlier tasks are
+done. A task runs at most once: the first thread to claim it runs or cancels it. The thread of its request
+waits for it, even if the client has gone, and cancels it when its time is over. The training thread takes no
+lock: it reads a copy of the queue, which is one bytecode, and claims. Decision 21. Standard library only.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class Beside(Protocol):
         """Tell it to stop."""
 
     def press(self, wait_s: float) -> bool:
-        """Tell it again and again for `wait_s`; whether it has ended."""
+        """Tell it repeatedly for `wait_s`; returns whether it has ended."""
 
     def abandon(self) -> None:
-        """In a forked child: let go of what it holds of the process."""
+        """In a forked child: release what it holds of the process."""
 
 
 class Task:
@@ -58,18 +57,18 @@ class Task:
     def __init__(
         self, work: Callable[[], Any], client: object = None, beside: Beside | None = None
     ) -> None:
-        """`client` names who asked, None when that is not known: tasks without one are in nobody's way.
-        `beside`: it runs as this, and not `work` at a boundary."""
+        """`client` names the caller, None if unknown: a task without one blocks no other. `beside`: runs this
+        snippet on its own thread, instead of `work` at a boundary."""
         self.work = work
         self.client = client
         self.beside = beside
         self.after: threading.Event | None = None
-        """Set when what the same client asked for before is done."""
+        """Set when the same client's earlier task is done."""
         self.done = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
         self.interrupt: BaseException | None = None
-        """What a signal's handler raised meanwhile: not the work's outcome, it means the training."""
+        """An exception of a signal handler during the work: for the training, not the work's outcome."""
         self.held_s: float | None = None
         self.step: int | None = None
         self.where: str | None = None
@@ -80,11 +79,11 @@ class Task:
         return self._claim.acquire(blocking=False)
 
     def is_free(self) -> bool:
-        """Whether nothing of the same client is in front of it."""
+        """Whether no earlier task of the same client is pending."""
         return self.after is None or self.after.is_set()
 
     def run(self, step: int | None, where: str) -> None:
-        """Do it at a boundary, on the training thread; whatever it raises is the outcome."""
+        """Run it at a boundary, on the training thread; its exception, if any, is the outcome."""
         if self.claim():
             self.step, self.where = step, where
             begun_s = time.monotonic()
@@ -96,14 +95,14 @@ class Task:
                 self.done.set()
 
     def keep(self) -> None:
-        """The part of `run` that does it."""
+        """Do the work: the part of `run` that an `Appointment` replaces."""
         self.result, self.error = capture(self.work)
         self.interrupt = as_interrupt(self.error)
         if self.interrupt is not None:  # two threads that raise one exception mix up its traceback
-            self.error = InterruptedError(f"a signal's handler raised {describe(self.interrupt)}")
+            self.error = InterruptedError(f"a signal handler raised {describe(self.interrupt)}")
 
     def cancel(self, why: BaseException) -> bool:
-        """Whether it had not begun; then it never will, and `why` is its outcome."""
+        """Cancel it, with the outcome `why`; returns whether it had not begun and now never will."""
         claimed = self.claim()
         if claimed:
             self.error = why
@@ -111,7 +110,7 @@ class Task:
         return claimed
 
     def outcome(self) -> Any:
-        """What the work returned; raises what it raised."""
+        """The work's result; raises the work's exception."""
         if self.error is not None:
             raise self.error
         return self.result
@@ -121,10 +120,10 @@ class TaskQueue:
     """Tasks that have neither begun nor been cancelled, in order of arrival."""
 
     def __init__(self, notice: Callable[[], object]) -> None:
-        """`notice` is called, on any thread, when a task can run at a boundary that could not before."""
+        """`notice` is called, on any thread, when another task can run at a boundary."""
         self._notice = notice
         self.tasks: dict[Task, None] = {}
-        """Read a copy: other threads add and take out."""
+        """Read a copy: other threads add and remove tasks."""
         self._last: dict[object, Task] = {}
         self._running: Task | None = None
         self._closed: ProbeError | None = None
@@ -133,7 +132,7 @@ class TaskQueue:
     # Any thread but the training thread ---------------------------------------
 
     def add(self, task: Task) -> Task:
-        """Put it behind the others; raises when nothing begins any more."""
+        """Append a task; raises after `close`."""
         with self._changed:
             if self._closed is not None:
                 raise self._closed
@@ -147,10 +146,10 @@ class TaskQueue:
         return task
 
     def wait(self, task: Task, wait_s: float, where: Callable[[], str]) -> None:
-        """Until it was done at a boundary, or could not be within `wait_s`: `Task.outcome` says which.
+        """Wait until it has run at a boundary, or cancel it after `wait_s`: see `Task.outcome`.
 
-        One that has begun is waited for: whoever added it bounds how long it takes. `where` says what the
-        training thread does instead."""
+        Once it has begun there is no limit here: the work has its own. `where` describes what the training
+        thread does instead."""
         if not task.done.wait(wait_s) and task.claim():
             place, _ = capture(where)
             task.error = (
@@ -162,8 +161,8 @@ class TaskQueue:
         self.leave(task)
 
     def begin(self, task: Task, wait_s: float) -> None:
-        """Start it beside the training when it is next and no other runs; raises `EvalBusy` when that takes
-        too long, `LimitReached` when the job can have no further thread, and what `close` says."""
+        """Start it beside the training when it is next and no other runs; raises `EvalBusy` if that takes too
+        long, `LimitReached` if the job can start no other thread, and the error of `close`."""
         assert task.beside is not None
         with self._changed:
             is_next = self._changed.wait_for(
@@ -181,18 +180,18 @@ class TaskQueue:
             raise LimitReached(f"the job cannot start a thread for the snippet: {error}")
 
     def ended(self) -> None:
-        """The one that ran beside the training has ended."""
+        """The snippet beside the training has ended: let the next one begin."""
         self._running = None
         self._tell()
 
     def leave(self, task: Task) -> None:
-        """It is over, or cancelled: what its client asked for next may begin."""
+        """Remove a task that is over or cancelled: its client's next one may begin."""
         task.done.set()
         self.tasks.pop(task, None)
         self._tell()
 
     def close(self, why: ProbeError) -> None:
-        """Nothing begins any more: what waits is answered with `why`."""
+        """Let no task begin any more: waiting ones get the error `why`."""
         with self._changed:
             self._closed = why
             for task in list(self.tasks):
@@ -208,7 +207,7 @@ class TaskQueue:
         return beside if beside is not None and beside.thread.is_alive() else None
 
     def abandon(self) -> None:
-        """In a forked child, where no other thread is."""
+        """In a forked child, where no other thread exists."""
         if self._running is not None and self._running.beside is not None:
             self._running.beside.abandon()
 
@@ -230,7 +229,7 @@ class TaskQueue:
         return next(free, None) is task
 
     def _is_overdue(self) -> bool:
-        """Whether the one that runs was told to stop and does not end: nobody waits behind that."""
+        """Whether the running snippet was told to stop and has not ended: then no other waits for it."""
         running = self.running
         return running is not None and time.monotonic() > running.deadline + GRACE_S
 
@@ -243,14 +242,14 @@ class TaskQueue:
     # The training thread: no lock ---------------------------------------------
 
     def next_at_boundary(self) -> Task | None:
-        """The first that can run at a boundary now."""
+        """The first task that can run at a boundary now."""
         for task in list(self.tasks):
             if task.beside is None and task.is_free():
                 return task
         return None
 
     def run(self, task: Task, step: int | None, where: str) -> BaseException | None:
-        """Take it out, if it is here, and run it; what a signal's handler raised meanwhile."""
+        """Remove it from the queue and run it; returns an exception of a signal handler in that time."""
         self.tasks.pop(task, None)
         task.run(step, where)
         interrupt, task.interrupt = task.interrupt, None
@@ -258,11 +257,11 @@ class TaskQueue:
 
 
 def as_interrupt(error: BaseException | None) -> BaseException | None:
-    """What a signal's handler of the job raised; None for anything else."""
+    """The error, if a signal handler of the job raised it; else None."""
     if error is not None and (isinstance(error, (KeyboardInterrupt, SystemExit)) or from_signal(error)):
         return error
     return None
 
 
 def _behind(wait_s: float) -> EvalBusy:
-    return EvalBusy(f"an earlier request of the same client has not been done for {wait_s:g} s")
+    return EvalBusy(f"an earlier request of the same client is not done after {wait_s:g} s")

@@ -1,8 +1,8 @@
-"""The loops that a thread is in, according to its source, and how far each has come.
+"""Enclosing loops: the loops that a thread is in, from its source, and the progress of each.
 
 Reads the header of each `for` and `while` around the current line of the user's functions, and the values of
-the names in it. Nothing of the job's is called: no `__len__`, no property, no iterator is touched. A header
-that cannot be understood is a loop whose end is not known. Agent's thread; standard library only.
+the names in it. No code of the job is called: no `__len__`, property or iterator. If a header cannot be
+parsed, the loop's end is unknown. Agent's thread; standard library only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGEST_FUNCTION_LINES = 2000
 _NOT_ENTERED = frozenset({
     "torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "trl",
 })
-"""Packages whose frames end the user's own loops: what they call is a part of a step."""
+"""Packages whose frames end the search: loops in code that they call are part of a step."""
 _SHOWS_PROGRESS = frozenset({"tqdm", "trange", "track", "progress_bar"})
 _QUOTES = re.compile(r'"""|\'\'\'')
 _LEAVES = re.compile(r"(?:^|:\s*)(?:break|return)\b")
@@ -34,17 +34,17 @@ class Loop(NamedTuple):
     """A loop that is under way."""
 
     words: str
-    """Its header and place: `for step in range(10_000), train.py:41`; and whether it may be left before."""
+    """Its header and place: `for step in range(10_000), train.py:41`; and whether it may end earlier."""
     key: tuple[str, int]
     """File and line."""
     left: int | None
-    """Iterations until its end, with the present one; None when it is not known."""
+    """Iterations until its end, with the present one; None if unknown."""
     length: int | None
-    """Iterations in all; None when they are not known, and for `while`."""
+    """Iterations in all; None if unknown, and for `while`."""
 
 
 Passes = Callable[[Any], tuple[int, int] | None]
-"""Batches that a loader has given in this pass, and all of the pass; None when that is not known."""
+"""Batches that a loader has yielded in this pass, and the length of a pass; None if unknown."""
 
 
 def enclosing(frames: Iterable[FrameType], passes: Passes) -> list[Loop]:
@@ -59,7 +59,7 @@ def enclosing(frames: Iterable[FrameType], passes: Passes) -> list[Loop]:
         for number, text, may_end_before in headers:
             left, length = _progress(text, values)
             words = f"{text.rstrip(':')}, {os.path.basename(code.co_filename)}:{number}"
-            words += " (a break or return may end it before)" if may_end_before else ""
+            words += " (a break or return may end it earlier)" if may_end_before else ""
             found.append(Loop(words, (code.co_filename, number), left, length))
     return found
 
@@ -77,8 +77,8 @@ def _own(frames: Iterable[FrameType]) -> list[FrameType]:
 
 @functools.lru_cache(maxsize=256)
 def _headers(code: CodeType, line: int) -> tuple[tuple[int, str, bool], ...]:
-    """Line and text of each loop around a line of a function, the outermost first, and whether something in
-    it leaves it. What is less indented than the line, and above it, encloses it."""
+    """Line and text of each loop around a line of a function, the outermost first, and whether its body may
+    leave it. A header above the line encloses it if it is less indented."""
     lines = linecache.getlines(code.co_filename)
     first = max(1, code.co_firstlineno)
     if not first <= line <= len(lines) or line - first > LARGEST_FUNCTION_LINES:
@@ -91,7 +91,7 @@ def _headers(code: CodeType, line: int) -> tuple[tuple[int, str, bool], ...]:
         own = _indent(lines[number])
         if not text or text.startswith("#") or own >= indent:
             continue
-        if text.startswith(_CLOSING):  # the header that it closes is as much indented
+        if text.startswith(_CLOSING):  # its header has the same indentation
             indent = own + 1
             continue
         indent = own
@@ -114,7 +114,7 @@ def _is_left(body: list[str], indent: int) -> bool:
 
 
 def _without_texts(lines: list[str]) -> list[str]:
-    """The lines, empty where they are inside a text of several lines."""
+    """The lines, with those inside a multi-line string made empty."""
     found, closing = [], ""
     for line in lines:
         found.append("" if closing else line)
@@ -148,7 +148,7 @@ def _progress(text: str, values: _Values) -> tuple[int | None, int | None]:
 
 
 def _shown(source: ast.expr) -> ast.expr:
-    """What a progress bar is shown for: `tqdm(loader)`."""
+    """The iterable inside a progress bar, as in `tqdm(loader)`."""
     if isinstance(source, ast.Call) and _called(source) in _SHOWS_PROGRESS - {"trange"} and source.args:
         return source.args[0]
     return source
@@ -176,7 +176,7 @@ def _of_range(call: ast.Call, target: ast.expr, values: _Values) -> tuple[int | 
 
 
 def _until(test: ast.expr, values: _Values) -> int | None:
-    """Counts left in `while step < last`; it has to be seen that this counts (`PlannedEnd`)."""
+    """Counts left in `while step < last`; `PlannedEnd` must observe that it really counts."""
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
         return None
     kind = test.ops[0]

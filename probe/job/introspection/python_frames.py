@@ -3,9 +3,9 @@
 Runs on the agent's threads with the GIL, never on the training thread. Standard library only.
 
 Before Python 3.13 `frame.f_locals` is a copy of the variables that the frame keeps until it ends and updates
-at each reading. Reading it would make main() of a training script hold on to a batch and a loss for ever, and
-change what `locals()` returned an hour ago. So on 3.12 each variable is read by itself; before that the copy
-is emptied right after reading, and a function that calls `locals()`, `vars()` or `exec()` is left alone.
+at each reading. Reading it would keep a batch and a loss alive in main() of a training script, and change the
+dictionary that `locals()` returned an hour ago. So on 3.12 each variable is read by itself; before that the
+copy is emptied right after reading, and a function that calls `locals()`, `vars()` or `exec()` is not read.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def walk(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def variables(frame: FrameType) -> dict[str, Any]:
-    """The local variables of a frame as they are now; none if the frame must be left alone."""
+    """The local variables of a frame as they are now; empty if the frame must not be read."""
     code = frame.f_code
-    # Only a function's frame has a copy: that of a module or class body is the real thing.
+    # Only a function's frame has a copy: for a module or class body this is the dictionary itself.
     if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
         return dict(frame.f_locals)
     if sys.version_info >= (3, 12):
@@ -99,5 +99,5 @@ def function_name(frame: FrameType) -> str:
 
 
 def code_name(code: CodeType) -> str:
-    """The same of a function's code."""
+    """The same for a function's code."""
     return getattr(code, "co_qualname", code.co_name)

@@ -1,11 +1,11 @@
-"""Names: what `model`, `optimizer`, `train_loader`, … mean in a snippet.
+"""Names: resolves `model`, `optimizer`, `train_loader`, … in a snippet.
 
 Runs on the eval thread. A name is looked up in the user's frames of the training thread, from the innermost
-outwards, locals before globals; then in `__main__`; then among what the trainer of a framework holds; then
+outwards, locals before globals; then in `__main__`; then among the objects in a framework's trainer; then
 among the objects the instruments have seen; `rank` and `world_size` exist in every job, and so do `torch`,
-`np`, `gc`, `sys` and `os` where it has loaded them. The name of a builtin (`input`, `max`) means the user's
-variable only in the innermost of those frames, as in Python. A snippet that asks for names themselves
-(`globals()`, `dir()`) is given all of them. Standard library only.
+`np`, `gc`, `sys` and `os` if it has loaded them. The name of a builtin (`input`, `max`) means the user's
+variable only in the innermost of those frames, as in Python. A snippet that asks for the names themselves
+(`globals()`, `dir()`) gets all of them. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from probe.base import package
 from probe.job.introspection import python_frames, training_frameworks
 
 NAMES = "__names__"
-"""In a snippet: the names that it can use, sorted, but for builtins."""
+"""In a snippet: the names that it can use, sorted, except builtins."""
 ASK_FOR_NAMES = frozenset({"globals", "locals", "vars", "dir"})
-"""Builtins that give the names which a snippet sees: one that uses them is given all."""
+"""Builtins that return the names a snippet sees: a snippet that uses one gets all names."""
 _MODULES = {"torch": "torch", "np": "numpy", "gc": "gc", "sys": "sys", "os": "os"}
 
 
@@ -36,7 +36,7 @@ def names_used(tree: ast.AST) -> set[str]:
 
 
 class Names(dict[str, Any]):
-    """Names and their values, whose text says of what kind a value is: it runs no code of theirs."""
+    """Names and their values. The repr shows the kind of each value and runs none of its code."""
 
     def __repr__(self) -> str:
         shown = sorted(name for name in self if type(name) is str and name[:2] != "__")
@@ -55,7 +55,7 @@ class Scope:
         found: Iterable[FrameType] = failed
         if training_thread is not None and not failed:
             found = python_frames.walk(sys._current_frames().get(training_thread))
-        # Without our own: at a boundary they lead to this object, a ring that would wait for the collector.
+        # Without our own: at a boundary they refer to this object, a cycle that only the collector frees.
         self._all = [frame for frame in found if not frame.f_code.co_filename.startswith(package.FOLDER)]
         self._frames = [frame for frame in self._all if python_frames.is_user_code(frame.f_code.co_filename)]
         self._seen = seen
@@ -73,7 +73,7 @@ class Scope:
         return [python_frames.function_name(frame) for frame in unreadable]
 
     def resolve(self, wanted: Iterable[str]) -> dict[str, Any]:
-        """The values of those of the wanted names that exist; of all names for `globals` and its like."""
+        """The values of the wanted names that exist; of all names if `globals` or the like is wanted."""
         wanted = set(wanted)
         if wanted & ASK_FOR_NAMES:
             wanted |= {name for name in self.known() if not hasattr(builtins, name)}
@@ -96,8 +96,7 @@ class Scope:
         return found
 
     def name_of(self, thing: Any) -> str | None:
-        """The first name, in the order of lookup, for exactly this object or what a framework wraps around
-        it."""
+        """The first name, in the order of lookup, for exactly this object or a framework's wrapper of it."""
         for layer in self._layers():
             named = [(name, value) for name, value in list(layer.items()) if isinstance(name, str)]
             for same in (_itself, training_frameworks.unwrapped):

@@ -1,7 +1,7 @@
 """Stacks of the threads of this process, as plain data.
 
-Runs on the agent's thread. `sys._current_frames()` is one consistent snapshot under the GIL; the frames run
-on while they are read, so a line may be a moment old. Only Python frames. Standard library only.
+Runs on the agent's thread. `sys._current_frames()` is one consistent snapshot under the GIL; the frames keep
+running while they are read, so a line may be slightly old. Only Python frames. Standard library only.
 """
 
 from __future__ import annotations

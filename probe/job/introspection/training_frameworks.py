@@ -1,8 +1,8 @@
-"""Training frameworks: what a trainer that the user did not write holds, by the names a user would write.
+"""Training frameworks: finds the objects inside a framework's trainer, by the names a user would write.
 
 transformers.Trainer, Lightning, Accelerate and DeepSpeed keep models, optimizers, schedulers, loaders and
 counters in objects of their own. `find` looks for such an object in the frames of the training thread;
-`TRAINERS` says where each keeps what. Only instance dictionaries are read: no property and no method of a
+`TRAINERS` lists where each keeps them. Only instance dictionaries are read: no property and no method of a
 framework is called. Agent's threads, or the training thread at a boundary. Standard library only.
 """
 
@@ -26,9 +26,9 @@ class Trainer(NamedTuple):
     usual: str
     """The variable that usually holds it."""
     holds: dict[str, tuple[str, ...]]
-    """By usual name, the paths of attributes where it keeps that; `*` stands for each item of a list."""
+    """The attribute paths of each object, by its usual name; `*` stands for each item of a list."""
     ends: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
-    """What ends its training: words, numbers whose product is the count at the end, and where it counts."""
+    """Limits that end its training: name, paths of numbers whose product is the final count, counters."""
 
 
 TRAINERS = (
@@ -78,9 +78,9 @@ TRAINERS = (
         "scaler": ("scaler",),
     }),
 )
-"""In this order: what the first knows is not asked of the others, which it may hold itself."""
+"""In order of precedence: a trainer may itself hold a later one."""
 ALIASES = {"lr_scheduler": "scheduler", "train_dataloader": "train_loader"}
-"""Second names of what a trainer holds."""
+"""Second names of the objects in a trainer."""
 _ROOTS = frozenset(package.partition(".")[0] for trainer in TRAINERS for package in trainer.packages)
 _MOST_ITEMS = 8
 
@@ -95,11 +95,11 @@ class Framework:
         return bool(self._found)
 
     def held(self, name: str) -> list[Any]:
-        """All that a trainer keeps under a usual name: of the first trainer that has any."""
+        """All objects under a usual name, from the first trainer that has any."""
         return next((held for trainer, one in self._found if (held := _held(trainer, one, name))), [])
 
     def names(self) -> dict[str, Any]:
-        """Everything by its usual names; the first of several."""
+        """All objects by their usual names; of several, the first."""
         found: dict[str, Any] = {trainer.usual: one for trainer, one in reversed(self._found)}
         for name in [name for trainer, _ in self._found for name in trainer.holds]:
             for first in self.held(name)[:1]:
@@ -118,7 +118,7 @@ class Framework:
         return None
 
     def ends(self) -> Iterator[tuple[int, str]]:
-        """Counts left until a trainer ends its training, and what says so. Counts of steps or of batches."""
+        """Steps or batches left until a trainer ends its training, and the limit that says so."""
         for trainer, one in self._found:
             for words, factors, counters in trainer.ends:
                 numbers = [value for path in factors for value in _at(one, path)]
@@ -131,8 +131,8 @@ class Framework:
 
 
 def find(frames: Iterable[FrameType]) -> Framework:
-    """The trainers in these frames, innermost first: what a method of a framework runs on, and variables of
-    the user's functions."""
+    """The trainers in these frames, innermost first: `self` of a framework's methods, and variables of the
+    user's functions."""
     if _ROOTS.isdisjoint(sys.modules):
         return Framework()
     found: dict[int, tuple[Trainer, Any]] = {}
@@ -145,8 +145,8 @@ def find(frames: Iterable[FrameType]) -> Framework:
 
 
 def unwrapped(thing: Any) -> Any:
-    """What Accelerate's scheduler wraps, or an optimizer that exposes the groups of another and calls its
-    step (those of Accelerate and Lightning); anything else itself."""
+    """The object inside Accelerate's scheduler, or inside an optimizer that exposes another's groups and
+    calls its step (Accelerate and Lightning); anything else itself."""
     if type(thing).__name__ == "AcceleratedScheduler":
         return own_dictionary(thing).get("scheduler", thing)
     for _ in range(_MOST_ITEMS):
@@ -188,7 +188,7 @@ def _held(trainer: Trainer, one: Any, name: str) -> list[Any]:
 
 
 def _at(thing: Any, path: str) -> list[Any]:
-    """What is at a path of attributes; nothing where one of them is missing or None."""
+    """The values at an attribute path; empty if an attribute is missing or None."""
     things = [thing]
     for name in path.split("."):
         if name == "*":
@@ -200,7 +200,7 @@ def _at(thing: Any, path: str) -> list[Any]:
 
 
 def own_dictionary(thing: Any) -> dict[str, Any]:
-    """An instance's own dictionary itself, without calling anything of it; empty without one."""
+    """An instance's own dictionary itself, without calling any of its code; empty without one."""
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:

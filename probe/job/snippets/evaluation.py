@@ -1,8 +1,8 @@
 """Evaluation: one run of one snippet.
 
-On a thread of its own (`probe-eval`) or, at a boundary, on the training thread. What it prints, its last
-value and its exception are the answer; nothing it raises, SystemExit included, leaves it. It is watched while
-it runs (deadline, memory, calls: `guard.watching`), and what it changed by accident is put back afterwards
+On a thread of its own (`probe-eval`) or, at a boundary, on the training thread. The answer has its output,
+its last value and its exception; no exception, SystemExit included, gets out of it. It is watched while it
+runs (deadline, memory, calls: `guard.watching`), and accidental changes of state are put back afterwards
 (`state_restore`). Standard library only.
 
 If a snippet on its own thread is late in a call (a sleep, a lock), an exception is raised in *its own*
@@ -61,7 +61,7 @@ def parse(code: str) -> ast.Module:
 class Evaluation:
     """One run. `scope` resolves names when it begins; `collectives`: whether it may call them.
 
-    `together` is not empty if all ranks run it at the same boundary, and then names it alike on all: its
+    `together` is not empty if all ranks run it at the same boundary, and is the same on all of them: its
     collectives on the default group go to a group of our own (`own_group`)."""
 
     def __init__(
@@ -75,12 +75,12 @@ class Evaluation:
         self._together = together
         self._timeout_s = timeout_s
         self.names: dict[str, Any] | None = None
-        """What names mean, if that is known already; else they are looked up when it begins."""
+        """The values of names, if resolved already; else they are looked up when it begins."""
         self.step: int | None = None
         """The step after which it ran, at a boundary."""
         self.leaves_nothing = False
-        """It cannot have given the job anything of its own, so its variables can go at once: with a
-        function among them they are a ring, and would wait for the collector."""
+        """Whether it cannot have stored anything in the job, so that its variables can be cleared at once:
+        with a function among them they are a cycle, which only the collector would free."""
         self._variables: dict[str, Any] = {}
         self._made, self._unmade = capture(self._make)
         self.buffer = Buffer(output_bytes)
@@ -88,7 +88,7 @@ class Evaluation:
         self.error: dict[str, str] | None = None
         self.cut_short: SnippetTimeout | SnippetForbidden | SnippetMemory | None = None
         self.kept: list[str] = []
-        """What it had changed and was put back."""
+        """Sentences about state that it had changed and that was put back."""
         self.started = time.monotonic()
         self.deadline = self.started + timeout_s
         self.elapsed_s: float | None = None
@@ -96,10 +96,10 @@ class Evaluation:
         self.ended: Callable[[], object] = _nothing
         """Called when it has ended, on its thread."""
         self._process = os.getpid()
-        self._interruptible = self._told = False
+        self._interruptible = self._interrupted = False
         self._diversion = Diversion(self.buffer)
-        # Who holds it may interrupt. The thread itself takes it at its end and keeps it; a lock that
-        # may be taken twice, because the last interrupt may arrive right after it was taken.
+        # Its holder may interrupt. The thread itself takes it at its end and keeps it. Reentrant,
+        # because the last interrupt may arrive right after it was taken.
         self._interrupts = threading.RLock()
 
     # On a thread of its own -------------------------------------------------
@@ -116,7 +116,7 @@ class Evaluation:
         except SnippetTimeout:  # it arrived just outside of the snippet
             self._seal()
         self.finish()
-        if os.getpid() != self._process:  # the snippet forked: this is the child, and nothing of the job's
+        if os.getpid() != self._process:  # the snippet forked, and this is the child: not the job
             os._exit(0)
         self.ended()
 
@@ -125,7 +125,7 @@ class Evaluation:
     def run_at_boundary(self) -> None:
         """Run on the calling thread, which trains and is between two steps.
 
-        Raises only what a signal handler of the job raised meanwhile: that means the training."""
+        Raises only an exception of a signal handler in that time: it is for the training."""
         self._begin_clock()
         _, error = capture(lambda: self._watched(training_thread=True))
         self.finish()
@@ -147,11 +147,11 @@ class Evaluation:
             with kept, self._carried():
                 self._attempt(training_thread)
         finally:
-            self.names = None  # nothing of the job's is held on to
+            self.names = None  # keep no reference to objects of the job
             self.kept = kept.sentences()
 
     def _carried(self) -> AbstractContextManager[None]:
-        """Where its collectives go, when it may call any."""
+        """The context that carries its collectives, if it may call any."""
         if not self._together or self.leaves_nothing:
             return nullcontext()
         return carry(self._together, self._timeout_s, force=self._collectives)
@@ -175,13 +175,13 @@ class Evaluation:
         try:
             self._conclude(error, training_thread)
         finally:
-            del error  # its frames lead to this one: what was made would wait for the collector
+            del error  # its frames refer to this one, a cycle that only the collector would free
             variables, self._variables = self._variables, {}
             if self.leaves_nothing:
                 variables.clear()
 
     def _conclude(self, error: BaseException | None, training_thread: bool) -> None:
-        """Set the outcome. Raises what a signal's handler of the job raised."""
+        """Set the outcome. Raises an exception of a signal handler of the job."""
         if error is None:
             return
         if not isinstance(error, CUTS):
@@ -189,25 +189,25 @@ class Evaluation:
                 raise error
             self.error, error = capture(functools.partial(self._explain, error))
         if isinstance(error, CUTS):
-            self.cut_short = _without_frames(error)  # they hold what the snippet made
+            self.cut_short = _without_frames(error)  # they hold the snippet's objects
         del error
 
     def _seal(self) -> None:
-        """From here on no interrupt is sent, and one that was sent does not arrive."""
+        """Shut out interrupts: from here on none is sent, and none that was sent arrives."""
         if self._interruptible:
             self._interrupts.acquire()
-            if self._told:
+            if self._interrupted:
                 _let_arrive(self.thread)
 
     def finish(self) -> None:
-        """Give the streams back. By the thread at its end; by others when it cannot any more."""
+        """Restore the streams. Called by the thread at its end, and by another if it does not end."""
         self._diversion.end()
         if self.elapsed_s is None:
             self.elapsed_s = time.monotonic() - self.started
 
     def _make(self) -> tuple[set[str], CodeType, CodeType | None]:
-        """What it uses, its code, and that of its last expression. Not while it is watched: then all of
-        this is several times as slow, and the training thread waits."""
+        """The names it uses, its code, and that of its last expression. Made before it is watched: watching
+        makes this several times slower, and the training thread waits."""
         used = names_used(self._tree)
         tree = with_checks(self._tree)
         last = tree.body[-1] if tree.body else None
@@ -238,7 +238,7 @@ class Evaluation:
         if isinstance(error, NameError):
             hint = self._near(error)
         elif isinstance(error, SystemExit):
-            hint = "the snippet asked to exit; the job runs on"
+            hint = "the snippet called exit; the job continues"
         elif isinstance(error, FileNotFoundError):
             hint = _missing_file(str(error.filename))
         return explained(error, hint)
@@ -253,8 +253,8 @@ class Evaluation:
         hint += "; `globals()` shows all of them"
         if scope.closed:
             hint += (
-                f". The variables of {', '.join(scope.closed)} were left alone: it calls locals() or exec(), "
-                "and before Python 3.12 reading them would change what those gave it"
+                f". The variables of {', '.join(scope.closed)} were not read: it calls locals() or exec(), "
+                "and before Python 3.12 reading them would change the results of those"
             )
         return hint
 
@@ -262,13 +262,13 @@ class Evaluation:
         """Raise `SnippetTimeout` in the snippet's thread; takes effect at its next bytecode."""
         if self._interruptible and self._interrupts.acquire(blocking=False):
             try:
-                self._told = True
+                self._interrupted = True
                 _raise_in(self.thread)
             finally:
                 self._interrupts.release()
 
     def press(self, wait_s: float) -> bool:
-        """Interrupt it until it ends, for at most `wait_s`; whether it has ended."""
+        """Interrupt it until it ends, for at most `wait_s`; returns whether it has ended."""
         give_up = time.monotonic() + wait_s
         while self.thread.is_alive() and time.monotonic() < give_up:
             self.interrupt()
@@ -301,7 +301,7 @@ def _dedented(code: str) -> str:
 
 
 def _without_frames(error: Cut) -> Cut:
-    """The exception alone, without what it was raised in and after."""
+    """The exception without its traceback, context and cause."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
@@ -318,11 +318,11 @@ def _raise_in(thread: threading.Thread) -> None:
 
 
 def _let_arrive(thread: threading.Thread) -> None:
-    """Have what may still be on its way to the calling thread arrive here.
+    """Let an interrupt that is still pending for the calling thread arrive here.
 
-    It could be taken back instead, by sending NULL. Up to Python 3.12 that leaves the interpreter believing
-    that there is something to raise: all threads are slower from then on, and in 3.11 one that is traced
-    never gets beyond the beginning of the next function."""
+    Sending NULL would cancel it instead. But up to Python 3.12 the interpreter then still believes that an
+    exception is pending: all threads are slower from then on, and in 3.11 a traced thread never gets past the
+    beginning of the next function."""
     try:
         _raise_in(thread)
         for _ in range(_ROUNDS):  # it arrives in the first, unless a destructor has swallowed it

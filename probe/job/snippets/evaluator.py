@@ -1,8 +1,8 @@
 """Evaluator: classifies a snippet, queues it where it belongs, and makes its one answer.
 
 `take` runs on the agent's thread: it has the guard classify the snippet and adds it to the task queue, so
-that snippets keep the order of arrival. What it returns runs on the request's own thread: it waits for the
-training thread's next boundary, or starts the snippet on a thread of its own. Standard library only.
+that snippets keep the order of arrival. The function it returns runs on the request's own thread: it waits
+for the training thread's next boundary, or starts the snippet on a thread of its own. Standard library only.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ only reads, else not at all."""
 _MOST_REASONS = 5
 
 Note = Callable[[Mapping[str, Any]], object]
-"""Called with `outcome` and what else is known: the audit of a snippet."""
+"""Called with `outcome` and other known columns: writes the audit of a snippet."""
 
 
 class Snippet(NamedTuple):
-    """A request to run a snippet. `force`: also what concerns other ranks."""
+    """A request to run a snippet. `force`: also with collectives on one rank, or gradients at any time."""
 
     code: str
     timeout_s: float
@@ -51,17 +51,17 @@ class Snippet(NamedTuple):
     when: str
     force: bool
     client: object = None
-    """Who asked: what one client asks for runs in order. None: not known."""
+    """The caller: snippets of one client run in order. None: unknown."""
     together: str = ""
-    """Not empty when every rank runs it at the same boundary: names it alike on all of them."""
+    """Not empty if all ranks run it at the same boundary: its name, the same on all of them."""
     boundary_s: float | None = None
-    """How long it waits for a boundary, if that is not `wait_s`: the server knows that none is to come."""
+    """How long it waits for a boundary, if not `wait_s`: the server may know that none will come."""
 
 
 class Surroundings(NamedTuple):
-    """Of the job: where names are looked up; whether other ranks wait for this one; whether it is held at its
-    end, and there will be no boundary; what the training thread does; whether one thread does all the
-    training."""
+    """Facts about the job: where names are looked up; whether other ranks wait for this one; whether it is
+    held at its end, so that there will be no boundary; what the training thread does; whether one thread does
+    all the training."""
 
     scope: Callable[[], Scope]
     several_ranks: Callable[[], bool]
@@ -93,7 +93,7 @@ class Evaluator:
         evaluation = run.evaluation
         if self._runs_at_once(snippet, run.judgement):
             run.place = AT_ONCE
-            evaluation.names = names  # those that were classified: a frame may have moved on since
+            evaluation.names = names  # the ones that were classified: a frame may have changed since
             evaluation.ended = self._queue.ended
         run.note("started")
         task = Task(
@@ -116,7 +116,7 @@ class Evaluator:
     def prepare(self, snippet: Snippet, note: Note) -> Prepared:
         """Classify a snippet that every rank is asked to run; nothing runs, and nothing is noted, yet.
 
-        Its `told` has the class; what only reads is then taken on each rank for itself. Raises
+        Its `told` has the class; a snippet that only reads is then run by each rank separately. Raises
         `SnippetRefused`."""
         tree, error = capture(lambda: parse(snippet.code))
         run, _ = self._classified(snippet, ast.Module([], []) if error is not None else tree, note)
@@ -134,7 +134,7 @@ class Evaluator:
     def _classified(
         self, snippet: Snippet, tree: ast.Module, note: Note
     ) -> tuple[_Run, dict[str, Any]]:
-        """A snippet that may run, and the objects that its names meant when it was classified."""
+        """A snippet that may run, and the objects that its names referred to when it was classified."""
         names, error = capture(lambda: self._job.scope().resolve(names_used(tree)))
         if error is None:
             judgement = classify(tree, names)
@@ -158,9 +158,9 @@ class Evaluator:
         if judgement.kind == rules.COLLECTIVE and self._job.several_ranks() and not allowed:
             return SnippetRefused(
                 f"a collective on one rank of several: {why}",
-                hint="The other ranks would wait for it for ever, or take it for their own next one. "
-                "`--together`, with the name of the job, runs it on all ranks at the same step; `--force` "
-                "runs it here alone all the same.",
+                hint="The other ranks would hang, or match it with their own next collective. `--together`, "
+                "with the name of the job, runs it on all ranks at the same step; `--force` runs it on this "
+                "rank only.",
             )
         if judgement.kind == rules.BLOCKING and (snippet.when == "step" or snippet.together):
             return SnippetRefused(
@@ -169,25 +169,25 @@ class Evaluator:
             )
         if snippet.when == "reading" and judgement.kind != rules.READING:
             return SnippetRefused(f"it does more than read: {why}", hint="Without `reading` it may run.")
-        torn = self._would_tear(snippet, judgement)
-        if torn:
-            return SnippetRefused(f"torch's memory could break: {why}", hint=torn)
+        hint = self._gradient_race(snippet, judgement)
+        if hint:
+            return SnippetRefused(f"torch's memory could be corrupted: {why}", hint=hint)
         return SnippetRefused(f"refused: {why}") if judgement.kind == rules.REFUSED else None
 
-    def _would_tear(self, snippet: Snippet, judgement: Judgement) -> str:
-        """What to do instead of reading gradients while a backward may write them; empty: none may."""
+    def _gradient_race(self, snippet: Snippet, judgement: Judgement) -> str:
+        """The hint if it would read gradients while a backward may write them; else empty."""
         settled = any(one.kind == rules.SETTLED for one in judgement.findings)
         if not settled or snippet.force or self._job.held():
             return ""
         if snippet.when == "now":
             return (
-                "Without `--now` it runs between two steps, where that is safe. In a job that makes no step "
-                "any more, `--force` runs it all the same."
+                "Without `--now` it runs between two steps, where that is safe. In a job that makes no more "
+                "steps, `--force` runs it anyway."
             )
         if not self._job.alone():
             return (
-                "Several threads of this job train, and between two steps of one another may be in its "
-                "backward. `--force` runs it all the same."
+                "Several threads of this job train: between two steps of one thread, another may be in its "
+                "backward. `--force` runs it anyway."
             )
         return ""
 
@@ -200,7 +200,7 @@ class Evaluator:
     # Running it: the request's thread ---------------------------------------
 
     def _at_boundary(self, run: _Run, task: Task) -> float | None:
-        """Wait until it ran between two steps; how long the training thread was held."""
+        """Wait until it has run between two steps; returns how long the training thread was held."""
         snippet = run.snippet
         wait_s = snippet.wait_s if snippet.boundary_s is None else snippet.boundary_s
         self._queue.wait(task, wait_s, self._job.where)
@@ -209,7 +209,7 @@ class Evaluator:
         return task.held_s
 
     def _beside(self, run: _Run, task: Task) -> None:
-        """Run it on a thread of its own, and wait for that."""
+        """Run it on a thread of its own, and wait until it has ended."""
         evaluation = run.evaluation
         self._queue.begin(task, run.snippet.wait_s)
         evaluation.thread.join(run.snippet.timeout_s)
@@ -220,7 +220,7 @@ class Evaluator:
     # The agent's thread, and ends -------------------------------------------
 
     def insist(self) -> None:
-        """Tell a snippet that is over its time to stop, once more. On the agent's thread, every second."""
+        """Interrupt an overdue snippet once more. On the agent's thread, every second."""
         running = self._queue.running
         if running is not None and time.monotonic() > running.deadline:
             running.interrupt()
@@ -243,13 +243,13 @@ class _Run:
         self._note = note
 
     def note(self, outcome: str, **figures: float | None) -> None:
-        """Write down what became of it."""
+        """Record its outcome."""
         self._note(
             {"outcome": outcome, **figures, "class": self.judgement.kind, "place": self.place, **self._step()}
         )
 
     def _step(self) -> dict[str, int]:
-        """After which step it ran; empty where it did not run between two."""
+        """The step after which it ran; empty if it did not run between two steps."""
         return {} if self.evaluation.step is None else {"step": self.evaluation.step}
 
     def answer(self, wait: Callable[[], float | None]) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class _Run:
             cancelled = isinstance(error, (NoBoundary, NotTogether, EvalBusy, AgentMissing))
             self.note("cancelled" if cancelled else "raised", duration_s=None)
             raise error
-        if error is not None:  # by a signal's handler: the training thread has it
+        if error is not None:  # from a signal handler: the training thread gets it, too
             self.note("cancelled", duration_s=evaluation.elapsed_s, held_s=held_s)
             raise LimitReached(f"a signal ended the snippet: {describe(error)}")
         self._raise_if_cut_short(held_s)
@@ -301,7 +301,7 @@ class _Run:
             self.note("refused", **figures)
             raise SnippetRefused(
                 f"stopped before it called {cause.what}: {cause.why}.{tail}",
-                hint="What it did before that is done. docs/guard.md lists the classes of snippets.",
+                hint="Its effects up to there stay. docs/guard.md lists the classes of snippets.",
             )
         self.note("raised", **figures)
         raise LimitReached(f"the snippet was stopped: {cause}.{tail}", hint="Use less memory at a time.")
@@ -314,7 +314,7 @@ def _reasons(judgement: Judgement) -> list[str]:
 
 
 def _unparsed(error: BaseException) -> dict[str, Any]:
-    """The answer to what is not Python."""
+    """The answer to a snippet that cannot be parsed."""
     return {
         "output": "", "dropped_bytes": 0, "value": None, "error": explained(error), "elapsed_ms": 0.0,
         "class": None, "why": [], "where": None, "held_ms": None, "kept": [],

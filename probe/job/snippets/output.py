@@ -1,4 +1,4 @@
-"""Captures the output of threads that run snippets, and no other thread's.
+"""Output: captures the output of threads that run snippets, and of no other thread.
 
 While a snippet runs, `sys.stdout` and `sys.stderr` are stand-ins: the snippet's
 thread writes into its own buffer, every other thread into the real stream. On
@@ -52,7 +52,7 @@ def size_bytes(text: str) -> int:
 
 
 _buffers: dict[int, Buffer] = {}
-"""Of the threads that are diverted now, by identifier."""
+"""Buffers of the threads that are diverted now, by thread identifier."""
 
 
 class _StandIn:
@@ -69,7 +69,7 @@ class _StandIn:
             self._stream.flush()
 
     def close(self) -> None:
-        """The job's streams are not a snippet's to close (`exit()` tries)."""
+        """Do nothing for a snippet: it must not close the job's streams (`exit()` tries)."""
         if self._mine() is None:
             self._stream.close()
 
@@ -92,7 +92,7 @@ class _Output(_StandIn):
 
 
 class _Input(_StandIn):
-    """At its end for a snippet: `input()` raises EOFError and the job's input stays the job's."""
+    """At its end for a snippet: `input()` raises EOFError, and the job's input is not read."""
 
     def read(self, *size: Any) -> Any:
         return "" if self._mine() else self._stream.read(*size)
@@ -119,16 +119,16 @@ class _Input(_StandIn):
 
 
 _MOST_STAND_INS = 8
-"""Of each of the three names. A job that redirects its output makes new streams all the time; the oldest
-stand-ins go, with the streams that they would keep alive."""
+"""Limit for each of the three names. A job that redirects its output makes new streams all the time; the
+oldest stand-ins are dropped, with the streams that they would keep alive."""
 
 _stand_ins: dict[str, list[_StandIn]] = {name: [] for name in _STREAMS}
-"""By name, those of the streams that were there last; the newest at the end."""
+"""By name, the stand-ins of the latest streams; the newest at the end."""
 _changing = threading.Lock()
 
 
 def _stand_in(name: str, stream: Any) -> _StandIn:
-    """The one of this stream; made at its first use."""
+    """The stand-in of this stream, made at its first use."""
     known = _stand_ins[name]
     found = next((one for one in known if one._stream is stream), None)
     if found is None:
@@ -141,7 +141,7 @@ def _stand_in(name: str, stream: Any) -> _StandIn:
 
 
 def _place() -> None:
-    """Stand in for the streams; again for one that somebody replaced meanwhile."""
+    """Install stand-ins for the streams; again for one that was replaced in between."""
     for name in _STREAMS:
         stream = getattr(sys, name, None)
         if stream is None or not _is_ours(name, stream):
@@ -149,7 +149,7 @@ def _place() -> None:
 
 
 def _remove() -> None:
-    """A stream that somebody else replaced meanwhile stays; one that is missing comes back."""
+    """Remove the stand-ins. A stream that other code has replaced stays; a missing one is restored."""
     for name, known in _stand_ins.items():
         stream = getattr(sys, name, known[-1])
         if _is_ours(name, stream):
@@ -161,7 +161,7 @@ def _is_ours(name: str, stream: Any) -> bool:
 
 
 class Diversion:
-    """What one thread prints goes into `buffer` from `begin` to `end`; other threads notice nothing."""
+    """Sends one thread's output into `buffer` from `begin` to `end`; other threads are not affected."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
@@ -175,7 +175,7 @@ class Diversion:
             _place()
 
     def end(self) -> None:
-        """Give the thread the real streams back; from any thread, as often as one likes."""
+        """Give the thread the real streams back; from any thread, idempotent."""
         with _changing:
             thread, self._thread = self._thread, None
             if thread is None:
@@ -186,7 +186,7 @@ class Diversion:
                 _remove()
 
     def abandon(self) -> None:
-        """In a forked child: `end`, whoever held what when it was forked."""
+        """In a forked child: `end`, regardless of which thread held the lock at the fork."""
         global _changing
         _changing = threading.Lock()
         if self._thread is not None:

@@ -1,4 +1,4 @@
-"""Restores global state that a snippet may have changed by accident.
+"""State restore: restores global state that a snippet may have changed by accident.
 
 A snippet that draws a random number, leaves `no_grad` open or changes the working
 directory would affect every later step. What it changes on purpose in objects
@@ -6,10 +6,10 @@ directory would affect every later step. What it changes on purpose in objects
 
 On the training thread, everything listed here and in `torch_modes` is read before
 the snippet and restored where it differs. On a thread of its own, random states
-are not restored, because the training draws meanwhile; state of the whole process
-is restored only if the snippet's text names it, because otherwise the job changed
-it. Nothing here raises, except that an interrupt of the job (Ctrl-C) passes on
-after everything is restored. Runs on the snippet's thread. Standard library only;
+are not restored, because the training draws at the same time; state of the whole
+process is restored only if the snippet's text names it, because otherwise the job
+changed it. Nothing here raises, except that an interrupt of the job (Ctrl-C) passes
+on after everything is restored. Runs on the snippet's thread. Standard library only;
 torch and NumPy if the job has them.
 """
 
@@ -38,15 +38,15 @@ _STREAMS = ("stdin", "stdout", "stderr")
 _UNREADABLE = object()
 
 _modes_of: dict[str, tuple[Any, list[State]]] = {}
-"""Modes by library, with the module they are of."""
+"""Modes by library, with the module object they belong to."""
 
 
 class Kept:
-    """Restores at the end of the block what a snippet changed in it.
+    """Restores at the end of the block the state that a snippet changed in it.
 
     `training_thread`: whether the block runs there, between two steps. `code`: the snippet's text. After
-    the block, `put_back` names what was restored ("the random state of torch") and `left` what could not
-    be; `sentences` returns both."""
+    the block, `put_back` names the restored state ("the random state of torch") and `left` the state that
+    could not be restored; `sentences` returns both."""
 
     def __init__(self, *, training_thread: bool, code: str = "") -> None:
         self.put_back: list[str] = []
@@ -69,7 +69,7 @@ class Kept:
         return self
 
     def sentences(self) -> list[str]:
-        """What the answer says about it."""
+        """The sentences of the answer about it."""
         return [
             *(f"put back as it was: {name}" for name in self.put_back),
             *(f"changed, and could not be put back: {name}" for name in self.left),
@@ -78,7 +78,7 @@ class Kept:
     def __exit__(self, *_: object) -> None:
         with _plainly():
             for state, value in self._before:
-                self._see_to(state, value)
+                self._restore(state, value)
         self._before = []
         self._let_through()
 
@@ -90,7 +90,7 @@ class Kept:
             state for state in every if state.marks and any(mark in self._code for mark in state.marks)
         ]
 
-    def _see_to(self, state: State, value: Any) -> None:
+    def _restore(self, state: State, value: Any) -> None:
         if self._try(lambda: state.read() == value) is True:
             return
         self._try(lambda: state.write(value))
@@ -105,7 +105,7 @@ class Kept:
         return _UNREADABLE
 
     def _failed(self, error: BaseException) -> None:
-        if not isinstance(error, Exception):  # not of ours: the job is being interrupted
+        if not isinstance(error, Exception):  # not ours: the job is being interrupted
             self._interrupt = error
 
     def _let_through(self) -> None:
@@ -115,7 +115,7 @@ class Kept:
 
 
 def _plainly() -> AbstractContextManager[Any]:
-    """Torch function modes of the job do not see calls within this."""
+    """A context in which the job's torch function modes do not see calls."""
     native: Any = sys.modules.get("torch._C")
     disable = getattr(native, "DisableTorchFunction", None)
     return nullcontext() if disable is None else disable()
@@ -194,13 +194,13 @@ def _set_streams(streams: tuple[Any, ...]) -> None:
 
 
 _replaced: deque[Any] = deque(maxlen=2 * len(_STREAMS))
-"""Streams of snippets that were replaced last: a thread of the job may still be inside a `print` to one, and
+"""The latest replaced streams of snippets: a thread of the job may still be inside a `print` to one, and
 `print` holds no reference of its own (`output`)."""
 
 
 def _warnings_filters(code: str) -> State:
-    """What the list holds. `catch_warnings` of any other thread puts another list in its place for a
-    while: the list itself is only put back after code that names it."""
+    """The content of the list of filters. `catch_warnings` in any other thread replaces the list for a
+    while, so the list object itself is only put back after code that names it."""
     listed = warnings.filters
     own = "catch_warnings" in code or "warnings.filters" in code
 

@@ -1,4 +1,4 @@
-"""Modes of torch and NumPy that a snippet can leave changed, and how each is read and restored.
+"""Torch modes: modes of torch and NumPy that a snippet can leave changed, and how to read and restore them.
 
 These change numbers, devices, speed or printing and are stored in no tensor: grad and
 inference mode, autocast, default dtype and device, deterministic algorithms, TF32, cuDNN,
@@ -111,7 +111,7 @@ def device_modes() -> list[State]:
 def numpy_modes(numpy: Any) -> list[State]:
     """The modes of the NumPy that the job has imported."""
     if not (hasattr(numpy, "geterr") and hasattr(numpy, "get_printoptions")):
-        return []  # it is being imported just now
+        return []  # it is still being imported
     return [
         State("NumPy's handling of errors", numpy.geterr, lambda state: numpy.seterr(**state)),
         State("how NumPy prints", numpy.get_printoptions, lambda state: numpy.set_printoptions(**state)),
@@ -119,7 +119,7 @@ def numpy_modes(numpy: Any) -> list[State]:
 
 
 def _setter(setter: Callable[..., object]) -> Callable[[Any], object]:
-    """A setter that accepts the value of its getter, also where that is a tuple of arguments."""
+    """A setter that accepts the value of its getter, also if that is a tuple of arguments."""
     return lambda value: setter(*value) if isinstance(value, tuple) else setter(value)
 
 

@@ -1,4 +1,4 @@
-"""The text that `eval` shows for the value of the last expression, limited in length.
+"""Values: makes the text that `eval` shows for the value of the last expression, limited in length.
 
 `repr` of nested lists can take seconds and holds the GIL, so the size is checked
 before it is called. Runs on the snippet's thread. Standard library only.
@@ -16,7 +16,7 @@ from probe.job.snippets.output import Buffer, size_bytes
 LONGEST_CHARACTERS = 65_536
 """A longer text is cut, and the cut part is counted if its length is known."""
 LONGEST_TEXT_CHARACTERS = 10_000
-"""Of a value that is itself a text or bytes."""
+"""Limit for a value that is itself a text or bytes."""
 LARGEST_TENSOR = 1000
 """Elements; a larger tensor is described."""
 DEEPEST = 50
@@ -24,7 +24,7 @@ DEEPEST = 50
 
 
 def short_repr(value: Any, buffer: Buffer) -> str:
-    """A value as text: large tensors by shape, dtype and device, the rest cut sensibly.
+    """A value as text: large tensors by shape, dtype and device, other values cut to a limit.
 
     Cut characters are counted in `buffer`."""
     torch: Any = sys.modules.get("torch")
@@ -41,7 +41,7 @@ def short_repr(value: Any, buffer: Buffer) -> str:
 
 
 def _room_after(value: Any, room: int, depth: int) -> int:
-    """Characters left of `room` when this value has been written, at least; negative when it will not fit."""
+    """Upper limit of the characters left of `room` after this value; negative if it does not fit."""
     if isinstance(value, (str, bytes, bytearray)):
         return room - len(value)
     if isinstance(value, int):
@@ -60,7 +60,7 @@ def _room_after(value: Any, room: int, depth: int) -> int:
 
 
 class _Shortener(reprlib.Repr):
-    """The first hundred of everything."""
+    """Shows the first hundred items of every container."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ TABLES: tuple[Table, ...] = (*TRAINING, *LEARNING, *SURROUNDINGS)
 
 BY_NAME: dict[str, Table] = {table.full_name: table for table in TABLES}
 RINGS: tuple[Table, ...] = tuple(table for table in TABLES if table.source == "ring" and not table.on_demand)
-"""Those that every recording has."""
+"""The tables whose rings every recording has."""
 
 
 def columns_of(table: Table) -> tuple[Column, ...]:

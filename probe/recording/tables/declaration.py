@@ -19,7 +19,7 @@ class Table(NamedTuple):
 
     `pending`: column that is `pending` until the row is complete. `hidden`: condition on internal rows that
     are never shown. `sealed`: whether rows are kept in Parquet segments. `on_demand`: the ring is made when the
-    job first uses it, its `tables.json` says so (`recording.declared`), and texts lie in the rows themselves: a
+    job first uses it, and then listed in `tables.json` (`recording.declared`). Its texts are stored in the rows: a
     job may write any number of different ones, and the string table is never emptied.
     """
 

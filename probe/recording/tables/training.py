@@ -153,7 +153,7 @@ TRAINING: tuple[Table, ...] = (
         "python", "events", "event that the job recorded with `probe.event`", "ring",
         (
             STEP, T_NS,
-            Column("name", "VARCHAR", "", "name of the span, at most 255 bytes"),
+            Column("name", "VARCHAR", "", "name of the event, at most 255 bytes"),
             Column("text", "VARCHAR", "", "text of the event, at most 255 bytes; NULL without one"),
             Column("value", "DOUBLE", "", "number given with the event; NULL without one"),
             Column("training", "BOOLEAN", "", "whether the training thread recorded it"),

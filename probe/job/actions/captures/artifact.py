@@ -35,7 +35,7 @@ class Artifact(verified_file.Writing):
         return f"{self.path} ({size_text(self.size_bytes)})"
 
     def check_room(self, size_bytes: int) -> None:
-        """Raise `ActionRefused` if the disk has not this much space."""
+        """Raise `ActionRefused` if the disk lacks this much space."""
         verified_file.check_free(self.path.parent, size_bytes, self.path.name)
 
     def fill(self, write_to: Callable[[Path], object], *, ends_with: bytes = b"") -> int:
@@ -58,5 +58,5 @@ class Artifact(verified_file.Writing):
             self.size_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, self.size_bytes - 64))
             if not file.read().rstrip().endswith(ends_with):
-                raise OSError(None, "the file is not whole: the disk may be full")
+                raise OSError(None, "the file is incomplete: the disk may be full")
             os.fsync(file.fileno())

@@ -1,8 +1,8 @@
 """Capture: inputs, outputs and gradients of one module, for some steps.
 
 Uses torch's global forward hooks, filtered by identity, registered and removed at boundaries only; nothing is
-put on the module itself. Values are copied to the host where they arise; the gradient of an output is read on
-the graph node that made the output, and returned unchanged. The request's thread writes the file. HOT PATH
+put on the module itself. Values are copied to the host at once; the gradient of an output is read on the
+graph node that made the output, and returned unchanged. The request's thread writes the file. HOT PATH
 for the captured steps: every call of that module. Standard library only; torch inside functions.
 """
 
@@ -24,7 +24,7 @@ from probe.job.actions.saving.verified_file import size_text
 MOST_STEPS = 20
 MOST_BYTES = 1 << 30
 MOST_RATIO = 0.2
-"""Of the available memory; the lesser of the two is the limit."""
+"""Fraction of the available memory; the smaller of the two limits applies."""
 MOST_CALLS = 10_000
 DEEPEST = 6
 """Levels of nested containers."""
@@ -134,7 +134,7 @@ class Capture(Action):
         return recorder.elsewhere() and recorder.phase != "backward"
 
     def _watch_gradient(self, tensor: Any, gradients: list[Any]) -> None:
-        """On the graph node, not on the tensor, whose node changes if it is modified in place."""
+        """Hook the graph node, not the tensor: modifying the tensor in place changes its node."""
         place = len(gradients)
         gradients.append(None)
         node, number = tensor.grad_fn, tensor.output_nr
@@ -196,18 +196,18 @@ class Capture(Action):
     # The request's thread ---------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """Write the file; what is in it."""
+        """Write the file and describe its content."""
         if not self.finished.is_set():
             raise ActionFailed(
                 f"{self._wanted} steps did not end within {self.waits_s:.0f} s; no file is written",
-                hint="`probe PID diagnose` says what the training does instead.",
+                hint="`probe PID diagnose` says what the training is doing.",
             )
         steps, self._steps = self._steps, []
         if not self._calls:
             numbers = _numbers(steps)
             raise ActionFailed(
                 f"{self._path} was not called in {numbers}; no file was written",
-                hint="Modules that are called are in python.torch_trace.",
+                hint="python.torch_trace lists the modules that are called.",
             )
         size_bytes = self._write(steps)
         calls = "1 call" if self._calls == 1 else f"{self._calls} calls"
@@ -235,8 +235,8 @@ class Capture(Action):
         calls = [call for step in steps for call in step["calls"]]
         notes = []
         if self._full:
-            bound = f"{size_text(self._most_bytes)} or {MOST_CALLS} calls"
-            notes.append(f"it stopped at its bound, {bound}: the last step is not whole")
+            limit = f"{size_text(self._most_bytes)} or {MOST_CALLS} calls"
+            notes.append(f"it stopped at its limit, {limit}: the last step is incomplete")
         elif len(steps) < self._wanted:
             notes.append(f"{len(steps)} of {self._wanted} steps: it was undone")
         recomputed = sum(call["recompute"] for call in calls)
@@ -245,7 +245,7 @@ class Capture(Action):
         if not any(grad is not None for call in calls for grad in call["output_grads"]):
             notes.append("no gradient reached its outputs")
         if not any(step["parameters"] for step in steps):
-            notes.append("it has no parameters that an optimizer stepped on")
+            notes.append("no optimizer stepped its parameters")
         if self._unkept:
             kinds = ", ".join(f"{count} of {name}" for name, count in sorted(self._unkept.items()))
             notes.append(f"kept by name only: {kinds}")
@@ -254,7 +254,7 @@ class Capture(Action):
     # Ends -------------------------------------------------------------------
 
     def undo(self) -> str:
-        """End it at once; what was captured in whole steps is written all the same."""
+        """End it at once; the steps captured so far are still written."""
         if not self.standing:
             raise NotUndoable("the capture has ended; its file stays")
         self._end()
@@ -280,7 +280,7 @@ def _named(path: object, site: Site) -> tuple[str, Any]:
     known = site.module_paths()
     near = difflib.get_close_matches(path, known, n=4, cutoff=0.5)
     near += [one for one in known if one.endswith(f".{path}") and one not in near][:4]
-    some = ", ".join(sorted(known)[:12]) or "none yet: no model was called"
+    some = ", ".join(sorted(known)[:12]) or "none yet: no model was called so far"
     raise ActionRefused(
         f"there is no module {path!r}",
         hint=f"Modules like it: {', '.join(near)}." if near else f"There are {some}.",

@@ -1,9 +1,9 @@
 """Deep watch: statistics of all gradients, updates, outputs of modules and distributions, for some steps.
 
-Part of `watch`. The instruments do the work (`tensors/gradients`, `tensors/activations`) and write
-python.gradients and python.activations; here they are switched on and off between two steps. Distributions
-become rows of python.histograms, which the agent's thread journals (`collect`). Nothing communicates, so one
-rank may watch without the others. Standard library only.
+Part of `watch`. Switches the instruments (`tensors/gradients`, `tensors/activations`) on and off between two
+steps; they write python.gradients and python.activations. Distributions become rows of python.histograms,
+which the agent's thread journals (`collect`). There is no communication, so one rank may watch without the
+others. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = ("gradients", "histograms", "activations", "updates")
 DEFAULT_STEPS = 5
 MOST_STEPS, MOST_HISTOGRAM_STEPS = 1000, 50
 MOST_HISTOGRAMS = 20_000
-"""Rows of one watch, at most: one is about 1.2 kB in a journal that holds 64 MB."""
+"""Limit for the rows of one watch: a row has about 1.2 kB, and a journal holds 64 MB."""
 
 
 class DeepWatch:
@@ -41,13 +41,13 @@ class DeepWatch:
         self._claims = False
         self._histograms: deque[dict[str, Any]] = deque()
         self._dropped = self._made = 0
-        self._asked: StatisticsRequest | None = None
+        self._request: StatisticsRequest | None = None
         self._parameters = wanted["gradients"] or wanted["updates"] or wanted["histograms"]
         self._modules = wanted["activations"]
         if self._parameters or self._modules:
             self._check(only_modules=not self._parameters)
         if self._parameters:
-            self._asked = StatisticsRequest(
+            self._request = StatisticsRequest(
                 histograms=self._note if wanted["histograms"] else None, updates=wanted["updates"],
             )
         self._tell = self._note if wanted["histograms"] else None
@@ -55,13 +55,13 @@ class DeepWatch:
     def _check(self, *, only_modules: bool) -> None:
         if not self._site.optimizers() and not only_modules:
             raise ActionRefused(
-                "no optimizer is known in this process: gradients are looked at around its steps",
+                "no optimizer is known in this process: gradients are read around its steps",
                 hint="It is known from its first step on; `--activations` needs none.",
             )
         if self._modules and self._site.compiles:
-            why = "the job compiles its model (torch.compile), whose modules must see no hook"
+            why = "the job compiles its model (torch.compile), so its modules must have no hooks"
             if only_modules:
-                raise ActionRefused(why, hint="`--gradients` works there; run it without torch.compile else.")
+                raise ActionRefused(why, hint="`--gradients` works; or run the job without torch.compile.")
             self._modules = False
             self._notes.append(f"no activations: {why}")
 
@@ -76,26 +76,26 @@ class DeepWatch:
             return
         if self._site.gradients.claimed:
             raise ActionRefused(
-                "another watch looks at gradients or activations already",
+                "another watch already records gradients or activations",
                 hint="`probe PID actions` lists it; `probe PID undo ID` ends it.",
             )
         self._site.gradients.claimed = self._claims = True
         self._site.activations.forget()
 
     def release(self) -> None:
-        """Others may watch."""
+        """Allow another watch."""
         if self._claims:
             self._site.gradients.claimed = self._claims = False
 
     def on(self) -> None:
         """Record the step that begins."""
-        self._site.gradients.set_request(self._asked)
+        self._site.gradients.set_request(self._request)
         if self._modules:
             self._site.activations.begin(self._tell)
 
     def off(self) -> None:
         """Stop recording; from any thread."""
-        if self._asked is not None:
+        if self._request is not None:
             self._site.gradients.set_request(None)
         if self._modules:
             self._site.activations.end()
@@ -108,7 +108,7 @@ class DeepWatch:
     # Rows -------------------------------------------------------------------
 
     def _note(self, step: int, kind: str, name: str | None, row: list[float]) -> None:
-        """A distribution: on the training thread, or the agent's when a device had it."""
+        """Add a distribution: on the training thread, or on the agent's if a device delivers it."""
         if self._made >= MOST_HISTOGRAMS:
             self._dropped += 1
             return
@@ -137,17 +137,18 @@ class DeepWatch:
 
     def in_words(self) -> str:
         """What was recorded."""
-        asked, seen = self._asked, self._site.activations
+        request, seen = self._request, self._site.activations
         parts = []
-        if asked is not None:
-            parts.append(f"{asked.rows} rows of python.gradients")
+        if request is not None:
+            parts.append(f"{request.rows} rows of python.gradients")
         if self._modules:
             parts.append(f"{seen.rows} of python.activations")
         if self._made:
             parts.append(f"{self._made} of python.histograms")
-        late = (asked.late_steps if asked is not None else []) + (seen.late_steps if self._modules else [])
+        late = request.late_steps if request is not None else []
+        late = late + (seen.late_steps if self._modules else [])
         if late:
-            parts.append(f"not all in {len(set(late))} steps: statistics take a second of a step at most")
+            parts.append(f"incomplete in {len(set(late))} steps: statistics take at most a second per step")
         if self._dropped:
             parts.append(f"{self._dropped} distributions were left out")
         return ", ".join(parts)

@@ -1,7 +1,7 @@
-"""Watch: the values of expressions at the end of every so many steps, in python.variables; and, when asked
-for, deep statistics of the same steps (`deep_watch`).
+"""Watch: records the values of expressions at the end of every N-th step in python.variables, and on request
+deep statistics of the same steps (`deep_statistics`).
 
-Each expression is classified first: only those that read, and wait for nothing, are evaluated, on the
+Each expression is classified first: only those that just read, and wait for nothing, are evaluated, on the
 training thread. Rows are kept in memory there and journalled by the agent's thread (`collect`). Standard
 library only; torch inside functions.
 """
@@ -32,13 +32,13 @@ from probe.job.snippets.values import short_repr
 
 FILE = "<probe watch>"
 DEADLINE_S = 0.1
-"""For all expressions at one boundary together: the training thread waits."""
+"""Time limit for all expressions at one boundary together: the training thread waits for them."""
 DEFAULT_STEPS = 100
 MOST_EXPRESSIONS = 20
 MOST_VALUES = 20_000
-"""Rows of one watch: a journal holds 64 MB, and all other rare rows of the recording are in it, too."""
+"""Rows of one watch: a journal holds 64 MB, which it shares with all other rare rows of the recording."""
 LATE_TIMES = 3
-"""A watch whose expressions take too long ends by itself after so many times."""
+"""A watch ends by itself once its expressions have taken too long this many times."""
 LONGEST_TEXT = 200
 _OUTPUT_BYTES = 1000
 
@@ -66,7 +66,7 @@ class WatchValues(Action):
         self._wanted = whole_number(arguments, "steps", default, least=1)
         self._every = whole_number(arguments, "every", 1, least=1)
         self._deep = DeepWatch(arguments, self._wanted, site)
-        self._looking = False
+        self._deep_on = False
         """Whether deep statistics of the running step are recorded."""
         if trees and self._wanted * len(trees) > MOST_VALUES:
             most = MOST_VALUES // len(trees)
@@ -80,7 +80,7 @@ class WatchValues(Action):
             Expression(text, frozenset(names_used(tree)), _compiled(tree)) for text, tree in trees
         ]
         self._rows: deque[dict[str, Any]] = deque()
-        self._taken = self._looks = 0
+        self._taken = self._deep_steps = 0
         self._over = False
         self._next_step: int | None = None
         self._late = 0
@@ -109,20 +109,20 @@ class WatchValues(Action):
         self.standing = self._taken < self._wanted or bool(self._deep)
         if self._deep:
             self._deep.on()
-            self._looking = True
+            self._deep_on = True
 
     def at_boundary(self) -> None:
         """A step has ended."""
         if self._over:
             return
-        if self._looking:
+        if self._deep_on:
             self._deep.off()
-            self._looking = False
-            self._looks += 1
+            self._deep_on = False
+            self._deep_steps += 1
         step = self.site.recorder.counted_step
         if step is not None and self._next_step is not None and step < self._next_step:
             return
-        if self._looks >= self._wanted or (not self._deep and self._taken >= self._wanted):
+        if self._deep_steps >= self._wanted or (not self._deep and self._taken >= self._wanted):
             self._end()
             return
         if self._expressions and self._taken < self._wanted:
@@ -131,12 +131,12 @@ class WatchValues(Action):
             self._wait()
         if self._deep:
             self._deep.on()
-            self._looking = True
+            self._deep_on = True
         elif self._taken >= self._wanted:
             self._end()
 
     def _end(self) -> None:
-        """It is complete; the agent's thread waits for what a device still computes."""
+        """End it; the agent's thread still waits for statistics that a device computes."""
         self._over = True
         self._deep.release()
         self.standing = bool(self._deep) and self._deep.arriving
@@ -155,7 +155,7 @@ class WatchValues(Action):
         ended = None if step is None or step == 0 else step - 1
         found, error = capture(self._values)
         if error is not None and not isinstance(error, CUTS):
-            raise error  # by a signal's handler, or a mistake of ours
+            raise error  # from a signal handler, or a bug of ours
         if error is not None:
             found = [(None, f"{type(error).__name__}: not within {DEADLINE_S:g} s")] * len(self._expressions)
             self._late += 1
@@ -195,8 +195,8 @@ class WatchValues(Action):
         near = sorted({one for name in wanted for one in scope.near(name)} - set(wanted))
         hint = f"Names like it: {', '.join(near)}. " if near else ""
         return hint + (
-            "Between two steps there are the variables of functions that are still running: what a function "
-            "that has returned (`training_step`) called its own is gone."
+            "Between two steps only the variables of running functions exist; those of a function that has "
+            "returned (`training_step`) are gone."
         )
 
     # Other threads ----------------------------------------------------------
@@ -218,7 +218,7 @@ class WatchValues(Action):
         """Stop recording and evaluating."""
         self.standing = False
         self._over = True
-        if self._looking:
+        if self._deep_on:
             self._deep.off()
         self._deep.release()
 
@@ -243,7 +243,8 @@ class WatchValues(Action):
             raise NotUndoable(f"the watch has ended: {self._ended_by or 'it had all its values'}")
         self.cancel()
         if not self._expressions:
-            return f"the watch ended after {self._looks} of {self._wanted} steps: {self._deep.in_words()}"
+            steps = f"{self._deep_steps} of {self._wanted} steps"
+            return f"the watch ended after {steps}: {self._deep.in_words()}"
         return f"the watch ended after {self._taken} of {self._wanted} times, {_duration(self._seconds)} each"
 
 
@@ -262,11 +263,11 @@ def _parsed(given: object) -> list[tuple[str, ast.Expression]]:
     for text in texts:
         tree, error = capture(lambda text=text: ast.parse(f"({text.strip()},)", FILE, "eval"))  # type: ignore[misc]
         if error is not None or not isinstance(tree.body, ast.Tuple):
-            reason = getattr(error, "msg", "it is not one")
-            raise BadRequest(f"`{text}` is no expression: {reason}", hint="Such as `loss.item()`.")
+            reason = getattr(error, "msg", "invalid syntax")
+            raise BadRequest(f"`{text}` is not an expression: {reason}", hint="Such as `loss.item()`.")
         found += [(ast.unparse(one), _alone(one)) for one in tree.body.elts]
     if not found or len(found) > MOST_EXPRESSIONS:
-        raise BadRequest(f"one to {MOST_EXPRESSIONS} expressions, not {len(found)}")
+        raise BadRequest(f"a watch takes 1 to {MOST_EXPRESSIONS} expressions, not {len(found)}")
     return found
 
 
@@ -275,7 +276,7 @@ def _alone(node: ast.expr) -> ast.Expression:
 
 
 def _require_reading(trees: list[tuple[str, ast.Expression]], site: Site) -> None:
-    """Raise `ActionRefused` unless each only reads."""
+    """Raise `ActionRefused` unless each expression only reads."""
     for text, tree in trees:
         statement = ast.Module([ast.Expr(tree.body)], [])
         ast.copy_location(statement.body[0], tree.body)
@@ -284,17 +285,17 @@ def _require_reading(trees: list[tuple[str, ast.Expression]], site: Site) -> Non
             why = "; ".join(f"`{one.what}` {one.why}" for one in judgement.findings[:3])
             raise ActionRefused(
                 f"`{text}` does not only read ({judgement.kind}): {why}",
-                hint="A watch evaluates between steps, again and again. `eval` runs it once.",
+                hint="A watch evaluates it repeatedly, between steps. `eval` runs it once.",
             )
         if judgement.kind == SETTLED and not site.recorder.alone:
             raise ActionRefused(
-                f"`{text}` looks at gradients, and several threads of this job train",
-                hint="Between two steps of one another may be in its backward, which writes them.",
+                f"`{text}` reads gradients, and several threads of this job train",
+                hint="Between two steps of one thread, another's backward may be writing them.",
             )
 
 
 def _compiled(tree: ast.Expression) -> CodeType:
-    """With a check in every loop: a generator can be endless."""
+    """Compile it with a check in every loop: a generator can be endless."""
     statement: Any = with_checks(ast.Module([ast.Expr(tree.body)], [])).body[-1]
     return compile(ast.Expression(statement.value), FILE, "eval")
 
@@ -303,7 +304,7 @@ def _plain(value: Any) -> tuple[float | None, str | None]:
     """A number, or a short text."""
     if isinstance(value, (bool, int, float)):
         number, error = capture(lambda: float(value))
-        return (number, None) if error is None else (None, "an integer beyond every float")
+        return (number, None) if error is None else (None, "an integer too large for a float")
     torch: Any = sys.modules.get("torch")
     numpy: Any = sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):

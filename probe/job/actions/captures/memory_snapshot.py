@@ -1,8 +1,8 @@
 """Memory snapshot: every block of the device's allocator, as pytorch.org/memory_viz opens it.
 
-In a job on the host, or on a device of which torch has no such snapshot: how much memory models, gradients
-and optimizers hold. Taken at a boundary, written by the request's thread. Standard library only; torch
-inside functions.
+In a job on the host, or on a device for which torch has no snapshot, it holds the memory use of models,
+gradients and optimizers instead. Taken at a boundary, written by the request's thread. Standard library only;
+torch inside functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from probe.job.snippets.guard.memory_allowance import resident_bytes
 
 
 class MemorySnapshot(Action):
-    """Write what holds memory to `path`, pickled."""
+    """Write the snapshot to `path`, pickled."""
 
     name = "memory_snapshot"
     takes = ("path", "overwrite")
@@ -34,7 +34,7 @@ class MemorySnapshot(Action):
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
         self._blocks = False
-        """Whether it is of the device's allocator."""
+        """Whether the snapshot is the device allocator's."""
         self._artifact = Artifact(arguments)
         self._snapshot: dict[str, Any] | None = None
 
@@ -63,7 +63,7 @@ class MemorySnapshot(Action):
         }
 
     def cancel(self) -> None:
-        """Let go of it."""
+        """Release it."""
         self._snapshot = None
 
 
@@ -119,5 +119,5 @@ def _held_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
         f"torch has no snapshot of this device's allocator ({device.kind}): this is about the job's tensors"
     ]
     if snapshot["gradients"] is None:
-        notes.append("gradients were not counted: backward may write them while they are looked at")
+        notes.append("gradients were not counted: backward may write them while they are read")
     return ", ".join(parts), notes

@@ -1,8 +1,8 @@
 """Profile: whole steps under torch's profiler, as a trace for Perfetto.
 
 The training thread starts and stops it at boundaries, because the profiler sees the thread that started it
-and its backward; the request's thread writes the file. If the job starts a profiler of its own meanwhile,
-ours ends first, so that the job's works as usual. Standard library only; torch inside functions.
+and its backward; the request's thread writes the file. If the job starts its own profiler, ours ends first,
+so that the job's works as usual. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from probe.job.instruments.core.patch import Patches
 MOST_STEPS = 100
 DEFAULT_STEPS = 5
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 60.0, 100.0
-"""How long to wait for the steps; the server waits 120 s for what an action does after its boundary."""
+"""How long to wait for the steps; the server waits 120 s for an action's work after its boundary."""
 SLOWER = 5.0
-"""Profiled steps may be this many times slower before they are given up."""
+"""The profile is given up if its steps are slower than this factor."""
 SAME = 1.02
 """Ratios up to this count as equal."""
 MARK = "ProfilerStep#"
-"""Prefix of the range around each step, by which readers of traces know it."""
+"""Prefix of the range around each step, by which trace viewers recognize it."""
 LOOKED_AT = 50_000
 """Events that the sums of operators cover; more would keep the GIL from the training for seconds."""
 _AT_ONCE, _REST_S = 200, 0.001
 """After this many events, leave the GIL to the training for a moment."""
 _MOST_OPERATORS = 5
 _STEP_BYTES = 4 << 20
-"""Room wanted on the disk for each step: a trace has about 260 bytes an event."""
+"""Disk space required for each step: a trace has about 260 bytes an event."""
 
 
 class Profile(Action):
@@ -77,8 +77,8 @@ class Profile(Action):
         begun_s = time.monotonic()
         if torch.autograd._profiler_enabled():
             raise ActionRefused(
-                "a profiler of the job's own is running",
-                hint="Two cannot run at once: try it when that is over.",
+                "the job's own profiler is running",
+                hint="Only one can run at a time: try again when it has ended.",
             )
         self._first = self.site.recorder.counted_step
         profiler = self._module.profile(use_cpu=True, use_kineto=True, use_device=_device())
@@ -86,7 +86,7 @@ class Profile(Action):
         profiler._start_trace()
         self._running = True
         for name in ("_prepare_profiler", "_enable_profiler"):
-            self._patches.wrap(self._module, name, self._making_way)
+            self._patches.wrap(self._module, name, self._ending_ours_first)
         self.standing = True
         self._begin_step()
         self._held_s = time.monotonic() - begun_s
@@ -145,8 +145,8 @@ class Profile(Action):
         self.standing = self.undoable = False
         self.finished.set()
 
-    def _making_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The job starts a profiler of its own, within a step: end ours first."""
+    def _ending_ours_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the start of a profiler: if the job starts its own within a step, end ours first."""
 
         def start(*args: Any, **kwargs: Any) -> Any:
             if self._running and not self.site.recorder.elsewhere():
@@ -159,12 +159,12 @@ class Profile(Action):
     # The request's thread ---------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """Write the trace; what it covers and what took the time."""
+        """Write the trace; report which steps it covers and which operators took the time."""
         if not self.finished.is_set():
             raise ActionFailed(
                 f"{self._done} of {self._wanted} steps ended within {self.waits_s:.0f} s; the profiling ends "
-                "at the next step's end, and no file is written",
-                hint="`probe PID diagnose` says what the training does instead.",
+                "at the end of the next step, and no file is written",
+                hint="`probe PID diagnose` says what the training is doing.",
             )
         results, self._results = self._results, None
         if results is None:
@@ -204,14 +204,14 @@ class Profile(Action):
             )
         if events > LOOKED_AT:
             notes.append(
-                f"the operators are those of the first {LOOKED_AT} of {events} events; all are in the file"
+                f"operators are from the first {LOOKED_AT} of {events} events; the file has all events"
             )
         return notes
 
     # Ends -------------------------------------------------------------------
 
     def undo(self) -> str:
-        """End it at once; what was profiled so far is still written."""
+        """End it at once; the steps profiled so far are still written."""
         if not self._running:
             raise NotUndoable("the profiling has ended; its file stays")
         self._ended_by = "it was undone"
@@ -224,8 +224,8 @@ class Profile(Action):
             self._stop()
 
     def cancel(self) -> None:
-        """End it at the next boundary, since only the training thread can; if probe leaves the process and
-        there is none, at the next call of a module."""
+        """End it at the next boundary, since only the training thread can; without boundaries, when probe
+        leaves the process, at the next call of a module."""
         self._given_up = True
         if not self._running:
             self.standing = False
@@ -248,7 +248,7 @@ class Profile(Action):
 
 
 def usual_step_s(site: Site) -> float | None:
-    """Seconds that recent steps usually took; None before there are any."""
+    """Median time of recent steps in seconds; None before there are any."""
     walls = [wall_ns / 1e9 for wall_ns, sampled, _, _ in site.recorder.recent[-64:] if not sampled]
     return _median(walls)
 
@@ -259,8 +259,8 @@ def waiting_s(steps: int, usual_s: float | None) -> float:
     if needed_s > LONGEST_WAIT_S / 2:
         most = int(LONGEST_WAIT_S / 2 / (usual_s or 1.0))
         raise ActionRefused(
-            f"{steps} steps usually take {needed_s:.0f} s, and the answer waits for {LONGEST_WAIT_S:.0f} s",
-            hint=f"Ask for {most} steps." if most else "Its steps are too long to be waited for.",
+            f"{steps} steps usually take {needed_s:.0f} s; the limit is {LONGEST_WAIT_S / 2:.0f} s",
+            hint=f"Ask for {most} steps." if most else "Its steps are too long to wait for.",
         )
     return min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, SLOWER * needed_s))
 
@@ -293,7 +293,7 @@ def hottest(events: Iterable[Any]) -> tuple[list[dict[str, Any]], int]:
 
 
 def _most(operators: list[dict[str, Any]]) -> list[str]:
-    """A sentence for the host and one for the device."""
+    """A sentence on the host's operators, and one on the device's."""
     found = []
     for where in ("host", "device"):
         listed = [f"{one['name']} {one['self_ms']:.3g} ms" for one in operators if one["where"] == where]
@@ -322,13 +322,13 @@ def _own_times(spans: list[tuple[int, int, str]]) -> list[tuple[str, int]]:
 
 
 def _refuse_beside_another() -> None:
-    """Refuse beside a profiler of the job that is prepared and not started yet: it would lose that."""
+    """Refuse if the job's own profiler is running, or prepared and not started: ours would break it."""
     kind = sys.modules["torch.autograd.profiler"].profile
     for one in gc.get_referrers(kind):
         if type(one) is kind and one.entered and one.kineto_results is None:
             raise ActionRefused(
-                "the job has a profiler of its own that is running or about to",
-                hint="Two cannot run at once: try it when that is over.",
+                "the job's own profiler is running or about to start",
+                hint="Only one can run at a time: try again when it has ended.",
             )
 
 

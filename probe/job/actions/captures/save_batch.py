@@ -24,7 +24,7 @@ TRACED_S = 5.0
 
 
 class SaveBatch(Action):
-    """Write the kept batch to `path` with `torch.save`; `drop`: release it then."""
+    """Write the kept batch to `path` with `torch.save`; `drop`: release it afterwards."""
 
     name = "save_batch"
     takes = ("path", "overwrite", "drop")
@@ -39,7 +39,7 @@ class SaveBatch(Action):
         if self._kept is None:
             raise ActionRefused(
                 "no batch is held: none came from a DataLoader yet, or it was too large",
-                hint="`SELECT * FROM python.nonfinite` says what was seen; its indices name the samples.",
+                hint="`SELECT * FROM python.nonfinite` lists the events; their indices name the samples.",
             )
         self._artifact = Artifact(arguments)
         self._plain: dict[str, Any] | None = None
@@ -53,7 +53,7 @@ class SaveBatch(Action):
         left_out: list[str] = []
         content = Plain(left_out, self._notes).of(batch.content, "batch")
         if left_out:
-            self._notes.append(f"left out, being no plain data: {', '.join(left_out[:8])}")
+            self._notes.append(f"left out because not plain data: {', '.join(left_out[:8])}")
         self._plain = {
             "version": VERSION, "batch": None if content is LEFT_OUT else content,
             "indices": as_list(batch.indices), "loader": batch.loader, "step": batch.step,
@@ -72,7 +72,7 @@ class SaveBatch(Action):
             plain["event"] = self._traced(event)
         then = (plain["event"] or {}).get("content_hash")
         if then and then != content_hash(list(tensors_in(batch.content))):
-            self._notes.append("the program has changed the batch in place: it is not as the model saw it")
+            self._notes.append("the program changed the batch in place: it differs from what the model saw")
 
         def write(path: Path) -> None:
             import torch
@@ -95,9 +95,9 @@ class SaveBatch(Action):
             time.sleep(0.01)
         if event.row:
             return dict(event.row)
-        self._notes.append("where it came from is still being traced: the file does not hold it")
+        self._notes.append("its origin is still being traced, and is not in the file")
         return None
 
     def cancel(self) -> None:
-        """Let go of it."""
+        """Release it."""
         self._kept = self._plain = None

@@ -1,4 +1,4 @@
-"""Pause and resume: hold the training thread between two steps, and let it go on.
+"""Pause and resume: hold the training thread between two steps, and release it.
 
 While it is held, actions and snippets that wait for a boundary run at once. Standard library only.
 """
@@ -14,8 +14,8 @@ USUAL_S = 600.0
 """Default length: a pause ends by itself, in case nobody comes back."""
 LONGEST_S = 86_400.0
 LONGEST_OF_SEVERAL_S = 300.0
-"""On one rank of several: the others wait in a collective, by default for ten minutes (NCCL) to thirty (gloo)
-at most."""
+"""Limit on one rank of several: the others wait in a collective, by default for at most ten minutes (NCCL) or
+thirty (gloo)."""
 
 
 class Pause(Action):
@@ -33,7 +33,7 @@ class Pause(Action):
         if self._for_s > longest_s:
             raise ActionRefused(
                 f"a pause of this job is at most {longest_s:g} s",
-                hint="The other ranks wait for this one meanwhile, and eventually time out."
+                hint="The other ranks wait for this one, and eventually time out."
                 if site.several_ranks else "Pause it again when it is over.",
             )
 
@@ -52,19 +52,19 @@ class Pause(Action):
             self._until_s = None
 
     def report(self) -> dict[str, Any]:
-        """How long it is paused at most."""
+        """Say how long the pause lasts at most."""
         alone = self.site.several_ranks and not self.site.together
         notes = ["the other ranks wait for it in their next collective"] if alone else []
         return {"what": f"the training is paused, for at most {self._for_s:g} s", "notes": notes}
 
     def undo(self) -> str:
-        """Go on."""
+        """Let the training continue."""
         if not self._end():
             return "the pause had ended already"
-        return "the training goes on"
+        return "the training continues"
 
     def cancel(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self._end()
 
     def _end(self) -> bool:
@@ -92,5 +92,5 @@ class Resume(Action):
         self.site.safepoint.resume()
 
     def report(self) -> dict[str, Any]:
-        """That it goes on."""
-        return {"what": "the training goes on"}
+        """Say that the training continues."""
+        return {"what": "the training continues"}

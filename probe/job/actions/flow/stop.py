@@ -27,9 +27,9 @@ class Stop(Action):
         self._exit_code = whole_number(arguments, "exit_code", 0, most=HIGHEST_EXIT_CODE)
         if site.several_ranks and not site.together and not arguments.get("force"):
             raise ActionRefused(
-                f"this is one rank of {site.world_size}: the others would wait for it for ever",
-                hint="With the name of the job instead of one rank's all ranks stop after the same step. "
-                "`--force` stops it all the same.",
+                f"this is one rank of {site.world_size}: the others would wait for it forever",
+                hint="Name the job instead of a rank to stop all ranks after the same step. `--force` stops "
+                "only this one.",
             )
         self._checkpoint = self._prepare_checkpoint(arguments.get("checkpoint"))
         self._saved: dict[str, Any] | None = None
@@ -51,7 +51,7 @@ class Stop(Action):
     can_take_back = True
 
     def take_back(self) -> None:
-        """Train on; a saved checkpoint stays."""
+        """Continue the training; a saved checkpoint stays."""
         self.site.safepoint.leave_with = None
 
     def report(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Stop(Action):
         what = f"{saved['what']}; the training stops: {end}" if saved else f"the training stops: {end}"
         notes = [*saved.get("notes", [])]
         if not main:
-            notes.append("it does not train on the main thread: the process goes on without it")
+            notes.append("it does not train on the main thread: the process continues without it")
         return {"what": what, "notes": notes, "checkpoint": saved or None, "exit_code": self._exit_code}
 
     def undo(self) -> str:

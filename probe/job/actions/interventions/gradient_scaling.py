@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _SMALL = 1e-6
-"""What torch adds to a norm before it divides by it."""
+"""Added to a norm before dividing by it, as in torch."""
 
 
 def gradients_of(optimizer: Any) -> list[Any]:
@@ -31,7 +31,7 @@ def total_norm(gradients: Iterable[Any], kind: float) -> Any:
             alike.setdefault((values.device, values.dtype), []).append(values)
     norms: list[Any] = []
     for (_, dtype), values in alike.items():
-        if dtype == torch.float16:  # whose norm overflows where its gradients do not
+        if dtype == torch.float16:  # its norm can overflow although no gradient does
             norms += [torch.linalg.vector_norm(one, kind, dtype=torch.float32) for one in values]
         else:
             norms += torch._foreach_norm(values, kind)
@@ -39,7 +39,7 @@ def total_norm(gradients: Iterable[Any], kind: float) -> Any:
         return None
     first = norms[0].device
     total = torch.linalg.vector_norm(torch.stack([norm.to(first) for norm in norms]), kind)
-    whole = getattr(total, "full_tensor", None)  # of gradients that are spread over devices
+    whole = getattr(total, "full_tensor", None)  # gradients sharded over devices
     return total if whole is None else whole()
 
 

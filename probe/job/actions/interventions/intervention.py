@@ -22,10 +22,10 @@ LONGEST_WAIT_S = 5.0
 
 
 class Intervention(Action):
-    """Base of the interventions; `_meet` is called with the gradients of each step it is about."""
+    """Base of the interventions; `_meet` is called with the gradients of each step of its optimizers."""
 
     about = ""
-    """What it does to gradients, for refusals."""
+    """What it does, for refusals."""
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
@@ -40,7 +40,7 @@ class Intervention(Action):
             raise self._misfit(candidates)
         fitting = [site.name_of(one, type(one).__name__) for one in candidates if self.fits(one)]
         self.whose = enumerated(fitting, NAMED)
-        """The optimizers it is about, of those there are."""
+        """The optimizers that it applies to."""
         walls_s = [wall_ns / 1e9 for wall_ns, *_ in site.recorder.recent] or [LONGEST_WAIT_S]
         self.waits_s = min(LONGEST_WAIT_S, 3.0 + 3 * statistics.median(walls_s))
 
@@ -53,12 +53,12 @@ class Intervention(Action):
         if not candidates:
             return ActionRefused("no optimizer is known in this process")
         return ActionRefused(
-            "LBFGS computes its gradients inside its step, where nothing can come between",
+            "LBFGS computes its gradients inside its step, where probe cannot intervene",
             hint="`lr --scale` makes its steps smaller.",
         )
 
     def begin(self) -> None:
-        """From the next step on."""
+        """Apply it from the next step on."""
         if self._chosen is not None:
             self._chosen.optimizer()
         self.standing = True
@@ -75,11 +75,11 @@ class Intervention(Action):
         self.finished.set()
 
     def _meet(self, optimizer: Any, gradients: list[Any]) -> None:
-        """Do something about the gradients of this step; none while a device graph is captured."""
+        """Handle the gradients of this step; `gradients` is empty while a device graph is captured."""
         raise NotImplementedError
 
     def _note_wait(self, gradients: list[Any]) -> None:
-        """Their values are read."""
+        """Note whether reading these gradients waits for a device."""
         self._waits_for_device = self._waits_for_device or on_device(next(iter(gradients), None))
 
     def so_far(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Intervention(Action):
         if self._waits_for_device:
             notes.append("reading the gradients waits for the device once a step")
         if not self.steps:
-            notes.append("no step was seen since, so this is not verified")
+            notes.append("no step has been seen since, so this is not verified")
         return {"what": self._what(), "notes": notes, **self._limits(), **self.so_far()}
 
     def _what(self) -> str:
@@ -111,12 +111,12 @@ class Intervention(Action):
         return {}
 
     def undo(self) -> str:
-        """End it: the next step is the job's own."""
+        """End it, from the next step on."""
         self.standing = False
         return f"{self.name.replace('_', '-')} has ended; {self.in_words()}"
 
     def cancel(self) -> None:
-        """End it, and let the answer go out."""
+        """End it, and release the answer that waits for it."""
         self.standing = False
         self.finished.set()
 

@@ -25,7 +25,7 @@ class SkipNonfinite(Intervention):
     name = "skip_nonfinite"
     about = "skipping a step"
     takes = ("on", "optimizer", "force")
-    ends_on_training_thread = True  # a step that is being skipped has its gradients put away
+    ends_on_training_thread = True  # during a skipped step it holds the gradients
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         if arguments.get("on", True) is not True:
@@ -60,7 +60,7 @@ class SkipNonfinite(Intervention):
                 parameter.grad = gradient
 
     def so_far(self) -> dict[str, Any]:
-        """Which steps were skipped, the last ones."""
+        """The last skipped steps."""
         return {"steps": self.steps, "skipped": self._skipped, "skipped_steps": list(self._numbers)}
 
     def in_words(self) -> str:

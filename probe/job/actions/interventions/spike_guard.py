@@ -26,7 +26,7 @@ LISTED = 100
 _BLANK = {
     "exp_avg": 0.0, "exp_avg_sq": 0.0, "max_exp_avg_sq": 0.0, "exp_inf": 0.0, "mu_product": 1.0, "step": 0.0,
 }
-"""What an Adam-like optimizer keeps for a parameter, and its value before the first step."""
+"""State that an Adam-like optimizer keeps for a parameter, with its values before the first step."""
 _LIKE_ADAM = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam"})
 
 
@@ -79,7 +79,7 @@ class SpikeGuard(Intervention):
                 self._spikes.append({"step": step, "norm": norm, "usual_norm": usual})
 
     def so_far(self) -> dict[str, Any]:
-        """The spikes, the last ones."""
+        """The last spikes."""
         return {"steps": self.steps, "spikes": self._count, "events": list(self._spikes)}
 
     def in_words(self) -> str:
@@ -90,17 +90,17 @@ class SpikeGuard(Intervention):
         last = self._spikes[-1]
         return (
             f"{words}, the last in step {last['step']}: norm {shown(last['norm'])}, "
-            f"usually {shown(last['usual_norm'])}; momenta that were reset stay so"
+            f"usually {shown(last['usual_norm'])}; momenta that were reset stay reset"
         )
 
     def _what(self) -> str:
         return (
             f"gradients of {self.whose} beyond {self._threshold:g} times the usual norm are scaled down "
-            "to it, and the momenta start anew"
+            "to it, and the momenta are reset"
         )
 
     def _notes(self) -> list[str]:
-        return [f"the first {WARM_UP_STEPS} steps only tell what is usual"]
+        return [f"the first {WARM_UP_STEPS} steps only measure the usual norm"]
 
     def _limits(self) -> dict[str, Any]:
         return {"threshold": self._threshold, "window": self._window}
@@ -117,4 +117,4 @@ def _forget_moments(optimizer: Any) -> None:
                 kept[name] = type(value)(blank)
     for group in optimizer.param_groups:
         if isinstance(group.get("step"), int):
-            group["step"] = 0  # where the count is kept once for a group
+            group["step"] = 0  # some optimizers count once for a group

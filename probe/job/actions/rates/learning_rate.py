@@ -1,7 +1,7 @@
 """lr: shows an optimizer's learning rates, scales its schedule, or holds a rate, and checks the effect.
 
 A scheduler of torch is rescaled where it keeps its rates (`schedules`): this survives detaching and is in the
-job's own checkpoints. If a rate is held against a schedule, or computed by unknown code, a rule stands
+job's own checkpoints. If a rate is held against a schedule, or computed by unknown code, a rule replaces it
 (`rate_rules`) while probe is in the process. The next steps are then watched (`rate_watch`). Standard library
 only.
 """
@@ -26,7 +26,7 @@ from probe.job.actions.rates.schedules import Change, to_float
 FAR = 10.0
 """Rates beyond this many times the present one need `force`."""
 LONGEST_WATCH_S = 10.0
-"""The answer comes after this time at the latest, however many steps were seen."""
+"""The answer comes after this time at the latest, even if fewer steps were seen."""
 _WATCHING: weakref.WeakSet[Lr] = weakref.WeakSet()
 
 
@@ -35,7 +35,7 @@ class Lr(Action):
 
     name = "lr"
     takes = ("scale", "set", "group", "optimizer", "force")
-    ends_on_training_thread = True  # a step that runs has a held rate on loan
+    ends_on_training_thread = True  # during a step, the held rate is in the group
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
@@ -58,14 +58,14 @@ class Lr(Action):
         """Held by the thread that ends the watch; the training thread never waits for it."""
         self._notes: list[str] = []
         if not self.reading:
-            self._value = self._asked_value()
+            self._value = self._requested_value()
             if not any(on_device(rate) for group in optimizer.param_groups for rate in group.values()):
-                self._refuse_far(optimizer)  # else between two steps: the agent never waits for a device
+                self._refuse_far(optimizer)  # else `begin` checks: the agent never waits for a device
             refuse_alone(site, arguments, "its replicas on the other ranks would drift away from it")
             self.waits_s = _watching_s(site)
 
-    def _asked_value(self) -> float:
-        """The factor or the rate."""
+    def _requested_value(self) -> float:
+        """The requested factor or rate."""
         arguments = self.arguments
         if self._scales and "set" in arguments:
             raise BadRequest("`scale` and `set` exclude each other")
@@ -75,7 +75,7 @@ class Lr(Action):
         """Refuse a rate that is many times the present one, unless forced: it is probably a typo."""
         if self.arguments.get("force"):
             return
-        hint, value = "`--force` does it all the same.", self._value
+        hint, value = "`--force` does it anyway.", self._value
         if self._scales and value > FAR:
             raise BadRequest(f"{value:g} times the present rate is more than {FAR:g} times", hint=hint)
         for index in [] if self._scales else self._groups:
@@ -96,7 +96,7 @@ class Lr(Action):
         rules, schedulers = rules_of(optimizer), self._alive()
         scheduled = [optimizer.param_groups[index]["lr"] for index in self._groups]
         if any(capturing(rate) for rate in scheduled):
-            raise ActionRefused("a graph of the device is being recorded")
+            raise ActionRefused("a device graph is being captured")
         self._refuse_far(optimizer)
         self._before = self._in_use(optimizer)
         change = None if rules.on(self._groups) else self._plan(optimizer, schedulers)
@@ -119,7 +119,7 @@ class Lr(Action):
         kinds = rate_words.kinds(schedulers)
         if not self._scales:
             if schedulers:
-                self._how = f"held while {kinds} goes on underneath"
+                self._how = f"held while {kinds} continues underneath"
                 return None
             places = schedules.places_of_groups(optimizer, self._groups, ("lr", "initial_lr"))
             return Change.set(places, self._value)
@@ -144,12 +144,12 @@ class Lr(Action):
 
     def _rule(self, rules: Rules) -> None:
         if not self._how:
-            self._how = "on top of the change before"
+            self._how = "on top of the earlier change"
         rules.add(Rule(self, frozenset(self._groups), self._scales, self._value))
         self._ruled = True
 
     def before_step(self, optimizer: Any) -> None:
-        """Put the ruled rates in place; check what the step is about to use."""
+        """Put the ruled rates in place; check the rates that the step is about to use."""
         if optimizer is not self._chosen.reference():
             return
         rules = rules_of(optimizer)
@@ -168,11 +168,11 @@ class Lr(Action):
             found = watch.overwritten(optimizer, self.site.recorder.counted_step)
             if found:
                 self._overwritten += found
-                self._let_a_rule_stand(optimizer, rules, {written.group for written in found})
+                self._change_to_rule(optimizer, rules, {written.group for written in found})
         watch.begins(optimizer)
 
-    def _let_a_rule_stand(self, optimizer: Any, rules: Rules, overwritten: set[int]) -> None:
-        """The job's own code writes the rate: change what it writes for each step instead."""
+    def _change_to_rule(self, optimizer: Any, rules: Rules, overwritten: set[int]) -> None:
+        """The job's own code writes the rate: let a rule change it during each step instead."""
         if self._change is not None:
             self._change.undo(
                 lambda place: place.in_group and place.name == "lr" and place.item in overwritten
@@ -184,7 +184,7 @@ class Lr(Action):
         rules.lend(optimizer)
 
     def after_step(self, optimizer: Any) -> None:
-        """Note what it used; put back what is scheduled."""
+        """Note the rate that it used; put back the scheduled one."""
         if optimizer is not self._chosen.reference():
             return
         watch = self._watch
@@ -199,7 +199,7 @@ class Lr(Action):
         return self._chosen.reference() is optimizer
 
     def stop_watching(self) -> None:
-        """Another action of ours changes the rates: what is written from now on means nothing."""
+        """Stop watching, as another action of ours changes the rates: later writes mean nothing."""
         with self._deciding:
             self._end_watch()
 
@@ -220,17 +220,17 @@ class Lr(Action):
         if self._ruled:
             rules_of(optimizer).remove(self)
             self._ruled = False
-            goes_on = f"{kinds or 'the schedule'} is in force again"
+            now = f"{kinds or 'the schedule'} is in force again"
         elif self._change is not None:
             moved = "lr" in self._change.undo()
             if moved and not self._scales:
-                goes_on = "the job has written another rate since, which stays"
+                now = "the job has written another rate since, which stays"
             else:
-                goes_on = f"{kinds} is as it was" if kinds else "as before"
+                now = f"{kinds} is as it was" if kinds else "as before"
         else:
-            goes_on = "nothing had been changed"
+            now = "nothing had been changed"
         rates = [to_float(optimizer.param_groups[index]["lr"]) for index in self._groups]
-        return f"{self._chosen.name}: lr {rate_words.listed(rates)}; {goes_on}"
+        return f"{self._chosen.name}: lr {rate_words.listed(rates)}; {now}"
 
     def cancel(self) -> None:
         """End a rule; a rescaled schedule stays rescaled."""
@@ -276,22 +276,22 @@ class Lr(Action):
         notes = []
         if self._overwritten:
             wrote = rate_words.written(rate_words.first_of_each_group(self._overwritten))
-            notes.append(f"the job's own code wrote {wrote}; what it writes is given back after each step")
+            notes.append(f"the job's own code wrote {wrote}; its rate is put back after each step")
         seen = self._seen
         if seen is not None and seen.inside:
             wrote = rate_words.written(rate_words.first_of_each_group(seen.inside))
             notes.append(
-                f"the step of {type(optimizer).__name__} itself wrote {wrote}: this overrides what was asked"
+                f"the step of {type(optimizer).__name__} itself wrote {wrote}: this overrides the request"
             )
         if seen is not None and seen.continued:
             wrote = rate_words.written(rate_words.first_of_each_group(seen.continued))
-            notes.append(f"the job's own code goes on from the new rate: it wrote {wrote}")
+            notes.append(f"the job's own code continues from the new rate: it wrote {wrote}")
         if self._ruled:
             notes.append("it ends when probe leaves the process; undoing it returns to the schedule")
         elif not self._schedulers:
             notes.append(
-                "no scheduler of torch drives this optimizer: code of the job that writes the rate later on, "
-                "at an epoch's end say, has the last word"
+                "no scheduler of torch drives this optimizer: if the job's own code writes the rate later, "
+                "such as at the end of an epoch, that rate applies"
             )
         if self._chosen.others and self.arguments.get("optimizer") is None:
             notes.append(f"other optimizers keep their rates: {enumerated(self._chosen.others, NAMED)}")
@@ -329,7 +329,7 @@ class Lr(Action):
 
 
 def _groups(optimizer: Any, arguments: dict[str, Any]) -> list[int]:
-    """The groups that are meant: one, or all."""
+    """The requested groups: one, or all."""
     groups = optimizer.param_groups
     indexes = list(range(len(groups)))
     if arguments.get("group") is not None:
@@ -342,12 +342,12 @@ def _groups(optimizer: Any, arguments: dict[str, Any]) -> list[int]:
     for index in indexes:
         rate = groups[index].get("lr")
         if not is_tensor(rate) and not math.isfinite(to_float(rate)):
-            raise ActionRefused(f"group {index} of {type(optimizer).__name__} has no rate of its own")
+            raise ActionRefused(f"group {index} of {type(optimizer).__name__} has no learning rate")
     return indexes
 
 
 def _watching_s(site: Site) -> float:
-    """How long the next steps usually take, with some room; bounded."""
+    """How long to watch: twice the usual time of the next steps, within limits."""
     walls_s = [wall_ns / 1e9 for wall_ns, *_ in site.recorder.recent]
     if not walls_s:
         return LONGEST_WATCH_S

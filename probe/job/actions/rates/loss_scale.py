@@ -66,7 +66,7 @@ class LossScale(Action):
         return {"what": what, "notes": [], "scaler": self._name, "before": was, "now": self._value}
 
     def undo(self) -> str:
-        """Factor and count as they were."""
+        """Restore factor and count."""
         scaler, before = self._scaler(), self._before
         if scaler is None or before is None:
             raise NotUndoable(f"{self._name} is gone")

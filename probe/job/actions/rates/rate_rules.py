@@ -1,8 +1,8 @@
 """Rate rules: replace the learning rate of a group during the optimizer's step only.
 
-The schedule goes on underneath, undisturbed: what it wrote is put back right after the step. Rules on the
-same group apply in the order they were made, so each can be removed from among the others. Training thread;
-`remove` also on others, when probe leaves the process. Standard library; torch inside functions.
+The schedule continues underneath, undisturbed: its rate is put back right after the step. Rules on the same
+group apply in the order they were made, and each can be removed separately. Training thread; `remove` also on
+others, when probe leaves the process. Standard library; torch inside functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from probe.job.actions.rates.schedules import fill, same, to_float
 
 
 class Rule(NamedTuple):
-    """The rate of some groups: `value` itself, or `value` times what is scheduled."""
+    """The rate of some groups: `value` itself, or `value` times the scheduled rate."""
 
     owner: object
     groups: frozenset[int]
@@ -24,7 +24,7 @@ class Rule(NamedTuple):
     value: float
 
     def of(self, rate: Any) -> Any:
-        """What the step is to use where `rate` is scheduled."""
+        """The rate that the step uses if `rate` is scheduled."""
         return rate * self.value if self.scales else self.value
 
 
@@ -44,7 +44,7 @@ class Rules:
         self._lent: dict[int, Lent] = {}
 
     def are_of(self, optimizer: Any) -> bool:
-        """Whether these are that optimizer's, and not those of one that had its address before."""
+        """Whether these rules are that optimizer's, not those of an earlier one at the same address."""
         return self._optimizer() is optimizer
 
     def add(self, rule: Rule) -> None:
@@ -69,7 +69,7 @@ class Rules:
         return now if lent is None else lent.scheduled
 
     def used(self, group: int, rate: Any) -> Any:
-        """What a step uses if `rate` is scheduled."""
+        """The rate that a step uses if `rate` is scheduled."""
         for rule in self._rules:
             if group in rule.groups:
                 rate = rule.of(rate)
@@ -88,7 +88,7 @@ class Rules:
             self.give_back()
 
     def lend(self, optimizer: Any) -> None:
-        """Put the rates in place, unless they are."""
+        """Put the ruled rates in place, unless they are there already."""
         for index, group in enumerate(optimizer.param_groups):
             if not any(index in rule.groups for rule in self._rules):
                 continue
@@ -97,7 +97,7 @@ class Rules:
                 return
             lent = self._lent.get(index)
             if lent is not None and same(now, lent.used):
-                continue  # the last step raised, and nothing was given back
+                continue  # the last step raised, so the rates were not put back
             scheduled = now.detach().clone() if is_tensor(now) else now
             used = self.used(index, scheduled)
             self._lent[index] = Lent(scheduled, used)
@@ -116,7 +116,7 @@ class Rules:
 
 
 _OF: dict[int, Rules] = {}
-"""By the optimizer's address, while it has rules: an optimizer class with its own `__eq__` has no hash."""
+"""Rules by the optimizer's address, while it has any: an optimizer with its own `__eq__` has no hash."""
 
 
 def rules_of(optimizer: Any) -> Rules:

@@ -1,7 +1,7 @@
-"""Rate watch: checks that the next steps use the requested rates, and finds out who writes others.
+"""Rate watch: checks that the next steps use the requested rates, and finds out which code overwrites them.
 
-A rate is read right before and right after each of the optimizer's steps. If it is not what was put there, a
-known scheduler that stepped since wrote it, which its `_last_lr` shows, or else the job's own code. Training
+A rate is read right before and right after each of the optimizer's steps. If it has changed, a known
+scheduler that stepped since wrote it, as its `_last_lr` shows, or else the job's own code did. Training
 thread, for a bounded number of steps. Standard library only.
 """
 
@@ -27,7 +27,7 @@ class Written(NamedTuple):
 
 
 class RateWatch:
-    """Watches groups of one optimizer. `factor` is what their rates were multiplied by, if they were."""
+    """Watches groups of one optimizer. `factor`: what their rates were multiplied by; None if set."""
 
     def __init__(
         self, optimizer: Any, schedulers: Sequence[Any], groups: Sequence[int], factor: float | None
@@ -59,10 +59,10 @@ class RateWatch:
         for index in self._groups:
             rate, expected = self._rate(optimizer, index), self._expected[index]
             self._expected[index] = rate
-            if rate == expected or any(_says(rates, index, rate) for rates in stepped):
+            if rate == expected or any(_wrote(rates, index, rate) for rates in stepped):
                 continue
             written = Written(step, index, rate)
-            if self._goes_on_from(rate, expected):
+            if self._continues_from(rate, expected):
                 self.continued.append(written)
             else:
                 found.append(written)
@@ -81,7 +81,7 @@ class RateWatch:
                 self._expected[index] = rate
         self.used.append((step, rates))
 
-    def _goes_on_from(self, rate: float, expected: float) -> bool:
+    def _continues_from(self, rate: float, expected: float) -> bool:
         """Whether code computed `rate` from the changed rate, and not from numbers of its own.
 
         The new rate is nearer to the one it was computed from: rates change little from step to step."""
@@ -100,5 +100,6 @@ class RateWatch:
         return {id(scheduler): vars(scheduler).get("_last_lr") for scheduler in alive}
 
 
-def _says(rates: Any, index: int, rate: float) -> bool:
+def _wrote(rates: Any, index: int, rate: float) -> bool:
+    """Whether a scheduler's last rates have this rate of a group."""
     return isinstance(rates, list) and index < len(rates) and same(rates[index], rate)

@@ -24,14 +24,14 @@ def listed(rates: Sequence[float]) -> str:
 def used_in_words(used: Sequence[tuple[int | None, list[float]]]) -> str:
     """The rates that the watched steps used."""
     if not used:
-        return "no step of it was seen since, so this is not verified"
+        return "no step has been seen since, so this is not verified"
     first, last = listed(used[0][1]), listed(used[-1][1])
     rates = first if first == last else f"{first} … {last}"
     return f"the next {len(used)} steps used {rates}" if len(used) > 1 else f"the next step used {rates}"
 
 
 def first_of_each_group(found: Sequence[Written]) -> list[Written]:
-    """The first of what was written in each group."""
+    """The first rate written in each group."""
     first: dict[int, Written] = {}
     for written in found:
         first.setdefault(written.group, written)
@@ -39,7 +39,7 @@ def first_of_each_group(found: Sequence[Written]) -> list[Written]:
 
 
 def written(found: Sequence[Written]) -> str:
-    """What was written and when: `0.1 in group 0, 0.2 in group 1, at step 7`."""
+    """The rates written, and when: `0.1 in group 0, 0.2 in group 1, at step 7`."""
     rates = ", ".join(f"{one.rate:.6g} in group {one.group}" for one in found)
     return f"{rates}, at step {found[0].step}"
 
@@ -56,7 +56,7 @@ def of_group(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_scheduler(scheduler: Any) -> dict[str, Any]:
-    """Its class, its plain numbers, and what is inside it."""
+    """Its class, its plain numbers, and the schedulers inside it."""
     own = vars(scheduler)
     inner = own.get("_schedulers")
     numbers = {name: value for name, value in own.items() if not name.startswith("_") and _is_plain(value)}

@@ -140,7 +140,7 @@ def places_of_groups(optimizer: Any, groups: Sequence[int], keys: Sequence[str])
 
 
 def places_of_schedule(optimizer: Any, schedulers: Sequence[Any], groups: Sequence[int]) -> list[Place]:
-    """Every number that the rates of these groups are made from, each once."""
+    """Every number that the rates of these groups are computed from, each once."""
     everyone = len(set(groups)) == len(optimizer.param_groups)
     keys = ["lr", "initial_lr"]
     found: list[Place] = []
@@ -155,7 +155,7 @@ def places_of_schedule(optimizer: Any, schedulers: Sequence[Any], groups: Sequen
 
 
 def _each_once(places: Sequence[Place]) -> list[Place]:
-    """Without what is not there, and without a list's item that another scheduler shares."""
+    """The places that exist, each once: schedulers may share a list."""
     seen: set[tuple[int, Any]] = set()
     kept = []
     for place in places:
@@ -167,7 +167,7 @@ def _each_once(places: Sequence[Place]) -> list[Place]:
 
 
 class Written(NamedTuple):
-    """What stood at a place and what was put there; a tensor's values are copies."""
+    """The old and the new value at a place; a tensor's values are copies."""
 
     place: Place
     old: Any
@@ -177,7 +177,7 @@ class Written(NamedTuple):
 class Change:
     """One change of many places at once: `apply`, then `undo`.
 
-    `compute` gives the new value of an old one; `revert` that of a value which moved on since."""
+    `compute` gives the new value for an old one; `revert` the value to restore if it has changed since."""
 
     def __init__(
         self, places: Sequence[Place], compute: Callable[[Any], Any], revert: Callable[[Any], Any]
@@ -189,16 +189,16 @@ class Change:
 
     @classmethod
     def scale(cls, places: Sequence[Place], factor: float) -> Change:
-        """Each place times `factor`; what moved on since is divided by it again."""
+        """Multiply each place by `factor`; undoing divides a value that has changed since by it."""
         return cls(places, lambda old: old * factor, lambda now: now / factor)
 
     @classmethod
     def set(cls, places: Sequence[Place], value: float) -> Change:
-        """Each place becomes `value`; what the job wrote there since stays."""
+        """Set each place to `value`; undoing leaves a value that the job has written since."""
         return cls(places, lambda old: value, lambda now: now)
 
     def vanishing(self) -> bool:
-        """Whether a number other than 0 would become 0, or not finite: that could not be undone."""
+        """Whether a number other than 0 would become 0 or infinite, which could not be undone."""
         for place in self._places:
             where = place.container()
             old = None if where is None else where[0][where[1]]
@@ -233,7 +233,7 @@ class Change:
                 self._written.append(Written(place, old, _copy(new)))
 
     def undo(self, skip: Callable[[Place], bool] = lambda place: False) -> list[str]:
-        """Revert: exactly, where nothing has changed since. Returns the names of what has changed."""
+        """Revert: exactly, where nothing has changed since. Returns the names of the places that have."""
         moved = []
         for place, old, new in reversed(self._written):
             where = place.container()

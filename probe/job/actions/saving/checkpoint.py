@@ -1,6 +1,6 @@
 """Checkpoint: the state of the job in a file from which a later run continues.
 
-Either one file, at the next boundary (`path`), or one every so many steps in a folder, of which the newest
+Either one file, at the next boundary (`path`), or one every `every` steps in a folder, of which the newest
 and the best are kept (`folder`). The training thread copies (`snapshot`); the request's thread, or
 `probe-save` for automatic ones, writes and verifies. docs/checkpoint.md describes the file. Standard library
 only.
@@ -30,7 +30,7 @@ _LOSS_FIELD = [column.name for column in BY_NAME["python.steps"].columns].index(
 
 
 class Checkpoint(Action):
-    """Save the job once, or every so many steps; on all ranks together, into one folder."""
+    """Save the job once, or every `every` steps; on all ranks together, into one folder."""
 
     name = "checkpoint"
     begins_anywhere = True
@@ -67,7 +67,7 @@ class Checkpoint(Action):
             self.standing = True
 
     def report(self) -> dict[str, Any]:
-        """Write the file and say what is in it."""
+        """Write the file and describe its content."""
         if self._one is not None:
             return self._one.finish()
         if self._of_all is not None:
@@ -82,10 +82,10 @@ class Checkpoint(Action):
             self.standing = not self._many.ended
 
     def undo(self) -> str:
-        """No more automatic ones; the files stay."""
+        """End automatic checkpoints; the files stay."""
         if self._many is None:
             raise NotUndoable(
-                "a checkpoint changes nothing in the run, so there is nothing to put back",
+                "a checkpoint changes nothing in the run, so there is nothing to undo",
                 hint="The file is yours to delete.",
             )
         self.standing = False
@@ -93,7 +93,7 @@ class Checkpoint(Action):
         return f"no more checkpoints are made; {self._many.summary()}"
 
     def cancel(self) -> None:
-        """Leave nothing half written."""
+        """Leave no partial file."""
         super().cancel()
         if self._one is not None:
             self._one.give_up()
@@ -116,7 +116,7 @@ class Kept(NamedTuple):
 
 
 class Automatic:
-    """Checkpoints every so many steps; the newest ones and the best are kept."""
+    """Checkpoints every `every` steps; the newest ones and the best are kept."""
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         only(arguments, "folder", "every", "keep", "best")
@@ -152,7 +152,7 @@ class Automatic:
         if self._failed:
             text += f", {self._failed} failed"
         if self._missed:
-            text += f", {self._missed} were passed over while the one before was being written"
+            text += f", {self._missed} were skipped while the one before was being written"
         return text
 
     def end(self) -> None:
@@ -195,7 +195,7 @@ class Automatic:
         self._thread.start()
 
     def _free_path(self, step: int) -> Path:
-        """`step-00001200.pt`; a file of that name that is there already is left alone."""
+        """`step-00001200.pt`, with a number if that file exists already."""
         path = self._folder / f"step-{step:08d}.pt"
         count = 1
         while os.path.lexists(path):
@@ -215,7 +215,7 @@ class Automatic:
         self._prune()
 
     def _prune(self) -> None:
-        """Delete those that are neither new nor the best, unless somebody has replaced the file."""
+        """Delete the files that are neither new nor the best, unless they have been replaced."""
         known = [one for one in self._kept if one.loss is not None]
         best = min(known, key=lambda one: one.loss or 0.0) if self._by_loss and known else None
         newest = self._kept[-self._keep :]
@@ -264,7 +264,7 @@ class MeanLoss:
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What distinguishes a file from another at the same path; empty if there is none."""
+    """Identity of a file, to recognize a later one at the same path; empty without a file."""
     try:
         found = os.lstat(path)
     except OSError:

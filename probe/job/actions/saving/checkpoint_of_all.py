@@ -1,6 +1,6 @@
 """Checkpoint of all ranks: one folder with a part of each rank, which appears when all parts are complete.
 
-Each rank copies what it holds at the same boundary, and writes it while the training goes on: its own states,
+Each rank copies its state at the same boundary, and writes it while the training continues: its own states,
 its shards (`shards`), and of replicated tensors only those that differ from rank 0's. `gathering` combines
 the parts. `begin` runs on the training thread, `finish` on the request's. Standard library only.
 """
@@ -23,8 +23,8 @@ from probe.job.actions.saving.plain_data import leaves
 from probe.job.actions.saving.save import MOST_LISTED, Save
 
 _REPLICAS = 0.5
-"""If at least this share of the parameters is the same on two ranks, they are replicas, and the others have
-drifted apart."""
+"""If at least this share of the parameters is the same on two ranks, the ranks are replicas, and the other
+parameters have drifted apart."""
 _KEPT = ("rank", "step", "drifted", "nonfinite")
 """Fields of each rank's record that the manifest keeps."""
 
@@ -35,16 +35,16 @@ class SaveOfAll:
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         if "folder" in arguments:
             raise ActionRefused(
-                "checkpoints every so many steps are made by one rank at a time",
+                "periodic checkpoints are made by one rank only",
                 hint="Name the rank: `probe JOB/0 checkpoint DIR --every N`.",
             )
         only(arguments, "path", "overwrite", "name")
         if arguments.get("overwrite"):
             raise BadRequest(
-                "`overwrite` is about one file: in a folder every checkpoint of all ranks gets its own name"
+                "`overwrite` is for a single file: in a folder every checkpoint of all ranks has its own name"
             )
         if site.world_size is None:
-            raise ActionRefused("it is not known how many ranks the job has")
+            raise ActionRefused("the number of ranks of the job is unknown")
         folder = verified_file.place_of(arguments["path"], "folder")
         name = site.together_name or arguments.get("name")
         if not isinstance(name, str) or not name.replace("-", "").isalnum():
@@ -110,7 +110,7 @@ class SaveOfAll:
         }
 
     def give_up(self) -> None:
-        """It was called off, or probe leaves the process."""
+        """Drop this rank's part: the request was cancelled, or probe leaves the process."""
         self._part.give_up()
         if self._part.began:
             self._gathering.fail("probe left the process, or the process ended")
@@ -143,7 +143,7 @@ class _Part(Save):
             self._extra, self._paths = shards.flattened(_for_torch(taken))
         if taken.on_host:
             self._compare(taken)
-        else:  # on the training thread: nothing is waited for there
+        else:  # on the training thread, which must not wait
             self._own_parameters = self._site.rank != 0
         _, error = capture(self._write_shards)
         if error is not None:
@@ -155,7 +155,7 @@ class _Part(Save):
         self._shards.local = {}
 
     def _compare(self, taken: snapshot.Snapshot) -> None:
-        """Leave out what rank 0 writes."""
+        """Leave out the tensors that rank 0 writes."""
         names = names_in(taken.content)
         own = leaves({name: taken.content[name] for name in names})
         if self._site.rank == 0:
@@ -224,14 +224,14 @@ def _about(records: list[dict[str, Any]]) -> list[str]:
     steps = {record["step"] for record in records}
     if len(steps) > 1:
         notes.append(
-            f"the ranks call the step differently: {sorted(steps, key=str)}; rank 0's names the folder"
+            f"the ranks have different steps: {sorted(steps, key=str)}; the folder has rank 0's"
         )
     for record in records:
         if record["drifted"]:
             notes.append(
                 f"rank {record['rank']} has other values than rank 0 in {enumerated(record['drifted'], 3)}, "
-                "while other parameters are the same: the replicas have drifted apart. Each rank's own are "
-                "saved"
+                "while other parameters are the same: the replicas have drifted apart. Each rank's own "
+                "values are saved"
             )
     return notes[:MOST_LISTED]
 

@@ -1,4 +1,4 @@
-"""Gathering: one checkpoint of all ranks in one folder, complete or not there at all.
+"""Gathering: makes one checkpoint of all ranks in one folder, complete or not at all.
 
     DIR/.NAME.tmp/                 while it is made; NAME is the same on all ranks
         rank-00000.here            host and process of the rank, made when it prepares
@@ -10,9 +10,9 @@
     DIR/step-00000812/             the same folder, renamed: the checkpoint exists from then on
     DIR/latest                     the name of the newest, replaced by one rename
 
-There is no coordinator: every rank waits for the others' records and then does the same, and the first one
-counts. A rank that dies leaves a folder whose name begins with a dot; earlier checkpoints stay as they are.
-On the request's thread. Standard library only.
+There is no coordinator: every rank waits for the others' records and then tries to publish the checkpoint;
+the first one succeeds. A rank that dies leaves a folder whose name begins with a dot; earlier checkpoints
+stay as they are. On the request's thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Gathering:
         self.world_size = world_size
         self.making = folder / f".{name}.tmp"
         self.stop = threading.Event()
-        """Set when nothing is to be waited for any more: the process ends."""
+        """Set to end all waiting: the process ends."""
         self._over = False
         make_folder(folder)
         check_folder(folder)
@@ -72,13 +72,13 @@ class Gathering:
             self._write(self._of("here"), _this_process())
         except OSError as error:
             raise ActionRefused(
-                f"nothing can be made in {folder}: {error.strerror or error}",
-                hint="Name a folder that every rank may write in.",
+                f"no file can be created in {folder}: {error.strerror or error}",
+                hint="Name a folder that every rank can write to.",
             ) from error
 
     @property
     def part(self) -> Path:
-        """Where this rank's part goes."""
+        """Path of this rank's part."""
         return self.making / part_name(self.rank)
 
     def tell_leaves(self, leaves: dict[str, list[str]]) -> None:
@@ -101,9 +101,9 @@ class Gathering:
     def conclude(
         self, until_s: float, describe: Callable[[list[dict[str, Any]]], dict[str, Any]]
     ) -> tuple[Path, dict[str, Any]]:
-        """Once all parts are there, name the checkpoint, unless another rank was faster. The folder and its
-        manifest, to which `describe` adds `step`, `files` and whatever else it makes of the records. Raises
-        `ActionFailed` naming the rank without a part."""
+        """Once all parts are there, publish the checkpoint, unless another rank was faster. Returns the
+        folder and its manifest, to which `describe` adds `step`, `files` and other fields made from the
+        records. Raises `ActionFailed` naming the rank without a part."""
         wanted = {f"{part_name(rank, '')}json": rank for rank in range(self.world_size)}
         self._wait(lambda names: wanted.keys() <= names, set(wanted.values()), until_s)
         try:
@@ -120,7 +120,7 @@ class Gathering:
                 self._clear(path, manifest)
         except OSError as error:
             raise ActionFailed(
-                f"naming it failed: {error.strerror or error}; what was in {self.folder} before is as it was"
+                f"publishing it failed: {error.strerror or error}; {self.folder} is as it was before"
             ) from error
         self._over = True
         return path, manifest
@@ -153,20 +153,20 @@ class Gathering:
                 except OSError as error:
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                         raise
-        raise FileExistsError(errno.EEXIST, f"{plain} and 998 others like it exist already")
+        raise FileExistsError(errno.EEXIST, f"{plain} and 998 numbered ones exist already")
 
     def _published(self) -> tuple[Path, dict[str, Any]]:
-        """The checkpoint that another rank has named."""
+        """The checkpoint that another rank has published."""
         for name in sorted(descriptors.names(self.folder), reverse=True):
             path = self.folder / name
             with contextlib.suppress(CheckpointInvalid, KeyError, OSError):
                 manifest = read_manifest(path)
                 if manifest["name"] == self.name:
                     return path, manifest
-        raise ActionFailed(f"{self.making} was removed by somebody else before it had a name")
+        raise ActionFailed(f"{self.making} was removed by another process before it was published")
 
     def _clear(self, path: Path, manifest: dict[str, Any]) -> None:
-        """By the rank that named it: make it the newest, and remove what was needed only to make it."""
+        """On the rank that published it: make it the newest, and remove the files needed only to make it."""
         if manifest.get("newest", True):
             self._write(self.folder / LATEST, path.name, again=True)
         sync_folder(self.folder)
@@ -188,7 +188,7 @@ class Gathering:
             for name in descriptors.names(self.making):
                 if _rank_of(name) == self.rank and not name.endswith((".failed", ".here")):
                     os.unlink(self.making / name)
-            # A rank that is done has yet to find out, and then writes here, too.
+            # A rank that is done does not know yet, and will also write its failure here.
             if all(state in ("failed", "ended") for state in self._states().values()):
                 for name in descriptors.names(self.making):
                     with contextlib.suppress(FileNotFoundError):  # two ranks may find this at the same time
@@ -196,7 +196,7 @@ class Gathering:
                 os.rmdir(self.making)
 
     def leave(self) -> None:
-        """It was called off: remove this rank's files."""
+        """The request was cancelled: remove this rank's files."""
         if self._over:
             return
         self._over = True
@@ -209,7 +209,7 @@ class Gathering:
     # Waiting ----------------------------------------------------------------
 
     def _wait(self, there: Callable[[set[str]], bool], ranks: set[int], until_s: float) -> None:
-        """Wait until `there` accepts the names in the folder; raises `ActionFailed` if that cannot happen."""
+        """Wait until `there` accepts the names in the folder; raises `ActionFailed` if it never will."""
         begun_s = time.monotonic()
         while True:
             names = self._names()
@@ -262,11 +262,11 @@ class Gathering:
 
     def _ended(self, name: str) -> bool:
         try:
-            told = json.loads(descriptors.read(self.making / name))
+            mark = json.loads(descriptors.read(self.making / name))
         except (OSError, ValueError):
             return False
-        here = (told["boot"], told["namespace"]) == (current_boot_id(), _namespace())
-        return here and not alive(told["pid"], told["start_ticks"], told["boot"])
+        here = (mark["boot"], mark["namespace"]) == (current_boot_id(), _namespace())
+        return here and not alive(mark["pid"], mark["start_ticks"], mark["boot"])
 
     # Files ------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Gathering:
         return self.making / f"{part_name(self.rank, '')}{what}"
 
     def _write(self, path: Path, content: object, *, again: bool = False) -> None:
-        """A small file, whole or not there; `again` replaces one."""
+        """Write a small file atomically; `again` replaces an existing one."""
         text = content if isinstance(content, str) and again else json.dumps(content)
         with whole_file(path, readable=again) as file:
             file.write(text.encode())
@@ -286,8 +286,8 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise ActionRefused(
-            f"{folder} is no folder and cannot be made one: {error.strerror or error}",
-            hint="With several ranks a checkpoint is a folder: name one, or a new one in one that exists.",
+            f"{folder} is not a folder and cannot be created: {error.strerror or error}",
+            hint="With several ranks a checkpoint is a folder: name an existing one, or a new one inside it.",
         ) from error
 
 

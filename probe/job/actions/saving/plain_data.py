@@ -1,4 +1,4 @@
-"""Plain data: states of models and optimizers without anything that only their code can read.
+"""Plain data: states of models and optimizers, without objects that only the job's code can read.
 
 Copies containers, keeps numbers, texts and tensors, and lists what it leaves out; copies tensors to the host.
 Runs on the training thread between two steps. Standard library only; torch inside functions.
@@ -18,11 +18,11 @@ from probe.job.instruments.core.host_memory import HostMemoryReader
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LEFT_OUT = object()
-"""Placeholder for what is not plain data."""
+"""Placeholder for a value that is not plain data."""
 
 
 class Plain:
-    """Makes copies of containers with nothing in them but plain data; tensors stay the live ones."""
+    """Copies containers with only the plain data in them; tensors stay the live ones."""
 
     def __init__(
         self, left_out: list[str], notes: list[str],
@@ -52,7 +52,7 @@ class Plain:
             return self._container(value, path)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biuf":
-            self._notes.append(f"{path}: a number of NumPy is kept as one of Python")
+            self._notes.append(f"{path}: a NumPy number is kept as a Python number")
             return value.item()
         return self._leave_out(path, value)
 
@@ -104,7 +104,7 @@ def check_tensor(tensor: Any, path: str) -> None:
     elif tensor.is_quantized or tensor.is_nested or tensor.is_mkldnn:
         why = "is quantized, nested or in a layout of MKL-DNN"
     elif tensor.layout == torch.strided and _reach_bytes(tensor) > tensor.untyped_storage().nbytes():
-        why = "has given its memory back"
+        why = "has freed its memory"
     else:
         return
     raise ActionRefused(

@@ -27,7 +27,7 @@ _FINISH_S, _GIVE_UP_S = 2.0, 10.0
 takes as long as torch needs for the rest of it. Python aborts a process that ends while a thread is in
 torch's writer."""
 MOST_LISTED = 20
-"""Names of what was left out that an answer lists; the file has all."""
+"""Limit of left-out names in an answer; the file has all."""
 
 
 class Save:
@@ -77,8 +77,8 @@ class Save:
             )
         if not self._site.boundary and moment != self._moment():
             taken.notes.append(
-                "the training went on while it was taken: its parameters may be of two steps, some of one "
-                "and some of the next. Without `--now` all are of one"
+                "the training continued while the state was copied: some parameters may be of one step and "
+                "some of the next. Without `--now` all are of one step"
             )
         self.held_s = time.monotonic() - begun_s
 
@@ -87,12 +87,12 @@ class Save:
         return snapshot.take(self._site)
 
     def _moment(self) -> tuple[Any, ...]:
-        """Where the training is; a later value differs if it went on."""
+        """Position of the training, to see later whether it has continued."""
         recorder = self._site.recorder
         return recorder.counted_step, recorder.micro_step, recorder.phase
 
     def finish(self) -> dict[str, Any]:
-        """Write and verify what was taken; the answer. Raises a `ProbeError` if there is no new file."""
+        """Write and verify the snapshot; returns the answer. Raises `ProbeError` if there is no new file."""
         taken = self._taken
         if taken is None:
             raise ActionFailed("probe left the process before the file was written; there is no new file")
@@ -126,7 +126,7 @@ class Save:
             raise ActionRefused(f"{self._describe_nonfinite()}; the ones before are kept")
         if self._nonfinite and self.path.exists():
             raise ActionRefused(
-                f"{self._describe_nonfinite()}; {self.path} was not replaced by that",
+                f"{self._describe_nonfinite()}; {self.path} was not replaced",
                 hint="Name a new file to keep this state too.",
             )
         self._contains = {
@@ -149,17 +149,17 @@ class Save:
         self._writing.publish(overwrite=self._overwrite)
         if not load:
             taken.notes.append(
-                "memory is short: the file was compared with what was written, and not loaded to try it"
+                "memory is short: the file was compared with the bytes written, but not loaded as a test"
             )
         return self._answer(taken)
 
     def _answer(self, taken: snapshot.Snapshot) -> dict[str, Any]:
         notes = list(taken.notes)
         if self._nonfinite:
-            notes.append(f"{self._describe_nonfinite()}: a run that continues from here begins with that")
+            notes.append(f"{self._describe_nonfinite()}: a run that continues from here starts with them")
         if taken.left_out:
             listed = enumerated(taken.left_out, MOST_LISTED)
-            notes.append(f"left out, being no plain data: {listed}")
+            notes.append(f"left out because not plain data: {listed}")
         content = taken.content
         step = content["step"]
         at = "the job" if step is None else f"step {step}"

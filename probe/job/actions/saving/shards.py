@@ -1,8 +1,8 @@
 """Shards: each rank's part of the tensors of a sharded model (FSDP2, tensor-parallel).
 
-Nothing is gathered and no collective is called: a rank knows what it holds and where that belongs. `Shards`
-is filled on the training thread, which copies; the files have the format of torch.distributed.checkpoint and
-are written on the request's thread. Standard library only; torch inside functions.
+Nothing is gathered and no collective is called: a rank knows its shards and their offsets. `Shards` is filled
+on the training thread, which copies; the files have the format of torch.distributed.checkpoint and are
+written on the request's thread. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Shards:
         self.rank = rank
         self._tensors: dict[str, Any] = {}
         self.local: dict[str, Any] = {}
-        """What this rank holds of each, by key; the snapshot replaces them by copies."""
+        """This rank's shard of each tensor, by key; the snapshot replaces them by copies."""
 
     def stand_in(self, tensor: Any, key: str) -> tuple[str, str] | None:
         """The placeholder of a sharded tensor in the content; None for other tensors."""
@@ -41,8 +41,8 @@ class Shards:
             return None
         if any(placement.is_partial() for placement in tensor.placements):
             raise ActionRefused(
-                f"{key} is a sum that is not formed yet (a partial placement); nothing was changed",
-                hint="Ask again: between two steps there is none.",
+                f"{key} is a sum that is not reduced yet (a partial placement); nothing was changed",
+                hint="Try again: between two steps there is none.",
             )
         import torch
 
@@ -69,7 +69,7 @@ class Shards:
 
         def verify(temporary: Path, path: Path) -> None:
             if sha256_on_disk(temporary) != sink.hash.hexdigest():
-                raise OSError(errno.EIO, "what is on the disk is not what was written")
+                raise OSError(errno.EIO, "the file on disk differs from the bytes written")
             os.rename(temporary, path)
 
         with whole_file(folder / self.file, verify, readable=True) as file:
@@ -79,11 +79,11 @@ class Shards:
                 _save(piece.pop("value"), sink)
                 piece["bytes"] = sink.size_bytes - piece["at"]
                 piece["file"] = self.file
-        told = {"name": self.file, "bytes": sink.size_bytes, "sha256": sink.hash.hexdigest()}
-        return pieces, told
+        entry = {"name": self.file, "bytes": sink.size_bytes, "sha256": sink.hash.hexdigest()}
+        return pieces, entry
 
     def _own_pieces(self) -> list[dict[str, Any]]:
-        """What this rank writes: of ranks that hold the same, the first does."""
+        """The pieces that this rank writes: of ranks that hold the same piece, only the first writes it."""
         found = []
         for key, tensor in self._tensors.items():
             if _is_first(tensor):
@@ -148,7 +148,7 @@ def _save(value: Any, sink: Sink) -> None:
     if isinstance(value, torch.Tensor):
         value = value.contiguous()
         if value.untyped_storage().nbytes() != value.nbytes:
-            value = value.clone()  # else all that it is a view of is written
+            value = value.clone()  # else the whole storage behind the view is written
     buffer = io.BytesIO()
     torch.save(value, buffer)
     sink.write(buffer.getbuffer())
@@ -156,7 +156,7 @@ def _save(value: Any, sink: Sink) -> None:
         raise sink.error
 
 
-# How torch.distributed.checkpoint names what is in a checkpoint ------------------
+# Names in the format of torch.distributed.checkpoint -----------------------------
 
 
 def flattened(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -170,8 +170,8 @@ def flattened(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[A
 
 
 def optimizer_by_names(state: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
-    """An optimizer's state with names of parameters for their numbers, as
-    `torch.distributed.checkpoint.state_dict` has it."""
+    """An optimizer's state with the names of parameters in place of their numbers, as in
+    `torch.distributed.checkpoint.state_dict`."""
     def named(number: Any) -> Any:
         return names.get(number, number)
 
@@ -210,7 +210,7 @@ def write_metadata(folder: Path, pieces: list[dict[str, Any]], paths: dict[str, 
         held[key] = held.get(key, 0) + sizes.numel()
     missing = [key for key, count in held.items() if count != tensors[key].size.numel()]
     if missing:
-        raise ActionFailed(f"the shards of {missing[0]} do not make up the whole; nothing was kept")
+        raise ActionFailed(f"the shards of {missing[0]} are incomplete; nothing was kept")
     planner_data = {key: tuple(path) for key, path in paths.items()}
     found = metadata.Metadata(tensors, planner_data, places)
     with (

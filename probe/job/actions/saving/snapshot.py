@@ -1,8 +1,8 @@
 """Snapshot: the content of a checkpoint, collected from the live job and copied to the host.
 
 On the training thread, between two steps (or, with `now`, on a thread of its own while the training thread
-hangs). Writes nothing to disk and changes nothing of the job. What is not plain data (functions, arrays,
-objects of unknown classes) is left out and listed. Standard library only; torch inside functions.
+hangs). Writes nothing to disk and changes nothing of the job. Values that are not plain data (functions,
+arrays, objects of unknown classes) are left out and listed. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Snapshot:
         self.notes: list[str] = []
         self.not_found: list[str] = []
         self.shards: Shards | None = None
-        """Takes this rank's part of sharded tensors; None if one rank is saved alone."""
+        """Receives this rank's part of sharded tensors; None if one rank is saved alone."""
         self.numbered: dict[str, dict[int, str]] = {}
         """For each optimizer, names of parameters by their number."""
         self.on_host = False
@@ -72,7 +72,7 @@ class Snapshot:
         return stored_bytes([self.content, {} if self.shards is None else self.shards.local])
 
     def held(self, name: str) -> Any:
-        """An object's state, with what this rank holds of what is sharded in it."""
+        """An object's state, with this rank's shards of its sharded tensors."""
         shards = self.shards
         if shards is None:
             return self.content[name]
@@ -88,9 +88,9 @@ class Snapshot:
 
 
 def take(site: Site, shards: Shards | None = None) -> Snapshot:
-    """Collect the state of the job as it is; raises `ActionRefused` if there is none.
+    """Collect the state of the job; raises `ActionRefused` if there is none.
 
-    `shards` takes what this rank holds of sharded tensors; without it a sharded model is refused."""
+    `shards` receives this rank's part of sharded tensors; without it a sharded model is refused."""
     snapshot = Snapshot()
     snapshot.shards = shards
     things = list(_things(site, shards is not None))
@@ -101,7 +101,7 @@ def take(site: Site, shards: Shards | None = None) -> Snapshot:
     if not snapshot.kinds:
         raise ActionRefused(
             "no model and no optimizer was seen in this job yet",
-            hint="A model is known from its first call on, an optimizer from its making on.",
+            hint="A model is known from its first call on, an optimizer from its creation on.",
         )
     _loose_parameters(snapshot, things)
     for kind in ("module", "optimizer", "scheduler", "scaler"):
@@ -143,8 +143,8 @@ def _things(site: Site, sharded: bool) -> Iterator[tuple[str, str, Any]]:
 
 
 def _modules(site: Site, sharded: bool) -> list[Any]:
-    """Outermost modules with a state: those that were called, those that contain them or what the optimizers
-    train, and averages that nobody calls."""
+    """Outermost modules with a state: modules that were called, modules that contain them or the parameters
+    that optimizers train, and averages that are never called."""
     import torch
 
     called = site.modules()
@@ -167,7 +167,7 @@ def _modules(site: Site, sharded: bool) -> list[Any]:
 
 
 def _outermost(modules: list[Any]) -> list[Any]:
-    """Those that no other one contains."""
+    """The modules that no other one contains."""
     inside = {id(part) for root in modules for part in root.modules() if part is not root}
     return [root for root in _each_once(modules) if id(root) not in inside]
 
@@ -202,8 +202,8 @@ def _holders_of(site: Site, parameters: set[int]) -> list[Any]:
 
 
 def _refuse_sharded(root: Any, together: bool) -> None:
-    """Before any state is read: the state of a sharded model is spread over all ranks. With `together` all
-    ranks save it; models that collect their state by collectives of their own are refused then, too."""
+    """Refuse a sharded model before any state is read, unless all ranks save it (`together`). Models that
+    collect their state by collectives of their own are always refused."""
     kind = next((type(one) for one in root.modules() if _collects(type(one))), None)
     if kind is not None:
         raise ActionRefused(
@@ -221,8 +221,8 @@ def _refuse_sharded(root: Any, together: bool) -> None:
         sharded = next((type(one) for one in root.parameters() if isinstance(one, kinds)), None)
     if sharded is not None:
         raise ActionRefused(
-            f"the model is sharded ({sharded.__name__}): every rank has a part of it, and this command asks "
-            "one rank; nothing was changed",
+            f"the model is sharded ({sharded.__name__}): every rank has a part of it, and this command is "
+            "for one rank; nothing was changed",
             hint="Name the job without a rank, and a folder: `probe JOB checkpoint DIR` saves all parts.",
         )
 
@@ -269,7 +269,7 @@ def _add(snapshot: Snapshot, kind: str, name: str, thing: Any) -> None:
 
 
 def _stand_in(snapshot: Snapshot, kind: str, name: str) -> Callable[[Any, str], Any]:
-    """Takes sharded tensors out of an object's state, each under a unique key."""
+    """Replaces sharded tensors in an object's state by placeholders, each with a unique key."""
     shards = snapshot.shards
     if shards is None:
         return lambda tensor, path: None
@@ -307,14 +307,14 @@ def _loose_parameters(snapshot: Snapshot, things: list[tuple[str, str, Any]]) ->
 
 
 def _say_missing_schedulers(snapshot: Snapshot, site: Site, things: list[tuple[str, str, Any]]) -> None:
-    """A note about each optimizer whose rate follows a schedule of which the file has nothing."""
+    """Note that an optimizer's rate follows a schedule that is not in the file."""
     if any(kind == "scheduler" for kind, _, _ in things):
         return
     for name, optimizer in [(name, thing) for kind, name, thing in things if kind == "optimizer"]:
         if any("initial_lr" in group for group in optimizer.param_groups):
             snapshot.notes.append(
                 f"no scheduler was found, but one has set rates of {name} (its groups have `initial_lr`): "
-                "the file has none of its state"
+                "its state is not in the file"
             )
             return
     last = _last_rate(site)
@@ -322,7 +322,7 @@ def _say_missing_schedulers(snapshot: Snapshot, site: Site, things: list[tuple[s
     if first is not None and first != last:
         snapshot.notes.append(
             f"no scheduler was found, and the learning rate has changed from {first:g} to {last:g}: the file "
-            "has the rate, and nothing of what sets it"
+            "has the rate, but not the schedule that sets it"
         )
 
 
@@ -356,7 +356,7 @@ def _place(snapshot: Snapshot, site: Site) -> None:
     for name, value in (("step", step), ("epoch", epoch), ("position in the data", position)):
         if value is None:
             snapshot.not_found.append(name)
-    # A batch drawn by hand is drawn already when the next step's first module is called.
+    # A batch that the loop draws by hand is already drawn when the next step's first module is called.
     earlier = site.rng_at_step_end if site.boundary == "forward" else None
     states = random_states() if earlier is None else earlier
     snapshot.content["step"], snapshot.content["epoch"] = step, epoch
@@ -370,12 +370,12 @@ def _place(snapshot: Snapshot, site: Site) -> None:
 
 
 def counts_from_the_start(site: Site) -> bool:
-    """Whether the job's first step was seen: not if the agent was attached later."""
+    """Whether probe saw the job's first step; false if the agent was attached later."""
     return bool(site.from_start)
 
 
 def _say_where(snapshot: Snapshot, site: Site) -> None:
-    """Notes about what the moment of the snapshot means for a run that continues from it."""
+    """Note what the time of the snapshot means for a run that continues from it."""
     if not site.boundary:
         phase = site.recorder.phase
         mixed = ", which an optimizer's step may have changed in part" if phase == "optimizer" else ""
@@ -387,7 +387,7 @@ def _say_where(snapshot: Snapshot, site: Site) -> None:
     elif site.boundary == "step end":
         snapshot.notes.append(
             "taken right after the optimizer's step: what the loop does after it (a scheduler's step, a "
-            "scaler's update) is not in it yet"
+            "scaler's update) is not included"
         )
         if snapshot.content["probe"]["data"] is not None:
             snapshot.notes.append("a batch that the loop had fetched ahead counts as used")
@@ -399,11 +399,11 @@ def _say_where(snapshot: Snapshot, site: Site) -> None:
 
 
 def _counter(snapshot: Snapshot, site: Site, what: str, names: tuple[str, ...]) -> int | None:
-    """The job's own counter: that of the framework that trains, a variable of one of these names, or an
-    attribute of the job's own trainer."""
-    told = site.framework.counter("epoch" if what == "epoch" else "global_step")
-    if told is not None:
-        value, snapshot.found[what] = told
+    """The job's own counter: the framework's, a variable with one of these names, or an attribute of the
+    job's own trainer."""
+    counter = site.framework.counter("epoch" if what == "epoch" else "global_step")
+    if counter is not None:
+        value, snapshot.found[what] = counter
         # A framework counts a step only after the optimizer's has ended.
         return value + 1 if what == "step" and site.boundary == "step end" else value
     found = site.names(*names, *_OWNERS)
@@ -422,13 +422,13 @@ def _counter(snapshot: Snapshot, site: Site, what: str, names: tuple[str, ...]) 
 
 
 def _attribute(thing: Any, path: str) -> Any:
-    """A plain attribute; None if reading it would run code of the job's."""
+    """A plain attribute; None if reading it would run the job's code."""
     for name in path.split("."):
         thing = None if thing is None else inspect.getattr_static(thing, name, None)
     return thing
 
 
-# What can be said about it ------------------------------------------------------
+# Checks -------------------------------------------------------------------------
 
 
 def nonfinite_parameters(snapshot: Snapshot) -> list[tuple[str, int]]:
@@ -448,7 +448,7 @@ def nonfinite_parameters(snapshot: Snapshot) -> list[tuple[str, int]]:
 
 
 _AT_ONCE = 32_768
-"""Elements checked in one call: for so few torch uses one thread, and starts no pool."""
+"""Elements checked in one call: for this few, torch uses one thread and starts no pool."""
 
 
 def _nonfinite(tensor: Any) -> int:

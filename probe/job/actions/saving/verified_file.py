@@ -28,7 +28,7 @@ ROOM = 1.2
 """A checkpoint needs this many times its estimated size on the disk."""
 _BLOCK_BYTES = 1 << 20
 _PIECE_BYTES = 4 << 20
-"""Written at once, between two checks whether the file is still wanted."""
+"""Bytes written between two checks whether the file is still wanted."""
 _NOT_FILES = ("/dev", "/proc", "/sys")
 _SHARED_MEMORY = "/dev/shm"
 _LONGEST_NAME_BYTES = 200
@@ -46,7 +46,7 @@ def place_of(path: object, what: str = "path") -> Path:
         return Path(os.path.abspath(path))
     except OSError as error:
         raise BadRequest(
-            f"the job's folder is gone ({error.strerror}), so relative paths mean nothing",
+            f"the job's working folder is gone ({error.strerror}), so relative paths cannot be used",
             hint="Name an absolute path.",
         ) from error
 
@@ -102,7 +102,7 @@ def check_room(folder: Path, size_bytes: int) -> None:
 
 
 def check_free(folder: Path, needed: int, what: str) -> None:
-    """Raise `ActionRefused` unless the disk has so many bytes free."""
+    """Raise `ActionRefused` unless the disk has this many bytes free."""
     free = os.statvfs(folder)
     free_bytes = free.f_bavail * free.f_frsize
     if free_bytes < needed:
@@ -126,7 +126,7 @@ def size_text(size_bytes: int) -> str:
 
 
 class Sink:
-    """What torch.save writes into; counts and hashes. It never raises: torch's C++ writer may not survive
+    """The file object for torch.save; counts and hashes. It never raises: torch's C++ writer may not survive
     that."""
 
     def __init__(self, file: Any, given_up: threading.Event) -> None:
@@ -137,7 +137,7 @@ class Sink:
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write; after the first failure only pretend to."""
+        """Write; after the first failure, discard the data."""
         whole = memoryview(data).cast("B")
         for start in range(0, whole.nbytes, _PIECE_BYTES):
             if self.error is None:
@@ -168,7 +168,7 @@ class Writing:
         self._temporary: Path | None = None
         self.size_bytes = 0
         self.sha256 = ""
-        """Of the file."""
+        """Hash of the file."""
         self._content_sha256 = ""
 
     def write(self, content: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class Writing:
         self.sha256, self.size_bytes = sink.hash.hexdigest(), sink.size_bytes
 
     def verify(self, *, load: bool) -> None:
-        """Read the file back and compare it with what was written; with `load`, open it too."""
+        """Read the file back and compare it with the bytes written; with `load`, open it too."""
         assert self._temporary is not None
         temporary = self._temporary
         _, error = capture(lambda: self._verify(temporary, load))
@@ -203,12 +203,12 @@ class Writing:
 
     def _verify(self, temporary: Path, load: bool) -> None:
         if sha256_on_disk(temporary) != self.sha256:
-            raise OSError(errno.EIO, "what is on the disk is not what was written")
+            raise OSError(errno.EIO, "the file on disk differs from the bytes written")
         if load and read_checkpoint(str(temporary))["probe"]["content_sha256"] != self._content_sha256:
-            raise OSError(errno.EIO, "what was loaded is not what was saved")
+            raise OSError(errno.EIO, "the loaded content differs from the saved content")
 
     def publish(self, *, overwrite: bool) -> None:
-        """Rename it; from here on it is there, complete, whatever happens."""
+        """Rename the file; from then on the complete file exists, whatever happens."""
         assert self._temporary is not None
         try:
             make_readable(self._temporary)
@@ -220,7 +220,7 @@ class Writing:
             self._temporary = None
             sync_folder(self._path.parent)
         except OSError as error:
-            raise self._failure("naming it", error) from error
+            raise self._failure("renaming it", error) from error
         finally:
             self.discard()
 
@@ -243,7 +243,7 @@ def failure(path: Path, doing: str, error: BaseException) -> ProbeError:
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return ActionFailed(
         f"{doing} failed: {reason}. There is no new file, and {path} is as it was before",
-        hint="Free some room or name another folder." if full else "The training goes on unchanged.",
+        hint="Free some room or name another folder." if full else "The training continues unchanged.",
     )
 
 
@@ -258,16 +258,16 @@ def make_temporary(path: Path) -> tuple[descriptors.Descriptor, Path]:
             return descriptors.opened(temporary, flags, keep=True), temporary
         except FileExistsError:
             continue
-    raise FileExistsError(errno.EEXIST, f"{temporary} and 98 others like it exist already")
+    raise FileExistsError(errno.EEXIST, f"{temporary} and 98 numbered ones exist already")
 
 
 @contextlib.contextmanager
 def whole_file(
     path: Path, place: Callable[[Path, Path], object] = os.replace, *, readable: bool = False
 ) -> Iterator[Any]:
-    """A file to write, which is at `path` once it is on the disk; or not at all, if that fails.
+    """A file to write, which appears at `path` once it is on the disk; if that fails, not at all.
 
-    `place` gives it its name; `readable`: by others too, as far as the job's umask says."""
+    `place` gives it its name; `readable`: by others too, as far as the job's umask allows."""
     made, temporary = make_temporary(path)
     try:
         with descriptors.writing(made, _BLOCK_BYTES) as file:

@@ -1,2 +1,2 @@
-"""What protects a job from a snippet's mistakes: judged before it runs (`judge`, by the lists of `rules`),
-watched while it does (`watching`)."""
+"""Guard: protects a job from a snippet's mistakes. The snippet is classified before it runs (`classify`, by
+the lists of `rules`) and watched while it runs (`watching`)."""

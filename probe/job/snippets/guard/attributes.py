@@ -1,6 +1,6 @@
-"""What is known of a snippet while it is read, and what an attribute of a value is.
+"""Attributes: the values of a snippet's variables while the guard reads it, and the attributes of values.
 
-Objects are never asked for an attribute: it is looked up in their dictionaries. Standard library only.
+Attributes are never read through the objects, but looked up in their dictionaries. Standard library only.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Finding(NamedTuple):
     kind: str
     line: int
     what: str
-    """Its source text, cut."""
+    """Its source text, truncated."""
     why: str
 
 
 class Snippet:
-    """What variables and containers of a snippet hold, at any time: whatever they are ever given.
+    """The values that variables and containers of a snippet may hold: all that they are ever given.
 
-    A value that turns up after it was looked for has the snippet read once more (`again`)."""
+    If a value turns up after its variable was read, the snippet is read once more (`again`)."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self.names = names
@@ -69,20 +69,20 @@ class Snippet:
         return NOTED
 
     def get(self, key: object) -> Values:
-        """What a variable, a container or the result of a function may be."""
+        """The values that a variable, a container or the result of a function may have."""
         self._read.add(key)
         return self._held.get(key, NOTHING)
 
     def was_read(self, key: object) -> bool:
-        """Whether somebody has looked for it already."""
+        """Whether it has been read already."""
         return key in self._read
 
     def replace(self, key: object, values: Values) -> None:
-        """From here on it is these, and none of what it was before."""
+        """Set its values: from here on it has none of the earlier ones."""
         self._held[key] = values
 
     def put(self, key: object, values: Iterable[Value]) -> None:
-        """It may be these, too."""
+        """Add to its values."""
         before = self._held.get(key, NOTHING)
         after = before.union(values)
         if after == before:
@@ -94,7 +94,7 @@ class Snippet:
         self.again = self.again or (key in self._read and self._held[key] != before)
 
     def inside(self, own: Own) -> Values:
-        """What is in something that the snippet made."""
+        """The values inside an object that the snippet made."""
         found = self.get(own) if own.site is not None else NOTHING
         return found | DATA if own.kind == "fresh" else found
 
@@ -108,13 +108,13 @@ class Snippet:
 
     @staticmethod
     def each(values: Iterable[Value], of: Callable[[Value], Values]) -> Values:
-        """What something gives for any of the values."""
+        """The union of `of` over all values."""
         return NOTHING.union(*(of(value) for value in values))
 
     # -- attributes --------------------------------------------------------------------------
 
     def attribute(self, value: Value, name: str, node: ast.AST) -> Values:
-        """What `value.name` may be; notes what is more than reading in finding it."""
+        """What `value.name` may be; notes a finding if getting it is more than reading."""
         if is_settled(name) and may_be_torchs(value):
             self.note(node, rules.LOOKS_AT_GRADIENTS, rules.SETTLED)
         if name == "f_locals":
@@ -184,7 +184,7 @@ class Snippet:
             return NOTHING
         if lookup.library_module(dotted.rpartition(".")[0]):
             return frozenset({Absent(dotted)})
-        return self.note(node, f"the module makes `{name}` when it is asked for")
+        return self.note(node, f"the module makes `{name}` on access")
 
     def _of_class(self, cls: type, name: str, node: ast.AST) -> Values:
         entry = lookup.find(cls, name)
@@ -203,7 +203,7 @@ class Snippet:
         hook = lookup.find(cls, "__getattr__")
         if hook is None or lookup.library_class(cls) or hook[0] in self.rules.module:
             return otherwise
-        return self.note(node, f"`{lookup.class_name(hook[0])}` makes `{name}` when it is asked for")
+        return self.note(node, f"`{lookup.class_name(hook[0])}` makes `{name}` on access")
 
     def _descriptor(self, entry: tuple[type, Any], name: str, node: ast.AST) -> Values:
         if lookup.library_function(entry[1], entry[0]) and lookup.library_class(type(entry[1])):
@@ -228,7 +228,7 @@ class Snippet:
                 return frozenset({Known(entries[name])})
         if entry is None:
             wrapped: Any = own.get("_modules")
-            if type(wrapped) in lookup.MAPPINGS and "_orig_mod" in wrapped:  # what torch.compile gives
+            if type(wrapped) in lookup.MAPPINGS and "_orig_mod" in wrapped:  # the result of torch.compile
                 return self.attribute(Known(wrapped["_orig_mod"]), name, node)
             return self._made_on_demand(type(thing), name, node, NOTHING)
         if kind is types.FunctionType or kind in lookup.C_CALLABLES:
@@ -242,21 +242,21 @@ class Snippet:
         return frozenset({Known(entry[1])})
 
     def _from_slot(self, entry: tuple[type, Any], thing: Any, name: str) -> Values:
-        """An attribute that is read in C."""
+        """An attribute that C code reads."""
         if name == "__dict__":
             own = lookup.instance_dict(thing)
             return DATA if own is None else frozenset({Known(own)})
         if type(entry[1]) is types.MemberDescriptorType:
             try:
                 return frozenset({Known(entry[1].__get__(thing))})
-            except AttributeError:  # a slot that is empty
+            except AttributeError:  # an empty slot
                 return NOTHING
         if type(thing) in lookup.IMMUTABLE:
             return NUMBERS
         return DATA if lookup.library_class(entry[0]) else ANY
 
     def elements(self, thing: Any) -> Values:
-        """What is in a container of the job."""
+        """The elements of a container of the job."""
         found = self._elements.get(id(thing))
         if found is None:
             found = self._elements[id(thing)] = (thing, self._elements_of(thing))
@@ -279,7 +279,7 @@ class Snippet:
 
 
 def is_settled(name: str) -> bool:
-    """Whether a tensor's attribute of that name is only to be touched while no backward runs."""
+    """Whether a tensor's attribute of that name may only be read while no backward runs."""
     return name in rules.SETTLED_ATTRIBUTES or name.startswith(rules.SETTLED_PREFIXES)
 
 

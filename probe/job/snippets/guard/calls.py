@@ -1,4 +1,4 @@
-"""What using and calling values does: the rules, applied to a callee and its arguments.
+"""Calls: applies the rules to uses and calls of values.
 
 Standard library only.
 """
@@ -39,7 +39,7 @@ _BACKWARD = "backward of a model on several ranks waits for the others"
 
 
 class Arguments(NamedTuple):
-    """The arguments of a call, as far as they can be told apart."""
+    """The arguments of a call, as far as they are known separately."""
 
     positional: tuple[Values, ...] = ()
     keywords: tuple[tuple[str, Values], ...] = ()
@@ -47,15 +47,15 @@ class Arguments(NamedTuple):
     """From `*` and `**`."""
 
     def everything(self) -> Values:
-        """All of them in one."""
+        """All of them in one set."""
         return self.others.union(*self.positional, *(values for _, values in self.keywords))
 
     def named(self, name: str) -> Values:
-        """A keyword's; nothing when it is not given."""
+        """The values of a keyword; empty if it is not given."""
         return dict(self.keywords).get(name, NOTHING)
 
     def first(self) -> Values:
-        """The first, or what may be."""
+        """The first one, or those that may be first."""
         return self.positional[0] if self.positional else self.others
 
 
@@ -74,7 +74,7 @@ class Calls(Snippet):
     # -- uses --------------------------------------------------------------------------------
 
     def touch(self, values: Values, node: ast.AST, names: frozenset[str] = rules.SPECIAL_METHODS) -> None:
-        """Somebody's own special methods, run by an operator or a function."""
+        """Note special methods outside the libraries that an operator or a function runs."""
         for value in values:
             if isinstance(value, Known) and type(value.thing) not in lookup.IMMUTABLE:
                 own = lookup.own_special(type(value.thing), names)
@@ -84,7 +84,7 @@ class Calls(Snippet):
                 self.note(node, "uses something that is not known here")
 
     def iterate(self, values: Values, node: ast.AST, *, in_c: bool = True) -> Values:
-        """What going through values gives. `in_c`: no Python runs between two of them."""
+        """The values that iteration yields. `in_c`: no Python code runs between two items."""
         if in_c:
             self._runs_through(values, node)
         return self.each(values, lambda one: self._iterate_one(one, node))
@@ -92,17 +92,17 @@ class Calls(Snippet):
     def _runs_through(self, values: Values, node: ast.AST) -> None:
         for value in values:
             if isinstance(value, Own) and value.kind == "endless":
-                self.note(node, "goes through something endless in C: nothing can stop it", rules.REFUSED)
+                self.note(node, "iterates over something endless in C: nothing can stop it", rules.REFUSED)
             elif isinstance(value, Known) and type(value.thing) is range:
                 numbers, most = value.thing, rules.LONGEST_RANGE
                 if abs(numbers.stop - numbers.start) // abs(numbers.step) > most:
-                    self.note(node, f"goes through more than {most:,} numbers in C", rules.REFUSED)
+                    self.note(node, f"iterates over more than {most:,} numbers in C", rules.REFUSED)
 
     def _iterate_one(self, value: Value, node: ast.AST) -> Values:
         if isinstance(value, Own):
             return self.inside(value)
         if value is Some.ANY:
-            return self.note(node, "goes through something that is not known here")
+            return self.note(node, "iterates over something that is not known here")
         if not isinstance(value, Known):
             return NOTED if value is Some.NOTED else NOTHING if isinstance(value, Code | Method) else DATA
         kind = type(value.thing)
@@ -114,10 +114,10 @@ class Calls(Snippet):
             return self.note(node, "takes from an iterator of the job")
         if lookup.find(kind, "__iter__") is None and lookup.find(kind, "__getitem__") is None:
             return NOTHING
-        return self.note(node, f"goes through a `{lookup.class_name(kind)}`, which is not known to be pure")
+        return self.note(node, f"iterates over a `{lookup.class_name(kind)}`, which is not known to be pure")
 
     def shown(self, values: Values, node: ast.AST) -> None:
-        """A text is made of values."""
+        """Note code outside the libraries that runs when a text is made of values."""
         for value in self._all_in(values):
             own = lookup.own_text(value.thing) if isinstance(value, Known) else None
             if own is not None:
@@ -126,7 +126,7 @@ class Calls(Snippet):
                 self.note(node, "makes a text of something that is not known here")
 
     def _all_in(self, values: Iterable[Value]) -> set[Value]:
-        """Values, and what is in those of them that the snippet made."""
+        """Values, and the values inside those that the snippet made."""
         seen: set[Value] = set()
         waiting = list(values)
         while waiting:
@@ -137,7 +137,7 @@ class Calls(Snippet):
         return seen
 
     def constant(self, values: Values) -> object:
-        """The one constant that a value can be; None when there is none or more than one."""
+        """The constant, if a value can be exactly one; else None."""
         if len(values) != 1:
             return None
         (value,) = values
@@ -152,7 +152,7 @@ class Calls(Snippet):
     # -- what is called ----------------------------------------------------------------------
 
     def call(self, callee: Value, given: Arguments, node: ast.AST) -> Values:
-        """What calling a value gives; notes what makes it more than reading."""
+        """The result of calling a value; notes findings."""
         if isinstance(callee, Known):
             return self._call_known(callee, given, node)
         if isinstance(callee, Method):
@@ -174,7 +174,7 @@ class Calls(Snippet):
         return self.note(node, "calls something that is not known here")
 
     def run(self, code: Code, given: Arguments, node: ast.AST, self_: Values = NOTHING) -> Values:
-        """Call a function or class of the snippet: its arguments get to its parameters."""
+        """Call a function or class of the snippet: bind the arguments to its parameters."""
         if isinstance(code.node, ast.ClassDef):
             instance = self.made(code.node, kind="instance")
             methods = [one for one in code.node.body if isinstance(one, ast.FunctionDef)]
@@ -250,7 +250,7 @@ class Calls(Snippet):
         return self.note(node, f"makes a `{lookup.class_name(cls)}`, which is not known to be pure")
 
     def call_method(self, receiver: Value, name: str, given: Arguments, node: ast.AST) -> Values:
-        """What `receiver.name(…)` gives."""
+        """The result of `receiver.name(…)`."""
         if isinstance(receiver, Own) and receiver.kind != "wrapper":
             return self._method_of_own(receiver, name, given, node)
         if not isinstance(receiver, Some):
@@ -337,8 +337,8 @@ class Calls(Snippet):
         if name in rules.OWN_METHODS:
             self.put(base, stored)
             harmless = (one in (NUMBER, Some.DATA) or self.is_constant(one) for one in stored)
-            if base.site is None and not all(harmless):  # into what `json.loads` gave, say
-                self.note(node, "puts something where it is not followed")
+            if base.site is None and not all(harmless):  # such as into the result of `json.loads`
+                self.note(node, "stores something where the guard cannot follow it")
         return frozenset({base}) if in_place else self._pure(name, base, inside | stored, node)
 
     # -- rules -------------------------------------------------------------------------------
@@ -372,14 +372,14 @@ class Calls(Snippet):
         return DATA
 
     def _gathered(self, name: str, gives: str, given: Arguments, node: ast.AST) -> Values:
-        """What goes through its arguments gives: an iterator, a container of it, or one of it."""
+        """The result of a function that iterates over its arguments: an iterator, a container or an item."""
         calls, key = NOTHING, given.named("key")
         if name in ("map", "filter"):
             calls, given = given.first(), given._replace(positional=given.positional[1:])
         given = given._replace(keywords=tuple(one for one in given.keywords if one[0] != "key"))
         everything = given.everything()
         inside = self.each(everything, lambda one: self._members(one, node, only_names=name in _OF_KEYS))
-        if name in ("dict", "OrderedDict", "Counter"):  # their pairs, and what is named
+        if name in ("dict", "OrderedDict", "Counter"):  # their pairs, and keyword arguments
             inside = self.opened(inside).union(*(values for _, values in given.keywords))
         members = [self.each(values, lambda one: self._members(one, node)) for values in given.positional]
         several = members if name == "map" else [inside]
@@ -404,12 +404,12 @@ class Calls(Snippet):
                 *(known(*list(dict.values(one))) for one in mappings if lookup.derives(type(one), (dict,)))
             )
             inside = self.made(node, inside | NUMBERS, level=1)
-        level = 2 if name in ("map", "defaultdict") else 0  # what they call makes something here, too
+        level = 2 if name in ("map", "defaultdict") else 0  # the functions they call make something here, too
         return self.made(node, called if name == "map" else inside, kind, level)
 
     def _members(self, value: Value, node: ast.AST, *, only_names: bool = False) -> Values:
-        """What a function that goes through its arguments gets out of one of them; `only_names`: of the names
-        of the job, not what they mean."""
+        """The values that a function gets by iterating over one of its arguments; `only_names`: of the job's
+        names only the names, not their values."""
         if isinstance(value, Known):
             kind = type(value.thing)
             if only_names and kind is Names:
@@ -421,7 +421,7 @@ class Calls(Snippet):
         return self.iterate(frozenset({value}), node, in_c=False)
 
     def opened(self, values: Values) -> Values:
-        """Values, and what is in those that are pairs."""
+        """Values, and the values inside those that are pairs."""
         found = values
         for value in values:
             if isinstance(value, Own) and value.kind == "container":
@@ -431,7 +431,7 @@ class Calls(Snippet):
         return found
 
     def _check(self, given: Arguments, node: ast.AST) -> None:
-        """Arguments whose special methods a library's function may run, or which it may use up."""
+        """Note arguments whose special methods a library's function may run, or that it may consume."""
         everything = frozenset(self._all_in(given.everything()))
         self.touch(everything, node)
         for value in everything:
@@ -443,7 +443,7 @@ class Calls(Snippet):
                     self.note(node, "may take from an iterator of the job")
 
     def _check_targets(self, given: Arguments, node: ast.AST, group: rules.Group | None = None) -> None:
-        """Arguments that a result is written into."""
+        """Note arguments that a result is written into."""
         targets = given.named("out") | given.named("inplace")
         library = group.of.partition(".")[0] if group is not None else ""
         if library in ("torch", "numpy") and _has_stars(node):
@@ -458,7 +458,7 @@ class Calls(Snippet):
             self.note(node, "writes its result into something of the job")
 
     def is_constant(self, value: Value) -> bool:
-        """Whether it is a number, text or the like, which nothing changes."""
+        """Whether it is a number, text or other immutable value."""
         return isinstance(value, Known) and type(value.thing) in (*lookup.IMMUTABLE, tuple, frozenset)
 
     def _check_stream(self, name: str, given: Arguments, node: ast.AST) -> None:
@@ -476,9 +476,9 @@ class Calls(Snippet):
     def may_call(
         self, values: Iterable[Value], node: ast.AST, *, strict: bool = False, given: Arguments = ANYTHING
     ) -> Values:
-        """Functions among arguments: whoever gets them may call them; what they then give.
+        """Calls of functions among arguments, which the callee may make; returns their results.
 
-        `strict`: will call them, whatever they are; with `given`."""
+        `strict`: it will call them, whatever they are, with `given`."""
         results = NOTHING
         for value in list(values) if strict else self._all_in(values):
             if isinstance(value, Code):

@@ -1,12 +1,13 @@
 """Classifies a snippet: does it only read, wait for something outside, change the job, or must it not run?
 
-The syntax tree is read from top to bottom against the lists of `rules`; what is not on them counts as
+The syntax tree is read from top to bottom against the lists of `rules`; anything not on them counts as
 changing. For each variable and container the guard keeps every value it is ever given. If a value turns up
 after the variable was read (in a loop, in a function), the tree is read once more. No code of the snippet or
-the job runs: names are the objects that they are now, attributes are looked up in dictionaries (`lookup`).
+the job runs: names stand for the objects they refer to now, attributes are looked up in dictionaries
+(`lookup`).
 
-The guard protects from mistakes. It is not a sandbox: whoever may send a snippet may run code as the user of
-the job. Runs on the thread of the request, while the training continues. Standard library only.
+The guard protects from mistakes. It is not a sandbox: anyone who may send a snippet may run code as the user
+of the job. Runs on the agent's thread, while the training continues. Standard library only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = (
 )
 _MOST_ROUNDS = 12
 _FOLLOWED = ("__enter__", "__exit__", "__repr__", "__str__", "__del__")
-"""Special methods of the snippet's classes whose results the guard knows what becomes of."""
+"""Special methods of the snippet's classes whose results the guard can follow."""
 
 
 class Judgement(NamedTuple):
@@ -51,7 +52,7 @@ class Judgement(NamedTuple):
 
     kind: str
     findings: tuple[Finding, ...]
-    """What makes it more than reading, the worst first."""
+    """The parts that make it more than reading, the worst first."""
 
     @property
     def only_looks(self) -> bool:
@@ -62,7 +63,7 @@ class Judgement(NamedTuple):
 def classify(tree: ast.Module, names: Mapping[str, Any]) -> Judgement:
     """The class of a snippet (see `rules`); never raises, and runs nothing.
 
-    `names`: the objects that the names in it mean; it must then run with these very objects."""
+    `names`: the objects that the names in it refer to; it must then run with these very objects."""
     judged, error = capture(lambda: _Guard(tree, names).judge(tree))
     if error is None and isinstance(judged, Judgement):
         return judged
@@ -92,7 +93,7 @@ class _Guard(Expressions):
         return Judgement(findings[0].kind if findings else READING, findings)
 
     def block(self, body: Sequence[ast.stmt]) -> None:
-        """Statements, one after the other."""
+        """Judge statements, one after the other."""
         for node in body:
             handler = getattr(self, "_" + type(node).__name__, None)
             if handler is not None:
@@ -101,7 +102,7 @@ class _Guard(Expressions):
                 self.note(node, f"`{type(node).__name__}` is not understood")
 
     def perhaps(self, *bodies: Sequence[ast.stmt]) -> None:
-        """Statements that may not run, or not now."""
+        """Judge statements that may run later, or not at all."""
         self.depth += 1
         for body in bodies:
             self.block(body)
@@ -145,19 +146,19 @@ class _Guard(Expressions):
 
     def _Return(self, node: ast.Return) -> None:
         if node.value is not None:
-            self._given_back(self.value(node.value))
+            self._returned(self.value(node.value))
 
-    def _given_back(self, values: Values) -> None:
-        """What the function at hand returns or yields."""
+    def _returned(self, values: Values) -> None:
+        """Add values that the current function returns or yields."""
         if self.functions:
             self.put(Code(self.functions[-1]), values)
 
     def _Yield(self, node: ast.Yield) -> Values:
-        self._given_back(self.value(node.value) if node.value is not None else NUMBERS)
+        self._returned(self.value(node.value) if node.value is not None else NUMBERS)
         return ANY
 
     def _YieldFrom(self, node: ast.YieldFrom) -> Values:
-        self._given_back(self.iterate(self.value(node.value), node, in_c=False))
+        self._returned(self.iterate(self.value(node.value), node, in_c=False))
         return ANY
 
     def _Raise(self, node: ast.Raise) -> None:
@@ -293,7 +294,7 @@ class _Guard(Expressions):
             for value in self.value(base):
                 cls: Any = value.thing if isinstance(value, Known) else None
                 if not lookup.is_class(cls) or not lookup.library_class(cls):
-                    self.note(base, "is a base whose making of classes is not known to be pure")
+                    self.note(base, "is a base class that is not known to be pure when it is derived from")
         instance = Own(node, "instance")
         self.perhaps(node.body)
         for part in node.body:

@@ -1,4 +1,4 @@
-"""What an expression of a snippet may be, and what in it is more than reading.
+"""Expressions: the values that an expression of a snippet may have, and its parts that do more than read.
 
 Standard library only.
 """
@@ -36,13 +36,13 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
 }
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)
-"""What is in these runs later than where it is written."""
+"""Code inside these runs later than where it is written."""
 _PLAIN_STATEMENTS = (ast.Expr, ast.Assert, ast.Delete, ast.Pass)
-"""Statements that give the snippet no variable of its own, but for `:=`."""
+"""Statements that give the snippet no variable of its own, except by `:=`."""
 
 
 class Expressions(Special):
-    """Judges expressions; `value` is the way in."""
+    """Judges expressions; `value` is the entry point."""
 
     def __init__(self, tree: ast.Module, names: Mapping[str, Any]) -> None:
         super().__init__(names)
@@ -56,19 +56,19 @@ class Expressions(Special):
         self._local: list[set[str]] = []
         """Parameters of the functions, and targets of the comprehensions, around this point."""
         self._replaced: set[str] = set()
-        """Variables that are bound before anything reads them: the job's of that name is never meant."""
+        """Variables that are bound before anything reads them, and so never mean the job's variable."""
         self.functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
         self.rebound: set[str] = set()
-        """Those that are bound in line, and were by now."""
+        """The variables bound in line that are bound by now."""
         self.depth = 0
-        """Functions, loops, branches around this point: what is here may not run, or later."""
+        """Number of functions, loops and branches around this point: code in them may run later or never."""
 
     def names_seen(self) -> Values:
-        """The names of the job; not known with variables of the snippet among them, or in a function."""
+        """The names of the job; unknown if variables of the snippet are among them, or in a function."""
         return ANY if self._binds or self._local else self._names_seen
 
     def value(self, node: ast.expr) -> Values:
-        """What an expression may be."""
+        """The values that an expression may have."""
         handler: Callable[[Any], Values] | None = getattr(self, "_" + type(node).__name__, None)
         if handler is not None:
             return handler(node)
@@ -96,7 +96,7 @@ class Expressions(Special):
         return found | NUMBERS if name in ("__name__", "__file__", "__doc__") else found
 
     def assign(self, name: str, values: Values) -> None:
-        """A variable is given a value."""
+        """Assign to a variable."""
         if self.depth == 0 and not self.was_read(name):
             self._replaced.add(name)
         if name in self._straight:
@@ -185,7 +185,7 @@ class Expressions(Special):
                 self.value(part.annotation)
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Values:
-        first = self.value(node.generators[0].iter)  # which is outside
+        first = self.value(node.generators[0].iter)  # evaluated outside the comprehension
         with self.inner(*(one.target for one in node.generators)):
             for number, one in enumerate(node.generators):
                 through = self.value(one.iter) if number else first
@@ -229,7 +229,7 @@ class Expressions(Special):
         return self.made(node, inside, "container" if inside else "fresh")
 
     def _folded(self, node: ast.BinOp | ast.AugAssign, first: int, second: int) -> Values:
-        """The constant that an operator gives for two; notes one that would be absurd."""
+        """The constant result of an operator on two constants; notes one that would be absurdly large."""
         size = float(first.bit_length())
         if isinstance(node.op, ast.Pow) and abs(first) > 1:
             size = (first.bit_length() - 0.9) * float(min(max(second, 0), 2**60))
@@ -246,10 +246,10 @@ class Expressions(Special):
             return NUMBERS
 
     def _repeated(self, values: Values, times: object, node: ast.AST) -> None:
-        """A sequence, so many times."""
+        """Note a sequence that is repeated absurdly often."""
         for value in values if type(times) is int else ():
             thing = value.thing if isinstance(value, Known) else None
-            if type(thing) in (str, bytes):  # `isinstance` would ask it for its class
+            if type(thing) in (str, bytes):  # `isinstance` could run its code
                 self.too_large(float(len(thing)) * times, node)  # type: ignore[arg-type, operator]
             elif type(thing) in (list, tuple) or (isinstance(value, Own) and value.kind == "container"):
                 self.too_large(float(times), node)  # type: ignore[arg-type]
@@ -285,7 +285,7 @@ class Expressions(Special):
         return self.made(node, kind="fresh")
 
     def test(self, node: ast.expr) -> Values:
-        """An expression whose truth is asked."""
+        """An expression whose truth value is used."""
         found = self.value(node)
         self.touch(found, node)
         return found
@@ -384,7 +384,7 @@ class Expressions(Special):
     # -- targets -----------------------------------------------------------------------------
 
     def bind(self, target: ast.expr, values: Values) -> None:
-        """Assign to a target; notes what changes something of the job."""
+        """Assign to a target; notes a change of the job's objects."""
         if isinstance(target, ast.Name):
             self.assign(target.id, values)
         elif isinstance(target, ast.Tuple | ast.List):
@@ -401,7 +401,7 @@ class Expressions(Special):
             self.store(target, values)
 
     def store(self, target: ast.Attribute | ast.Subscript, values: Values) -> None:
-        """Assign into an object: only into what the snippet made."""
+        """Assign into an object; a finding unless the snippet made it."""
         if isinstance(target, ast.Attribute) and target.attr.startswith("__"):
             self.note(target, "is an attribute that Python itself uses")
         for base in self.value(target.value):
@@ -415,8 +415,8 @@ class Expressions(Special):
 
 
 def _bound_in_line(tree: ast.Module) -> set[str]:
-    """Variables that only assignments outside of blocks bind, and no function reads: at each point they are
-    what they were given last."""
+    """Variables that only assignments outside of blocks bind, and no function reads: at each point they have
+    the value assigned last."""
     targets: list[ast.expr] = []
     for statement in tree.body:
         if isinstance(statement, ast.AnnAssign | ast.AugAssign):

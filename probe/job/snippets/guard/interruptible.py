@@ -1,11 +1,11 @@
-"""Where in a function a trace function may raise, so that what the function cleans up is cleaned up.
+"""Interruptible places: where a trace function may raise in a function without skipping its cleanup.
 
-CPython calls a trace function at places from which an exception leaves a function without running the `with`
-that it is in. All are told by the code object alone:
+CPython also calls a trace function at places from which an exception leaves a function without running the
+`__exit__` of the `with` around it. The code object alone identifies them:
 
-- a jump back to the same line, from Python 3.12 on: the handler of the error is looked for elsewhere;
+- a jump back to the same line, from Python 3.12 on: the handler of the error is looked up elsewhere;
 - the line of a `with` that is left: its `__exit__` is about to be called, and that call is not covered;
-- the line of a `try` itself, from Python 3.11 on: nothing can go wrong there, so no table covers it.
+- the line of a `try` itself, from Python 3.11 on: no exception is expected there, so no table covers it.
 
 Found by trying every event of small functions in 3.10 to 3.13. Standard library only.
 """
@@ -20,12 +20,12 @@ from types import CodeType
 _CALLS = ("CALL", "CALL_FUNCTION")
 _FILLERS = ("PRECALL",)
 _BEFORE = ("SWAP", "ROT_TWO", "NOP")
-"""What may stand between the line's beginning and the call of `__exit__`."""
+"""Instructions that may be between the line's beginning and the call of `__exit__`."""
 
 
 @functools.lru_cache(maxsize=512)
 def leaks(code: CodeType) -> frozenset[int]:
-    """Offsets (`f_lasti`) at which nothing is to be raised while there is another place to do it."""
+    """Offsets (`f_lasti`) at which to raise only if there is no other place."""
     instructions = [one for one in dis.get_instructions(code) if one.opname not in _FILLERS]
     found: set[int] = set()
     if sys.version_info >= (3, 12):

@@ -1,7 +1,7 @@
-"""What the guard knows of a value in a snippet, and which rule an object of the job falls under.
+"""Kinds: what the guard knows of a value in a snippet, and which rule applies to an object of the job.
 
-A value is an object that is there now, something that the snippet made, or one of three kinds of
-which only the origin is known. A variable has a set of them. Standard library only.
+A value is an existing object, something that the snippet made, or one of three kinds of which only the origin
+is known. A variable has a set of them. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.rules import COLLECTIVE_CLASSES, GROUPS, REFUSED, Group
 
 _MOST = 64
-"""Values of one container; beyond that one of each class stands for all."""
+"""Limit of values of one container; beyond it, one of each class stands for all."""
 
 
 class Known:
-    """An object that is there now: the job's, a module, a constant."""
+    """An existing object: the job's, a module, a constant."""
 
     __slots__ = ("_key", "thing")
 
@@ -29,7 +29,7 @@ class Known:
         self.thing = thing
         plain = type(thing) in lookup.IMMUTABLE and type(thing) is not slice
         self._key: object = (type(thing), thing) if plain else id(thing)
-        if type(thing) is types.MethodType:  # made anew each time it is looked up
+        if type(thing) is types.MethodType:  # each access makes a new object
             self._key = (id(thing.__self__), id(thing.__func__))
 
     def __eq__(self, other: object) -> bool:
@@ -49,12 +49,12 @@ class Some(Enum):
 
 @dataclass(frozen=True)
 class Own:
-    """Made by the snippet at `site`; nobody else has it."""
+    """An object made by the snippet at `site`; the job does not have it."""
 
     site: ast.AST | None
     kind: str = "container"
     """`container`: holds what was put in. `fresh`: may hold data, too. `endless`: an iterator without an end.
-    `wrapper`: gives back what it is called with. `instance`: of a class in the snippet."""
+    `wrapper`: returns the arguments of its call. `instance`: of a class in the snippet."""
     level: int = 0
 
 
@@ -88,12 +88,12 @@ DATA: Values = frozenset({Some.DATA})
 ANY: Values = frozenset({Some.ANY})
 NOTED: Values = frozenset({Some.NOTED})
 NUMBER = Own(None, "fresh")
-"""A number, text or the like, which no assignment changes."""
+"""A number, text or other immutable value."""
 NUMBERS: Values = frozenset({NUMBER})
 
 
 def known(*things: Any) -> Values:
-    """Values for objects that are there; many of them by one of each class."""
+    """Values for existing objects; of many objects, one of each class."""
     if len(things) <= _MOST:
         return frozenset(map(Known, things))
     if lookup.plain(things):
@@ -119,7 +119,7 @@ class Rulebook:
         self._methods: dict[int, dict[str, Group]] = {}
         self._dotted: dict[str, Group] = {}
         self._kept: list[Any] = []
-        """What is known by its identity must live as long."""
+        """Objects that are known by their id, kept alive so that the id stays theirs."""
         for group in GROUPS:
             self._add(group, lookup.by_name(group.of))
         found = (lookup.by_name(name) for name in COLLECTIVE_CLASSES)
@@ -144,13 +144,13 @@ class Rulebook:
                 self._keep(entries.get(name), group)
 
     def _keep(self, thing: Any, group: Group) -> None:
-        """Modules and constants are not called; a function that the job put there is not the library's."""
+        """Add an object; not modules and constants, nor a function that the job put there."""
         if thing is None or lookup.is_module(thing) or type(thing) in lookup.IMMUTABLE:
             return
         if group.kind == REFUSED or type(thing) is not types.FunctionType or lookup.library_function(thing):
             self._kept.append(thing)
             self._things.setdefault(id(thing), group)
-        # Whoever wrapped it, as our own look at `os._exit` does.
+        # Also the function inside a wrapper, such as ours around `os._exit`.
         if group.kind == REFUSED and type(thing) is types.FunctionType and "__wrapped__" in vars(thing):
             self._keep(vars(thing)["__wrapped__"], group)
 
@@ -159,11 +159,11 @@ class Rulebook:
         return self._things.get(id(thing))
 
     def dotted(self, name: str) -> Group | None:
-        """The rule for what a name means in a module that is not loaded."""
+        """The rule for a name in a module that is not loaded."""
         return self._dotted.get(name) or self._dotted.get(name.rpartition(".")[0] + ".*")
 
     def method(self, cls: type, name: str) -> Group | None:
-        """The rule for a method, unless somebody's own class defines it anew."""
+        """The rule for a method, unless a class outside the libraries overrides it."""
         entry = lookup.find(cls, name)
         if entry is None or not lookup.library_function(entry[1], entry[0]):
             return None

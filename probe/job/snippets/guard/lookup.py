@@ -1,4 +1,4 @@
-"""Inspects objects without running any code of theirs: no property, no `__getattr__`, no `__eq__`.
+"""Lookup: inspects objects without running any of their code: no property, no `__getattr__`, no `__eq__`.
 
 Everything goes through C slots of `object` and `type` and through dictionaries. Runs on the thread
 that classifies a snippet, while the training continues. Standard library only.
@@ -42,18 +42,18 @@ def mro(cls: type) -> tuple[type, ...]:
 
 
 def class_dict(cls: type) -> Mapping[str, Any]:
-    """What a class itself defines."""
+    """The entries that a class itself defines."""
     found: Mapping[str, Any] = _CLASS_DICT(cls)
     return found
 
 
 def is_class(thing: Any) -> bool:
-    """Whether a thing is a class, whatever it says of itself."""
+    """Whether a thing is a class, regardless of its `__class__`."""
     return any(base is type for base in mro(type(thing)))
 
 
 def is_module(thing: Any) -> bool:
-    """Whether a thing is a module, be it one of a class of its own."""
+    """Whether a thing is a module, subclasses included."""
     return any(base is types.ModuleType for base in mro(type(thing)))
 
 
@@ -69,13 +69,13 @@ def class_name(cls: type) -> str:
 
 
 def module_name(cls: type) -> str:
-    """Where it says it is from; empty where it does not."""
+    """Its `__module__`; empty if that is not a text."""
     found = _MODULE(cls)
     return found if type(found) is str else ""
 
 
 def find(cls: type, name: str) -> tuple[type, Any] | None:
-    """The class that defines a name for instances of `cls`, and what lies there."""
+    """The class that defines a name for instances of `cls`, and the entry."""
     for base in mro(cls):
         entries = class_dict(base)
         if name in entries:
@@ -84,7 +84,7 @@ def find(cls: type, name: str) -> tuple[type, Any] | None:
 
 
 def instance_dict(thing: Any) -> dict[str, Any] | None:
-    """The instance's own attributes; None when it has none or they cannot be had without running code."""
+    """The instance's own attributes; None if it has none, or if reading them would run code."""
     found = find(type(thing), "__dict__")
     if found is None or type(found[1]) is not types.GetSetDescriptorType:
         return None
@@ -98,7 +98,7 @@ def derives(cls: type, bases: tuple[type, ...]) -> bool:
 
 
 def by_name(dotted: str) -> Any:
-    """What a dotted name means in the modules that are loaded; None when there is nothing."""
+    """The object with a dotted name in the loaded modules; None if there is none."""
     parts = dotted.split(".")
     for cut in range(len(parts), 0, -1):
         module = sys.modules.get(".".join(parts[:cut]))
@@ -161,7 +161,7 @@ def library_class(cls: type) -> bool:
 
 
 def library_function(entry: Any, definer: type | None = None) -> bool:
-    """Whether a function, or what lies in a class, is of the standard library, torch or numpy."""
+    """Whether a function, or an entry of a class, is of the standard library, torch or numpy."""
     entry = unwrapped(entry)
     if type(entry) is property:
         return entry.fget is None or library_function(entry.fget, definer)
@@ -185,7 +185,7 @@ def _made_by_dataclasses(function: types.FunctionType, definer: type) -> bool:
 
 
 def own_special(thing_type: type, names: frozenset[str] = SPECIAL_METHODS) -> str | None:
-    """A special method of a class that is somebody's own code; None when there is none."""
+    """A special method of a class that is not a library's code; None if there is none."""
     for base in mro(thing_type):
         if library_class(base) or base is Names:
             continue
@@ -202,11 +202,11 @@ _TEXT = frozenset({"repr", "str", "format", "getattribute"})
 
 
 def own_text(thing: Any) -> str | None:
-    """Somebody's own code that making a text of a thing would run; None when there is none."""
+    """Code outside the libraries that runs when a text is made of a thing; None if there is none."""
     for one in within(thing, 2000):
         kind = type(one)
         found = own_special(kind, _TEXT)
-        extra = find(kind, "extra_repr")  # what a torch module's text asks its class for
+        extra = find(kind, "extra_repr")  # a torch module's `__repr__` calls it
         if found is None and extra is not None and not library_function(extra[1], extra[0]):
             found = f"{class_name(kind)}.extra_repr"
         if found is not None:
@@ -215,8 +215,8 @@ def own_text(thing: Any) -> str | None:
 
 
 def plain(thing: Any) -> bool:
-    """Whether a thing and all that it holds is data: of Python's own types, torch's or numpy's, and neither
-    called nor used up."""
+    """Whether a thing and everything in it is data: of Python's own types, torch's or numpy's, and neither
+    callable nor an iterator."""
     found = list(within(thing, _MOST_DATA))
     return len(found) < _MOST_DATA and all(
         library_class(kind) and find(kind, "__call__") is None and find(kind, "__next__") is None
@@ -225,12 +225,12 @@ def plain(thing: Any) -> bool:
 
 
 def modules_within(module: Any) -> list[Any]:
-    """A torch module and all in it."""
+    """A torch module and all modules in it."""
     return list(within(module, 3000)) if children(module) else [module]
 
 
 def within(thing: Any, most: int) -> Iterator[Any]:
-    """A thing and all that its containers, modules and data classes hold, but for numbers and texts."""
+    """A thing and everything in its containers, modules and data classes, except numbers and texts."""
     waiting, seen = [thing], set[int]()
     while waiting and len(seen) < most:
         one = waiting.pop()
@@ -260,7 +260,7 @@ def children(module: Any) -> list[Any]:
 
 
 def is_collective(thing: Any) -> bool:
-    """Whether a function or class is from a module that is for talking to other ranks."""
+    """Whether a function or class is from a module for communication with other ranks."""
     if type(thing) is types.FunctionType:
         module = thing.__globals__.get("__name__")
         module = thing.__module__ if module in (None, "torch.distributed.c10d_logger") else module
@@ -273,7 +273,7 @@ def is_collective(thing: Any) -> bool:
 
 
 def of_ranks(module: str) -> bool:
-    """Whether a module is one of those."""
+    """Whether a module is for communication with other ranks."""
     return any(module == one or module.startswith(one + ".") for one in COLLECTIVE_MODULES)
 
 

@@ -1,6 +1,6 @@
-"""Memory: how much of it a snippet may take, and how much a process has.
+"""Memory allowance: how much memory a snippet may take, and how much the process has.
 
-Read from /proc and from the control groups, on whichever thread asks. Standard library only.
+Read from /proc and from the control groups. Any thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from probe.base import descriptors
 from probe.job.instruments.core.host_memory import HostMemoryReader
 
 SHARE = 0.8
-"""Of what is available now."""
+"""Share of the memory that is available now."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_allowance_bytes() -> int | None:
-    """What a snippet may take: a share of what the host and the control groups leave; None when unknown."""
+    """Memory that a snippet may take: a share of the memory still available; None if unknown."""
     available = HostMemoryReader().read().available_bytes
     return None if available is None else int(available * SHARE)
 
@@ -43,9 +43,9 @@ def _data_bytes() -> int | None:
 
 @contextlib.contextmanager
 def limited(memory_bytes: int | None) -> Iterator[None]:
-    """For as long as this is entered, one huge allocation fails instead of bringing the OOM killer.
+    """In the block, one huge allocation fails instead of triggering the OOM killer.
 
-    The limit is the process's: what its other threads take meanwhile counts too."""
+    The limit is the process's: allocations of its other threads count too."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     now = _data_bytes()
     if memory_bytes is None or now is None:

@@ -1,9 +1,9 @@
-"""What a snippet may do and how that is classed: the lists that the guard reads and docs/guard.md shows.
+"""Rules: how the calls and attributes in a snippet are classed. The guard and docs/guard.md use these lists.
 
-Allow-list first: only what is named here as `reading` is; whatever is named nowhere is `changing`.
-The groups of the other classes are there for a better reason in the answer, and for what must not
-run at all. Names are resolved to the objects that they are in this process, so that an alias is
-seen through. Data only, standard library only.
+This is an allow-list: only the functions named here as `reading` are; anything named nowhere is `changing`.
+The groups of the other classes give a better reason in the answer, or name functions that must not run at
+all. Names are resolved to the objects they refer to in this process, so aliases are recognized. Data only,
+standard library only.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ CLASSES = {
     READING: "Only reads. Runs immediately, concurrently with the training.",
     BLOCKING: "Waits for something outside (a file, a program, the network, a device) and changes nothing in "
     "the job. Runs immediately, never on the training thread.",
-    SETTLED: "Only reads, but reads gradients or what autograd keeps for backward. Backward writes these "
-    "without holding the GIL, and torch's memory is corrupted if another thread touches one meanwhile. Runs "
-    "on the training thread, between two optimizer steps.",
+    SETTLED: "Only reads, but reads gradients or tensors that autograd keeps for backward. Backward writes "
+    "these without holding the GIL, and torch's memory is corrupted if another thread accesses one at that "
+    "time. Runs on the training thread, between two optimizer steps.",
     CHANGING: "Changes the job, or might: everything that is not known to only read. Runs on the training "
     "thread, between two optimizer steps.",
     COLLECTIVE: "Waits for the other ranks, which do not make the same call: would hang or corrupt the run. "
     "Refused with more than one rank.",
-    REFUSED: "Ends or forks the process, disables what watches it, waits for a terminal, or can never end. "
-    "Always refused.",
+    REFUSED: "Ends or forks the process, disables the watch over the snippet, waits for a terminal, or can "
+    "never end. Always refused.",
 }
-"""What each class means, the mildest first; a snippet has the class of the worst of its parts."""
+"""Meaning of each class, the mildest first; a snippet has the class of the worst of its parts."""
 
 SEVERITY = {kind: number for number, kind in enumerate(CLASSES)}
 
-# What a call gives, as far as the guard follows it.
+# The result of a call, as far as the guard follows it.
 SOMETHING = "data"  # something of a library; may be the job's own
-FRESH = "fresh"  # something new that nobody else has
-GATHER = "gather"  # a new iterator over what is in the arguments
-CONSUME = "consume"  # a new container of all that is in the arguments, at once
-PAIR = "pair"  # a new iterator of tuples of it
-TAKE = "take"  # one of the arguments, or of what is in them
-LOOK = "look"  # like SOMETHING, and runs nothing of its arguments'
+FRESH = "fresh"  # something new that the job does not have
+GATHER = "gather"  # a new iterator over the items of its arguments
+CONSUME = "consume"  # a new container of all items of its arguments, at once
+PAIR = "pair"  # a new iterator of tuples of these items
+TAKE = "take"  # one of the arguments, or one of their items
+LOOK = "look"  # like SOMETHING, and runs no code of its arguments
 SHOW = "show"  # the text of its arguments
 
 
 class Group(NamedTuple):
-    """Functions of one module, or methods of one class, that are classed alike."""
+    """Functions of one module, or methods of one class, with the same class."""
 
     kind: str
     of: str
     """A module or a class, by its dotted name."""
     names: tuple[str, ...]
-    """`*`: all there are."""
+    """`*`: all of them."""
     why: str
     gives: str = SOMETHING
-    """One of the words above, or the name of a special treatment in `calls`."""
+    """One of the words above, or the name of a special treatment in `special`."""
 
 
 def _group(kind: str, why: str, gives: str, of: str, names: str) -> Group:
@@ -65,7 +65,7 @@ def _group(kind: str, why: str, gives: str, of: str, names: str) -> Group:
 
 
 def _groups(table: str) -> Iterator[Group]:
-    """After `= class: why` each row has what a call gives, modules or classes, and the names in them."""
+    """After `= class: why` each row has the result of a call, modules or classes, and names in them."""
     kind = why = ""
     for row in table.replace("\n    ", " ").strip().splitlines():
         head, _, rest = row.partition(": ")
@@ -306,13 +306,13 @@ COLLECTIVE_MODULES = (
     "torch.distributed", "torch._C._distributed_c10d", "deepspeed.comm", "horovod", "mpi4py",
     "torch.cuda.nccl", "torch.ops._c10d_functional", "torch.ops.c10d",
 )
-"""Whatever is called in these and is not in a group above is collective."""
+"""Any call into these modules that is not in a group above is collective."""
 COLLECTIVE_CLASSES = (
     "torch.nn.parallel.distributed.DistributedDataParallel", "torch.nn.SyncBatchNorm",
     "torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.FSDPModule",
     "torch.distributed.tensor.DTensor", "torch.distributed.optim.ZeroRedundancyOptimizer",
 )
-"""Calling one of these, or having one inside of what is called, is collective."""
+"""Calling one of these, or a module that contains one, is collective."""
 COLLECTIVE_METHODS = _words("""
 allreduce all_reduce allgather all_gather reduce_scatter reduce broadcast barrier alltoall all_to_all gather
 scatter send recv isend irecv full_tensor redistribute consolidate_state_dict allreduce_coalesced
@@ -320,15 +320,15 @@ allgather_into_tensor_coalesced reduce_scatter_tensor_coalesced monitored_barrie
 _allgather_base _reduce_scatter_base all_reduce_coalesced all_gather_object broadcast_object_list
 summon_full_params alltoall_base
 """)
-"""Methods of a process group or a distributed tensor, by name where the object is not known."""
+"""Methods of a process group or a distributed tensor, by name if the object is not known."""
 TENSOR_METHODS_CALLED_ALIKE = frozenset({"gather", "scatter", "reduce", "broadcast", "send"})
-"""Those of them that other objects have too: collective only where the receiver is known to be one."""
+"""Names among them that other objects have too: collective only if the receiver is known to be one."""
 
 
 SETTLED_ATTRIBUTES = frozenset({"grad", "_grad", "saved_tensors"})
-"""Of a tensor or of a node of the autograd graph: what is safe to touch only while no backward runs."""
+"""Attributes of a tensor or of a node of the autograd graph that are safe only while no backward runs."""
 SETTLED_PREFIXES = ("_saved_", "_raw_saved_")
-LOOKS_AT_GRADIENTS = "reads what backward writes without holding the GIL"
+LOOKS_AT_GRADIENTS = "reads data that backward writes without holding the GIL"
 GROUPS = (
     *_groups(_TABLE),
     _group(READING, "reads", FRESH, "torch", _NEW_TENSORS + _FUNCTIONS_OF_TENSORS),
@@ -337,9 +337,9 @@ GROUPS = (
     _group(READING, "reads", SOMETHING, "torch.Tensor", _VIEWS_OF_TENSORS + _METHODS_OF_TENSORS),
     _group(READING, "reads", FRESH, "numpy", _NUMPY),
 )
-"""All, the strictest first: of two groups that name one object the first counts."""
+"""All groups, the strictest first: of two groups that name one object the first counts."""
 REFUSED_GROUPS = tuple(group for group in GROUPS if group.kind == REFUSED and group.of != "ctypes")
-"""What must not be called while a snippet runs either; with `ctypes` the address decides."""
+"""Groups that also must not be called while a snippet runs; with `ctypes` the address decides."""
 
 NEW_TENSOR_METHODS = _words(_NEW_TENSORS)
 """Methods of tensors that make a new one, which may then be changed in place."""
@@ -357,29 +357,29 @@ PURE_METHODS = FRESH_METHODS | _words(_VIEWS_OF_TENSORS, _METHODS_OF_TENSORS, ""
 get named_modules modules children named_children astype getName end span match search fullmatch findall
 get_last_lr as_posix with_suffix relative_to is_absolute __repr__ __str__
 """)
-"""Methods that are reading by their name where the object is not known but comes from a reading call."""
+"""Methods that are reading by their name if the object is not known but comes from a reading call."""
 CONTAINERS_CHANGE = frozenset({"add", "sort", "subtract"})
-"""Those of them that change a container or an array: reading only on what is known to be a tensor."""
+"""Names among them that change a container or an array: reading only on a known tensor."""
 OWN_METHODS = _words("""
 append appendleft extend extendleft insert add update pop popleft popitem remove discard clear sort reverse
 setdefault copy get subtract elements rotate write writelines getvalue seek flush close difference_update
 intersection_update move_to_end fill __setitem__ __enter__ __exit__ send throw __next__
 """)
-"""Methods that change what they are called on, and may where the snippet made it."""
+"""Methods that change their object, which they may if the snippet made it."""
 NEVER_ON_OWN = _words("""
 set_ share_memory_ random_ uniform_ normal_ log_normal_ bernoulli_ cauchy_ exponential_ geometric_
 """)
-"""In-place methods that change the job also on the snippet's own tensors: they share memory with another, or
-draw from the job's random numbers."""
+"""In-place methods that change the job even on the snippet's own tensors: these share memory with another
+tensor, or draw from the job's random numbers."""
 BLOCKING_METHODS = _words("""
 read_text read_bytes exists stat iterdir glob rglob is_file is_dir communicate wait poll
 """)
-"""Methods that wait for something outside, by their name, where the snippet made what they are called on."""
+"""Methods that wait for something outside, by their name, if the snippet made their object."""
 REFLECTION = _words("""
 __dict__ __globals__ __builtins__ __closure__ __subclasses__ f_globals f_locals gi_frame tb_frame f_back
 __self__ __func__ __wrapped__ __defaults__ __kwdefaults__ __code__
 """)
-"""Attributes through which one gets from anything to everything."""
+"""Attributes that lead from any object to everything else."""
 
 CHANGING_METHODS = {
     "step": "steps an optimizer or a scheduler",
@@ -399,10 +399,10 @@ CHANGING_METHODS = {
     "start": "starts a thread or process",
     "set_epoch": "changes the order of the data",
 }
-"""Why a method is changing, by its name, where no group says it."""
+"""Why a method is changing, by its name, if no group gives a reason."""
 
 LIBRARIES = ("torch", "numpy")
-"""Packages beside the standard library whose own properties and operators are taken to be pure."""
+"""Packages besides the standard library whose own properties and operators count as pure."""
 SPECIAL_METHODS = _words("""
 abs add and bool bytes ceil complex contains dir divmod eq float floor floordiv format ge getattr
 getattribute  getitem gt hash iadd index instancecheck subclasscheck int invert iter le len length_hint
@@ -412,8 +412,8 @@ truediv trunc xor array  array_ufunc array_function call fspath
 """)
 """Special methods, without their underscores, that a call of a reading function may run on its arguments."""
 ASKED_OF_CLASSES = _words("instancecheck subclasscheck getattribute dir sizeof")
-"""Those of them that the functions run that otherwise run nothing of their arguments' (`isinstance`)."""
+"""Those that are run even by functions that run no other code of their arguments (`isinstance`)."""
 LARGEST_RESULT = 10**8
 """Bits of a number, or elements of a sequence, that an expression of constants may make."""
 LONGEST_RANGE = 10**9
-"""Numbers of a range that a function written in C may run through: nothing ends it before it is done."""
+"""Numbers of a range that a function written in C may iterate over: nothing can stop it early."""

@@ -1,4 +1,4 @@
-"""Calls that need a treatment of their own: getattr, open, next, named_modules and their like.
+"""Special calls: those with a treatment of their own, such as getattr, open, next, named_modules.
 
 Each method here is named in the table of `rules`. Standard library only.
 """
@@ -45,7 +45,7 @@ class Special(Calls):
         return NUMBERS if name == "hasattr" else found
 
     def any_attribute(self, values: Values, node: ast.AST) -> None:
-        """Reading an attribute whose name is not known."""
+        """Judge reading an attribute whose name is not known."""
         for value in values:
             if may_be_torchs(value):
                 self.note(node, rules.LOOKS_AT_GRADIENTS, rules.SETTLED)
@@ -59,7 +59,7 @@ class Special(Calls):
                 self.note(node, "reads attributes of something that is not known here")
 
     def _gives_format(self, _name: str, given: Arguments, node: ast.AST) -> Values:
-        """`"{0.grad}".format(p)` looks up attributes: those that the text names."""
+        """`"{0.grad}".format(p)` reads the attributes that the text names."""
         arguments = given._replace(positional=given.positional[1:]).everything()
         within = frozenset(self._all_in(arguments))
         for text in given.first():
@@ -70,7 +70,7 @@ class Special(Calls):
                 self.formatted(form, node)
                 found = within
                 for name in (part.partition("[")[0] for part in field.split(".")[1:]):
-                    if is_settled(name):  # of what is in an argument, perhaps
+                    if is_settled(name):  # perhaps of an item in an argument
                         self.note(node, rules.LOOKS_AT_GRADIENTS, rules.SETTLED)
                     found = NOTHING.union(*(self.attribute(value, name, node) for value in found))
                 self.shown(found, node)
@@ -78,7 +78,7 @@ class Special(Calls):
         return NUMBERS
 
     def formatted(self, form: str, node: ast.AST) -> None:
-        """A width or precision in the form of a text."""
+        """Note an absurd width or precision in a format specification."""
         digits = "".join(sign if sign.isdecimal() else " " for sign in form).split()
         self.too_large(max([float(number[:30]) for number in digits], default=0.0), node)
 
@@ -90,7 +90,7 @@ class Special(Calls):
         )
 
     def names_seen(self) -> Values:
-        """What `globals()` gives: the names of the job that the snippet sees; in `expressions.py`."""
+        """The result of `globals()`: the names of the job that the snippet sees; in `expressions.py`."""
         raise NotImplementedError
 
     def _gives_globals(self, _name: str, _given: Arguments, _node: ast.AST) -> Values:
@@ -111,7 +111,7 @@ class Special(Calls):
         return self.made(node, ANY)
 
     def load(self, dotted: str, node: ast.AST) -> Values:
-        """What importing a module gives; notes an import of what is not loaded."""
+        """The result of importing a module; notes the import of one that is not loaded."""
         self.imported.add(dotted)
         module = sys.modules.get(dotted)
         if module is not None:
@@ -222,14 +222,14 @@ class Special(Calls):
 
 
 def _fields(text: str) -> list[tuple[str, str]]:
-    """What the fields of a format name, and their forms."""
+    """The names in the fields of a format, and their format specifications."""
     try:
         return [(field or "", form or "") for _, field, form, _ in string.Formatter().parse(text)]
     except ValueError:
-        return []  # `format` will say so itself
+        return []  # `format` will raise this itself
 
 
 def _one_of_each(modules: list[object]) -> Values:
-    """Modules; of very many one for each class."""
+    """Modules; of very many, one for each class."""
     few = modules if len(modules) <= 400 else {type(module): module for module in modules}.values()
     return frozenset(map(Known, few))

@@ -1,7 +1,7 @@
-"""Limits the time, memory and calls of a snippet while it runs, on the snippet's own thread.
+"""Watching: limits the time, memory and calls of a snippet while it runs, on the snippet's own thread.
 
 `sys.settrace` checks the clock and the memory before each line of Python that the snippet runs,
-including functions of the job; `sys.setprofile` sees each call before it happens, under whatever
+including functions of the job; `sys.setprofile` sees each call before it happens, under any
 name. Both affect only the calling thread and are restored at the end. When a trace function raises,
 CPython switches tracing off; the checks that `with_checks` puts into the snippet's loops switch it on
 again, and so does each call that is seen.
@@ -37,11 +37,11 @@ __all__ = (
 )
 
 CHECK_NAME = "__probe_check__"
-"""What the checks in a snippet are called in its namespace."""
-_LOOK_S = 0.05
+"""Name of the check function in a snippet's namespace."""
+_MEMORY_CHECK_S = 0.05
 """Time between two checks of the memory."""
 _GRACE_S = 0.1
-"""After it was told to end, a snippet may clean up for this long before it is told again."""
+"""After an exception to end it, a snippet may clean up for this long before the next one."""
 _CLEANS_UP = ("__exit__", "__aexit__")
 _WAITS = "waits for the other ranks"
 _OTHERWISE = "is called on the job's own groups, or changes them"
@@ -57,7 +57,7 @@ CARRIED = frozenset((
     "scatter", "scatter_object_list", "all_to_all", "all_to_all_single", "all_gather_single",
     "reduce_scatter_single", "barrier", "monitored_barrier",
 ))
-"""Functions of torch.distributed that all ranks call alike."""
+"""Functions of torch.distributed that all ranks call in the same way."""
 _COLLECTIVE_OF_CLASSES = (
     "forward", "full_tensor", "redistribute", "step", "consolidate_state_dict", "clip_grad_norm_",
     "summon_full_params",
@@ -65,7 +65,7 @@ _COLLECTIVE_OF_CLASSES = (
 _ASKS = ("get_", "is_", "supports_", "_")
 """Prefixes of functions in those modules that concern only this rank."""
 _BY_LIBRARIES = ("os.kill", "os.fork", "signal.")
-"""What a library may call for its own children, and a snippet may not."""
+"""Functions that a library may call for its own children, and a snippet may not."""
 
 
 class SnippetTimeout(BaseException):
@@ -86,10 +86,10 @@ class SnippetMemory(BaseException):
 
 
 def with_checks(tree: ast.Module) -> ast.Module:
-    """The tree, changed in place, with a call of the check wherever a snippet could go on for ever.
+    """The tree, changed in place, with a call of the check wherever a snippet could run forever.
 
-    At the beginning of each round of a loop, outside of what the round tries; of each function; of
-    each handler of an exception. Does not recurse: a deep tree is no reason to fail."""
+    At the beginning of each iteration of a loop, outside of any `try` in it; of each function; of each
+    handler of an exception. Does not recurse, so that a deep tree cannot fail."""
     for node in list(ast.walk(tree)):
         if isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler):
             node.body.insert(0, _statement(node.body[0]))
@@ -123,12 +123,12 @@ class Watch:
     ) -> None:
         """`deadline_s`: of `time.monotonic`. `collectives`: whether they are allowed. `carried`: whether
         those of torch.distributed on the default group are, because a group of our own carries them.
-        `training_thread`: whether this is the one, where sleeping would hold the training up.
-        `memory_bytes`: how much more the process may hold; None: as much as there is."""
+        `training_thread`: whether it runs there, where sleeping would hold the training up.
+        `memory_bytes`: how much more memory the process may take; None: no limit."""
         self._deadline_s = deadline_s
         self._forbidden = _forbidden(collectives, training_thread, carried)
         self._groups = not collectives and not carried and _grouped()
-        # Made once: each look-up of a method makes another.
+        # Bound once: each access to a method makes a new object.
         self._tracer, self._local, self._profiler = self._entered, self._line, self._called
         self._memory_bytes = memory_bytes
         self._limit: contextlib.AbstractContextManager[None] = limited(memory_bytes)
@@ -136,13 +136,13 @@ class Watch:
         self._outside: FrameType | None = None
         self._thread = threading.get_ident()
         self._resident_bytes: int | None = None
-        self._next_look_s = deadline_s if memory_bytes is None else 0.0
+        self._next_check_s = deadline_s if memory_bytes is None else 0.0
         self._verdict: BaseException | None = None
         self._judged_s = 0.0
         self._quiet_until_s = 0.0
-        self._told = 0
+        self._raised = 0
         self._traced = self._profiled = False
-        """Whether the last call of the check was seen."""
+        """Whether the trace and the profile function saw the last call of the check."""
 
     def __enter__(self) -> Watch:
         self._resident_bytes = resident_bytes()
@@ -155,7 +155,7 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # First the trace: then nothing of ours can be raised here any more.
+        # The trace function first: after that nothing of ours can raise here.
         sys.settrace(self._before[0])
         if hasattr(self._before[1], "enable"):  # cProfile's: before Python 3.12 it is an object, no function
             sys.setprofile(None)
@@ -166,24 +166,24 @@ class Watch:
         self._outside = None
 
     def check(self) -> None:
-        """What the checks in a snippet call: raises when it is to end, and sees to it that it is watched."""
-        if self._outside is None:  # the watch is over, and something of the snippet's lives on
+        """Called by the checks in a snippet: raises if it must end, and switches watching on again."""
+        if self._outside is None:  # the watch is over, but code of the snippet still runs
             return
-        # That this was called is itself seen. No function of C is called here: that is seen, and costs, too.
+        # The trace and profile functions see this call. It calls no C function, which they would see, too.
         watched = self._traced and self._profiled
         self._traced = self._profiled = False
         if watched and self._verdict is None:
             return
         if not watched and threading.get_ident() == self._thread:
             self._arm(sys._getframe(1))
-        verdict = self._look()
+        verdict = self._examine()
         if verdict is not None:
-            self._tell(verdict)
+            self._raise(verdict)
 
-    # What CPython calls -----------------------------------------------------
+    # Called by CPython ------------------------------------------------------
 
     def _entered(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
-        """A function begins. Ours are left alone."""
+        """A function begins. Functions of ours are not traced."""
         if frame.f_code is _CHECK:
             self._traced = True
             return None
@@ -191,11 +191,11 @@ class Watch:
 
     def _line(self, frame: FrameType, event: str, _argument: Any) -> Callable[..., Any] | None:
         """A line is about to run."""
-        if event == "line" and time.monotonic() > self._next_look_s:
-            verdict = self._look()
-            told = self._escapes if self._told else self._cleans_up
-            if verdict is not None and told(frame):
-                self._tell(verdict)
+        if event == "line" and time.monotonic() > self._next_check_s:
+            verdict = self._examine()
+            suitable = self._escapes if self._raised else self._cleans_up
+            if verdict is not None and suitable(frame):
+                self._raise(verdict)
         return self._local
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -204,7 +204,7 @@ class Watch:
             if frame.f_code is _CHECK:
                 self._profiled = True
                 return
-            # Also where the function is ours: our own look at `os._exit` wraps it.
+            # Also if the function is ours, such as our wrapper of `os._exit`.
             forbidden = self._forbidden.code(frame.f_code)
             if forbidden is not None:
                 self._forbid(*forbidden, frame.f_back)
@@ -214,38 +214,38 @@ class Watch:
                 forbidden = (str(argument.__name__), _WAITS)
             if forbidden is not None and not frame.f_code.co_filename.startswith(package.FOLDER):
                 self._forbid(*forbidden, frame)
-        late = self._told and time.monotonic() > self._quiet_until_s
+        late = self._raised and time.monotonic() > self._quiet_until_s
         if late and not frame.f_code.co_filename.startswith(package.FOLDER):
             self._arm(frame)
 
-    # What follows from it ---------------------------------------------------
+    # Verdicts ---------------------------------------------------------------
 
-    def _look(self) -> BaseException | None:
-        """Why the snippet is to end; None while it may go on."""
+    def _examine(self) -> BaseException | None:
+        """The exception that must end the snippet; None while it may continue."""
         if self._verdict is not None:
             return self._verdict
         now_s = time.monotonic()
         if now_s > self._deadline_s:
             self._judged(SnippetTimeout())
-        elif now_s > self._next_look_s and self._memory_bytes is not None:
-            self._next_look_s = min(now_s + _LOOK_S, self._deadline_s)
+        elif now_s > self._next_check_s and self._memory_bytes is not None:
+            self._next_check_s = min(now_s + _MEMORY_CHECK_S, self._deadline_s)
             resident = resident_bytes()
             if resident is not None and self._resident_bytes is not None:
                 grown = resident - self._resident_bytes
                 if grown > self._memory_bytes:
                     self._judged(SnippetMemory(
-                        f"it had taken {grown >> 20} MiB of memory, and may take {self._memory_bytes >> 20}"
+                        f"it took {grown >> 20} MiB of memory, and may take {self._memory_bytes >> 20}"
                     ))
         return self._verdict
 
     def _judged(self, verdict: BaseException) -> None:
-        """From now on it is to end."""
+        """Set the verdict: from now on the snippet must end."""
         self._verdict = verdict
         self._judged_s = time.monotonic()
-        self._next_look_s = 0.0
+        self._next_check_s = 0.0
 
-    def _tell(self, verdict: BaseException) -> None:
-        self._told += 1
+    def _raise(self, verdict: BaseException) -> None:
+        self._raised += 1
         self._quiet_until_s = time.monotonic() + _GRACE_S
         raise verdict.with_traceback(None)
 
@@ -255,11 +255,11 @@ class Watch:
             return
         verdict = SnippetForbidden(what, why)
         self._judged(verdict)
-        self._tell(verdict)
+        self._raise(verdict)
 
     def _cleans_up(self, frame: FrameType) -> bool:
-        """Whether an exception here is seen by what cleans up, and does not cut that short. What offers no
-        other place is ended all the same, a little later."""
+        """Whether an exception here runs the cleanup around it, and does not interrupt a cleanup. Code
+        without such a place is interrupted anyway, a little later."""
         if time.monotonic() > self._judged_s + _GRACE_S:
             return True
         if frame.f_lasti in leaks(frame.f_code):
@@ -272,11 +272,11 @@ class Watch:
         return True
 
     def _escapes(self, frame: FrameType) -> bool:
-        """Whether an exception here leaves the function: one that catches it would go on as before."""
+        """Whether an exception here leaves the function: a function that catches it would continue."""
         return time.monotonic() > self._quiet_until_s and not _tries(frame.f_code, frame.f_lasti)
 
     def _arm(self, frame: FrameType | None) -> None:
-        """Watch again, from `frame` outwards: what raised in a trace function has switched it off."""
+        """Watch again, from `frame` outwards: an exception from a trace function has switched it off."""
         while frame is not None and frame is not self._outside:
             if not frame.f_code.co_filename.startswith(package.FOLDER):
                 frame.f_trace = self._local
@@ -286,7 +286,7 @@ class Watch:
             sys.setprofile(self._profiler)
 
     def _is_of_group(self, argument: Any) -> bool:
-        """A method of a process group, which is written in C++."""
+        """Whether this is a method of a process group, which is written in C++."""
         name = getattr(argument, "__name__", "")
         if name not in COLLECTIVE_METHODS:
             return False
@@ -295,7 +295,7 @@ class Watch:
         own = (lookup.module_name(base) for base in lookup.mro(receiver))
         return str(module).startswith("torch._C._distributed") or any(
             name.startswith("torch._C._distributed") for name in own
-        ) or lookup.class_name(receiver) == "PyCapsule"  # what pybind11 binds its functions to
+        ) or lookup.class_name(receiver) == "PyCapsule"  # pybind11 binds its functions to it
 
 
 _CHECK = Watch.check.__code__
@@ -308,7 +308,7 @@ class _Forbidden:
         self.functions: dict[int, tuple[str, str]] = {}
         self._codes: dict[int, tuple[str, str]] = {}
         self._kept: list[Any] = []
-        """What is known by its identity must live as long."""
+        """Objects that are known by their id, kept alive so that the id stays theirs."""
         self._names = {name for group in REFUSED_GROUPS for name in group.names}
         self._cleared: set[int] = set()
         self._collectives = collectives
@@ -318,7 +318,7 @@ class _Forbidden:
         self._resolve()
 
     def code(self, code: CodeType) -> tuple[str, str] | None:
-        """What is forbidden of a function in Python; also of one in a module that was loaded meanwhile."""
+        """Name and reason of a forbidden Python function, also in a module loaded since; else None."""
         if code.co_name in self._names and id(code) not in self._codes and id(code) not in self._cleared:
             self._resolve()
             self._kept.append(code)
@@ -335,7 +335,7 @@ class _Forbidden:
                 self._add(thing, name, _OTHERWISE if self._carried else _WAITS)
 
     def _add(self, thing: Any, name: str, why: str) -> None:
-        """A function, whatever wraps it, or an object with a `__call__` in Python."""
+        """Add a function, inside any wrappers, or an object with a `__call__` in Python."""
         thing = lookup.unwrapped(thing)
         while type(thing) is types.FunctionType:
             inner = thing.__dict__.get("__wrapped__")
@@ -358,13 +358,13 @@ class _Forbidden:
 
 
 def _grouped() -> bool:
-    """Whether there is a process group, whose other ranks could wait."""
+    """Whether there is a process group, and so other ranks that could wait."""
     asks = lookup.by_name("torch.distributed.is_initialized")
     return type(asks) is types.FunctionType and bool(asks())
 
 
 def _forbidden(collectives: bool, training_thread: bool, carried: bool) -> _Forbidden:
-    """As made before, while no module was loaded since and no process group was made."""
+    """The forbidden functions; made anew only after a module was loaded or a process group was made."""
     state = (collectives, training_thread, carried, _grouped(), len(sys.modules))
     if state not in _made:
         if len(_made) >= _MOST_MADE:
@@ -378,7 +378,7 @@ _made: dict[tuple[bool, bool, bool, bool, int], _Forbidden] = {}
 
 
 def _collectives(carried: bool) -> Iterator[tuple[str, Any]]:
-    """What waits for other ranks; `carried`: of that what a group of our own does not carry."""
+    """Functions that wait for other ranks; `carried`: without those that a group of our own carries."""
     for name in _COLLECTIVE_MODULES:
         module = sys.modules.get(name)
         entries = lookup.module_dict(module) if module is not None and lookup.is_module(module) else {}
@@ -402,7 +402,7 @@ def _tried(code: CodeType) -> tuple[tuple[int, int], ...]:
     parse: Any = getattr(dis, "_parse_exception_table", None)
     if parse is not None:
         return tuple((entry.start, entry.end) for entry in parse(code))
-    # Python 3.10 keeps blocks on a stack: from what sets a handler up to the handler.
+    # Python 3.10 keeps blocks on a stack: a range goes from the setup of a handler to the handler.
     found = []
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH"):
