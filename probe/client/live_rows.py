@@ -152,7 +152,7 @@ class LiveRows:
                 lost.append(row)
             else:
                 found[str(row["process"])] = _newer(row, known[1])
-        return found, [*notes, *self._lost("states are those of the last shipment", lost)]
+        return found, [*notes, *self._lost("states are as they were last shipped", lost)]
 
     def rows(self, wanted: Sequence[Tail]) -> Sent:
         """See `Source`."""
