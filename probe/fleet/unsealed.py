@@ -127,7 +127,7 @@ def _own_columns(table: str, used: Sequence[str] | None) -> tuple[str, ...] | No
 def left_out(rows: Collection[Mapping[str, Any]]) -> str:
     """A note on processes whose hosts were not queried."""
     return (
-        f"not ended when they were last shipped, newer rows are left out: {named(rows)}; "
+        f"not ended when they were last shipped, rows recorded since then are left out: {named(rows)}; "
         "`--live` queries their hosts"
     )
 
