@@ -26,7 +26,7 @@ from probe.recording.recording import Meta
 from probe.recording.tables.declaration import Column, Table
 
 SCHEMA = 1
-"""Version of this layout, and of the columns that files have besides those of their table."""
+"""Version of this layout, and of the columns that files have in addition to those of their table."""
 SCHEMA_KEY, VERSION_KEY = "probe_schema", "probe_version"
 """Keys of each file's Parquet metadata: `SCHEMA`, and the version of probe that wrote it."""
 NUMBER = "_number"

@@ -176,7 +176,7 @@ class Shipper:
 
     def put_rows(self, file: dataset.DataFile, made: Path) -> None:
         """Put a file of rows and note that they are there."""
-        held = self._held.pop(file.group)  # unknown meanwhile: a put that fails may still have happened
+        held = self._held.pop(file.group)  # unknown until the put succeeds: a failed one may have happened
         self.store.put(file.name, made)
         ranges = catalog.union([*held.get(file.process, ()), (file.first, file.last)])
         self._held[file.group] = {**held, file.process: ranges}

@@ -201,7 +201,7 @@ class FolderStore:
         return self.folder / name
 
     def _written(self, name: str, data: bytes | Path) -> Path:
-        """Write a new temporary file beside the object. `delete` may remove the folder at the same time."""
+        """Write a new temporary file next to the object. `delete` may remove the folder at the same time."""
         target = self._file(name)
         temporary = target.parent / f"{_TEMPORARY}{os.urandom(8).hex()}"
         while True:

@@ -10,7 +10,7 @@ import threading
 import time
 
 _LONGEST_S = 30.0
-"""Limit of one pause, however much was used since the last one."""
+"""Limit of one pause: a caller that was suspended may have used any amount."""
 
 
 class Pace:

@@ -43,7 +43,7 @@ _ALLOWED = re.compile(
     r"/(?:meta\.json|end\.json|moment\.json|tables\.json|journal\.bin|watch\.bin|crash\.txt)"
     rf"|{_RUN}/table=[a-z]{{1,40}}\.[a-z0-9_]{{1,40}}/rank=\d{{1,7}}/[0-9a-f-]{{1,80}}\.parquet"
 )
-"""Every name that a bundle may contain besides its manifest."""
+"""Every name that a bundle may contain in addition to its manifest."""
 
 
 class _Entry(NamedTuple):

@@ -51,7 +51,7 @@ class Limits(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A bundle: its size, what was left out for it, and notes."""
+    """A bundle: its size, the rows that did not fit, and notes."""
 
     size_bytes: int
     left_out: list[dict[str, Any]]
@@ -115,7 +115,7 @@ def _beside(
     working: Path, name: str, home: Path, subjects: Sequence[Subject], answers: Mapping[str, Any],
     about: Mapping[str, Any],
 ) -> list[Path]:
-    """The files besides the recordings: the server's answers and log, and a README."""
+    """The other files: the server's answers and log, and a README."""
     found = []
     for file, answer in answers.items():
         found.append(working / file)

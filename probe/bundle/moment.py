@@ -31,7 +31,7 @@ class Moment(NamedTuple):
 
 
 def write(folder: Path, moment: Moment) -> None:
-    """Write it beside the other facts of a recording. Raises `OSError`."""
+    """Write it next to the other facts of a recording. Raises `OSError`."""
     (folder / FILE).write_bytes(checked.sealed(FILE, moment._asdict()))
 
 

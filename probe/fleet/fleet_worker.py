@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import duckdb
 
 ADDRESS_SPACE_BYTES = 2 << 30
-"""Address space for Python, numpy, Arrow and DuckDB themselves, beside the memory of the query."""
+"""Address space for Python, numpy, Arrow and DuckDB themselves, in addition to the query's memory."""
 _OF_THREAD_BYTES = 128 << 20
 OPEN_FILES = 8192
 """Files whose columns differ from those of the first all stay open."""

@@ -3,8 +3,8 @@
     missing = tails(catalog, plan.files, plan.living, plan.columns)
     sent = source.rows(missing)         # a source that knows servers: `client.live_rows`
 
-The names of an archive's files show which rows of a process it has; the process's host is asked for all
-others, so that no row is read twice and none is missing. Pure; the command's threads.
+The names of an archive's files show which rows of a process it has; all others are fetched from the process's
+host, so that no row is read twice and none is missing. Pure; the command's threads.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ BOOT_THREAD = "probe-boot"
 _TURN_S = 60.0
 _TRIES = 4
 _POLL_S = 0.02
-_WAYS_IN = "Install gdb, or torch-probe[inject] beside probe; or start the job with PROBE=1."
+_WAYS_IN = "Install gdb, or torch-probe[inject] where probe is installed; or start the job with PROBE=1."
 
 Say = Callable[[str], object]
 

@@ -133,7 +133,7 @@ class RunIncidents:
         else:
             over = []
         if found.severity == ALARM or found.state in _TOLD_NOTICES:
-            # The step is no part of its identity: the next stall at the same step is the same incident.
+            # The step is not part of its identity: the next stall at the same step is the same incident.
             found = replace(found, recipe=recipe_of(found.state), subject=subject, step=None)
             return [*over, *self.incidents.at_once(found, now_s)]
         return over

@@ -1,6 +1,6 @@
 """Registry: which recordings exist, which processes live, and which processes an endpoint means.
 
-It only caches what the files say: a server that started a second ago knows as much as one that has run for
+It only caches the contents of files: a server that started a second ago knows as much as one that has run for
 days. Used by several threads at once. Standard library, and numpy through the ring reader.
 """
 
@@ -79,7 +79,7 @@ class Status(NamedTuple):
     how: str = ""
     """How it ended, in a few words; while it lives, what is odd about it, or empty."""
     exit_status: int | None = None
-    """0 to 255, or the negative number of the signal; None while it lives, or when nobody saw it."""
+    """0 to 255, or the negative number of the signal; None while it lives, or if it was not observed."""
     why: tuple[str, ...] = ()
     """Evidence for how it ended."""
 

@@ -174,7 +174,7 @@ class Sealer:
     def _attempt(self, recorded: Recorded) -> None:
         try:
             with self.busy:
-                if os.path.exists(f"{recorded.folder}/meta.json"):  # not deleted meanwhile
+                if os.path.exists(f"{recorded.folder}/meta.json"):  # not just deleted
                     self._drain(recorded)
         except FAILURES as error:
             text = str(error).partition("\n")[0]
@@ -275,8 +275,8 @@ class Sealer:
             self._credit_s = max(-_SEAL_CREDIT_S, self._credit_s - spent_s)
 
     def _is_due(self, backlog: _Backlog, recorded: Recorded) -> bool:
-        """Whether there may be rows to seal now: unsealed ones that are old, or a third of the ring. Looks at
-        a few places of the ring and reads no rows. Raises like `RingFile`."""
+        """Whether there may be rows to seal now: unsealed ones that are old, or a third of the ring. Checks a
+        few places of the ring and reads no rows. Raises like `RingFile`."""
         if self._is_old(backlog, recorded):
             return True
         ring = backlog.kept or RingFile(backlog.ring, recorded.meta.owner, backlog.facts)

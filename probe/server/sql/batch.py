@@ -173,7 +173,7 @@ def _contents(
 
 
 def _plan_quickly(connection: duckdb.DuckDBPyConnection, rows: int) -> None:
-    """Leave out the optimizers that cost more than they save over so many rows; the results are the same."""
+    """Disable optimizers that cost more than they save for this many rows; the results are the same."""
     if rows <= FEW_ROWS:
         connection.execute("PRAGMA disable_optimizer")
     elif rows <= SMALL_ROWS:

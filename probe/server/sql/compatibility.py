@@ -43,7 +43,7 @@ class View(NamedTuple):
 
     @property
     def reads(self) -> str:
-        """SQL that reads what it is made of; with no `*`, so that its text names every column."""
+        """SQL that reads its sources, without `*`, so that the text names every column."""
         return f"SELECT {', '.join(self._expressions.values())} FROM {self.source}"
 
     @property
@@ -235,8 +235,8 @@ INSTEAD: Mapping[str, str] = {
 NAMES = frozenset({*(view.name for view in VIEWS), *(name for name in INSTEAD if "." in name)})
 """The tables of probing that its documentation names."""
 _SETTINGS = (
-    "settings are read when a process starts (`probe config` lists them); while it runs, what is recorded is "
-    "changed by commands such as `probe PID watch`"
+    "settings are read when a process starts (`probe config` lists them); while it runs, commands such as "
+    "`probe PID watch` change what is recorded"
 )
 ALONE = (
     "global.* has the rows of rank {rank} only, because only that rank was queried: `probe JOB query` "

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import duckdb
 
 ADDRESS_SPACE_BYTES = 1 << 30
-"""Address space for Python, numpy and DuckDB themselves, beside the memory of the query."""
+"""Address space for Python, numpy and DuckDB themselves, in addition to the memory of the query."""
 SHORT_QUERY_S = 0.1
 """A query that takes more CPU time yields to the training. CPU time, because on a busy machine every query
 takes long."""

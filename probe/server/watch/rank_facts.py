@@ -208,7 +208,7 @@ def with_evidence(
     registry: Registry, recorded: Recorded, facts: Facts, evidence: Evidence, verdict: Finding
 ) -> Facts:
     """The facts with evidence from outside, and the verdict from it."""
-    if evidence.state in (None, "zombie", "dead"):  # it ended meanwhile
+    if evidence.state in (None, "zombie", "dead"):  # it has just ended
         return rough(registry, recorded)
     thread = evidence.training
     frame = None if thread is None else stack_line(thread.frames)

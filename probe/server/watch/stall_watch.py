@@ -335,8 +335,8 @@ class Watch:
         return now_s - tracked.stopped_since_s
 
     def _is_paused(self, tracked: _Tracked, progress: Progress) -> None:
-        """Paused by a user: known from its rows, and not a stall however long it lasts."""
-        if tracked.alarm is not None:  # it reached the end of a step, so training went on
+        """The process is paused by a user: its rows show that, and it is never a stall."""
+        if tracked.alarm is not None:  # it reached the end of a step, so training had resumed
             self._goes_on(tracked, progress)
         tracked.rest.forget()
         tracked.next_s = 0.0
@@ -364,7 +364,7 @@ class Watch:
     # Inspection of late processes -------------------------------------------
 
     def _inspect(self, tracked: _Tracked, quiet_s: float) -> _Late | None:
-        """Gather evidence and diagnose; None when training went on or the process ended meanwhile."""
+        """Gather evidence and diagnose; None when training has resumed or the process has ended."""
         meta = tracked.recorded.meta
         thread = self._training_thread(tracked)
         if thread != tracked.thread:  # the process has only now recorded that it trains in another thread
