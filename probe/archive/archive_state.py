@@ -1,6 +1,6 @@
-"""Archive state: when each one was last used from this host, what failed since; `archives.json` in PROBE_DIR.
+"""Archive state, `archives.json` in PROBE_DIR: last use of each archive from this host, and failures since.
 
-For `probe archive --status`. Written by whoever ships; standard library only; any thread.
+For `probe archive --status`. Written by the code that ships; standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class State(NamedTuple):
 
 
 def note(home: Path, url: str, error: str, hint: str) -> None:
-    """Keep that the archive at `url` was used, or the `error`; written if that changes, or once a minute."""
+    """Record that the archive at `url` was used, or failed with `error`; written when that changes, or once a
+    minute."""
     known = read(home)
     before, now_ns = known.get(url, State()), clock.wall_ns()
     if error:

@@ -1,10 +1,10 @@
-"""Catalog: which files of an archive hold its rows now, and which processes are in it.
+"""Catalog: which files of an archive currently hold its rows, and which processes are in it.
 
 Files that a merger replaced stay for a while, and a merger without an index does not count: `files` returns
-what together holds every row once. The files are listed first. A group without a merger is as it was before
-the first commit, and one that is a single merger has nothing beside it; only of the others is the index read,
-and if it names a file that was put after the listing, the files are listed again. A file that is gone when it
-is opened was merged since: list again (`ObjectMissing`). Runs in whichever process asks; duckdb in functions.
+files that together hold every row once. The files are listed first. A group without a merger has never been
+compacted, and a group of one merger needs no index. For other groups the index is read; if it names a file
+that was put after the listing, the files are listed again. A file that is gone when it is opened has been
+merged: list again (`ObjectMissing`). Runs in any process; duckdb in functions.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     import duckdb
 
 MOST_FILES = 300_000
-"""Of one listing: three times what a statement may open. With more the archive is to be compacted first."""
+"""Files of one listing: three times as many as a statement may open. With more, compact the archive first."""
 MOST_PROCESS_FILES = 20_000
-"""Of archive.processes: each takes 0.4 ms of a core, and merged they are a few for each month."""
+"""Files of archive.processes: each takes 0.4 ms of a core; after merging there are a few for each month."""
 _TRIES = 8
-_LOOKS = 3
-"""So often the files are listed for one that an index names; then it is taken to be lost."""
+_LISTINGS = 3
+"""How often the files are listed to find one that an index names; then it is considered lost."""
 _AT_ONCE = 32
 """Objects that are read at the same time."""
 _NARROW = 64
-"""Up to so many groups are listed one by one, more with the whole table."""
+"""Up to this many groups are listed one by one; for more, the whole table is listed."""
 LARGEST_INDEX_BYTES = 64 << 20
-"""That of archive.processes has 40 bytes for each process of a month."""
+"""The index of archive.processes has 40 bytes for each process of a month."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -47,22 +47,22 @@ Ranges = list[tuple[int, int]]
 
 
 class ArchivedFile(NamedTuple):
-    """One file with rows: who wrote them, which they are, and where. `name` is its name in the store."""
+    """One file with rows: their process and numbers, and its place. `name` is its name in the store."""
 
     name: str
     size_bytes: int
     file: DataFile
     folder: Path | None
-    """Where the archive is a folder: that folder."""
+    """The archive's folder; None if it is an object store."""
 
     @property
     def path(self) -> Path | None:
-        """Its file, where the archive is a folder."""
+        """Its path; None unless the archive is a folder."""
         return None if self.folder is None else self.folder / self.name
 
     @property
     def place(self) -> str:
-        """Its path, faster; empty where the archive is no folder."""
+        """Its path as text, which is faster; empty unless the archive is a folder."""
         return "" if self.folder is None else f"{self.folder}/{self.name}"
 
 
@@ -75,7 +75,7 @@ class Index(NamedTuple):
 
 
 class Catalog:
-    """What is in one archive."""
+    """The contents of one archive."""
 
     def __init__(self, store: Store, most_files: int = MOST_FILES) -> None:
         self.store = store
@@ -91,10 +91,10 @@ class Catalog:
         self, table: str, *, jobs: Collection[str] | None = None, runs: Collection[str] | None = None,
         ranks: Collection[int] | None = None, hosts: Collection[str] | None = None, since: int | None = None,
     ) -> list[ArchivedFile]:
-        """The files that hold the rows of a table once, sorted by name. None: whatever it is.
+        """The files that hold the rows of a table once, sorted by name. None means no filter.
 
-        The filters are of files, not of rows: a merger holds all ranks and hosts of a run. `since` (wall
-        time, ns) leaves out processes that ended before, as far as that is known."""
+        The filters apply to files, not to rows: a merger holds all ranks and hosts of a run. `since` (wall
+        time, ns) leaves out processes that are known to have ended before."""
         if table == dataset.PROCESSES.full_name:  # each has rows of many runs
             return self.listing(table)
         if hosts is None and since is None and runs is None:
@@ -147,7 +147,7 @@ class Catalog:
                 if (file := dataset.read_file(one.name)) is not None and file.group.table == table
             ]
             try:
-                return sorted(self._visible(listed, prefixes, patient=tries < _LOOKS))
+                return sorted(self._visible(listed, prefixes, patient=tries < _LISTINGS))
             except ObjectMissing:  # merged since, or an index that a later one has replaced
                 continue
         raise ArchiveInvalid(f"{self.store.url}: its files change too fast to be listed", hint="Try again.")
@@ -182,7 +182,7 @@ class Catalog:
         return {process: union(ranges) for process, ranges in found.items()}
 
     def index(self, group: Group) -> Index | None:
-        """The index of a group that counts; None without one."""
+        """The index of a group in force, its newest; None without one."""
         for _ in range(_TRIES):
             found = [dataset.read_index(one.name) for one in self.store.list(group.index_folder)]
             generation = max((one[1] for one in found if one is not None and one[0] == group), default=0)
@@ -231,8 +231,8 @@ class Catalog:
     def _visible(
         self, listed: Sequence[ArchivedFile], prefixes: Sequence[str], *, patient: bool
     ) -> list[ArchivedFile]:
-        """The files that count. Raises `ObjectMissing` if an index names one that is not among them, unless
-        not `patient`: then it is lost."""
+        """The files that count. Raises `ObjectMissing` if an index names a file that was not listed; if not
+        `patient`, that file is considered lost."""
         groups: dict[Group, list[ArchivedFile]] = {}
         for one in listed:
             groups.setdefault(one.file.group, []).append(one)
@@ -274,7 +274,7 @@ class Catalog:
         return known
 
     def _listed(self, prefixes: Sequence[str]) -> Iterator[Listed]:
-        """All objects with these prefixes, which are listed at the same time: a store answers late."""
+        """All objects with these prefixes, listed in parallel: a store's latency is high."""
         numbers = itertools.count(1)
 
         def listed(prefix: str) -> list[Listed]:
@@ -310,12 +310,12 @@ class Catalog:
 
 
 def as_json(index: Index) -> bytes:
-    """An index as its object's content."""
+    """The content of an index's object."""
     return json.dumps({"files": index.files, "holds": index.holds}, separators=(",", ":")).encode()
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The same row numbers as few ranges."""
+    """The same row numbers in as few ranges as possible."""
     found: Ranges = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -345,7 +345,7 @@ def missing(ranges: Ranges, first: int, last: int) -> Ranges:
 
 
 def in_parallel(function: Callable[[_T], _R], inputs: Sequence[_T]) -> list[_R]:
-    """The results for all inputs, many at once: a store answers late and often."""
+    """The results for all inputs, many in parallel: a store's latency is high."""
     if len(inputs) < 2:
         return [function(one) for one in inputs]
     with ThreadPoolExecutor(min(_AT_ONCE, len(inputs)), "probe-archive") as pool:
@@ -368,7 +368,7 @@ def _chosen(members: Sequence[ArchivedFile], index: Index | None) -> list[Archiv
     for found in processes.values():
         reached = -1
         for one in sorted(found, key=lambda one: (one.file.first, -one.file.last, one.file.checksum)):
-            if one.file.last > reached:  # else inside another: it was written twice
+            if one.file.last > reached:  # else its rows are in another file: they were written twice
                 kept.append(one)
                 reached = one.file.last
     return kept
@@ -401,7 +401,7 @@ def _group_of(row: dict[str, Any], table: str) -> Group:
 
 
 def _read_rows(files: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of archive.processes in files, those of other versions with NULL for what they lack."""
+    """The rows of archive.processes in files; columns that files of other versions lack are NULL."""
     import duckdb
 
     from probe.recording.segments import engine
@@ -429,8 +429,8 @@ def _read_rows(files: Sequence[str]) -> list[dict[str, Any]]:
 def _selected(
     connection: duckdb.DuckDBPyConnection, names: Sequence[str], *, by_name: bool
 ) -> list[tuple[Any, ...]]:
-    """The columns of these names. Files are taken to have the columns of the first, which is an error if they
-    have not; comparing all of them opens each once more, and is done where the first lacks some."""
+    """The columns with these names. All files are assumed to have the columns of the first; DuckDB raises if
+    they do not. `by_name` compares all files, which opens each once more; used where the first lacks some."""
     union = f"union_by_name = {str(by_name).lower()}"
     files = "getvariable('probe_files')" if by_name else "getvariable('probe_files')[:1]"
     described = f"DESCRIBE SELECT * FROM read_parquet({files}, hive_partitioning = false, {union})"

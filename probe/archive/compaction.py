@@ -1,11 +1,11 @@
-"""Compaction: merges the small files of a table and a run into few large ones, all ranks together; those of
-archive.processes of a month, all runs together.
+"""Compaction: merges the small files of a table and a run into few large ones, all ranks together; for
+archive.processes, those of a month and all runs.
 
-A merger is put under a name that no reader counts, then the group's next index is created, which names it and
-the rows that it holds: that is the commit, and of several compactors one creates it. What was replaced is
-deleted by a later compaction, `GRACE_S` after the commit: readers that listed it before may still open it.
-Killed anywhere, it leaves what the next one finishes or removes. Runs in `probe archive --compact`; duckdb in
-functions.
+A merger is put under a name that no reader counts yet. Then the group's next index is created, which names
+the merger and the rows that it holds: that is the commit, and only one of several compactors can create it.
+A later compaction deletes the replaced files, `GRACE_S` after the commit, because readers that listed them
+before may still open them. A compaction that is killed is finished or cleaned up by the next one. Runs in
+`probe archive --compact`; duckdb in functions.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from probe.base.errors import ArchiveInvalid, ObjectMissing
 from probe.recording import segments
 
 GRACE_S = 600.0
-"""What was replaced is deleted so long after."""
+"""Replaced files are deleted this long after the commit."""
 LEAST_FILES = 2
 LARGEST_BYTES = 256 << 20
-"""Of the files that become one; larger ones are left alone."""
+"""Total size of the files that become one; larger files are left alone."""
 MOST_FILES = 500
-"""That become one at a time: the engine may hold all of them open, and a process may often open 1,024."""
+"""Files that become one at a time: the engine may keep all of them open, and the usual limit is 1,024."""
 _MOST_LISTED = 10_000_000
-"""Files of one group: there are more than may be listed for a question because they were never merged."""
+"""Files of one group: before the first compaction there may be more than a query may list."""
 _MEMORY = "2GB"
 _SORT = f"rank, process, {dataset.NUMBER}"
 _PROCESSES = dataset.PROCESSES.full_name
 
 
 class Compacted(NamedTuple):
-    """What was done: files merged, the mergers made of them, files deleted, files that wait to be deleted;
-    and notes about groups that were left alone."""
+    """The result: files merged, mergers made of them, files deleted, files that wait to be deleted; and notes
+    about groups that were left alone."""
 
     merged: int
     made: int
@@ -51,8 +51,8 @@ class Compacted(NamedTuple):
 
 
 def compact(store: Store, *, grace_s: float = GRACE_S, told: Callable[[str], object] = str) -> Compacted:
-    """Merge what can be merged, and delete what was replaced long enough ago; `told` is called with each
-    table. Raises `ArchiveUnavailable`, `ArchiveInvalid` or `OSError`."""
+    """Merge files where possible, and delete files that were replaced long enough ago; `told` is called with
+    the progress. Raises `ArchiveUnavailable`, `ArchiveInvalid` or `OSError`."""
     found = Catalog(store, most_files=_MOST_LISTED)
     merged = made = deleted = waiting = 0
     notes: list[str] = []
@@ -73,7 +73,7 @@ def compact(store: Store, *, grace_s: float = GRACE_S, told: Callable[[str], obj
 
 
 def _groups(store: Store, table: str) -> Iterator[tuple[Group, list[tuple[Listed, DataFile]]]]:
-    """The files of a table by group; listed by date, as there may be very many."""
+    """The files of a table by group, listed date by date, because there may be very many."""
     top = f"table={dataset.encoded(table)}/"
     for date in store.folders(top):
         groups: dict[Group, list[tuple[Listed, DataFile]]] = {}
@@ -86,7 +86,7 @@ def _groups(store: Store, table: str) -> Iterator[tuple[Group, list[tuple[Listed
 
 def _merge(store: Store, found: Catalog, group: Group) -> Iterator[int]:
     """Merge the files of one group, some at a time; yields how many became one. Raises `ArchiveInvalid`."""
-    index = found.index(group)  # before the listing: what is committed after it makes the next commit fail
+    index = found.index(group)  # before the listing: a commit by another after it makes ours fail
     files = found.listing(group.table, group=group)
     with contextlib.suppress(ObjectMissing):  # merged by another since it was listed
         while len(chosen := _smallest(files)) >= LEAST_FILES:
@@ -110,8 +110,8 @@ def _commit(
     store: Store, group: Group, index: Index | None, replaced: Collection[str], held: dict[str, Ranges],
     made: tuple[Path, int],
 ) -> tuple[Index, ArchivedFile] | None:
-    """Put a file of so many rows, and create the index that names it for those `replaced`; None if another
-    compactor has committed: then it counts for nobody, and is removed later. Raises `ArchiveInvalid`."""
+    """Put a merged file, and create the index that names it instead of the `replaced` ones. None if another
+    compactor has committed: then the file does not count, and is removed later. Raises `ArchiveInvalid`."""
     path, count = made
     generation = (index.generation if index else 0) + 1
     kept = [name for name in (index.files if index else []) if name not in replaced]
@@ -128,8 +128,8 @@ def _commit(
 
 
 def forget(store: Store, group: Group, processes: Collection[str]) -> None:
-    """Remove the rows of some processes from a group of many runs (`dataset.processes_of`). Killed meanwhile,
-    it leaves them or removes them, and can be repeated. Raises `ArchiveUnavailable` or `ArchiveInvalid`."""
+    """Remove the rows of some processes from a group of many runs (`dataset.processes_of`). If it is killed,
+    it can be repeated. Raises `ArchiveUnavailable` or `ArchiveInvalid`."""
     listed = [(one.name, dataset.read_file(one.name)) for one in store.list(group.folder)]
     store.delete([name for name, file in listed if file is not None and file.process in processes])
     found = Catalog(store)
@@ -153,8 +153,8 @@ _TRIES = 8
 
 
 def _smallest(files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
-    """The files to merge: the smallest ones, as many as fit. A merger is merged again when what came later is
-    a quarter of it, so that each row is written a few times at most."""
+    """The files to merge: the smallest ones, as many as fit. A merger is merged again once the newer files
+    are a quarter of its size, so that each row is written a few times at most."""
     chosen: list[ArchivedFile] = []
     size = 0
     for one in sorted(files, key=lambda one: (one.file.merged, one.size_bytes)):
@@ -210,7 +210,8 @@ def _merged(
 def _remove_replaced(
     store: Store, found: Catalog, group: Group, listed: Sequence[tuple[Listed, DataFile]], grace_s: float
 ) -> tuple[int, int]:
-    """Delete what the index of a group has replaced; returns how many files that were, and how many wait."""
+    """Delete files that the index of a group has replaced; returns how many were deleted and how many
+    wait."""
     index = found.index(group)
     if index is None:
         before_ns = int((time.time() - max(grace_s, _LOST_S)) * 1e9)
@@ -232,11 +233,11 @@ def _remove_replaced(
 
 
 _LOST_S = 3600.0
-"""A merger that was put so long ago and is in no index belongs to a compactor that was killed."""
+"""A merger that is older than this and in no index belongs to a compactor that was killed."""
 
 
 def _remove_old_indexes(store: Store, found: Catalog, group: Group) -> int:
-    """Delete the indexes of a group before the one that counts: each says all that those before it said."""
+    """Delete the indexes of a group except the newest, which contains all that the older ones say."""
     listed = [one.name for one in store.list(group.index_folder) if dataset.read_index(one.name)]
     old = sorted(listed)[:-1]
     if old:

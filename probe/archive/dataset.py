@@ -1,4 +1,4 @@
-"""Dataset: the names of an archive's objects, and what they say. Pure functions.
+"""Dataset: the names of an archive's objects, and their meaning. Pure functions.
 
     table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/rank=K/PROCESS-FIRST-LAST-CHECKSUM.parquet
     table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/rank=all/GENERATION-1-ROWS-CHECKSUM.parquet
@@ -6,11 +6,11 @@
     index/table=SCHEMA.NAME/date=D/job=J/run=R/attempt=A/GENERATION.json
     files/date=D/job=J/run=R/attempt=A/rank=K/PROCESS/journal.bin …
 
-A file of one process holds all rows of a table from number FIRST to number LAST, so that names alone say
-which rows are there. Rows of archive.processes lie by month and not by run, so that those of many runs can be
-merged into one file. A file with `rank=all` is a merger (`compaction`) and counts only if an index names it.
-Values are percent-encoded: whatever a run is called, it is one part of a name. Names are read back from
-stores that others can write, so what does not match is None. Standard library only; any thread.
+A file of one process holds all rows of a table from number FIRST to number LAST, so names alone show which
+rows are there. Rows of archive.processes are grouped by month, not by run, so that many runs can be merged
+into one file. A file with `rank=all` is a merger (`compaction`) and counts only if an index names it. Values
+are percent-encoded, so any run's name is one part of an object's name. Names are read from stores that others
+can write, so reading returns None for names that do not match. Standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from probe.recording.recording import Meta
 from probe.recording.tables.declaration import Column, Table
 
 SCHEMA = 1
-"""Version of this layout and of the columns that files have beside those of their table."""
+"""Version of this layout, and of the columns that files have in addition to those of their table."""
 SCHEMA_KEY, VERSION_KEY = "probe_schema", "probe_version"
 """Keys of each file's Parquet metadata: `SCHEMA`, and the version of probe that wrote it."""
 NUMBER = "_number"
@@ -42,41 +42,41 @@ IDENTITY: tuple[Column, ...] = (
     Column("pid", "BIGINT", "", "process id of the training process"),
     Column("process", "VARCHAR", "", "id of the process in the archive, as in archive.processes"),
 )
-"""Columns of every file, so that it can be read without its name, and all of a run's ranks in one."""
+"""Columns of every file, so that it can be read without its name and hold several ranks of a run."""
 
 PROCESSES = Table(
     "archive", "processes", "recorded process, as it was when its recording was last shipped", "archive",
     (
         *IDENTITY,
         Column("world_size", "BIGINT", "", "number of ranks in the job; NULL when unknown"),
-        Column("user", "VARCHAR", "", "name of the user, or the number where it has none"),
+        Column("user", "VARCHAR", "", "name of the user, or the user id if it has no name"),
         Column("started_ns", "BIGINT", "ns", "wall time at which recording began, since 1970"),
-        Column("ended_ns", "BIGINT", "ns", "wall time at which the process ended; NULL while it lives, or when nobody saw it"),
+        Column("ended_ns", "BIGINT", "ns", "wall time at which the process ended; NULL while it lives, or when its end was not observed"),
         Column("state", "VARCHAR", "", "`running` (it had not ended when it was last shipped, at updated_ns), `finished`, `failed` (an exception, or a nonzero exit status) or `dead` (killed)"),
         Column("how", "VARCHAR", "", "how it ended, in a few words; NULL while it lives"),
-        Column("exit_status", "BIGINT", "", "0 to 255, or the negative number of the signal; NULL when nobody saw it"),
-        Column("verdict", "VARCHAR", "", "last verdict on it, of probe.verdicts; NULL without one"),
+        Column("exit_status", "BIGINT", "", "0 to 255, or the negative number of the signal; NULL when it was not observed"),
+        Column("verdict", "VARCHAR", "", "its last verdict in probe.verdicts; NULL without one"),
         Column("steps", "BIGINT", "", "optimizer steps that it has finished; NULL before the first"),
-        Column("last_t_ns", "BIGINT", "ns", "wall time of the last row shipped of it; NULL without rows"),
-        Column("rows", "BIGINT", "", "rows shipped of it, of all tables"),
-        Column("complete", "BOOLEAN", "", "whether everything that was recorded of it is in the archive"),
+        Column("last_t_ns", "BIGINT", "ns", "wall time of its last shipped row; NULL without rows"),
+        Column("rows", "BIGINT", "", "number of its shipped rows, of all tables"),
+        Column("complete", "BOOLEAN", "", "whether its whole recording is in the archive"),
         Column("updated_ns", "BIGINT", "ns", "wall time at which this row was written"),
         Column("version", "VARCHAR", "", "version of probe that shipped it"),
         Column("python", "VARCHAR", "", "version of Python"),
         Column("torch", "VARCHAR", "", "version of torch"),
         Column("commit", "VARCHAR", "", "git commit of the code; NULL when not gathered"),
-        Column("image", "VARCHAR", "", "container image, where the job's environment names it; NULL else"),
+        Column("image", "VARCHAR", "", "container image, if the job's environment names it; else NULL"),
         Column("driver", "VARCHAR", "", "version of the device's driver; NULL when not gathered"),
         Column("device", "VARCHAR", "", "name of the device; NULL when not gathered"),
         Column("script", "VARCHAR", "", "script that ran; NULL for `python -c` and the like"),
     ),
     "SELECT host, job, run, rank, state, how FROM archive.processes ORDER BY started_ns DESC LIMIT 10",
 )
-"""One row for each process; of several files the one with the highest LAST counts."""
+"""One row for each process; if there are several files, the one with the highest LAST counts."""
 
 _LONGEST_VALUE, _KEPT_VALUE = 160, 140
 _EMPTY = "%"
-"""An empty value: a name with nothing after `=` means something else to Hive."""
+"""Stands for an empty value: a name with nothing after `=` means something else to Hive."""
 _VALUE = r"(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})+|%"
 _GROUP = (
     rf"table=(?P<table>{_VALUE})/date=(?P<date>\d{{4}}-\d\d-\d\d)/job=(?P<job>{_VALUE})/run=(?P<run>{_VALUE})"
@@ -90,7 +90,7 @@ _ALL, _NONE = "all", "none"
 
 
 class Group(NamedTuple):
-    """One table of one attempt of a run: what compaction merges. `date` is UTC, as YYYY-MM-DD."""
+    """One table of one attempt of a run, the unit of compaction. `date` is UTC, as YYYY-MM-DD."""
 
     table: str
     date: str
@@ -100,7 +100,7 @@ class Group(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Where its files lie, with a slash at the end."""
+        """The folder of its files, with a slash at the end."""
         return (
             f"table={encoded(self.table)}/date={self.date}/job={encoded(self.job)}/run={encoded(self.run)}"
             f"/attempt={self.attempt}/"
@@ -108,7 +108,7 @@ class Group(NamedTuple):
 
     @property
     def index_folder(self) -> str:
-        """Where its indexes lie."""
+        """The folder of its indexes."""
         return INDEX + self.folder
 
     def index_name(self, generation: int) -> str:
@@ -117,7 +117,7 @@ class Group(NamedTuple):
 
 
 class DataFile(NamedTuple):
-    """A file of rows. `rank`: None when unknown, and of a merger; `process`: of a merger its generation."""
+    """A file of rows. `rank`: None when unknown, and for a merger; `process`: for a merger its generation."""
 
     group: Group
     rank: int | None
@@ -136,7 +136,7 @@ class DataFile(NamedTuple):
 
     @property
     def generation(self) -> int:
-        """Of a merger; 0 of any other file."""
+        """The generation of a merger; 0 for any other file."""
         return int(self.process, 16) if self.merged else 0
 
 
@@ -152,12 +152,12 @@ def encoded(value: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def decoded(value: str) -> str:
-    """The value that `encoded` made a part of."""
+    """The value that `encoded` encoded."""
     return "" if value == _EMPTY else unquote(value, errors="backslashreplace")
 
 
 def is_exact(group: Group) -> bool:
-    """Whether job and run are in its rows as in its name: no part of them was cut or replaced."""
+    """Whether the group's name has job and run exactly as in its rows: no part was cut or replaced."""
     return all(
         value.isprintable() and "\\" not in value and len(encoded(value)) <= _KEPT_VALUE
         for value in (group.job, group.run)
@@ -180,14 +180,14 @@ def date_of(t_ns: int) -> str:
 
 
 def group_of(meta: Meta, table: str) -> Group:
-    """Where the rows of one table of a recorded process belong."""
+    """The group of the rows of one table of a recorded process."""
     if table == PROCESSES.full_name:
         return processes_of(meta.started_ns)
     return Group(table, date_of(meta.started_ns), meta.job, meta.run, meta.attempt)
 
 
 def processes_of(started_ns: int) -> Group:
-    """Where the rows of archive.processes belong of processes that started in that month, of all runs."""
+    """The group of archive.processes for processes that started in that month, of all runs."""
     return Group(PROCESSES.full_name, f"{date_of(started_ns)[:-2]}01", "", "", 0)
 
 
@@ -199,12 +199,12 @@ def file_of(meta: Meta, table: str, first: int, last: int, checksum: int) -> Dat
 
 
 def merger_of(group: Group, generation: int, rows: int, checksum: int) -> DataFile:
-    """The file for the merged rows of a group. One without rows is a file, too: it replaces others."""
+    """The file for the merged rows of a group. A file without rows counts too: it replaces others."""
     return DataFile(group, None, True, f"{generation:016x}", 1, max(1, rows), f"{checksum:08x}")
 
 
 def files_folder(meta: Meta) -> str:
-    """Where the files of a recorded process lie that are no tables."""
+    """The folder for those files of a recorded process that are not tables."""
     group = group_of(meta, "")
     return (
         f"{FILES}date={group.date}/job={encoded(group.job)}/run={encoded(group.run)}/attempt={group.attempt}"
@@ -213,7 +213,7 @@ def files_folder(meta: Meta) -> str:
 
 
 def read_file(name: str) -> DataFile | None:
-    """The file of rows that has this name; None if it is none."""
+    """The file of rows with this name; None for any other name."""
     folder, _, own = name.rpartition("/")
     match = _ROWS.fullmatch(own)
     said = None if match is None else _read_folder(folder)
@@ -228,7 +228,7 @@ def read_file(name: str) -> DataFile | None:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _read_folder(folder: str) -> tuple[Group, int | None, bool] | None:
-    """The group, the rank and whether they are mergers, of the files in a folder: of many, so it is kept."""
+    """Group, rank and whether the files in a folder are mergers; cached, because a folder has many files."""
     match = _FOLDER.fullmatch(folder)
     if match is None:
         return None
@@ -240,7 +240,7 @@ def _read_folder(folder: str) -> tuple[Group, int | None, bool] | None:
 
 
 def read_index(name: str) -> tuple[Group, int] | None:
-    """The group and generation of the index that has this name; None if it is none."""
+    """The group and generation of the index with this name; None for any other name."""
     match = _INDEX.fullmatch(name)
     if match is None:
         return None
@@ -249,7 +249,7 @@ def read_index(name: str) -> tuple[Group, int] | None:
 
 
 def table_in(folder: str) -> str | None:
-    """The table of a folder `table=…/`; None of any other."""
+    """The table of a folder `table=…/`; None for any other folder."""
     match = re.fullmatch(rf"table=({_VALUE})/", folder)
     return None if match is None else decoded(match[1])
 

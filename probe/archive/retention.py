@@ -1,7 +1,7 @@
-"""Retention: which runs of an archive are too old, or too many, and how they are deleted.
+"""Retention: chooses runs of an archive that are too old, or too many, and deletes them.
 
-Runs are deleted whole, their tables, indexes and files; their rows of archive.processes last, so
-that a deletion that was interrupted is found again. Runs in `probe archive`.
+A run is deleted completely: its tables, indexes and files, and its rows of archive.processes last, so that an
+interrupted deletion is found and repeated. Runs in `probe archive`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from probe.archive.catalog import Catalog
 from probe.archive.store import Store
 
 LIVE_S = 3 * 24 * 3600.0
-"""A process that had not ended may go on as long after its last shipment: its run is not deleted."""
+"""A process that had not ended at its last shipment is considered alive for this long: its run is kept."""
 
 
 class Run(NamedTuple):
@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 def runs(store: Store) -> list[Run]:
-    """All runs of an archive, the one that ended first first."""
+    """All runs of an archive, in the order in which they ended."""
     sizes: dict[tuple[str, ...], int] = {}
     for one in store.list():
         key = _key_in(one.name)
@@ -49,7 +49,7 @@ def runs(store: Store) -> list[Run]:
 
 
 def chosen(found: Sequence[Run], older_than_s: float | None, keep_bytes: int | None) -> list[Run]:
-    """The runs to delete: those older, and the oldest until the others fit. Runs that live are kept."""
+    """The runs to delete: older ones, and then the oldest until the others fit. Living runs are kept."""
     before_ns = None if older_than_s is None else (time.time() - older_than_s) * 1e9
     total = sum(run.size_bytes for run in found)
     wanted = []
@@ -83,7 +83,7 @@ def delete(store: Store, wanted: Sequence[Run]) -> None:
 
 
 def _run(row: Mapping[str, Any], since_ns: int = 0) -> Run:
-    """The run of a row of archive.processes, as that process tells it."""
+    """The run of one process, from its row of archive.processes."""
     return Run(
         dataset.date_of(int(row["started_ns"] or 0)), str(row["job"]), str(row["run"]), int(row["attempt"]),
         max(filter(None, (row["started_ns"], row["ended_ns"], row["last_t_ns"])), default=0),

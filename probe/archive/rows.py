@@ -1,8 +1,8 @@
-"""Rows: those of a recording as Parquet files for an archive, with their numbers and without secrets.
+"""Writes the rows of a recording as Parquet files for an archive, with their numbers and without secrets.
 
-Rows of segments keep their numbers. Those of journals, which only grow, get one from their place: the
-journal, the end of the record, and the row in it. `sealed_pieces` and `journal_pieces` say what is not yet in
-the archive, `make` makes the file of a piece. Runs on the thread that ships; duckdb in functions.
+Rows of segments keep their numbers. The number of a journal's row is made from its place: the journal, the
+end of its record, and its place in the record. `sealed_pieces` and `journal_pieces` yield rows that are not
+yet in the archive; `make` makes the file of a piece. Runs on the thread that ships; duckdb in functions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     import duckdb
 
 _RECORD_BITS, _JOURNAL_BITS = 24, 52
-"""Of a row's place in its record, and of that and the record's end: numbers stay below 2^53, as in JSON."""
+"""Bits of a row's place in its record, and of that and the record's end together: numbers stay below 2^53, as
+in JSON."""
 _LARGEST_PIECE_BYTES = 64 << 20
-"""Of the segments that become one file."""
+"""Total size of the segments that become one file."""
 _NUMBER = Column(dataset.NUMBER, "BIGINT", "", "")
 _BLOCK_BYTES = 1 << 20
 _FEW_BYTES = 256 << 10
@@ -44,8 +45,8 @@ class Piece(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A file for the archive: its rows, the last finished step and the last time that they tell (None
-    without), its checksum."""
+    """A file for the archive: the number of its rows, their last finished step and last time (None if they
+    have none), its checksum."""
 
     path: Path
     rows: int
@@ -80,7 +81,7 @@ def sealed_pieces(process: Path, meta: Meta, table: Table, held: Ranges) -> Iter
 
 
 class Entry(NamedTuple):
-    """One record of rows of a journal table; `end` is the place after it in the journal of that number."""
+    """One record of rows of a journal table; `end` is the byte after it in the journal with that number."""
 
     table: Table
     rows: list[dict[str, Any]]
@@ -94,8 +95,8 @@ class Entry(NamedTuple):
 
 
 def entries(process: Path, after: Sequence[int] = (0, 0)) -> tuple[list[Entry], tuple[int, ...]]:
-    """The rows in the journals of a recording from a byte of each on, and the bytes to continue from. Raises
-    `OSError`."""
+    """The rows in the journals of a recording, each from a given byte on, and the bytes to continue from.
+    Raises `OSError`."""
     found = []
     reached = list(after)
     for number, path in enumerate(places.journals(process)):
@@ -125,7 +126,7 @@ def journal_pieces(written: Sequence[Entry], held: dict[str, Ranges]) -> Iterato
 
 
 class Counted(NamedTuple):
-    """Rows that are in the archive already; fields as of `Made`."""
+    """Rows that are in the archive already; see `Made` for the fields."""
 
     rows: int
     last_step: int | None
@@ -182,7 +183,7 @@ def _shown(table: Table) -> str:
 
 def make(connection: duckdb.DuckDBPyConnection, folder: Path, meta: Meta, piece: Piece) -> Made:
     """Write the file of a piece into a folder. Raises `duckdb.Error` or `OSError`, and `FileNotFoundError`
-    when a segment was merged or deleted meanwhile."""
+    when a segment has been merged or deleted."""
     import duckdb
 
     names = {column.name for column in piece.table.columns}
@@ -217,7 +218,7 @@ def _write(
     }
     made, clean = folder / "made.parquet", folder / "clean.parquet"
     copy(connection, f"SELECT {', '.join(added.values())}, rows.* FROM {source} AS rows", made, parameters)
-    # What was added has no secrets. For a few rows, lists take half the time of DISTINCT.
+    # The added columns have no secrets. For a few rows, lists take half the time of DISTINCT.
     distinct = "list_distinct(list({}))" if made.stat().st_size < _FEW_BYTES else "list(DISTINCT {})"
     columns = [column for column in cleaning.text_columns(connection, made) if column not in added]
     names = (column.replace('"', '""') for column in columns)

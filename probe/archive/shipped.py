@@ -1,8 +1,8 @@
-"""Shipped: what of a recording is in an archive, `archived.json` in its folder.
+"""Shipped: which rows of a recording are in an archive, `archived.json` in the recording's folder.
 
-Written after each shipment, for those who must know without asking the archive: pruning, retention and
-`probe archive --status`. The archive's own names decide; a file that is lost or damaged is made anew from
-them. Standard library only; any thread.
+Written after each shipment, for code that must not wait for the archive: pruning, retention and
+`probe archive --status`. The object names in the archive are authoritative; a lost or damaged file is rebuilt
+from them. Standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _NUMBERS = ("rows", "last_step", "last_t_ns", "shipped_ns", "journal_bytes")
 
 
 class Shipped(NamedTuple):
-    """What is in the archive at `url`: row numbers by table, and whether that is everything there is."""
+    """The contents of the archive at `url`: row numbers by table, and whether that is everything recorded."""
 
     url: str
     complete: bool = False
-    """Of an ended process; no longer once its journals have grown: facts and verdicts are noted late, too."""
+    """True only for an ended process, until its journals grow: facts and verdicts may be noted late."""
     tables: dict[str, Ranges] = {}  # noqa: RUF012  (never changed)
     rows: int | None = 0
     """None when unknown: a shipment was interrupted."""
@@ -36,7 +36,7 @@ class Shipped(NamedTuple):
 
 
 def read(process: Path, url: str) -> Shipped:
-    """What is known to be in the archive at `url`; nothing without the file."""
+    """The known contents of the archive at `url`; empty if there is no file."""
     try:
         told = checked.read_sealed(process / FILE, largest_bytes=16 << 20)
         one: Any = told["archives"][url]
@@ -55,7 +55,7 @@ def read(process: Path, url: str) -> Shipped:
 
 
 def write(process: Path, shipped: Shipped) -> None:
-    """Keep what is in one archive, and what is known of others. Raises `OSError`."""
+    """Write the contents of one archive, and keep those of others. Raises `OSError`."""
     others: Any = {}
     with contextlib.suppress(OSError, ValueError, KeyError):
         others = checked.read_sealed(process / FILE, largest_bytes=16 << 20)["archives"]
@@ -65,14 +65,14 @@ def write(process: Path, shipped: Shipped) -> None:
 
 
 class Waiting(NamedTuple):
-    """Sealed rows of a recording that are not in the archive; `size_bytes`: of the segments with any."""
+    """Sealed rows of a recording that are not in the archive; `size_bytes`: size of their segments."""
 
     rows: int
     size_bytes: int
 
 
 def waiting(process: Path, rank: int, pid: int, known: Shipped) -> Waiting:
-    """What of a recording is to be shipped; rows overwritten before they were sealed count, too."""
+    """The rows of a recording that are to be shipped; rows that were overwritten before sealing count too."""
     from probe.recording import segments
 
     rows = size_bytes = 0

@@ -1,12 +1,12 @@
-"""Shipping: puts what is recorded on this host into an archive, each row once.
+"""Shipping: puts the recordings of this host into an archive, each row once.
 
-For each table of a recording the archive is asked which rows it has, and the missing ones are put: whoever is
-killed, wherever, leaves nothing that must be undone. While `lock` is held no other process ships from this
-PROBE_DIR, so that no two choose other parts of the same rows. Files that are no tables follow, then the
-process's row of archive.processes, and last `archived.json` beside the recording says what is there.
+For each table of a recording, list which rows the archive has, and put the missing ones: a shipment that is
+killed leaves nothing that must be undone. While `lock` is held no other process ships from this PROBE_DIR, so
+that two processes do not split the same rows differently. Other files follow, then the process's row of
+archive.processes, and last `archived.json` in the recording, which lists what was shipped.
 
-Runs on the server's thread `probe-archive`, and in `probe archive`; duckdb in functions. Reads recordings and
-never the job.
+Runs on the server's thread `probe-archive`, and in `probe archive`; duckdb in functions. Reads only
+recordings, never the job.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STALE_S = 24 * 3600.0
 _LOCK = "archive.lock"
 _MEMORY = "512MB"
 _LARGEST_LIVE_JOURNAL_BYTES = 256 << 10
-"""A larger journal is put as a file only once its process has ended; its rows are shipped before."""
+"""A larger journal is put as a file only once its process has ended; its rows are shipped earlier."""
 _FACTS = {
     "commit": ("git", "commit"), "driver": ("hardware", "driver"), "device": ("hardware", "device"),
     "image": ("environment", "image"), "script": ("command", "script"),
@@ -55,8 +55,8 @@ _FACTS = {
 
 
 def destination(meta: Meta, settings: Settings) -> str:
-    """Where a recording is to be shipped: its own PROBE_ARCHIVE, else the one in force here, as `normal_url`
-    writes it; empty for nowhere."""
+    """The archive of a recording: its own PROBE_ARCHIVE, else the one in force here, as `normal_url` writes
+    it; empty if there is none."""
     url = meta.settings.get("archive") or settings.archive
     try:
         return normal_url(url) if url else ""
@@ -65,17 +65,17 @@ def destination(meta: Meta, settings: Settings) -> str:
 
 
 class Stopped(Exception):
-    """The caller is to stop; what was put stays, the rest is shipped another time."""
+    """The caller must stop; objects that were put stay, the rest is shipped later."""
 
 
 _OURS = os.urandom(8).hex()
-"""With the pid, this process among those that ship from a PROBE_DIR."""
+"""With the pid, identifies this process among those that ship from a PROBE_DIR."""
 
 
 @contextlib.contextmanager
 def lock(home: Path) -> Iterator[bool]:
-    """Held by whoever ships from this PROBE_DIR; waits for another. Whether another process has held it since
-    this one did: then what this one remembers of the archive may be old. Raises `OSError`."""
+    """The lock for shipping from this PROBE_DIR; waits for other holders. Yields whether another process has
+    held it since this one did: then this process's cache of the archive may be stale. Raises `OSError`."""
     descriptor = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -90,18 +90,18 @@ def lock(home: Path) -> Iterator[bool]:
 
 
 class Progress(NamedTuple):
-    """What one shipment of a recording leaves for the next, so that this reads only what is new."""
+    """The state that one shipment of a recording leaves for the next, which then reads only what is new."""
 
     seen: dict[str, Any]
-    """What was on disk when it began (`_seen`)."""
+    """The files on disk when it began (`_seen`)."""
     shipped: Shipped
     places: tuple[int, ...]
     """The bytes of the journals up to which their rows were read."""
     facts: dict[tuple[str, str], Any]
     verdict: tuple[int, str | None]
-    """The last one, and its time."""
+    """Time and text of the last verdict."""
     row: dict[str, Any]
-    """What archive.processes says."""
+    """The process's row of archive.processes."""
     row_name: str
 
 
@@ -112,15 +112,15 @@ class Shipper:
         self.home, self.store, self._pace = home, store, pace
         self._catalog = Catalog(store)
         self._held: dict[dataset.Group, dict[str, Ranges]] = {}
-        """Rows in the archive by process, of the groups that were asked for since something failed there."""
+        """Rows in the archive by group and process; a group is dropped when a put to it fails."""
         self._progress: dict[str, Progress] = {}
         self._files: dict[tuple[str, str], tuple[int, int]] = {}
-        """Size and time of the files that were put, by process and name."""
+        """Size and modification time of the files that were put, by process and name."""
         self._engine: duckdb.DuckDBPyConnection | None = None
 
     def ship(self, process: Path) -> Shipped:
-        """Put what is missing of one recording. Raises `RecordingError` (`ArchiveUnavailable` among them),
-        `OSError` or `duckdb.Error`; then what was put stays."""
+        """Put the missing rows and files of one recording. Raises `RecordingError` (`ArchiveUnavailable` is
+        one), `OSError` or `duckdb.Error`; objects that were put by then stay."""
         meta = Meta.read(process)
         meta = replace(
             meta, job=cleaning.text(meta.job), run=cleaning.text(meta.run), host=cleaning.text(meta.host)
@@ -154,14 +154,14 @@ class Shipper:
                 raise
 
     def close(self) -> None:
-        """Free what a shipment needs and the next one would make again."""
+        """Close the engine, which the next shipment opens again."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
 
     def held(self, meta: Meta, table: str) -> Ranges:
-        """The rows of one process's table that are in the archive. One listing says it of all processes of
-        the run."""
+        """The rows of one process's table that are in the archive. One listing covers all processes of the
+        run."""
         group = dataset.group_of(meta, table)
         if group not in self._held:
             self._held[group], _ = self._catalog.held(group)
@@ -176,7 +176,7 @@ class Shipper:
 
     def put_rows(self, file: dataset.DataFile, made: Path) -> None:
         """Put a file of rows and note that they are there."""
-        held = self._held.pop(file.group)  # unknown while it is put: a put may fail and yet have happened
+        held = self._held.pop(file.group)  # unknown until the put succeeds: a failed one may have happened
         self.store.put(file.name, made)
         ranges = catalog.union([*held.get(file.process, ()), (file.first, file.last)])
         self._held[file.group] = {**held, file.process: ranges}
@@ -184,19 +184,19 @@ class Shipper:
             raise Stopped
 
     def put_file(self, meta: Meta, path: Path, data: bytes, mark: tuple[int, int]) -> None:
-        """Put a file that is no table, if it has changed since."""
+        """Put a file that is not a table, if it has changed since."""
         key = dataset.process_id(meta), path.name
         if self._files.get(key) != mark:
             self.put(dataset.files_folder(meta) + path.name, data)
             self._files[key] = mark
 
     def file_there(self, meta: Meta, path: Path) -> tuple[int, int] | None:
-        """Size and time of a file as this server has put it last; None if it has not."""
+        """Size and modification time of a file when this process last put it; None if it has not."""
         return self._files.get((dataset.process_id(meta), path.name))
 
 
 class _Shipment:
-    """One shipment of one recording. `before`: what the last one left, if nothing else has shipped since."""
+    """One shipment of one recording. `before`: the last one's `Progress`, if nobody else shipped since."""
 
     def __init__(
         self, shipper: Shipper, connection: duckdb.DuckDBPyConnection, folder: Path, process: Path,
@@ -211,7 +211,7 @@ class _Shipment:
         self.tables: dict[str, Ranges] = dict(known.tables)
 
     def run(self, seen: dict[str, Any]) -> Progress:
-        end = self._end()  # first: what is written after it is shipped another time
+        end = self._end()  # first: rows written after it are shipped later
         sealed = rows.tables_of(self.process)
         written, places_reached = rows.entries(self.process, self.before.places if self.before else (0, 0))
         if self.before is None:
@@ -242,8 +242,8 @@ class _Shipment:
         return Progress(seen, now, places_reached, facts, verdict, row, row_name)
 
     def _count_anew(self, sealed: Sequence[Table], written: Sequence[Entry]) -> None:
-        """Count the rows that the archive has and `archived.json` does not tell of: a shipment was
-        interrupted. Unknown when their segments are gone meanwhile."""
+        """Count the rows that are in the archive but not in `archived.json`, because a shipment was
+        interrupted. Unknown if their segments are gone."""
         known = self.known.tables
         if self.rows is None:
             self.rows, known = 0, {}
@@ -260,12 +260,12 @@ class _Shipment:
                 self._note(*one)
 
     def _beyond(self, known: dict[str, Ranges], table: str) -> Ranges:
-        """The rows of a table that are in the archive and not in `known`."""
+        """The rows of a table that are in the archive but not in `known`."""
         told = known.get(table, [])
         return [one for held in self.shipper.held(self.meta, table) for one in catalog.missing(told, *held)]
 
     def _note(self, count: int, last_step: int | None, last_t_ns: int | None) -> None:
-        """Rows that are in the archive now."""
+        """Count rows that are in the archive now."""
         self.rows = None if self.rows is None else self.rows + count
         if last_step is not None:
             self.last_step = max(self.last_step or 0, last_step)
@@ -293,7 +293,7 @@ class _Shipment:
                 for piece in rows.sealed_pieces(self.process, self.meta, table, held):
                     self._ship(piece)
                 break
-            except FileNotFoundError:  # merged, or deleted for the disk's sake, since it was listed
+            except FileNotFoundError:  # merged, or deleted to free space, since it was listed
                 if attempt == 7:
                     raise
                 held = self.shipper.held(self.meta, name)
@@ -335,7 +335,7 @@ class _Shipment:
                     self.shipper.put_file(self.meta, path, (copy / path.name).read_bytes(), mark)
 
     def _is_due(self, path: Path, mark: tuple[int, int], ended: bool) -> bool:
-        """Whether a journal is to be put as a file now: of a living process each time that it has doubled."""
+        """Whether to put a journal as a file now: for a living process, each time that it has doubled."""
         there = self.shipper.file_there(self.meta, path)
         if ended:
             return there != mark
@@ -344,7 +344,7 @@ class _Shipment:
     # archive.processes ------------------------------------------------------
 
     def _ship_process(self, row: dict[str, Any], before: str) -> str:
-        """Put the process's row; it replaces the one `before`, or all there are if that is not known. Returns
+        """Put the process's row, which replaces the one `before`, or all others if that is unknown. Returns
         its name."""
         table = dataset.PROCESSES
         held = self.shipper.held(self.meta, table.full_name)
@@ -366,7 +366,7 @@ class _Shipment:
         self, end: dict[str, Any] | None, complete: bool, facts: dict[tuple[str, str], Any],
         verdict: str | None,
     ) -> dict[str, Any]:
-        """The process's row but for when it is written."""
+        """The process's row, without the time at which it is written."""
         meta = self.meta
         ended: dict[str, Any] = {"state": "running"} if end is None else end
         step: int | None = self.last_step if ended.get("step") is None else ended["step"]
@@ -383,7 +383,7 @@ class _Shipment:
 def _told(
     written: Sequence[Entry], before: Progress | None
 ) -> tuple[dict[tuple[str, str], Any], tuple[int, str | None]]:
-    """The facts in the journals of a recording that its row tells, by kind and name, and the last verdict
+    """The facts in the journals of a recording that belong in its row, by kind and name; and the last verdict
     with its time."""
     facts = dict(before.facts) if before else {}
     verdicts = [before.verdict if before else (0, None)]
@@ -400,8 +400,8 @@ def _told(
 
 
 def _seen(process: Path, meta: Meta) -> dict[str, Any]:
-    """What of a recording is on disk: the names of its segments by table, sizes and times of its files. As
-    long as it is the same, there is nothing to ship."""
+    """The state of a recording on disk: names of its segments by table, sizes and times of its files. While
+    it is unchanged, there is nothing to ship."""
     files = [process / name for name in ("meta.json", "end.json", declared.FILE)]
     found: dict[str, Any] = {
         path.name: _mark(path) for path in (*files, places.crash_file(process), *places.journals(process))

@@ -3,10 +3,10 @@
     store = open_store("s3://bucket/probe")
     store.put("table=…/….parquet", data)
 
-A name is a relative path with `/`. `put` is atomic: readers see a whole object or none. `create` also fails
-if there is one, which makes it a lock between hosts. A folder needs no third-party package; object stores are
+A name is a relative path with `/`. `put` is atomic: readers see a whole object or none. `create` fails if the
+object exists, which makes it a lock between hosts. A folder needs no third-party package; object stores are
 reached through obstore, imported in functions (decision 40). Any thread that may wait for a network; raises
-`ArchiveUnavailable` for everything a store can refuse, `ObjectMissing` for a name that is not there.
+`ArchiveUnavailable` for every failure of a store, `ObjectMissing` for a name that does not exist.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Remote
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
-"""Of object stores; a URL without one, or with `file`, is a folder."""
+"""Schemes of object stores; a URL without a scheme, or with `file`, is a folder."""
 _TEMPORARY = ".putting-"
 _STALE_S = 24 * 3600.0
 _LARGE_BYTES = 16 << 20
 """A larger object is sent in parts."""
 _TIMEOUT, _CONNECT_TIMEOUT, _RETRY_FOR_S, _MOST_RETRIES = "60s", "10s", 60, 5
-"""Of one request, and of all attempts together: the caller goes on later by itself."""
+"""Limits of one request, and of all attempts together; the caller retries later."""
 _MOST_DELETED = 500
 _TRIES, _PAUSE_S = 3, 0.2
 _T = TypeVar("_T")
@@ -47,20 +47,20 @@ class Listed(NamedTuple):
 
 
 class Store(Protocol):
-    """What an archive lies in."""
+    """The storage of an archive."""
 
     url: str
-    """Without credentials."""
+    """Its URL, without credentials."""
 
     @property
     def folder(self) -> Path | None:
-        """The folder whose files its objects are, by their names; None where they are no files."""
+        """The folder whose files are its objects, by their names; None if they are not files."""
 
     def list(self, prefix: str = "") -> Iterator[Listed]:
         """All objects whose names begin with `prefix` (empty, or with a `/` at its end), in no order."""
 
     def folders(self, prefix: str = "") -> Sequence[str]:
-        """The names directly below `prefix` that other names begin with, relative, each with its `/`."""
+        """The folders directly below `prefix`: relative names, each with a `/` at its end."""
 
     def get(self, name: str, first: int = 0, length: int | None = None) -> bytes:
         """The content of an object, or some bytes of it."""
@@ -69,10 +69,10 @@ class Store(Protocol):
         """Write an object, or replace it, from memory or from a file."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object; False, and nothing is written, if there is one of that name."""
+        """Write an object; returns False and writes nothing if there is one with that name."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; one that is gone already is no error."""
+        """Delete objects; a missing one is not an error."""
 
 
 def open_store(url: str, environ: Mapping[str, str] | None = None) -> Store:
@@ -85,9 +85,9 @@ def open_store(url: str, environ: Mapping[str, str] | None = None) -> Store:
 
 
 def normal_url(url: str) -> str:
-    """The one way to write a URL: an absolute path, or a URL of an object store. Raises `UsageError`."""
+    """The normal form of a URL: an absolute path, or a URL of an object store. Raises `UsageError`."""
     if not url.strip():
-        raise UsageError("no archive is named", hint=_EXAMPLES)
+        raise UsageError("no archive was given", hint=_EXAMPLES)
     parts = urlsplit(url)
     if "://" not in url or parts.scheme == "file":
         path = unquote(parts.path) if parts.scheme == "file" else url
@@ -109,7 +109,7 @@ _EXAMPLES = "Examples: /shared/probe, s3://bucket/probe, gs://bucket/probe, az:/
 
 
 class FolderStore:
-    """An archive in a folder, local or shared: whoever may enter the folder may read it."""
+    """An archive in a folder, local or shared: everyone who can enter the folder can read it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(os.path.abspath(folder))
@@ -181,7 +181,7 @@ class FolderStore:
             return True
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `Store`; folders that are empty then are removed, too."""
+        """See `Store`; also removes folders that are empty afterwards."""
         with _said_of(self.url):
             for name in names:
                 path = self._file(name)
@@ -195,13 +195,13 @@ class FolderStore:
                         break
 
     def _file(self, name: str) -> Path:
-        """Raises `UsageError` for a name that leaves the folder."""
+        """The path of an object; raises `UsageError` for a name that leaves the folder."""
         if not name or any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
-            raise UsageError(f"{name[:80]!r} is no name in an archive")
+            raise UsageError(f"{name[:80]!r} is not a valid name in an archive")
         return self.folder / name
 
     def _written(self, name: str, data: bytes | Path) -> Path:
-        """A new file with that content beside the object. `delete` may remove the folder meanwhile."""
+        """Write a new temporary file next to the object. `delete` may remove the folder at the same time."""
         target = self._file(name)
         temporary = target.parent / f"{_TEMPORARY}{os.urandom(8).hex()}"
         while True:
@@ -225,7 +225,7 @@ class FolderStore:
         return temporary
 
     def remove_temporaries(self, now_s: float) -> None:
-        """Remove what killed writers left half-written a day ago."""
+        """Remove temporary files of killed writers that are older than a day."""
         with contextlib.suppress(FileNotFoundError):
             for path in self.folder.rglob(f"{_TEMPORARY}*"):
                 with contextlib.suppress(OSError):
@@ -243,7 +243,7 @@ def _sync(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _said_of(url: str) -> Iterator[None]:
-    """Errors of files as ours."""
+    """Turn errors of files into `ObjectMissing` and `ArchiveUnavailable`."""
     try:
         yield
     except FileNotFoundError as error:
@@ -258,7 +258,7 @@ def _said_of(url: str) -> Iterator[None]:
 
 
 class ObjectStore:
-    """An archive in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure."""
+    """An archive in an object store: S3 and compatible ones, Google Cloud Storage, Azure."""
 
     folder = None
 
@@ -335,7 +335,7 @@ class ObjectStore:
         self._again(lambda: obstore.put(self._store, name, data, use_multipart=size > _LARGE_BYTES))
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `Store`; the store must know conditional writes."""
+        """See `Store`; the store must support conditional writes."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -358,7 +358,7 @@ class ObjectStore:
                     obstore.delete(self._store, chosen)
 
     def _again(self, ask: Callable[[], _T], reads: bool = False) -> _T:
-        """The answer of a request that may be repeated: obstore does not repeat one whose answer was cut."""
+        """The answer of a request that may be repeated: obstore does not retry after a truncated answer."""
         for _ in range(_TRIES - 1):
             try:
                 with _told_by(self.url, reads):
@@ -384,7 +384,7 @@ _LONGEST_ERROR = 300
 
 @contextlib.contextmanager
 def _told_by(url: str, reads: bool = False) -> Iterator[None]:
-    """Errors of obstore as ours."""
+    """Turn errors of obstore into `ObjectMissing` and `ArchiveUnavailable`."""
     from obstore.exceptions import BaseError
 
     try:

@@ -1,7 +1,7 @@
-"""Throttle: keeps what runs in the background below a bandwidth and a share of one core.
+"""Throttle: keeps background work below a bandwidth and a share of one core.
 
-The caller says what it has used; `pause` then sleeps as long as the limits demand, or until it is to stop.
-Standard library only; one thread.
+The caller reports the bytes that it sent; `pause` then sleeps as long as the limits require, or until the
+thread must stop. Standard library only; one thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 
 _LONGEST_S = 30.0
-"""Of one pause: a caller that was suspended may have used any amount."""
+"""Limit of one pause: a caller that was suspended may have used any amount."""
 
 
 class Pace:
@@ -21,7 +21,7 @@ class Pace:
         self._cpu_s = time.thread_time()
 
     def pause(self, sent_bytes: int = 0) -> bool:
-        """Sleep for what was used since the last pause. Whether the caller is to stop."""
+        """Sleep for what was used since the last pause; returns whether the caller must stop."""
         used_s = time.thread_time() - self._cpu_s
         wait_s = max(used_s / self._share - used_s, sent_bytes / self._rate if self._rate else 0.0)
         stop = self.stopping.wait(min(wait_s, _LONGEST_S)) if wait_s > 0 else self.stopping.is_set()

@@ -1,7 +1,7 @@
-"""Typed rows: rows of a journal as a query of DuckDB with the types of their table. Standard library only.
+"""Typed rows: rows of a journal as a DuckDB query with the types of their table. Standard library only.
 
-Each value passes as text: DuckDB guesses an array's type from a sample of its values. One that does not fit
-its column becomes NULL.
+Each value is passed as text, because DuckDB guesses an array's type from a sample of its values. A value that
+does not fit its column becomes NULL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from probe.recording.tables import Column
 
 
 def query(columns: Sequence[Column]) -> str:
-    """A query whose one parameter is what `parameter` made of rows, with the columns in this order."""
+    """A query with the columns in this order, whose one parameter is the result of `parameter`."""
     selected = ", ".join(
         f"TRY_CAST(texts[{place}] AS {column.type}) AS \"{column.name}\""
         for place, column in enumerate(columns, 1)
@@ -23,7 +23,7 @@ def query(columns: Sequence[Column]) -> str:
 
 
 def parameter(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> str:
-    """The rows as the parameter of `query`; what a row lacks is NULL."""
+    """The rows as the parameter of `query`; missing values are NULL."""
     return json.dumps([[_as_text(row.get(column.name)) for column in columns] for row in rows])
 
 

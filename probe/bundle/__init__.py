@@ -1,3 +1,3 @@
 """Bundles: one file with everything recorded about a job, to send to a colleague.
 
-Runs in the process that asks."""
+Runs in the client's process."""

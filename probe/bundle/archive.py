@@ -1,9 +1,9 @@
-"""The archive of a bundle: a tar file of plain files with a manifest at its start, packed by zstd or gzip.
+"""The archive of a bundle: a tar file of plain files that starts with a manifest, packed by zstd or gzip.
 
 The manifest lists every file with its size and SHA-256, in the order of the archive. An archive may come from
-anybody, so reading trusts nothing in it: the names that may occur are listed here, what is not a plain file
-is refused, sizes are those of the manifest and are limited together, and `tarfile` parses headers of 512
-bytes and nothing else. Runs in the process that asks; standard library, zstandard in functions.
+anybody, so reading trusts nothing in it: allowed names are listed here, anything but a plain file is refused,
+sizes must match the manifest and their total is limited, and `tarfile` only parses headers of 512 bytes. Runs
+in the client's process; standard library, zstandard in functions.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MANIFEST = "manifest.json"
 FORMAT = "probe bundle"
 VERSION = 1
 MOST_BYTES = 16 << 30
-"""Of all files of a bundle together: an archive of a few kilobytes can hold more than a disk."""
+"""Total size of the files of a bundle: an archive of a few kilobytes can unpack to more than a disk."""
 MOST_FILES = 200_000
 LARGEST_MANIFEST_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 18
 _LARGEST_WINDOW_LOG = 27
-"""Memory that an archive may ask of the decompressor, 128 MiB, as a power of two."""
+"""Memory that an archive may make the decompressor use, 128 MiB, as a power of two."""
 _RUN = r"run=[A-Za-z0-9._-]{1,120}/attempt=\d{1,9}"
 _ALLOWED = re.compile(
     r"README\.txt|diagnosis\.json|backtrace\.json|server\.log"
@@ -43,11 +43,11 @@ _ALLOWED = re.compile(
     r"/(?:meta\.json|end\.json|moment\.json|tables\.json|journal\.bin|watch\.bin|crash\.txt)"
     rf"|{_RUN}/table=[a-z]{{1,40}}\.[a-z0-9_]{{1,40}}/rank=\d{{1,7}}/[0-9a-f-]{{1,80}}\.parquet"
 )
-"""Every name that a bundle may hold beside its manifest."""
+"""Every name that a bundle may contain in addition to its manifest."""
 
 
 class _Entry(NamedTuple):
-    """One file, as the manifest has it."""
+    """One file in the manifest."""
 
     name: str
     size_bytes: int
@@ -55,15 +55,15 @@ class _Entry(NamedTuple):
 
 
 def suffix_of(path: str) -> str:
-    """How the archive of that name is compressed; raises `UsageError` for another ending."""
+    """The suffix of an archive's name, which is its compression; raises `UsageError` for any other."""
     for suffix in SUFFIXES:
         if path.endswith(suffix):
             return suffix
-    raise UsageError(f"{path} is no name of a bundle", hint=f"It ends in {ZSTD} or {GZIP}.")
+    raise UsageError(f"{path} is not a bundle's name", hint=f"A bundle's name ends in {ZSTD} or {GZIP}.")
 
 
 def best_suffix() -> str:
-    """zstd where it is installed, which is several times as fast; else gzip."""
+    """zstd if it is installed, which is several times as fast; else gzip."""
     try:
         _zstandard()
     except PackageMissing:
@@ -75,8 +75,8 @@ def best_suffix() -> str:
 
 
 def write(path: Path, files: Mapping[str, Path], about: Mapping[str, Any]) -> int:
-    """Write the files, by their names in the archive, and a manifest with what `about` says; returns the size
-    in bytes. The file appears complete or not at all, readable by its owner only. Raises `OSError`."""
+    """Write the files, by their names in the archive, and a manifest with the fields of `about`; returns the
+    size in bytes. The file appears complete or not at all, readable by its owner only. Raises `OSError`."""
     names = sorted(files)
     entries = [(name, files[name].stat().st_size, _digest(files[name])) for name in names]
     listed = [{"name": name, "bytes": size, "sha256": digest} for name, size, digest in entries]
@@ -126,8 +126,8 @@ def _digest(path: Path) -> str:
 
 
 def unpack(path: Path, folder: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """Unpack a bundle into an empty folder and return its manifest. What is in `folder` if this raises is for
-    the caller to remove. Raises `BundleInvalid`, `NoRoom`, `PackageMissing` or `OSError`."""
+    """Unpack a bundle into an empty folder and return its manifest. If this raises, the caller must empty
+    `folder`. Raises `BundleInvalid`, `NoRoom`, `PackageMissing` or `OSError`."""
     with checked.open_plain(path) as raw, _decompressing(raw, suffix_of(path.name)) as stream:
         reader = _Reader(path, stream)
         name, size = reader.header()
@@ -145,7 +145,7 @@ def unpack(path: Path, folder: Path, most_bytes: int = MOST_BYTES) -> dict[str, 
             )
         for entry in entries:
             if reader.header() != (entry.name, entry.size_bytes):
-                raise reader.invalid(f"what follows is not {entry.name}, as its manifest says")
+                raise reader.invalid(f"{entry.name} is not where its manifest says")
             target = folder / entry.name
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if reader.copy(entry.size_bytes, target) != entry.digest:
@@ -155,7 +155,7 @@ def unpack(path: Path, folder: Path, most_bytes: int = MOST_BYTES) -> dict[str, 
 
 
 def _manifest(reader: _Reader, data: bytes) -> tuple[dict[str, Any], list[_Entry]]:
-    """The manifest and the files in it, all of whose names are allowed."""
+    """The manifest and its files, after checking that all names are allowed."""
     try:
         found = checked.loads(data)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -171,15 +171,15 @@ def _manifest(reader: _Reader, data: bytes) -> tuple[dict[str, Any], list[_Entry
     seen: set[str] = set()
     for name, size, digest in entries:
         if type(name) is not str or not _ALLOWED.fullmatch(name) or name in seen:
-            raise reader.invalid(f"a bundle has no file {str(name)[:100]!r}, or not twice")
+            raise reader.invalid(f"its manifest lists {str(name)[:100]!r}, which is not allowed, or twice")
         if type(size) is not int or size < 0 or type(digest) is not str:
-            raise reader.invalid(f"its manifest does not say what {name} is")
+            raise reader.invalid(f"its manifest has no valid size or checksum of {name}")
         seen.add(name)
     return found, entries
 
 
 class _Reader:
-    """Reads an archive from its start to its end, never more than it was asked for."""
+    """Reads an archive from start to end, never more than was requested."""
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self._path = path
@@ -198,10 +198,10 @@ class _Reader:
         try:
             found = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
         except (tarfile.HeaderError, ValueError) as error:
-            raise self.invalid(f"it is damaged, or no tar file ({error})") from None
+            raise self.invalid(f"it is damaged, or not a tar file ({error})") from None
         if found.type != tarfile.REGTYPE:
             kinds = {tarfile.SYMTYPE: "a link", tarfile.LNKTYPE: "a link", tarfile.DIRTYPE: "a folder"}
-            what = kinds.get(found.type, "no plain file")
+            what = kinds.get(found.type, "not a plain file")
             raise self.invalid(f"{found.name[:100]!r} in it is {what}")
         return found.name, found.size
 
@@ -226,10 +226,10 @@ class _Reader:
         return digest.hexdigest()
 
     def end(self) -> None:
-        """Raise `BundleInvalid` unless nothing but the zeros of a tar file's end follows."""
+        """Raise `BundleInvalid` if anything but the zeros at the end of a tar file follows."""
         rest = self._some(2 * tarfile.RECORDSIZE + 1)
         if len(rest) > 2 * tarfile.RECORDSIZE or rest.strip(b"\0"):
-            raise self.invalid("more follows than its manifest says")
+            raise self.invalid("it contains more than its manifest lists")
 
     def _read(self, size: int) -> bytes:
         data = self._some(size)
@@ -256,7 +256,7 @@ class _Reader:
 
 
 def _zstandard() -> Any:
-    """The module that compresses by zstd: Python's own from 3.14 on. Raises `PackageMissing`."""
+    """The zstd module: Python's own from 3.14 on. Raises `PackageMissing`."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd as module
@@ -277,9 +277,9 @@ def _zstd_errors() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def _compressing(raw: IO[bytes], suffix: str) -> Iterator[Any]:
-    """A stream whose content arrives compressed in `raw`, which stays open."""
+    """A stream that writes compressed to `raw`, which stays open."""
     if suffix == GZIP:
-        # Parquet is compressed already, so a higher level takes time for nothing.
+        # Parquet is compressed already: a higher level would only cost time.
         with gzip.GzipFile("", "wb", 6, raw, mtime=0) as stream:
             yield stream
     elif sys.version_info >= (3, 14):
@@ -293,7 +293,7 @@ def _compressing(raw: IO[bytes], suffix: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _decompressing(raw: IO[bytes], suffix: str) -> Iterator[Any]:
-    """The content of `raw`."""
+    """The decompressed content of `raw`."""
     if suffix == GZIP:
         with gzip.GzipFile("", "rb", fileobj=raw) as stream:
             yield stream

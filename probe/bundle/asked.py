@@ -1,8 +1,8 @@
-"""Copies of recordings that lie on other hosts, for a bundle: made of what those hosts answer to queries.
+"""Copies recordings on other hosts into a bundle, by querying those hosts.
 
-Their files are out of reach, so the rows come as any query's rows do, the newest first and only so many; they
-are numbered anew, and become segments and a journal like those of a recording here. Facts that no query
-answers are empty. Runs in the process that asks; duckdb in functions.
+Their files are not reachable, so the rows come from ordinary queries, the newest first and a limited number;
+they are numbered anew, and become segments and a journal like those of a local recording. Facts that no query
+returns are empty. Runs in the client's process; duckdb in functions.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import duckdb
 
 MOST_ROWS = 100_000
-"""Of one table, of all ranks on other hosts together: an answer of some 10 MB."""
+"""Rows of one table, of all ranks on other hosts together: an answer of about 10 MB."""
 _AT_ONCE = 100
 """Rows in a record of a journal."""
 _ORDERS = ("t_ns", "node", "step")
-"""The first of these columns that a table has says which rows are newer."""
+"""The first of these columns that a table has orders its rows by age."""
 _FLOATS = ("NaN", "Infinity", "-Infinity")
 
 
@@ -52,16 +52,16 @@ class Answered(Protocol):
 
 
 class Elsewhere(NamedTuple):
-    """Processes on other hosts, by their rows of `GET /v1/ranks`, and how to query them: by SQL and a number
-    of rows."""
+    """Processes on other hosts, as their rows of `GET /v1/ranks`, and a function that queries them with SQL
+    and a limit of rows."""
 
     subjects: Sequence[Subject]
     ask: Callable[[str, int], Answered]
 
 
 def collect(elsewhere: Elsewhere, folder: Path, since: int | None, found: Collected) -> None:
-    """Add copies of them to `found`, rows from step `since` on. Raises `RecordingError`, `OSError`; a table
-    that is not answered is left out, and a note says so."""
+    """Add copies of these processes to `found`, rows from step `since` on. Raises `RecordingError`,
+    `OSError`; a table whose query fails is left out, with a note."""
     if not elsewhere.subjects:
         return
     import duckdb
@@ -76,7 +76,7 @@ def collect(elsewhere: Elsewhere, folder: Path, since: int | None, found: Collec
 
 
 class _Copies:
-    """The copies of all of them: each table is asked for once."""
+    """The copies of all of them: each table is queried once."""
 
     def __init__(
         self, elsewhere: Elsewhere, folder: Path, since: int | None, connection: duckdb.DuckDBPyConnection,
@@ -92,10 +92,10 @@ class _Copies:
         }
         self.written: dict[tuple[int, int], dict[str, int]] = {key: {} for key in self.targets}
         self.newest: dict[tuple[int, int], tuple[int | None, int | None]] = {}
-        """The last step and its time: the list of ranks is older than the rows."""
+        """The last step of each and its time, from the rows, which are newer than the list of ranks."""
 
     def make(self) -> None:
-        """Rows, journals, and what each was."""
+        """Copy rows and journals, and write the facts of each process."""
         for target in self.targets.values():
             target.mkdir(mode=0o700, parents=True)
         for table in RINGS:
@@ -116,8 +116,8 @@ class _Copies:
             self._write_end(target, subject, meta)
             self.found.files.extend(sorted(target.iterdir()))
 
-    def _asked(self, table: Table) -> Answered | None:
-        """The newest rows of a table, of all that are elsewhere; None when there are none or no answer."""
+    def _newest_rows(self, table: Table) -> Answered | None:
+        """The newest rows of a table, of all these processes; None when there are none or the query fails."""
         names = {column.name for column in table.columns}
         pids = ", ".join(str(meta.pid) for _, meta in self.subjects)
         ranks = ", ".join(str(meta.rank) for _, meta in self.subjects)
@@ -138,7 +138,7 @@ class _Copies:
         return answer if len(answer) else None
 
     def _copy_rows(self, table: Table) -> None:
-        answer = self._asked(table)
+        answer = self._newest_rows(table)
         if answer is None:
             return
         with tempfile.TemporaryDirectory(prefix="probe-", dir=self.folder) as work:
@@ -171,7 +171,7 @@ class _Copies:
         self.found.pieces.append(Piece(table.full_name, rank, made.path, 1, count, made.size_bytes))
 
     def _copy_records(self, table: Table, journals: Mapping[tuple[int, int], Journal]) -> None:
-        answer = self._asked(table)
+        answer = self._newest_rows(table)
         common = {column.name for column in COMMON} - _names(table).keys()
         kinds = _names(table)
         rows: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -211,7 +211,7 @@ def _names(table: Table) -> dict[str, str]:
 
 
 def _meta(row: Mapping[str, Any]) -> Meta:
-    """What is known of a process on another host."""
+    """The facts of a process on another host, as far as they are known here."""
     return Meta(
         version=VERSION, run=row["run"], attempt=row["attempt"], job=row["job"], rank=row["rank"],
         world_size=row.get("world_size"), local_rank=row.get("local_rank"), host=str(row.get("host") or ""),

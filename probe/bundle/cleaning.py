@@ -1,7 +1,7 @@
-"""Redaction of what enters a bundle: facts, journals, texts, and the texts in segments.
+"""Removes secrets from the contents of a bundle: facts, journals, texts, and the texts in segments.
 
-Most of it was redacted where it was recorded (`base/redaction`). A bundle leaves the host, so everything is
-read again, by the rules of this version. Runs in the process that asks; duckdb in functions.
+Most of it was redacted when it was recorded (`base/redaction`). A bundle leaves the host, so everything is
+checked again, by the rules of this version. Runs in the client's process; duckdb in functions.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def text(value: str) -> str:
 
 
 def lines(value: str) -> str:
-    """The same for a text of many lines, each of which is read alone."""
+    """The same for a text of many lines, each of which is checked on its own."""
     return "\n".join(map(redaction.redact, value.split("\n")))
 
 
 def plain(value: Any, name: str = "") -> Any:
-    """JSON without secrets: texts under a secret name, and whatever is secret by its shape or key. The value
-    of a fact (`name`, `value`) is judged by the fact's name."""
+    """JSON without secrets: texts under a secret name, and anything that is secret by its shape or key. The
+    value of a fact (`name`, `value`) is judged by the fact's name."""
     if isinstance(value, str):
         return redaction.REDACTED if value and redaction.secret_name(name) else text(value)
     if isinstance(value, dict):
@@ -51,7 +51,7 @@ def plain(value: Any, name: str = "") -> Any:
 def journals(process: Path, target: Path) -> list[str]:
     """Copy both journals of a recording without secrets; returns notes about what could not be copied.
 
-    `target` is named as `process` is: a record's checksum covers that."""
+    `target` has the same name as `process`: a record's checksum covers the name."""
     notes: list[str] = []
     for path, copy in zip(places.journals(process), places.journals(target), strict=True):
         payloads, holes = read_payloads(path)
@@ -71,7 +71,7 @@ def journals(process: Path, target: Path) -> list[str]:
 
 
 def changed_texts(connection: duckdb.DuckDBPyConnection, file: Path) -> dict[str, dict[str, str]]:
-    """The texts in a segment that are secrets, by column, and what stands for each; empty without any."""
+    """The secrets in the texts of a segment, by column, with the replacement of each; empty without any."""
     columns = text_columns(connection, file)
     if not columns:
         return {}
@@ -89,7 +89,7 @@ def text_columns(connection: duckdb.DuckDBPyConnection, file: Path) -> list[str]
 
 
 def changes(texts: Mapping[str, Iterable[str] | None]) -> dict[str, dict[str, str]]:
-    """Of the texts in some columns those that are secrets, and what stands for each."""
+    """The secrets among the texts of some columns, with the replacement of each."""
     found: dict[str, dict[str, str]] = {}
     for column, values in texts.items():
         cleaned = {value: plain(value, column) for value in values or ()}

@@ -1,8 +1,8 @@
-"""Collecting a bundle: copies of the recordings of a job's ranks on this host, in a folder for the archive.
+"""Collects a bundle: copies the recordings of a job's ranks on this host into a folder for the archive.
 
-What is sealed is linked or copied; rows that are still in rings are sealed here, in the copy, so that a
-bundle holds neither rings nor the string table. Nothing is written to a recording, and nothing is asked of a
-job: verdicts and stacks come with the `Subject`s. Runs in the process that asks; duckdb in functions.
+Segments are linked or copied; rows that are still in rings are sealed here, in the copy, so that a bundle
+holds neither rings nor the string table. Nothing is written to a recording, and no request is sent to a job:
+verdicts and stacks come with the `Subject`s. Runs in the client's process; duckdb in functions.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     import duckdb
 
 _TRIES = 8
-"""Listings of a table's segments while the server merges and deletes them."""
+"""How often a table's segments are listed, while the server merges and deletes them."""
 _MEMORY = "2GB"
-"""Of DuckDB: a job's own texts may all differ, and all of a segment are looked at together."""
+"""Memory of DuckDB: a job's own texts may all differ, and those of a segment are checked together."""
 END_VERSION = 3
-"""Of the end records that the server writes."""
+"""The version of the end records that the server writes."""
 
 
 class Subject(NamedTuple):
-    """One process to copy: its recording, its row of `GET /v1/ranks`, and what else is known of it."""
+    """One process to copy: its recording, its row of `GET /v1/ranks`, and its `Moment`."""
 
     process: Path
     row: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Piece(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """A copy: what every bundle needs, the segments, and notes about what could not be copied."""
+    """A copy: the files that every bundle needs, the segments, and notes about what could not be copied."""
 
     files: list[Path]
     pieces: list[Piece]
@@ -96,7 +96,7 @@ class _Copy:
         """Number of the last row of each table."""
 
     def make(self) -> None:
-        """Copy everything; the rows first, which may be overwritten."""
+        """Copy everything; the rows first, because they may be overwritten."""
         self.target.mkdir(mode=0o700, parents=True)
         tables: list[Table] = [*RINGS]
         try:
@@ -136,7 +136,7 @@ class _Copy:
             shutil.rmtree(folder, ignore_errors=True)
             try:
                 copied = [one for one in (self._copy_segment(table, one, folder) for one in kept) if one]
-            except FileNotFoundError:  # merged, or deleted for the disk's sake, since it was listed
+            except FileNotFoundError:  # merged, or deleted to free space, since it was listed
                 continue
             tail = self._seal_rest(table, folder, sealed)
             if tail is None and segments.watermark(segments.listing(source, self.meta.pid)) != sealed:
@@ -178,7 +178,7 @@ class _Copy:
         return one._replace(path=target)
 
     def _seal_rest(self, table: Table, folder: Path, sealed: int) -> Segment | None:
-        """Seal the rows after `sealed` in the copy; None if there are none, or no ring any more."""
+        """Seal the rows after `sealed` in the copy; None if there are none, or the ring is gone."""
         try:
             with open_ring(self.meta, table.full_name) as ring:
                 highest = max(sealed, ring.highest(sealed))
@@ -204,7 +204,7 @@ class _Copy:
         segments.set_texts(self.connection, [one and cleaning.text(one) for one in texts])
         return segments.write(self.connection, folder, self.meta.pid, rows, columns)
 
-    # How it ended, or was -----------------------------------------------------
+    # The end record -------------------------------------------------------------
 
     def _write_end(self) -> None:
         facts: dict[str, Any] = {"rings_found": True}
@@ -224,7 +224,7 @@ class _Copy:
 
 
 def as_it_was(meta: Meta, known: Moment, row: Mapping[str, Any]) -> dict[str, Any]:
-    """What `end.json` says of a process that lives."""
+    """The content of `end.json` for a process that lives."""
 
     def ago(name: str) -> int | None:
         seconds = row.get(name)
@@ -244,7 +244,7 @@ def _has_steps(table: Table) -> bool:
 
 
 def _meta(process: Path) -> Meta:
-    """The facts of a recording, with its rings where they are now."""
+    """The facts of a recording, with the current path of its rings."""
     meta = Meta.read(process)
     beside = process / "rings"
     return replace(meta, rings=str(beside)) if beside.is_dir() else meta
@@ -263,7 +263,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(pieces: Sequence[Piece], budget_bytes: int) -> Chosen:
-    """As many rows as fit: small tables whole, of the large ones the newest rows."""
+    """Choose as many rows as fit: small tables whole, of large ones the newest rows."""
     groups: dict[tuple[str, int], list[Piece]] = {}
     for piece in pieces:
         groups.setdefault((piece.table, piece.rank), []).append(piece)

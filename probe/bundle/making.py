@@ -1,9 +1,9 @@
-"""Making a bundle: the copies, the answers of the server and a manifest, in one archive of limited size.
+"""Makes a bundle: copies of recordings, answers of the server and a manifest, in one archive of limited size.
 
     made = making.make(Path("x.tar.zst"), subjects, answers, about, limits)
 
-Works in a folder beside the recordings, which is removed again, so that files are linked and not copied.
-Runs in the process that asks; duckdb and numpy through `collecting`.
+Works in a temporary folder next to the recordings, so that files can be linked instead of copied. Runs in the
+client's process; duckdb and numpy through `collecting`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORKING = ".bundling-"
 _STALE_S = 24 * 3600.0
 _LOG_BYTES = 256 << 10
 _SPARE = 0.99
-"""Part of the size that is filled: what cannot be compressed grows by some bytes in each block."""
+"""Share of the size that is filled: incompressible data grows by some bytes in each block."""
 _README = """\
 A recording of the training job {job}, made by `probe bundle` on {host} at {made}.
 
@@ -44,14 +44,14 @@ by <redacted> where they could be recognized.
 
 
 class Limits(NamedTuple):
-    """What may enter: rows from step `since` on, as many as fit into `most_bytes`."""
+    """The limits of a bundle: rows from step `since` on, as many as fit into `most_bytes`."""
 
     since: int | None
     most_bytes: int
 
 
 class Made(NamedTuple):
-    """A bundle: its size, what was left out for it, and notes."""
+    """A bundle: its size, the rows that did not fit, and notes."""
 
     size_bytes: int
     left_out: list[dict[str, Any]]
@@ -76,7 +76,7 @@ def make(
         return _make(path, working, home, subjects, answers, about, limits, elsewhere)
     except OSError as error:
         raise RecordingError(f"{path} cannot be written: {error.strerror or error}",
-                             hint="Name a file on a disk with more room by -o.") from None
+                             hint="Choose a file on a disk with more space with -o.") from None
     finally:
         shutil.rmtree(working, ignore_errors=True)
 
@@ -115,7 +115,7 @@ def _beside(
     working: Path, name: str, home: Path, subjects: Sequence[Subject], answers: Mapping[str, Any],
     about: Mapping[str, Any],
 ) -> list[Path]:
-    """The files beside the recordings: what the server said, its log, how to open all this."""
+    """The other files: the server's answers and log, and a README."""
     found = []
     for file, answer in answers.items():
         found.append(working / file)

@@ -1,8 +1,9 @@
-"""Opening a bundle: unpacked once into a private folder, it is an endpoint as any recording's folder.
+"""Opens a bundle: unpacks it once into a private folder, which is an endpoint like any recording's folder.
 
-`PROBE_DIR/bundles/KEY/` holds what an archive had in it; KEY is of the archive's path, inode, size and times,
-so that a replaced archive is unpacked anew. What was not used for a day goes when another one is opened. Runs
-in the process that asks, on the caller's thread; standard library, and what the archive needs.
+`PROBE_DIR/bundles/KEY/` holds the contents of an archive; KEY is a digest of the archive's path, inode, size
+and times, so that a replaced archive is unpacked anew. Bundles that were not used for a day are removed when
+another one is opened. Runs in the client's process, on the caller's thread; standard library, and zstandard
+for archives that need it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def named(text: str) -> tuple[str, str] | None:
 
 
 def unpacked(text: str, rank: str, settings: Settings) -> Path:
-    """The folder with a bundle's recordings, or that of one rank. Unpacks it where that was not done before.
+    """The folder with a bundle's recordings, or that of one rank. Unpacks the bundle on its first use.
 
     Raises `EndpointUnknown`, `BundleInvalid`, `NoRoom`, `PackageMissing` or `DirectoryRefused`."""
     path = Path(os.path.abspath(os.path.expanduser(text)))
@@ -70,7 +71,7 @@ def _unpack(path: Path, bundles: Path, folder: Path) -> None:
 
 
 def _check(path: Path, folder: Path) -> None:
-    """Raise `BundleInvalid` unless every recording says that it is in a bundle: none may lead a server to
+    """Raise `BundleInvalid` unless every recording is marked as part of a bundle: none may refer a server to
     the rings, the socket or the process of a job on this host."""
     processes = sorted(folder.glob(_PROCESSES))
     if not processes:
@@ -98,7 +99,7 @@ def _of_rank(path: Path, folder: Path, rank: str) -> Path:
 
 
 def _remove_unused(bundles: Path) -> None:
-    """Remove what nobody has opened for a day, and what a killed command left."""
+    """Remove bundles that were not opened for a day, and leftovers of killed commands."""
     for folder in bundles.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _UNUSED_S:

@@ -1,1 +1,1 @@
-"""Asking servers: what the command and `probe.connect` share. Runs in the process that asks."""
+"""Client of the servers, shared by the `probe` command and `probe.connect`. Runs in the client's process."""

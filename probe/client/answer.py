@@ -1,6 +1,6 @@
 """The answer to a query: columns, rows, and their forms for notebooks and data frames.
 
-Runs in the process that asks, on the caller's thread. Standard library; duckdb and what a form needs in
+Runs in the client's process, on the caller's thread. Standard library; duckdb and the packages of a form in
 functions.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import duckdb
 
 MOST_SHOWN_ROWS = 20
-"""Rows that an answer shows of itself."""
+"""Rows that `repr` and notebooks show."""
 _TYPE = re.compile(r"[A-Z][A-Z0-9_ ]*(\(\d+(,\s*\d+)?\))?(\[\d*\])*")
 """Types that duckdb can cast back to; others (structs, enums) are written as text."""
 
@@ -50,13 +50,13 @@ class Answer:  # no dataclass: importing that takes a sixth of the time of a `pr
         """Whether there were more rows than the limit."""
         self.elapsed_ms = elapsed_ms
         self.notes = list(notes)
-        """What the server says of the answer, such as ranks that are missing in it."""
+        """The server's notes about the answer, such as ranks that are missing in it."""
 
     @classmethod
     def query(
         cls, asker: Asker, sql: str, limit: int | None = None, timeout_s: float | None = None
     ) -> Answer:
-        """Run one SELECT on the asker's endpoint; None leaves a bound to the server."""
+        """Run one SELECT on the asker's endpoint; None leaves a limit to the server."""
         body = {"endpoint": asker.endpoint, "sql": sql, "limit": limit, "timeout_s": timeout_s}
         return cls.parse(asker.request("POST", "/v1/query", body=body, timeout_s=timeout_s))
 
@@ -117,7 +117,7 @@ class Answer:  # no dataclass: importing that takes a sixth of the time of a `pr
             return made.read_bytes()
 
     def _typed(self, made: Callable[[duckdb.DuckDBPyRelation], Any]) -> Any:
-        """What `made` makes of a relation of duckdb that has these columns, of these types."""
+        """The result of `made` for a duckdb relation with these columns and types."""
         try:
             import duckdb
         except ImportError:
@@ -128,7 +128,7 @@ class Answer:  # no dataclass: importing that takes a sixth of the time of a `pr
         from pathlib import Path
 
         if not self.columns:
-            raise UsageError("a result without columns has no such form", hint="Use JSON.")
+            raise UsageError("a result without columns cannot be converted to this form", hint="Use JSON.")
         numbered = [f"c{index}" for index in range(len(self.columns))]
         with tempfile.TemporaryDirectory(prefix="probe-") as folder:
             source = Path(folder, "rows.ndjson")
@@ -141,7 +141,7 @@ class Answer:  # no dataclass: importing that takes a sixth of the time of a `pr
                     return made(self._relation(connection, str(source), numbered))
                 except duckdb.Error as error:
                     raise UsageError(
-                        f"the result has no such form: {error}", hint="Use JSON or CSV."
+                        f"the result cannot be converted to this form: {error}", hint="Use JSON or CSV."
                     ) from None
 
     def _relation(
@@ -157,7 +157,7 @@ class Answer:  # no dataclass: importing that takes a sixth of the time of a `pr
             params={"source": source},
         )
 
-    # As it shows itself ---------------------------------------------------------
+    # Display --------------------------------------------------------------------
 
     def __repr__(self) -> str:
         """The first rows, aligned, for a prompt."""
@@ -210,7 +210,7 @@ def _need(package: str, form: str) -> None:
     if find_spec(package) is None:
         raise PackageMissing(
             f"`{form}()` needs {package}",
-            hint=f"pip install {package}, or take parquet, which needs nothing more.",
+            hint=f"pip install {package}, or use parquet, which needs no other package.",
         )
 
 

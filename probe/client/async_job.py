@@ -1,6 +1,6 @@
-"""The same as `Job` for asyncio: each request waits in a thread of the event loop's own pool.
+"""`Job` for asyncio: each request waits in a thread of the event loop's own pool.
 
-Runs in the process that asks; standard library.
+Runs in the client's process; standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ async def connect_async(endpoint: str | int | os.PathLike[str] = "") -> AsyncJob
 
 
 class AsyncJob:
-    """A job whose methods are coroutines; what each does and raises is said at `Job`."""
+    """A job whose methods are coroutines; see `Job` for what each does and raises."""
 
     def __init__(self, job: Job) -> None:
         self._job = job

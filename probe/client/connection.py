@@ -1,4 +1,4 @@
-"""A connection to one server, about one endpoint. Runs in the process that asks, on the caller's thread.
+"""A connection to one server, about one endpoint. Runs in the client's process, on the caller's thread.
 
 The server of this machine is started when the first request needs it. Standard library; the transport over
 TCP imports httpx.
@@ -68,7 +68,7 @@ class Connection:
         return answer
 
     def follow(self, path: str, parameters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """The parts of the server's response to a GET as they come, `{"part": …}`, and then the response."""
+        """The parts of the server's response to a GET as they arrive, `{"part": …}`, then the response."""
         transport = self.open()
         if not isinstance(transport, transports.Following):
             yield self.request("GET", path, parameters)

@@ -53,7 +53,7 @@ class Address(NamedTuple):
 
 def parse(text: str, settings: Settings) -> Address:
     """The address in `text`; raises `UsageError`, or `EndpointUnknown` for a missing folder. A bundle is
-    unpacked when it is named first; what that raises, see `bundle.opening`."""
+    unpacked on its first use; see `bundle.opening` for the errors."""
     if text.partition(".tar.")[1]:
         from probe.bundle import opening
 
@@ -77,7 +77,7 @@ def parse(text: str, settings: Settings) -> Address:
 
 
 def names_agent(word: str, address: Address) -> bool:
-    """Whether a number is the PID of a process with an agent on this machine, not a number."""
+    """Whether a word is the PID of a process with an agent on this machine, not just a number."""
     if address.directory is None or not (word.isascii() and word.isdigit()):
         return False
     return (address.directory / "agents" / f"{word}.sock").exists()

@@ -1,7 +1,7 @@
-"""Asking a job from Python: what `probe.connect` returns.
+"""`Job`, the Python interface to a job, which `probe.connect` returns.
 
-Each method is one request that the command of the same name sends; errors are those of
-`probe.base.errors`. Runs in the process that asks, on the caller's thread; standard library.
+Each method sends the request of the command with the same name; errors are those of `probe.base.errors`. Runs
+in the client's process, on the caller's thread; standard library.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class SnippetRaised(ProbeError):
     """The code of an `eval` ran and raised; the command shows its traceback."""
 
     code = "snippet_raised"
-    hint = "`traceback` of this exception has the snippet's."
+    hint = "The attribute `traceback` of this exception is the snippet's traceback."
     traceback = ""
 
 
 def connect(endpoint: str | int | os.PathLike[str] = "") -> Job:
-    """A job to be asked: a pid, a job's name, `JOB/RANK`, a recording's folder, `HOST:PORT/JOB`, or nothing
-    for the only one that is alive.
+    """Connect to a job: by pid, job name, `JOB/RANK`, a recording's folder, `HOST:PORT/JOB`, or no argument
+    for the only living one.
 
     Starts this machine's server if none runs. Raises `EndpointUnknown` and other `EndpointError`s if there
-    is no such job or its server cannot be reached, `UsageError` for what can be no endpoint."""
+    is no such job or its server cannot be reached, `UsageError` for an invalid endpoint."""
     if isinstance(endpoint, bool) or not isinstance(endpoint, (str, int, os.PathLike)):
         raise UsageError(
             f"an endpoint is a pid, a name or a path, not {type(endpoint).__name__}",
@@ -45,7 +45,7 @@ def connect(endpoint: str | int | os.PathLike[str] = "") -> Job:
     settings = Settings(os.environ)
     named = os.fspath(endpoint) if isinstance(endpoint, os.PathLike) else str(endpoint)
     if isinstance(endpoint, os.PathLike) and not named.startswith(("/", ".", "~")):
-        named = os.path.join(".", named)  # a path is no job's name
+        named = os.path.join(".", named)  # a path, not a job's name
     job = Job(Connection(parse(named or settings.endpoint, settings), settings))
     job.ranks()
     return job
@@ -62,7 +62,7 @@ class Rounds:
         self._before: set[str] = set()
 
     def next(self) -> list[dict[str, Any]] | None:
-        """The rows that the round before did not have; None when no more will come."""
+        """The rows that are new since the last round; None when no more will come."""
         alive = any(rank.get("ended_ns") is None for rank in self._job.ranks())
         answer = self._job.query(self._sql)
         rows = {repr(row): record for row, record in zip(answer.rows, answer.records(), strict=True)}
@@ -82,7 +82,7 @@ class Job:
         place = f" at {address.url}" if address.url else ""
         return f"<probe job {address.endpoint or '(the only one)'}{place}>"
 
-    # What it did ------------------------------------------------------------
+    # Reading ----------------------------------------------------------------
 
     def query(self, sql: str, *, limit: int | None = None, timeout_s: float | None = None) -> Answer:
         """Run one SELECT over its tables. `limit`: rows at most, the server's own limit without one.
@@ -91,18 +91,18 @@ class Job:
         return Answer.query(self._connection, sql, limit, timeout_s)
 
     def follow(self, sql: str, *, every_s: float = 1.0) -> Iterator[dict[str, Any]]:
-        """The rows of a query as they come: asks again every `every_s` seconds and gives each row that the
-        answer before did not have. Ends when the job has ended and has no new row.
+        """The rows of a query as they appear: runs it again every `every_s` seconds and yields each row that
+        the last answer did not have. Ends when the job has ended and has no new row.
 
-        Let the SQL select what is recent (`WHERE step > …`, `ORDER BY … DESC LIMIT 100`): each round
-        compares whole answers."""
+        Let the SQL select recent rows (`WHERE step > …`, `ORDER BY … DESC LIMIT 100`): each round compares
+        whole answers."""
         rounds = Rounds(self, sql, every_s)
         while (fresh := rounds.next()) is not None:
             yield from fresh
             time.sleep(every_s)
 
     def tables(self) -> Answer:
-        """Names of its tables, and what a row of each is."""
+        """Names of its tables, and what one row of each describes."""
         found = self._connection.request("GET", "/v1/tables", self._asked())["tables"]
         return Answer(
             [("table", "VARCHAR"), ("one row per", "VARCHAR")], [[one["name"], one["doc"]] for one in found]
@@ -126,21 +126,21 @@ class Job:
     def backtrace(
         self, *, all_threads: bool = False, native: bool = False, local_variables: bool = False
     ) -> dict[str, Any]:
-        """Where it is: a capture, or `ranks` with one of each and the merged `tree`."""
+        """Its stacks: a capture, or `ranks` with a capture of each and the merged `tree`."""
         flags = {"all_threads": all_threads, "native": native, "locals": local_variables}
         asked = self._asked(**{name: "1" if on else "" for name, on in flags.items()})
         return self._connection.request("GET", "/v1/backtrace", asked)
 
-    # What it is told ----------------------------------------------------------
+    # Acting -------------------------------------------------------------------
 
     def eval(
         self, code: str, *, when: Literal["auto", "now", "step"] = "auto", together: bool = False,
         force: bool = False, timeout_s: float | None = None, wait_s: float | None = None,
     ) -> dict[str, Any]:
-        """Run Python in the process, or in every rank: `output`, `value` (its repr), `step`, `class` …; of
+        """Run Python in the process, or in every rank: `output`, `value` (its repr), `step`, `class` …; for
         several ranks `answers` with one of each.
 
-        What only reads runs at once, what changes the job between two steps (`when`). Raises
+        Code that only reads runs at once; code that changes the job runs between two steps (`when`). Raises
         `SnippetRefused`, `EvalTimeout`, `NoBoundary`; `SnippetRaised` if the code raised in the only
         process."""
         settings = self._connection.settings
@@ -158,8 +158,8 @@ class Job:
     def act(
         self, action: str, *, wait_s: float | None = None, now: bool = False, **arguments: Any
     ) -> dict[str, Any]:
-        """Do what the command of that name does, with its options: `act("lr", scale=0.1)`,
-        `act("checkpoint", path="rescue.pt")`. Gives `id`, `what`, `step`, `notes`, `undoable`.
+        """Run the action of the command with that name, with its options: `act("lr", scale=0.1)`,
+        `act("checkpoint", path="rescue.pt")`. Returns `id`, `what`, `step`, `notes`, `undoable`.
 
         Raises `ActionUnknown`, `ActionRefused`, `ActionFailed`, `NoBoundary`."""
         told = {"action": action, "arguments": arguments, "now": now or None}

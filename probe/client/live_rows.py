@@ -1,15 +1,15 @@
-"""Rows of runs that live, for a question over an archive that does not have them yet.
+"""Fetches the newest rows of living runs, for a query over an archive that does not have them yet.
 
     servers, notes = named_servers(["node1:7130"], settings)
     sent = LiveRows(servers).rows(tails)        # a `fleet.unsealed.Source`
 
-Only servers that the user named are asked: in the command line, in PROBE_PEERS, and the one of this
-PROBE_DIR. An archive's rows never name one: whoever can write to the archive would choose who gets the token.
-Each server says which processes it has; a process's id tells whether it is one of the archive's. Texts are
-read for secrets, as they are when they are shipped.
+Only servers that the user named receive requests: those on the command line and in PROBE_PEERS, and the one
+of this PROBE_DIR. Addresses never come from an archive's rows: whoever can write to the archive would choose
+who receives the token. Each server lists its processes; a process's id shows whether it is in the archive.
+Secrets are removed from texts, as when they are shipped.
 
-Runs in the process that asks: one daemon thread for each server, so that one that hangs holds up nobody.
-httpx and duckdb in functions.
+Runs in the client's process: one daemon thread for each server, so that one that hangs does not delay the
+others. httpx and duckdb in functions.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from probe.recording import places
 from probe.recording.tables import BY_NAME, Column
 
 LISTED_S = 2.0
-"""A server that has not said within this time which processes it has is left out."""
+"""A server that has not listed its processes within this time is left out."""
 ROWS_S = 10.0
 """Time in which a server sends the rows of all its processes."""
 _MADE_S = 5.0
-"""Further time for making files of them: 15 µs of processor time for a row of 14 columns."""
+"""Further time to write them to files: 15 µs of processor time for a row of 14 columns."""
 MOST_SERVERS = 256
 MOST_ROWS = 500_000
-"""Of all tails together; each may have the same part."""
+"""Rows of all tails together; each may have the same share."""
 _AGAIN_S = 0.2
-"""Before a server that had too many requests is asked again."""
+"""Wait before a request that was refused with 429 is repeated."""
 _SPARE_S = 0.1
-"""A request that notices itself that it is late says more than whoever waits for it."""
+"""Added to the wait for a server's thread: the request's own timeout has the better error message."""
 _LARGEST_PEERS_BYTES = 1 << 20
 _MEMORY_BYTES = 1 << 30
 _TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")
-"""Of columns that are recorded."""
+"""Types of recorded columns."""
 _ENDED = ("finished", "failed", "dead")
 _V = TypeVar("_V")
 _Listed = dict[str, dict[str, Any]]
@@ -72,7 +72,7 @@ class _Found(NamedTuple):
 
 
 def named_servers(given: Sequence[str], settings: Settings) -> tuple[Servers, list[str]]:
-    """The servers that the user named, and notes on those that are not asked. Raises `UsageError`."""
+    """The servers that the user named, and notes on those that are skipped. Raises `UsageError`."""
     found: Servers = {}
     notes: list[str] = []
     beside = places.server_socket(places.home(settings))
@@ -85,18 +85,18 @@ def named_servers(given: Sequence[str], settings: Settings) -> tuple[Servers, li
         address = _address(text, settings)
         host = address.url.partition("://")[2].rpartition(":")[0]
         if address.url.startswith("http:") and not (settings.insecure_no_tls or is_loopback(host)):
-            notes.append(f"{address.url} is not asked: it has no TLS, and PROBE_INSECURE_NO_TLS is not set")
+            notes.append(f"{address.url} is skipped: it has no TLS, and PROBE_INSECURE_NO_TLS is not set")
             continue
         found[address.url] = functools.partial(open_transport, address, settings)
     if len(found) > MOST_SERVERS:
-        notes.append(f"only the first {MOST_SERVERS} of {len(found):,} servers are asked")
+        notes.append(f"only the first {MOST_SERVERS} of {len(found):,} servers are queried")
     return dict(list(found.items())[:MOST_SERVERS]), notes
 
 
 def _address(text: str, settings: Settings) -> Address:
     address = endpoints.parse(text, settings) if ":" in text and ".tar." not in text else Address(text)
     if not address.url or address.endpoint:
-        raise UsageError(f"{text!r} is no server", hint="Write HOST:PORT, or https://HOST:PORT.")
+        raise UsageError(f"{text!r} is not a server address", hint="Write HOST:PORT, or https://HOST:PORT.")
     return address
 
 
@@ -113,7 +113,7 @@ def _peers(settings: Settings) -> list[str]:
 
 
 class LiveRows:
-    """Asks these servers for tails. Which processes they have is asked once."""
+    """Fetches tails from these servers. The lists of their processes are fetched once."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -121,7 +121,7 @@ class LiveRows:
         self._listed: dict[str, _Listed | ProbeError] | None = None
 
     def _processes(self) -> tuple[dict[str, tuple[str, dict[str, Any]]], list[str]]:
-        """The processes of all servers by id, each with the server's name; and which do not answer."""
+        """The processes of all servers by id, each with the server's name; and notes on silent servers."""
         if self._listed is None:
             self._listed = _at_once(self._servers, self._list, LISTED_S)
         found: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -136,7 +136,7 @@ class LiveRows:
     def _lost(self, what: str, rows: Collection[Mapping[str, Any]]) -> list[str]:
         if not rows:
             return []
-        why = "no server that was asked has them" if self._servers else (
+        why = "none of the queried servers has these processes" if self._servers else (
             "no server was named: --server HOST:PORT, or PROBE_PEERS"
         )
         return [f"{what}, {why}: {named(rows)}"]
@@ -152,7 +152,7 @@ class LiveRows:
                 lost.append(row)
             else:
                 found[str(row["process"])] = _newer(row, known[1])
-        return found, [*notes, *self._lost("as they were when they were last shipped", lost)]
+        return found, [*notes, *self._lost("states are as they were last shipped", lost)]
 
     def rows(self, wanted: Sequence[Tail]) -> Sent:
         """See `Source`."""
@@ -185,7 +185,7 @@ class LiveRows:
         return Sent(files, list(dict.fromkeys(notes)), partly | set(lost))
 
     def _list(self, name: str) -> _Listed:
-        """The processes of a server by id. Of several with one pid it means the newest."""
+        """The processes of a server by id; of several with one pid the newest, which the pid means there."""
         transport = self._transports[name] = self._servers[name]()
         answer = transport.request("GET", "/v1/processes", None, LISTED_S)
         try:
@@ -196,10 +196,10 @@ class LiveRows:
             return {process: {**answer["processes"][place], "pid": pid}
                     for pid, (process, place) in newest.items()}
         except (KeyError, TypeError, ValueError):
-            raise ServerUnavailable(f"{name} answers no list of processes") from None
+            raise ServerUnavailable(f"{name} sent no valid list of processes") from None
 
     def _rows(self, name: str, found: Sequence[_Found], limit: int) -> Sent:
-        """The rows of a server's processes; what it refuses is a note."""
+        """The rows of a server's processes; refused requests become notes."""
         files: list[tuple[Tail, bytes]] = []
         notes: list[str] = []
         partly: set[str] = set()
@@ -215,7 +215,7 @@ class LiveRows:
                     continue
                 notes += [f"{who}: {note}" for note in answer.notes]
                 if answer.truncated:
-                    notes.append(f"{who}: of its newest rows only the first {len(answer):,} are used")
+                    notes.append(f"{who}: only the first {len(answer):,} of its newest rows are used")
                     partly.add(str(tail.process["process"]))
                 if answer.rows:
                     files.append((tail, _file(answer, tail)))
@@ -229,11 +229,11 @@ class LiveRows:
         )
         try:
             return [tails[place] for (place,) in self._query(name, pid, sql, len(tails), until).rows]
-        except ProbeError:  # it does not know one of the tables: which, its answers to each will say
+        except ProbeError:  # it does not know one of the tables: the single queries will show which
             return tails
 
     def _query(self, name: str, pid: int, sql: str, limit: int, until: float) -> Answer:
-        """A server's answer to a statement. Waits where it takes only so many requests in a second."""
+        """A server's answer to a statement; waits and retries when it refuses with 429."""
         while True:
             left_s = until - time.monotonic()
             if left_s <= 0:
@@ -246,7 +246,7 @@ class LiveRows:
 
 
 def _newer(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """What a server says now of a process, as columns of archive.processes; what it does not know stays."""
+    """A server's current values of a process, as columns of archive.processes; unknown ones are left out."""
     now_ns = clock.wall_ns()
     ended = told.get("state") in _ENDED and type(told.get("ended_ns")) is int
     found: dict[str, Any] = {"updated_ns": now_ns}
@@ -261,7 +261,7 @@ def _newer(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _about(name: str, error: ProbeError) -> str:
-    """What an error says, with the server that it is about."""
+    """An error's message, with the server's name."""
     return error.message if name in error.message else f"{name}: {error.message}"
 
 
@@ -272,7 +272,7 @@ def _file(answer: Answer, tail: Tail) -> bytes:
 
     rows = answer.rows
     known = BY_NAME.get(tail.table)
-    if known is not None and known.source == "journal":  # few, and judged by the names in them
+    if known is not None and known.source == "journal":  # few rows, whose own names show what is secret
         rows = [list(cleaning.plain(dict(zip(answer.names, row, strict=True))).values()) for row in rows]
     columns = [Column(name, kind if kind in _TYPES else "VARCHAR", "", "") for name, kind in answer.columns]
     own = {name.lower() for name in answer.names}
@@ -293,7 +293,7 @@ def _file(answer: Answer, tail: Tail) -> bytes:
 def _at_once(
     names: Collection[str], ask: Callable[[str], _V], patience_s: float
 ) -> dict[str, _V | ProbeError]:
-    """What each server answers, asked on a thread of its own, which is left behind when it takes longer."""
+    """The answer of each server, requested on a thread of its own, which is abandoned when it is late."""
     results: queue.SimpleQueue[tuple[str, _V | ProbeError]] = queue.SimpleQueue()
 
     def run(name: str) -> None:

@@ -1,7 +1,7 @@
 """`%load_ext probe`: the line magic `%probe` and the cell magic `%%probe_sql`.
 
     %probe JOB diagnose         runs the command and shows what it prints
-    %%probe_sql JOB             runs the cell as SQL; the answer draws itself and is in `_`
+    %%probe_sql JOB             runs the cell as SQL; the answer is displayed and is in `_`
 
 Runs in the notebook's kernel, on its main thread; IPython in functions.
 """
@@ -31,7 +31,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def run_command(line: str) -> None:
-    """Run the command `probe` with these words, in a process of its own."""
+    """Run the command `probe` with these arguments, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "probe_cli", *shlex.split(line)], capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL,
@@ -41,7 +41,7 @@ def run_command(line: str) -> None:
 
 
 def run_sql(line: str, cell: str) -> Answer | None:
-    """The answer of the job named in the line to the SQL in the cell; an error is one line on stderr."""
+    """Run the SQL in the cell on the job named in the line; an error is one line on stderr."""
     try:
         return connect(line.strip()).query(cell)
     except ProbeError as error:

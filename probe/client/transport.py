@@ -1,7 +1,7 @@
 """Transports to a server: anything with the method `request`.
 
-Unix sockets use `probe.base.wire` (the common case must start fast), TCP uses httpx
-and the token. Tests bring their own. The command's main thread.
+Unix sockets use `probe.base.wire` (the common case must start fast), TCP uses httpx and the token. Tests use
+their own. The command's main thread.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Transport(Protocol):
 
 @runtime_checkable
 class Following(Protocol):
-    """A transport that shows the parts of an answer as they come."""
+    """A transport that yields the parts of an answer as they arrive."""
 
     def follow(self, target: str, timeout_s: float) -> Iterator[Any]:
         """Decoded lines of the response to a GET, the last of which is the answer; raises as `request`."""
 
 
 class UnixTransport:
-    """Asks the server behind a unix socket of this user."""
+    """Sends requests to the server behind a unix socket of this user."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class UnixTransport:
 
     @contextlib.contextmanager
     def _explained(self, timeout_s: float) -> Iterator[None]:
-        """Errors of the connection as errors of ours."""
+        """Turn errors of the connection into `ServerUnavailable`."""
         try:
             yield
         except TimeoutError:
@@ -82,7 +82,7 @@ class UnixTransport:
     def forward(
         self, method: str, target: str, body: bytes, headers: dict[str, str], timeout_s: float
     ) -> Reply:
-        """Send a request on and return the answer as it is, errors too. Raises `ServerUnavailable`."""
+        """Forward a request and return the answer unchanged, errors too. Raises `ServerUnavailable`."""
         from probe.base.wire import exchange_raw
 
         try:
@@ -108,7 +108,7 @@ def _decoded(line: bytes | str) -> Any:
 
 
 class TcpTransport:
-    """Asks the server at `url`, with a token. `certificate` is a PEM file to trust, or empty."""
+    """Sends requests to the server at `url`, with a token. `certificate` is a PEM file to trust, or empty."""
 
     def __init__(self, url: str, token: str, certificate: str) -> None:
         self.url = url
@@ -133,7 +133,7 @@ class TcpTransport:
 
     @contextlib.contextmanager
     def _client(self, timeout_s: float) -> Iterator[httpx.Client]:
-        """A client with the token; errors of the connection are errors of ours."""
+        """A client with the token; errors of the connection become `ServerUnavailable`."""
         import httpx
 
         headers = {"Authorization": f"Bearer {self._token}"}

@@ -1,1 +1,1 @@
-"""SQL from outside in a process that may only read what it was given: sandbox, checks, encoded results."""
+"""SQL from outside in a process that may only read files given to it: sandbox, checks, encoded results."""

@@ -1,8 +1,7 @@
-"""SQL from outside: it is parsed by the engine, must only read, and runs on a connection that is locked.
+"""Checks and runs SQL from outside: parsed by the engine, read-only, on a locked connection.
 
-The order is: the tables are made, the connection is locked (`lock`), and the statement that passed `parsed`
-is run. Runs in a query worker; may import duckdb, inside functions, so that the worker can enter its sandbox
-first.
+The order is: create the tables, lock the connection (`lock`), run the statement that passed `parsed`. Runs in
+a query worker; may import duckdb, inside functions, so that the worker can enter its sandbox first.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ def database(memory_bytes: int, threads: int = 1) -> duckdb.DuckDBPyConnection:
 
 
 def parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
-    """The statement from DuckDB's own parser; several if the engine expands it into them.
+    """Parse a statement with DuckDB's own parser; returns several if the engine expands it.
 
-    Raises `SqlInvalid` for more than one statement, and for one that does not only read."""
+    Raises `SqlInvalid` for more than one statement, and for one that writes."""
     import duckdb
 
     try:
@@ -93,8 +92,8 @@ def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
 def execute(
     connection: duckdb.DuckDBPyConnection, statements: list[duckdb.Statement], *, as_text: bool
 ) -> list[tuple[str, str]]:
-    """Run the statement, so that its rows can be fetched; (name, type) of each column. `as_text`: dates and
-    times are fetched as text."""
+    """Run the statement, so that its rows can be fetched; returns (name, type) of each column. `as_text`:
+    fetch dates and times as text."""
     import duckdb
 
     *before, statement = statements
@@ -158,7 +157,7 @@ def explain(error: BaseException, timeout_s: float) -> tuple[ProbeError, bool]:
 
 
 def plain(value: Any) -> Any:
-    """Numbers as numbers, all else as text."""
+    """A value for JSON: numbers as numbers, everything else as text."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Decimal):

@@ -1,4 +1,4 @@
-"""A query's result as bytes, cut at a number of rows and of bytes: JSON, CSV or an Arrow stream.
+"""Encodes a query's result as JSON, CSV or an Arrow stream, limited in rows and bytes.
 
 JSON has no NaN, no bytes and no dates, so: NaN and infinities are the strings `NaN`, `Infinity`, `-Infinity`;
 integers of any size are exact; decimals, dates, intervals and UUIDs are text; bytes are hexadecimal text;
@@ -61,7 +61,7 @@ def arrow(connection: duckdb.DuckDBPyConnection, limit: int, deadline: float) ->
     except ImportError:
         raise PackageMissing(
             "an Arrow answer needs pyarrow in the server's environment",
-            hint="`pip install pyarrow` there, or ask for text/csv or application/json.",
+            hint="`pip install pyarrow` there, or request text/csv or application/json.",
         ) from None
     reader: Any = connection.to_arrow_reader(_CHUNK_ROWS)
     sink = io.BytesIO()
@@ -152,7 +152,7 @@ def _csv_lines(rows: Sequence[tuple[Any, ...]]) -> bytes:
 
 
 def as_json(value: Any) -> Any:
-    """A value in the form described above."""
+    """A value as described at the top of this module."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

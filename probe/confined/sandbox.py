@@ -1,7 +1,7 @@
 """The sandbox that a query worker enters before it loads DuckDB.
 
 Order matters: the limits must be in force before `duckdb.connect`, or its own threads are not covered. A
-restriction that the kernel does not support is reported and not fatal: the worker is still a separate process
+restriction that the kernel does not support is reported but not fatal: the worker is still a separate process
 with read-only data. Runs once, on the worker's only thread. Standard library only.
 """
 
@@ -45,8 +45,8 @@ def enter(
 ) -> list[str]:
     """Drop every right that a query does not need; returns the restrictions that are not in force.
 
-    `readable` are the files and folders that stay readable, `memory_bytes` is the address space, `parent` the
-    process with which this one ends, `open_files` the most that may be open at once.
+    `readable` are the files and folders that stay readable, `memory_bytes` limits the address space, this
+    process ends when `parent` does, and `open_files` limits the files open at once.
     """
     missing: list[str] = []
     _write("/proc/self/oom_score_adj", "1000")

@@ -1,6 +1,6 @@
-"""A query worker's process, as both sides see it: frames on its socket, its environment, what it has to read.
+"""Code that server and query worker share: frames on the socket, the worker's environment and start.
 
-Standard library only: the worker imports it before it is in its sandbox.
+Standard library only: the worker imports it before it enters its sandbox.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import subprocess
 
 LENGTH = struct.Struct("<I")
-"""A frame is this number and so many bytes."""
+"""A frame is this number, followed by that many bytes."""
 
 
 def send(connection: socket.socket, data: bytes) -> None:
@@ -59,7 +59,7 @@ def python_paths() -> list[Path]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a worker: what it needs to start, and nothing of the user's."""
+    """The environment of a worker: the variables it needs to start, and none of the user's others."""
     wanted = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME")
     kept = {name: os.environ[name] for name in wanted if name in os.environ}
     return {
@@ -67,13 +67,13 @@ def environment() -> dict[str, str]:
         "LANG": "C.UTF-8", "HOME": "/nonexistent", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": os.pathsep.join(launch.import_paths(("probe", "duckdb", "numpy"))),
         "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2",
-        "ARROW_DEFAULT_MEMORY_POOL": "system",  # another reserves address space, which is limited
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve address space, which is limited
     }
 
 
 def start(module: str, words: Iterable[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a worker: its process and our end of its socket. Its arguments are the number of its own end, our
-    pid, and `words`. Does not wait."""
+    """Start a worker; returns its process and the server's end of the socket. Its arguments are the
+    descriptor of its own end, the server's pid, and `words`. Does not wait."""
     import subprocess  # not in the worker, which imports this module as well
 
     ours, theirs = socket.socketpair()

@@ -1,1 +1,1 @@
-"""Fleet: questions over all runs of an archive, as DuckDB in a disposable worker or as Ray tasks."""
+"""Fleet: queries over all runs of an archive, in disposable DuckDB workers or as Ray tasks."""

@@ -1,4 +1,4 @@
-"""The tables of an archive in a query worker: empty, to plan a statement with, and as views of files.
+"""The tables of an archive in a query worker: empty ones to plan a statement, and views of files.
 
 Each table has the columns that identify a process (`dataset.IDENTITY`) and `date`, before its own. A column
 that a file lacks, because an older version of probe wrote it, is NULL. Runs in the query worker; duckdb in
@@ -22,9 +22,9 @@ DATE = Column("date", "DATE", "", "UTC date on which the process started")
 _DATE_IN_NAME = r"date=(\d{4}-\d\d-\d\d)/job=[^/]*/run=[^/]*/attempt=\d+/rank=[^/]*/[^/]*$"
 ARCHIVED: tuple[Table, ...] = (*TABLES, PROCESSES)
 _CATALOG = ("duckdb_", "information_schema", "pg_", "show", "query(", "query_table", "u&")
-"""With one of these SQL sees which tables there are, or names one in pieces."""
+"""With one of these, SQL can see which tables exist, or build a name from pieces."""
 LIVE = frozenset(table.full_name for table in TABLES if table.source == "live")
-"""Tables that are read from a process while it lives: an archive has no rows of them."""
+"""Tables that are read from living processes: an archive has no rows of them."""
 
 
 def columns(table: Table) -> tuple[Column, ...]:
@@ -34,7 +34,7 @@ def columns(table: Table) -> tuple[Column, ...]:
 
 
 def named(name: str) -> Table | None:
-    """The table of that name, one of ours."""
+    """The built-in table of that name."""
     return PROCESSES if name == PROCESSES.full_name else BY_NAME.get(name)
 
 
@@ -47,7 +47,7 @@ def mentioned(sql: str, own: Iterable[Table] = ()) -> list[Table]:
 
 
 def own_table(connection: duckdb.DuckDBPyConnection, name: str, file: str) -> Table:
-    """A table that a job declared itself, as one of its files describes it."""
+    """A table that a job declared, with the columns of one of its files."""
     known = {column.name for column in IDENTITY}
     found = connection.execute(f"DESCRIBE SELECT * FROM {read_parquet(quoted_text(file))}").fetchall()
     chosen = (Column(str(row[0]), str(row[1]), "", "") for row in found)
@@ -72,12 +72,12 @@ def sql_name(table: Table) -> str:
 
 
 def read_parquet(files: str, *options: str) -> str:
-    """The call that reads files, an expression; names of folders say nothing that is not in them."""
+    """The call that reads files, an expression; folder names have nothing that the files lack."""
     return f"read_parquet({files}, {', '.join(('hive_partitioning = false', *options))})"
 
 
 def make_schemas(connection: duckdb.DuckDBPyConnection, tables: Iterable[Table]) -> None:
-    """Make the schemas that these tables lie in."""
+    """Create the schemas of these tables."""
     for schema in sorted({table.schema for table in tables}):
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted_name(schema)}")
 
@@ -86,7 +86,7 @@ def make_empty(
     connection: duckdb.DuckDBPyConnection, tables: Sequence[Table],
     shown: Mapping[str, Sequence[Column]] | None = None,
 ) -> None:
-    """Make tables without rows; `shown`: their columns by name, if not `columns`."""
+    """Create tables without rows; `shown`: their columns by name, if not `columns`."""
     make_schemas(connection, tables)
     made = ["BEGIN"]
     for table in tables:
@@ -101,11 +101,11 @@ def make_view(
     wanted: Collection[str] | None = None, shown: Sequence[Column] | None = None, where: str = "",
     copied: bool = False, by_name: bool = False,
 ) -> None:
-    """Make a table of its files' rows: a view, or `copied`. `wanted`: the columns that are used (None: all);
-    `shown`: those that there are, if not `columns`; `where`: a condition on the rows.
+    """Create a table over the rows of files: a view, or `copied`. `wanted`: the columns that are used (None:
+    all); `shown`: the columns of the table, if not `columns`; `where`: a condition on the rows.
 
-    Files are taken to have the columns of the first. Where that has not all that are used, they are compared
-    `by_name`, which opens each of them; if only a later one lacks a column, reading the view fails with
+    Files are assumed to have the columns of the first. If that lacks a used column, they are compared
+    `by_name`, which opens each of them; if only a later file lacks a column, reading the view fails with
     `needs_names`."""
     import duckdb
 
@@ -117,7 +117,7 @@ def make_view(
         condition += f" AND {hidden}" if condition else f" WHERE {hidden}"
     kind = "TABLE" if copied else "VIEW"
     have = _columns_in(connection, quoted_text(files[0]))
-    listed = f"probe_{table.full_name}"  # a variable: thousands of names are not to be parsed again and again
+    listed = f"probe_{table.full_name}"  # a variable, so that thousands of names are not parsed repeatedly
     connection.execute(f"SET VARIABLE {quoted_name(listed)} = ?", [list(files)])
     every = f"getvariable({quoted_text(listed)})"
     if len(files) > 1 and not used - {DATE.name} <= have:
@@ -157,7 +157,7 @@ def _expression(column: Column, have: Collection[str], used: Collection[str]) ->
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows into an empty table of ours; a value that does not fit its column becomes NULL."""
+    """Insert rows into an empty built-in table; a value that does not fit its column becomes NULL."""
     chosen = columns(table)
     texts = json.dumps([[_text(row.get(column.name)) for column in chosen] for row in rows])
     selected = ", ".join(f"TRY_CAST(t[{place}] AS {one.type})" for place, one in enumerate(chosen, 1))
@@ -172,5 +172,5 @@ def _text(value: Any) -> str | None:
 
 
 def of_a_run(table: Table) -> tuple[Column, ...]:
-    """The columns that a recipe sees, which knows one run: those of a query on its recording."""
+    """The columns that a recipe over one run sees: those of a query on the run's recording."""
     return columns_of(table)

@@ -1,11 +1,11 @@
-"""Questions about all runs of an archive, or those that were asked for.
+"""Queries over all runs of an archive, or a selection of them.
 
     with Fleet(open_store(url), narrowing, limits) as fleet:
         answered = fleet.query("SELECT run, max(loss) FROM python.steps GROUP BY run")
         fleet.run("r1"), fleet.files_of(run, tables)
 
-What a statement reads is planned first (`pruning`); only those files are listed, fetched where the archive is
-no folder, and opened by the worker. The command's threads; duckdb only in workers.
+Each statement is planned first (`pruning`); only the files that it can read are listed, fetched unless the
+archive is a folder, and opened by the worker. The command's threads; duckdb only in workers.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from probe.recording import declared
 from probe.recording.tables import BY_NAME
 
 MOST_FILES = 100_000
-"""Files that one statement may open; more are slow to open, and are to be compacted first."""
+"""Files that one statement may open; more are slow to open: compact the archive first."""
 _NARROW = 64
-"""Up to so many runs are listed one by one, more with the whole table."""
+"""Up to this many runs are listed one by one; for more, the whole table is listed."""
 _MOST_DAMAGED = 8
 """Damaged files that are left out of one answer."""
 _LEAST_MEMORY_BYTES = 512 << 20
 
 
 class Narrowing(NamedTuple):
-    """Which processes count; empty: all. `since_ns`: those that ended, or were last seen, after that."""
+    """Selects processes; empty: all. `since_ns`: those that ended, or were last seen, after that."""
 
     jobs: Collection[str] = ()
     runs: Collection[str] = ()
@@ -47,7 +47,7 @@ class Narrowing(NamedTuple):
     since_ns: int | None = None
 
     def includes(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of archive.processes counts."""
+        """Whether the process of a row of archive.processes is selected."""
         if self.since_ns is not None:
             last = max((int(row[name]) for name in _LAST if row.get(name) is not None), default=None)
             if last is not None and last < self.since_ns:
@@ -55,14 +55,14 @@ class Narrowing(NamedTuple):
         return self.names(row)
 
     def names(self, row: Mapping[str, Any]) -> bool:
-        """Whether a process counts, whenever it ran."""
+        """Whether a process is selected by name, whenever it ran."""
         return (
             (not self.jobs or row["job"] in self.jobs) and (not self.runs or row["run"] in self.runs)
             and (not self.hosts or row["host"] in self.hosts)
         )
 
     def includes_group(self, group: Group) -> bool:
-        """Whether files of a group may count, by their names."""
+        """Whether a group may have files of selected processes, by its name."""
         return (
             (not self.jobs or encoded(group.job) in map(encoded, self.jobs))
             and (not self.runs or encoded(group.run) in map(encoded, self.runs))
@@ -70,7 +70,7 @@ class Narrowing(NamedTuple):
 
     @property
     def parts(self) -> bool:
-        """Whether processes may be left out whose rows lie in one file with those of others."""
+        """Whether a file may have rows of selected and of other processes."""
         return bool(self.hosts) or self.since_ns is not None
 
 
@@ -78,7 +78,7 @@ _LAST = ("ended_ns", "last_t_ns", "started_ns")
 
 
 class Limits(NamedTuple):
-    """Of one statement, and of the rows that it returns."""
+    """Limits of one statement, and of the rows that it returns."""
 
     timeout_s: float = 60.0
     memory_bytes: int = 2 << 30
@@ -110,7 +110,7 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How it is named: the run, with its attempt if that is not the first."""
+        """Its name: the run, with its attempt if that is not the first."""
         return f"{self.run}@{self.attempt}" if self.attempt else self.run
 
     @property
@@ -121,36 +121,36 @@ class Run(NamedTuple):
 
 @dataclass
 class Plan:
-    """What a statement reads: the files of each table, and the columns that it uses."""
+    """The input of a statement: the files of each table, and the columns that it uses."""
 
     files: dict[str, list[ArchivedFile]]
     columns: dict[str, list[str] | None]
     notes: list[str] = field(default_factory=list)
     living: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
-    """By table, the processes whose rows are read and that had not ended when they were last shipped; none
-    where nothing needed the list of processes, which takes a file of each run."""
+    """By table, the processes whose rows are read and that had not ended when they were last shipped; empty
+    if the list of processes was not needed, because reading it takes a file of each run."""
 
     @property
     def tables(self) -> list[str]:
-        """The tables to make."""
+        """The tables to create."""
         return list(self.files)
 
 
 class Answered(NamedTuple):
-    """The JSON of an answer, as `Answer.parse` reads it, and what it read."""
+    """The JSON of an answer, as `Answer.parse` reads it, and its plan."""
 
     body: dict[str, Any]
     plan: Plan
 
 
 class Fleet:
-    """One archive, and a worker that answers questions about it."""
+    """One archive, and a worker that runs queries over it."""
 
     def __init__(
         self, store: Store, narrowing: Narrowing | None = None, limits: Limits | None = None,
         source: unsealed.Source | None = None,
     ) -> None:
-        """`source`: whom to ask for what is not in the archive yet of processes that live."""
+        """`source`: where to fetch rows of living processes that are not in the archive yet."""
         narrowing, limits = narrowing or Narrowing(), limits or Limits()
         self.catalog = Catalog(store)
         self.narrowing = narrowing
@@ -182,7 +182,7 @@ class Fleet:
     # Processes and runs ---------------------------------------------------------
 
     def processes(self) -> list[dict[str, Any]]:
-        """The rows of archive.processes that count, each with its date."""
+        """The rows of archive.processes of the selected processes, each with its date."""
         if self._processes is None:
             found = self.catalog.processes()
             self._unended = {str(row["process"]) for row in found if unsealed.lives(row)}
@@ -201,14 +201,14 @@ class Fleet:
         return json.dumps(self._processes, default=str).encode()
 
     def runs(self) -> list[Run]:
-        """The runs, each attempt for itself, oldest first."""
+        """The runs, each attempt separately, oldest first."""
         found: dict[tuple[str, str, int, str], list[Mapping[str, Any]]] = {}
         for row in self.processes():
             found.setdefault((row["job"], row["run"], row["attempt"], row["date"]), []).append(row)
         return [Run(*key, tuple(rows)) for key, rows in found.items()]
 
     def run(self, name: str) -> Run:
-        """The run of that name, `RUN` (its last attempt) or `RUN@ATTEMPT`; raises `EndpointUnknown`."""
+        """The run with that name, `RUN` (its last attempt) or `RUN@ATTEMPT`; raises `EndpointUnknown`."""
         runs = self.runs()
         fitting = [one for one in runs if one.run == name] or [one for one in runs if one.name == name]
         fitting = fitting or [one for one in runs if f"{one.run}@{one.attempt}" == name]
@@ -225,14 +225,14 @@ class Fleet:
     # Files ------------------------------------------------------------------------
 
     def listing(self, table: str) -> list[ArchivedFile]:
-        """The visible files of a table, newest first, as they were when they were first listed here."""
+        """The visible files of a table, newest first; cached from the first listing."""
         found = self._listings.get(table)
         if found is None:
             found = self._listings[table] = self.catalog.listing(table)[::-1]
         return found
 
     def plan(self, sql: str, content: bytes = b"", parameters: Mapping[str, Any] | None = None) -> Plan:
-        """What a statement reads; raises `SqlInvalid` for one that does not only read."""
+        """Plan a statement; raises `SqlInvalid` for one that writes."""
         self._worker.start()
         if self.narrowing.parts:
             self.processes()
@@ -263,8 +263,7 @@ class Fleet:
         return plan
 
     def _matching(self, table: str, scans: list[list[list[str]]] | None) -> list[ArchivedFile]:
-        """The files that a statement with these scans (their filters by what they are about; None: unknown)
-        can read rows of."""
+        """The files whose rows a statement with these scans can read (filters by kind; None: unknown)."""
         if table == PROCESSES.full_name or table in LIVE:
             return []
         usable = _usable(scans)
@@ -295,7 +294,7 @@ class Fleet:
         return [self.processes()[place] for place in living if places is None or place in places]
 
     def _places(self, scans: list[list[list[str]]], names: bytes) -> list[int] | None:
-        """Which of the names, or processes, scans can read; None for all."""
+        """The places of the names, or processes, that scans can read; None for all."""
         if not scans:
             return None
         head, _ = self._worker.ask({"ask": "match", "scans": scans}, self.limits.timeout_s, names)
@@ -303,7 +302,7 @@ class Fleet:
         return found
 
     def _own_tables(self, sql: str) -> dict[str, str]:
-        """A file of each table that jobs declared and that the statement may name."""
+        """One file of each table that jobs declared and that the statement may name."""
         if f"{declared.SCHEMA}." not in sql.lower().replace('"', ""):
             return {}
         found = {}
@@ -315,7 +314,7 @@ class Fleet:
         return found
 
     def files(self, table: str, processes: Sequence[Mapping[str, Any]] | None) -> list[ArchivedFile]:
-        """The visible files of a table, of these processes (None: of all that count), newest first."""
+        """The visible files of a table, of these processes (None: of all selected ones), newest first."""
         if table == PROCESSES.full_name:
             return []
         if processes is None and not self.narrowing.parts:
@@ -355,10 +354,10 @@ class Fleet:
     # Statements ---------------------------------------------------------------------
 
     def query(self, sql: str, content: bytes = b"") -> Answered:
-        """The rows of a statement. `content`: what runs answered, for the outer statement of `--per-run`.
+        """The rows of a statement. `content`: the runs' answers, for the outer statement of `--per-run`.
 
-        A file that is gone by the time it is opened was merged: what there is now is read then. A damaged one
-        is left out, and a note says so."""
+        If a file is gone when it is opened, it was merged: the files are listed again. A damaged file is left
+        out, with a note."""
         damaged: set[str] = set()
         tries_left = TRIES
         if self._source is not None:
@@ -395,7 +394,7 @@ class Fleet:
             return Answered({**answer, "notes": list(dict.fromkeys(notes))}, plan)
 
     def _unsealed(self, plan: Plan) -> tuple[dict[str, list[str]], list[str]]:
-        """What the archive lacks of processes that live: files by table; and notes on what is missing."""
+        """Rows of living processes that the archive lacks: files by table; and notes on missing rows."""
         living = {str(row["process"]): row for rows in plan.living.values() for row in rows}
         if self._source is None or not living:
             return {}, [unsealed.left_out(living.values())] if living else []
@@ -405,8 +404,8 @@ class Fleet:
     def newest_of(
         self, run: Run, files: Mapping[str, list[ArchivedFile]], tables: Iterable[str]
     ) -> tuple[dict[str, list[str]], list[str]]:
-        """What the archive lacks of some tables of a run, given the files of them: files by table, or none if
-        not all of it can be had, so that no table is ahead of another; and notes on what is missing."""
+        """The rows of a run that the archive lacks, given its files of some tables: files by table, or none
+        if not all can be fetched, so that no table is ahead of another; and notes on missing rows."""
         living = [row for row in run.processes if str(row["process"]) in self._unended]
         if self._source is None or not living:
             return {}, [unsealed.left_out(living)] if living else []
@@ -416,10 +415,10 @@ class Fleet:
         try:
             tails = unsealed.tails(self.catalog, found, wanted, dict.fromkeys(wanted))
         except ObjectMissing:
-            return {}, [f"{shipped}, its files were merged meanwhile"]
+            return {}, [f"{shipped}, because its files were merged during the query"]
         sent = self._source.rows(tails)
         if sent.partly:
-            return {}, [f"{shipped}, not all newer rows can be had", *sent.notes]
+            return {}, [f"{shipped}, because not all newer rows could be fetched", *sent.notes]
         return self._kept(sent), sent.notes
 
     def _kept(self, sent: unsealed.Sent) -> dict[str, list[str]]:
@@ -457,12 +456,12 @@ def joined(paths: Mapping[str, list[str]], more: Mapping[str, list[str]]) -> dic
 
 
 def _usable(scans: list[list[list[str]]] | None) -> list[list[list[str]]]:
-    """The scans, if each of them has a filter that says something; none otherwise."""
+    """The scans if each of them has a usable filter; none otherwise."""
     return [] if scans is None or not all(map(any, scans)) else scans
 
 
 def _said(file: DataFile) -> tuple[str, str, int, str, int | None, bool]:
-    """What a file's name says, as `pruning.NAMED`."""
+    """The values in a file's name, in the order of `pruning.NAMED`."""
     group = file.group
     return group.job, group.run, group.attempt, group.date, file.rank, file.rank is None
 

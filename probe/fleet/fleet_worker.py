@@ -1,11 +1,11 @@
-"""Fleet worker: the process that runs SQL over the files of an archive, and may die of it.
+"""Fleet worker: the disposable process that runs SQL over the files of an archive.
 
     python -m probe.fleet.fleet_worker FD PARENT_PID MEMORY_BYTES THREADS FOLDER...
 
-FD is a socket to the command; a request is a frame of JSON and one of bytes, and so is its answer. It enters
-the sandbox of all query workers: no file but those below FOLDER, no network, no writing, limited memory; it
-ends with its parent. One thread answers; another interrupts it at its deadline. Imports duckdb after
-`sandbox.enter`.
+FD is a socket to the command; a request is a frame of JSON and one of bytes, and so is its answer. The worker
+enters the sandbox of all query workers: no files but those below FOLDER, no network, no writing, limited
+memory; it ends with its parent. One thread answers; another interrupts it at its deadline. Imports duckdb
+after `sandbox.enter`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     import duckdb
 
 ADDRESS_SPACE_BYTES = 2 << 30
-"""Address space for Python, numpy, Arrow and DuckDB themselves, beside the memory of the query."""
+"""Address space for Python, numpy, Arrow and DuckDB themselves, in addition to the query's memory."""
 _OF_THREAD_BYTES = 128 << 20
 OPEN_FILES = 8192
-"""Files with other columns than the first are all held open."""
+"""Files whose columns differ from those of the first all stay open."""
 PER_RUN = "per_run"
 """The table that the outer statement of `--per-run` reads."""
 
@@ -68,7 +68,7 @@ class FleetWorker:
             self._prepare()  # while it reads the answer
 
     def _prepare(self) -> None:
-        """Make the database of the next statement: it takes longer than a small statement."""
+        """Create the database of the next statement, which takes longer than a small statement."""
         if self._spare is None:
             self._spare = database(self._memory_bytes, self._threads)
 
@@ -111,8 +111,8 @@ class FleetWorker:
         return {}, b""
 
     def _plan(self, request: dict[str, Any], content: bytes) -> Answer:
-        """Which tables a statement reads, which columns of them (null: all), and the filters of each of their
-        scans (null: unknown). `content`: what the runs answered, for the outer statement of `--per-run`."""
+        """The tables that a statement reads, their used columns (null: all), and the filters of each of their
+        scans (null: unknown). `content`: the answers of the runs, for the outer statement of `--per-run`."""
         import duckdb
 
         own = self._own_tables(request["own"])
@@ -137,22 +137,22 @@ class FleetWorker:
                     used = {column for scan in scans for column in (*scan.columns, *_names_in(scan.filters))}
                     filters = [pruning.usable(connection, known[name], one) for one in scans]
                     tables[name] = {"scans": filters, "columns": sorted(used)}
-        if not content and not own:  # nothing is left in it but empty tables
+        if not content and not own:  # it has only empty tables and can be reused
             self._planning = planning
         for table in named:
             tables.setdefault(table.full_name, {"scans": None, "columns": None})
         return {"tables": tables}, b""
 
     def _own_tables(self, files: dict[str, str]) -> list[Table]:
-        """Tables that jobs declared, as one file of each describes them."""
+        """Tables that jobs declared, with the columns of one file of each."""
         if not files:
             return []
         connection = self._new()
         return [archived_tables.own_table(connection, *one) for one in files.items()]
 
     def _taken_planning(self, content: bytes) -> duckdb.DuckDBPyConnection:
-        """The database with empty tables that statements are planned in; a new one for a statement with
-        `content`. Whoever takes it puts it back if it is intact afterwards."""
+        """The database with empty tables for planning; a new one for a statement with `content`. The caller
+        puts it back if it is intact afterwards."""
         known, self._planning = self._planning, None
         if known is not None and not content:
             return known
@@ -228,7 +228,7 @@ class FleetWorker:
         return {"results": [result(connection, one, deadline) for one in request["statements"]]}, b""
 
     def _twice(self, run: Callable[[bool], Answer]) -> Answer:
-        """Run it; if a file lacks columns that others have, again with NULL there."""
+        """Run it; if a file lacks columns that others have, run it again with NULL there."""
         import duckdb
 
         try:
@@ -274,8 +274,8 @@ class FleetWorker:
 def run_tables(
     connection: duckdb.DuckDBPyConnection, files: Files, where: str, by_name: bool = False
 ) -> None:
-    """Make the tables of one run as they are for a query on its recording, with its rows `where` that holds:
-    copied, because many statements read them."""
+    """Create the tables of one run as in a query on its recording, with its rows that fulfil `where`: copied,
+    because many statements read them."""
     tables = [BY_NAME[name] for name in files if name in BY_NAME]
     archived_tables.make_schemas(connection, BY_NAME.values())
     empty = [table for table in BY_NAME.values() if not files.get(table.full_name)]
@@ -305,13 +305,13 @@ def result(connection: duckdb.DuckDBPyConnection, one: dict[str, Any], deadline:
         return {"columns": names, "rows": rows, "elapsed_ms": _since(began)}
     except ProbeError as error:
         failed = error
-    except duckdb.IOException:  # a file, not the statement: perhaps it was merged meanwhile
+    except duckdb.IOException:  # about a file, not the statement: it may just have been merged
         raise
     except (duckdb.Error, ValueError, OverflowError, RecursionError) as error:
         failed, replace = explain(error, round(deadline - began, 1))
         if replace:
             raise
-    connection.execute("ROLLBACK")  # what failed may have ended the transaction
+    connection.execute("ROLLBACK")  # the failed statement may have ended the transaction
     connection.execute("BEGIN TRANSACTION READ ONLY")
     return {**failed.as_dict(), "elapsed_ms": _since(began)}
 
@@ -321,7 +321,7 @@ def _since(began: float) -> float:
 
 
 def _registered(connection: duckdb.DuckDBPyConnection, content: bytes) -> object:
-    """What the runs answered, as the table `per_run`; the result must live as long as the statement."""
+    """Register the answers of the runs as the table `per_run`; the result must outlive the statement."""
     if not content:
         return None
     import pyarrow
@@ -335,7 +335,7 @@ def _registered(connection: duckdb.DuckDBPyConnection, content: bytes) -> object
 
 
 def _make_missing(connection: duckdb.DuckDBPyConnection, tables: Sequence[Table]) -> None:
-    """Make the empty tables that are not there yet."""
+    """Create the empty tables that do not exist yet."""
     there = set(connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall())
     archived_tables.make_empty(connection, [one for one in tables if (one.schema, one.name) not in there])
 

@@ -1,9 +1,9 @@
-"""Files of an archive on this host: those of a folder as they lie there, those of an object store fetched.
+"""Files of an archive on this host: those of a folder in place, those of an object store fetched.
 
     with LocalFiles(store) as local:
         answer = local.read(files, lambda paths: worker.ask({…, "files": paths}, timeout_s))
 
-A file that is gone when it is fetched or opened was merged since it was listed: its group is listed again.
+A file that is gone when it is fetched or opened has been merged: its group is listed again.
 Any thread; standard library only.
 """
 
@@ -19,10 +19,10 @@ from probe.archive.store import Store
 from probe.base.errors import ArchiveInvalid, ObjectMissing, ProbeError
 
 MOST_FETCHED_BYTES = 16 << 30
-"""Of an object store, the bytes that one command fetches."""
+"""Limit of the bytes that one command fetches from an object store."""
 TRIES = 4
-"""Times that files are looked for which another process merges meanwhile: what it replaced it keeps for ten
-minutes, so that a second time is rare already."""
+"""How often files are listed again because another process merges them. Replaced files are kept for ten
+minutes, so even a second time is rare."""
 _MANY_BYTES = 4 << 20
 _T = TypeVar("_T")
 
@@ -39,16 +39,16 @@ class LocalFiles:
         self._temporary = tempfile.TemporaryDirectory(prefix="probe-fleet-")
         self._fetched_bytes = 0
         self.fetched = Path(self._temporary.name)
-        """What is fetched lies here, and what does not come from an archive may."""
+        """Folder of the fetched files; also for files that do not come from an archive."""
         self.folders = [self.fetched, *filter(None, [store.folder])]
-        """Where all the files lie."""
+        """The folders of all the files."""
 
     def close(self) -> None:
-        """Remove what was fetched."""
+        """Remove the fetched files."""
         self._temporary.cleanup()
 
     def paths(self, files: Sequence[ArchivedFile]) -> list[str]:
-        """The paths of files, which are fetched first where the archive is no folder. Raises `ObjectMissing`,
+        """The paths of files, which are fetched first unless the archive is a folder. Raises `ObjectMissing`,
         or `ArchiveInvalid` for too many bytes."""
         missing = [one for one in files if one.folder is None and not self._copy(one).exists()]
         self._fetched_bytes += sum(one.size_bytes for one in missing)
@@ -56,15 +56,15 @@ class LocalFiles:
             raise ArchiveInvalid(
                 f"the statement reads {self._fetched_bytes:,} bytes of {self._store.url}, "
                 f"at most {MOST_FETCHED_BYTES:,} are fetched",
-                hint="Narrow it by --since, --job, --host or --run, or ask on the hosts of --ray.",
+                hint="Narrow it with --since, --job, --host or --run, or run it on other hosts with --ray.",
             )
         in_parallel(self._fetch, missing)
         return [one.place or str(self._copy(one)) for one in files]
 
     def read(self, files: Found, ask: Callable[[dict[str, list[str]]], _T], *, again: bool = True) -> _T:
-        """What `ask` answers, given the paths of these files; of groups that were merged since they were
-        listed, all that there is now, unless not `again`: where newer rows are read beside them, which may
-        be among those. Raises what `ask` does."""
+        """The answer of `ask`, given the paths of these files. If files have been merged, lists their groups
+        again and repeats; not if `again` is False, because the new files may include rows that are also read
+        from elsewhere. Raises the errors of `ask`."""
         for tries_left in reversed(range(TRIES)):
             try:
                 return ask({table: self.paths(found) for table, found in files.items()})
@@ -75,7 +75,7 @@ class LocalFiles:
         raise AssertionError("unreachable")
 
     def is_gone(self, error: ProbeError, files: Found) -> bool:
-        """Whether an error is about one of these files that is there no longer."""
+        """Whether an error is about one of these files that no longer exists."""
         named = self.named(error, files)
         return isinstance(error, ObjectMissing) or (
             named is not None and named.path is not None and not named.path.exists()
@@ -106,4 +106,4 @@ class LocalFiles:
         with open(part, "wb") as file:
             for first in range(0, one.size_bytes, _MANY_BYTES):
                 file.write(self._store.get(one.name, first, min(_MANY_BYTES, one.size_bytes - first)))
-        part.rename(place)  # a part of a file is never taken for it
+        part.rename(place)  # so that an incomplete file is never read

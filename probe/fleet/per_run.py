@@ -1,11 +1,10 @@
-"""One question to each of many runs, in workers of this host or as Ray tasks, beside the data.
+"""Runs one statement over each of many runs, in workers of this host or as Ray tasks near the data.
 
     asks = [Ask({"ask": "part", "sql": sql, …}, files) for …]
     for place, answer in Workers(fleet).each(asks): …            # or Over(address, …).each(asks)
 
-A recipe is such a question, and so is the inner statement of `--per-run`, whose rows the outer one reads as
-the table `per_run`. An answer is head and body, or the error that took their place. Imports pyarrow in
-functions.
+Used for recipes, and for the inner statement of `--per-run`, whose rows the outer one reads as the table
+`per_run`. An answer is head and body, or an error. Imports pyarrow in functions.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from probe.fleet.fleet_runs import Fleet, Run, joined
 from probe.fleet.worker_process import WorkerProcess, in_workers
 
 MOST_ROWS = 1_000_000
-"""Rows that one run may answer."""
+"""Limit of the rows of one run's answer."""
 
 
 class Ask(NamedTuple):
-    """A request to a worker, but for the paths of the files that it reads."""
+    """A request to a worker, without the paths of the files that it reads."""
 
     request: dict[str, Any]
     files: dict[str, list[ArchivedFile]]
     newest: Mapping[str, list[str]] = MappingProxyType({})
-    """Files of this host with what the archive lacks, by table."""
+    """Files of this host with rows that the archive lacks, by table."""
 
 
 class Answer(NamedTuple):
-    """What a worker answered, or why it did not."""
+    """A worker's answer, or the error."""
 
     head: dict[str, Any]
     body: bytes
@@ -42,10 +41,10 @@ class Answer(NamedTuple):
 
 
 class Answering(Protocol):
-    """Who answers: workers of this host, or of a Ray cluster."""
+    """Runs requests in workers of this host, or of a Ray cluster."""
 
     def each(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Answer]]:
-        """The answers, as they come, each with the place of its question."""
+        """The answers, in any order, each with the place of its request."""
 
 
 class Workers:
@@ -75,7 +74,7 @@ class Workers:
 
 
 def asks_about(fleet: Fleet, runs: Sequence[Run], sql: str) -> list[Ask]:
-    """A statement as a question to each run, which sees the rows of that run alone."""
+    """A statement as one request per run, which sees only the rows of that run."""
     plan = fleet.plan(sql)
     by_run = grouped(plan.files)
     found = []
@@ -101,7 +100,7 @@ def grouped(files: dict[str, list[ArchivedFile]]) -> dict[tuple[str, ...], dict[
 
 
 def together(runs: Sequence[Run], streams: Iterable[bytes]) -> bytes:
-    """What the runs answered as one Arrow stream, in their order, each row with job, run and attempt."""
+    """The answers of the runs as one Arrow stream, in order, each row with job, run and attempt."""
     try:
         import pyarrow
     except ImportError:

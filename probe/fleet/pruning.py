@@ -1,14 +1,14 @@
-"""Which files a statement can read rows of: partition pruning, by the engine's own plan.
+"""Partition pruning: finds the files whose rows a statement can read, from the engine's own plan.
 
     found = scans(connection, statement)          # on empty tables: {"python.steps": [Scan(...)]}
     told = [usable(connection, table, one) for one in found["python.steps"]]
     kept = matching(connection, told, rows)
 
-The statement is planned on empty tables. The filters that the optimizer moves down to a scan are conjuncts
-that every row used must pass. Those over what a file's name says (job, run, attempt, date, and of a file of
-one process its rank) are evaluated on the names; those over other columns that identify a process on the rows
-of archive.processes, which costs reading them. What fails one is not read. What cannot be evaluated is left
-out, so that the result is a superset. Runs in the query worker; duckdb in functions.
+The statement is planned on empty tables. The filters that the optimizer pushes down to a scan are conjuncts
+that every used row must pass. Filters over values in a file's name (job, run, attempt, date, and the rank of
+a file of one process) are evaluated on the names; filters over other columns that identify a process on the
+rows of archive.processes, which must be read for that. Files that fail a filter are not read. Filters that
+cannot be evaluated are ignored, so the result is a superset. Runs in the query worker; duckdb in functions.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     import duckdb
 
 _OPTIONAL = "optional: "
-"""Prefix of a filter that the scan may apply early; it holds of every row that is used all the same."""
+"""Prefix of a filter that the scan may apply early; every used row passes it in any case."""
 _DYNAMIC = "Dynamic Filter"
 _IDENTIFYING = {column.name: column.type for column in (*IDENTITY, DATE)}
 _NAMED = ("job", "run", "attempt", "date")
 _RANK = "rank"
 NAMED = (*_NAMED, _RANK, "probe_whole")
-"""What a file's name says. `probe_whole`: that it has rows of other ranks, too."""
+"""Values in a file's name. `probe_whole`: whether it also has rows of other ranks."""
 _TYPES = {**_IDENTIFYING, "probe_whole": "BOOLEAN"}
 _PLACE = "probe_place"
 
 
 EMPTY = "SET disabled_optimizers = 'statistics_propagation'"
-"""What the optimizer concludes from a table being empty is wrong of the real one."""
+"""The optimizer's conclusions from an empty table would be wrong for the real one."""
 
 
 class Scan(NamedTuple):
@@ -48,7 +48,7 @@ class Scan(NamedTuple):
 
 
 class Usable(NamedTuple):
-    """The conjuncts of one scan that can be evaluated without its rows, by what they are about."""
+    """The conjuncts of one scan that can be evaluated without its rows, by the columns that they use."""
 
     names: list[str]
     ranks: list[str]
@@ -58,9 +58,9 @@ class Usable(NamedTuple):
 def scans(
     connection: duckdb.DuckDBPyConnection, statement: str, parameters: dict[str, Any] | None = None
 ) -> dict[str, list[Scan]]:
-    """The scans of a statement by the table's name. The tables must exist, empty, and `EMPTY` be set."""
+    """The scans of a statement by table name. The tables must exist and be empty, and `EMPTY` must be set."""
     if not parameters:
-        connection.sql(statement)  # whose errors show the statement as it was written
+        connection.sql(statement)  # its errors show the statement as it was written
     found: dict[str, list[Scan]] = {}
     for _, text in connection.execute(f"EXPLAIN (FORMAT json) {statement}", parameters or None).fetchall():
         for node in _nodes(json.loads(text)):
@@ -86,14 +86,14 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _listed(value: Any) -> list[str]:
-    """The plan has a text for one, a list for several."""
+    """The values of a plan's field, which is a text for one value and a list for several."""
     if isinstance(value, str):
         return [value] if value else []
     return [str(one) for one in value or ()]
 
 
 def usable(connection: duckdb.DuckDBPyConnection, table: Table, scan: Scan) -> Usable:
-    """The filters of a scan that are about columns which identify a process, and are not the table's own."""
+    """The filters of a scan over columns that identify a process and are not the table's own."""
     own = {column.name for column in table.columns}
     known = [name for name in _IDENTIFYING if name not in own]
     found = Usable([], [], [])
@@ -134,13 +134,13 @@ def matching(
         query = f"SELECT {_PLACE} FROM probe_candidates WHERE {' AND '.join(conditions)}"
         try:
             places.update(int(row[0]) for row in connection.execute(query).fetchall())
-        except duckdb.Error:  # such as a cast that fails: the statement itself will say so
+        except duckdb.Error:  # such as a cast that fails: the statement itself will report it
             return None
     return sorted(places)
 
 
 def identifying(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Rows of archive.processes as `matching` takes them: the names of the columns, and their values."""
+    """Rows of archive.processes as input of `matching`: the names of the columns, and their values."""
     return list(_IDENTIFYING), [[row[name] for name in _IDENTIFYING] for row in rows]
 
 
@@ -150,7 +150,7 @@ def _condition(text: str) -> str | None:
 
 
 def _evaluates(connection: duckdb.DuckDBPyConnection, text: str, names: Sequence[str]) -> bool:
-    """Whether a filter is about these columns alone."""
+    """Whether a filter uses only these columns."""
     import duckdb
 
     listed = ", ".join(f"NULL::{_TYPES[name]} AS {quoted_name(name)}" for name in names)

@@ -1,9 +1,9 @@
-"""Questions to runs as tasks of a Ray cluster: `probe fleet URL … --ray ADDRESS`.
+"""Runs statements over runs as tasks of a Ray cluster: `probe fleet URL … --ray ADDRESS`.
 
-Each task asks a fleet worker of its own host, in the same sandbox as without Ray, over the files of one run;
-it returns what the worker answered. Which task runs where, what is repeated when a node is lost, and how much
-memory tasks may have together is Ray's. A statement that fails is an answer: it is not repeated. Credentials
-of an object store are those of the cluster's nodes, which need probe installed. Imports ray in functions.
+Each task uses a fleet worker on its own host, in the same sandbox as without Ray, over the files of one run,
+and returns the worker's answer. Ray decides where tasks run, repeats them when a node is lost, and limits
+their memory. A statement that fails is an answer: it is not repeated. The cluster's nodes need probe, and
+credentials of the object store. Imports ray in functions.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from probe.fleet.per_run import Answer, Ask
 from probe.fleet.worker_process import WorkerProcess
 
 RETRIES = 3
-"""Times that a task is repeated whose process or node was lost."""
+"""How often a task is repeated whose process or node was lost."""
 TASK_MEMORY_BYTES = 1 << 30
 """Memory that Ray reserves for a task, and that its worker may use."""
 LOCAL = "local"
-"""In place of an address: a cluster on this host, which ends with the command."""
+"""Instead of an address: a cluster on this host, which ends with the command."""
 _POLL_S = 1.0
 _CONNECT_S = 5.0
 
@@ -33,7 +33,7 @@ Told = tuple[dict[str, Any], bytes]
 
 
 class Over:
-    """A Ray cluster that answers."""
+    """Runs requests on a Ray cluster."""
 
     def __init__(self, address: str, url: str, timeout_s: float) -> None:
         self._address = address
@@ -41,7 +41,7 @@ class Over:
         self._timeout_s = timeout_s
 
     def each(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Answer]]:
-        """See `Answering`. What still runs when it is closed is cancelled."""
+        """See `Answering`. Closing it cancels tasks that still run."""
         ray = _ray()
         started = not ray.is_initialized()
         if started:
@@ -84,12 +84,12 @@ def _connect(ray: Any, address: str) -> None:
         what = str(error).partition("\n")[0]
         raise UsageError(
             f"no Ray cluster answers at {address!r}: {what}",
-            hint="Give the address that `ray status` knows, `auto`, or `local` for a cluster on this host.",
+            hint="Use the address that `ray status` shows, `auto`, or `local` for a cluster on this host.",
         ) from None
 
 
 def _result(ray: Any, reference: Any) -> Told:
-    """What a task returned; a task that was lost for good is an error of its run."""
+    """The result of a task; a task that was lost for good is an error of its run."""
     try:
         told: Told = ray.get(reference)
         return told
@@ -104,7 +104,7 @@ def _result(ray: Any, reference: Any) -> Told:
 def answered(
     url: str, request: Mapping[str, Any], files: Found, timeout_s: float
 ) -> Told:
-    """One task: the answer to a question about one run; an error is an answer, too."""
+    """One task: the answer to a request about one run; an error is an answer too."""
     try:
         local, worker = _here(url)
         return local.read(files, lambda paths: worker.ask({**request, "files": paths}, timeout_s))
@@ -114,8 +114,7 @@ def answered(
 
 @functools.lru_cache(maxsize=1)
 def _here(url: str) -> tuple[LocalFiles, WorkerProcess]:
-    """The files of the archive and a worker: kept, as tasks of a question follow each other in one
-    process."""
+    """The files of the archive and a worker; cached, because one Ray process runs many tasks in turn."""
     local = LocalFiles(open_store(url))
     worker = WorkerProcess(local.folders, TASK_MEMORY_BYTES, 1)
     atexit.register(local.close)

@@ -1,10 +1,9 @@
-"""The recipes, over archived runs: the same statements on the same tables, and the same findings.
+"""Runs recipes over archived runs: the same statements on the same tables, with the same findings.
 
     judged = judge(fleet, fleet.new_worker(1), run, recipes)
     judged.findings
 
-The summaries that `compare` compares are asked for the same way. The command's threads; duckdb only in the
-worker.
+The summaries for `compare` are computed the same way. The command's threads; duckdb only in the worker.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ Statement = dict[str, Any]
 
 
 class Judged(NamedTuple):
-    """What the recipes say of a run."""
+    """The results of the recipes for one run."""
 
     run: Run
     checks: list[Check]
     findings: list[Finding]
     """Each cause before what it explains, the worst group first."""
     notes: list[str]
-    """On rows that are missing because the run goes on."""
+    """Notes on rows that are missing because the run continues."""
 
     @property
     def worst(self) -> int:
@@ -49,8 +48,8 @@ class Judged(NamedTuple):
 def judge(
     fleet: Fleet, runs: Sequence[Run], recipes: Sequence[Recipe], answering: Answering
 ) -> Iterator[Judged]:
-    """Run recipes over runs: those of a rank on its lowest rank, those of a job on all. Each run comes as
-    soon as it is judged; one that cannot be read is unknown to all recipes."""
+    """Run recipes over runs: those with scope `rank` on a run's lowest rank, those with scope `job` on all
+    ranks. Yields each run as soon as it is judged; all recipes are unknown for a run that cannot be read."""
     parts: list[tuple[int, list[Recipe]]] = []
     asks: list[Ask] = []
     notes: dict[int, list[str]] = {}
@@ -79,7 +78,7 @@ def judge(
 
 
 def _only(fleet: Fleet, run: Run) -> str:
-    """The condition that leaves the processes that count, where others may lie in the same files."""
+    """The condition that selects a run's processes, where files may also have rows of others."""
     if not fleet.narrowing.parts:
         return ""
     return f" AND process IN ({', '.join(quoted_text(str(row['process'])) for row in run.processes)})"
@@ -113,7 +112,7 @@ def _checks(recipes: Sequence[Recipe], answer: Answer, run: Run) -> list[Check]:
 
 
 def judge_fleet(fleet: Fleet, recipe: Recipe) -> tuple[Check, list[str]]:
-    """Run a recipe of a fleet over all runs that count; also notes on what is missing."""
+    """Run a fleet recipe over all selected runs; also returns notes on missing rows."""
     sql, parameters = recipe.statement()
     try:
         found = fleet.rows(sql, parameters, MOST_FINDINGS)
@@ -131,12 +130,12 @@ def _check(recipe: Recipe, result: Mapping[str, Any], name: str) -> Check:
 
 
 def _of_archive(found: Finding) -> Finding:
-    """A finding without commands for a process that is no longer there."""
+    """A finding without suggested commands, because the process is gone."""
     return replace(found, next=[])
 
 
 def summary(fleet: Fleet, run: Run, until: int | None) -> dict[str, Any]:
-    """The summary of a run as `compare` compares it, up to a step."""
+    """The summary of a run for `compare`, up to a step."""
     chosen = statements_for(None, until)
     statements = [{"sql": sql, "parameters": values, "limit": _MOST_ROWS} for sql, values in chosen]
     tables = sorted({table.full_name for sql, _ in chosen for table in mentioned(sql)})

@@ -1,10 +1,10 @@
-"""Rows that an archive does not have yet: those of processes that had not ended when they were last shipped.
+"""Rows that an archive does not have yet, of processes that had not ended when they were last shipped.
 
     missing = tails(catalog, plan.files, plan.living, plan.columns)
-    sent = source.rows(missing)         # whoever knows servers: `client.live_rows`
+    sent = source.rows(missing)         # a source that knows servers: `client.live_rows`
 
-The names of an archive's files say which rows of a process it has; its host is asked for all others, so that
-none is there twice and none between is missing. Pure; the command's threads.
+The names of an archive's files show which rows of a process it has; all others are fetched from the process's
+host, so that no row is read twice and none is missing. Pure; the command's threads.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from probe.recording import declared
 from probe.recording.tables import BY_NAME, COMMON
 
 _MOST_RANGES = 64
-"""Of one process; what the archive lacks before them, its host lacked, too."""
+"""Ranges of one process in a statement: earlier rows that the archive lacks are not on the host either."""
 _MOST_NAMED = 4
 _PROCESS = re.compile(r"[0-9a-f]{16}")
 _OWN_NAME = re.compile(rf"{declared.SCHEMA}\.\w+")
 
 
 class Tail(NamedTuple):
-    """What an archive lacks of one table of one process. `process`: its row of archive.processes; `columns`:
-    those of the table's own that are used, None for all; `held`: the rows that the archive has."""
+    """The rows of one table of one process that an archive lacks. `process`: its row of archive.processes;
+    `columns`: the table's own columns that are used, None for all; `held`: the rows that the archive has."""
 
     table: str
     process: Mapping[str, Any]
@@ -37,17 +37,17 @@ class Tail(NamedTuple):
 
     @property
     def group(self) -> Group:
-        """Where its rows belong in the archive."""
+        """The group of its rows in the archive."""
         row = self.process
         return Group(self.table, row["date"], row["job"], row["run"], row["attempt"])
 
     @property
     def name(self) -> str:
-        """Name of a file of its rows, in the form of an archive's, which tells the date."""
+        """Name of a file with its rows, in the form of an archive's name, which includes the date."""
         return f"{self.group.folder}rank=none/{self.process['process']}-live.parquet"
 
     def sql(self, pid: int) -> str:
-        """The statement for the server beside the process, in the order in which the rows were written."""
+        """The statement for the process's server, with rows in the order in which they were written."""
         schema, _, name = self.table.partition(".")
         common = ", ".join(column.name for column in COMMON)
         if self.columns is None:
@@ -68,8 +68,8 @@ class Tail(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The rows of tails that have any, each as a Parquet file with the columns of an archive's; notes on what
-    is missing; and the ids of the processes of which something is."""
+    """The rows of tails that have any, each as a Parquet file with the columns of an archive's; notes on
+    missing rows; and the ids of the processes that lack some."""
 
     files: list[tuple[Tail, bytes]]
     notes: list[str]
@@ -77,25 +77,25 @@ class Sent(NamedTuple):
 
 
 class Source(Protocol):
-    """Knows servers beside processes that live."""
+    """Fetches rows and states of living processes from their servers."""
 
     def rows(self, wanted: Sequence[Tail]) -> Sent:
-        """What the archive lacks of some processes."""
+        """The rows of these tails."""
 
     def states(self, living: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-        """Of processes by their rows of archive.processes, the columns that their servers know better, by id;
-        and notes on those of which no server knows."""
+        """Newer values of columns of archive.processes for these processes, by id; and notes on processes
+        that no server has."""
 
 
 def lives(row: Mapping[str, Any]) -> bool:
-    """Whether a process had not ended when it was last shipped, by its row of archive.processes. Whoever can
-    write to an archive wrote that row: one that could not be ours is left alone."""
+    """Whether a process had not ended when it was last shipped, by its row of archive.processes. Others may
+    have written that row: False for one that probe cannot have written."""
     ours = _PROCESS.fullmatch(str(row["process"])) is not None and type(row["attempt"]) is int
     return ours and row["ended_ns"] is None and row["state"] == "running"
 
 
 def is_shipped(table: str) -> bool:
-    """Whether an archive gets rows of a table, of ours or a job's own."""
+    """Whether rows of a table, built-in or declared by a job, are shipped to an archive."""
     known = BY_NAME.get(table)
     if known is None:
         return _OWN_NAME.fullmatch(table) is not None
@@ -106,8 +106,8 @@ def tails(
     catalog: Catalog, files: Mapping[str, Collection[ArchivedFile]],
     living: Mapping[str, Sequence[Mapping[str, Any]]], used: Mapping[str, Sequence[str] | None],
 ) -> list[Tail]:
-    """What is missing of each table of the processes that live, given the files of it that are read. Raises
-    `ObjectMissing` as `Catalog.rows_in`."""
+    """The missing rows of each table of the living processes, given the files that are read. Raises
+    `ObjectMissing` as `Catalog.rows_in` does."""
     found = []
     for table, rows in living.items():
         wanted = [Tail(table, row, _own_columns(table, used[table]), []) for row in rows]
@@ -125,15 +125,15 @@ def _own_columns(table: str, used: Sequence[str] | None) -> tuple[str, ...] | No
 
 
 def left_out(rows: Collection[Mapping[str, Any]]) -> str:
-    """A note on processes whose hosts were not asked."""
+    """A note on processes whose hosts were not queried."""
     return (
-        f"not ended when they were last shipped, what they recorded since is left out: {named(rows)}; "
-        "`--live` asks their hosts"
+        f"not ended when they were last shipped, rows recorded since then are left out: {named(rows)}; "
+        "`--live` queries their hosts"
     )
 
 
 def named(rows: Collection[Mapping[str, Any]]) -> str:
-    """The runs of some processes and their hosts, as a note names them."""
+    """The runs of some processes and their hosts, as text for a note."""
     hosts: dict[str, set[str]] = {}
     for row in rows:
         name = f"{row['run']}@{row['attempt']}" if row["attempt"] else str(row["run"])

@@ -1,9 +1,9 @@
-"""A fleet worker as the command sees it: started, asked, and killed when it is late.
+"""The command's side of a fleet worker: starts it, sends requests, and kills it when it is late.
 
     with WorkerProcess(folders, memory_bytes, threads) as worker:
         head, body = worker.ask({"ask": "plan", …}, timeout_s=60)
 
-One thread at a time asks a worker. One that died is replaced by the next question. Standard library only.
+A worker is used by one thread at a time. If it dies, the next request starts another. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _R = TypeVar("_R")
 
 
 class WorkerProcess:
-    """One worker; it is started when it is first asked."""
+    """One worker, started by its first request."""
 
     def __init__(self, folders: Sequence[Path], memory_bytes: int, threads: int) -> None:
         self._words = [str(memory_bytes), str(threads), *map(str, folders)]
@@ -48,7 +48,7 @@ class WorkerProcess:
         self.close()
 
     def knows(self, processes: bytes) -> None:
-        """Give it the rows of archive.processes, as JSON; a replacement gets them, too."""
+        """Send it the rows of archive.processes, as JSON; a replacement receives them too."""
         self._processes = processes
         if self._greeted:
             self._ask({"ask": "processes_are"}, processes, _START_S)
@@ -56,7 +56,7 @@ class WorkerProcess:
     def ask(
         self, request: dict[str, Any], timeout_s: float, content: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
-        """Head and body of the answer; raises the `ProbeError` that says why there is none."""
+        """Head and body of the answer; raises a `ProbeError` if there is none."""
         self.start()
         if not self._greeted:
             self.missing = list(self._answer(_START_S)[0]["missing"])
@@ -66,7 +66,7 @@ class WorkerProcess:
         return self._ask(request, content, timeout_s)
 
     def start(self) -> None:
-        """Start it, if it does not run, and do not wait: its imports take as long as the listing of files."""
+        """Start it unless it runs, without waiting: its imports take as long as listing the files."""
         if self._process is not None:
             return
         self._process, self._socket = start("probe.fleet.fleet_worker", self._words)
@@ -123,7 +123,8 @@ def in_workers(
     make: Callable[[], WorkerProcess], count: int, ask: Callable[[WorkerProcess, _T], _R],
     things: Iterable[_T],
 ) -> Iterator[tuple[_T, _R]]:
-    """Ask several workers about many things; each with its answer, as they come. Workers end with it."""
+    """Run `ask` for many things in several workers; yields each thing with its answer, in order. The workers
+    end with the iterator."""
     listed = list(things)
     workers = [make() for _ in range(max(1, min(count, len(listed))))]
     idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
@@ -140,7 +141,7 @@ def in_workers(
     pool = ThreadPoolExecutor(len(workers), "probe-fleet")
     try:
         yield from pool.map(answered, listed)
-    finally:  # also on Ctrl-C: what still runs is ended, not waited for
+    finally:  # also on Ctrl-C: end running workers instead of waiting for them
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.close()

@@ -1,1 +1,1 @@
-"""The live page of `probe JOB web`: its files, and the small HTTP server in the command that serves them."""
+"""The live page of `probe JOB web`: its files, and the command's small HTTP server for them."""

@@ -1,9 +1,9 @@
-"""What stands between a browser and the server: the page's files, and requests that a session may pass on.
+"""Gateway between a browser and the server: serves the page's files, and forwards requests of sessions.
 
-The listener is TCP, so every user of this machine and every page in the browser can reach it. Files hold
-nothing of a job and go to anybody. A request about jobs needs the key of a session, which no other page can
-know or make a browser send: it is a header that the page adds itself, and no cookie. Only the routes and
-actions that the page uses are passed on; what the caller may do is decided by the server. Runs on the event
+The listener is TCP, so every user of this machine and every page in the browser can reach it. Files contain
+nothing about a job and are sent to everybody. A request about jobs needs the key of a session, which no other
+page can know or make a browser send: the page itself adds it as a header, not as a cookie. Only the routes
+and actions that the page uses are forwarded; the server decides what the caller may do. Runs on the event
 loop of `page_serving`; standard library only.
 """
 
@@ -40,25 +40,26 @@ PASSED = frozenset({
     "GET /v1/backtrace", "GET /v1/diagnose", "GET /v1/summary", "GET /v1/monitor",
     "GET /v1/query", "POST /v1/query", "POST /v1/act", "POST /v1/undo",
 })
-"""Routes that the page asks. No snippets, no detaching, no deleting: not for who stole a session, either."""
+"""Routes that the page uses. No snippets, detaching or deleting, in case a session is stolen."""
 ACTIONS = frozenset({"lr", "checkpoint", "pause", "resume"})
-"""Actions that the page offers; and `watch` with these arguments, none of which is code."""
+"""Actions that the page offers, in addition to `watch`."""
 WATCHED = frozenset({"histograms", "steps"})
+"""Arguments that the page may give to `watch`; none is code."""
 AT_ONCE = 16
-"""Requests under way at the server; further ones are refused."""
+"""Concurrent requests to the server; further ones are refused."""
 PROCESSES = {"/v1/query": 1, "/v1/summary": 1, "/v1/diagnose": 2}
-"""Query processes that a request of these routes takes at the server, at most. They wait here for their turn:
-at the server, waiting is a part of a query's time, and what is too much is refused."""
+"""Query processes that a request to these routes takes at the server, at most. Requests wait here for their
+turn: at the server, waiting counts as part of a query's time, and excess requests are refused."""
 FOR_US, FOR_VIEWERS = 3, 2
 """Query processes that all tabs together may take; the server has 4, and 2 for viewers."""
 LONGEST_SAMPLING_S = 10
 BODY_S = 10.0
-"""From a request's head to the end of its body."""
+"""Limit from a request's head to the end of its body."""
 _ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"sec-fetch-site"})
-"""Headers that decide what is allowed."""
+"""Headers that access depends on."""
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SHOWN = frozenset({"application/json", "text/csv", "application/vnd.apache.arrow.stream"})
-"""Kinds of answers that are passed on as such; anything else becomes plain text."""
+"""Media types of answers that are kept; any other becomes plain text."""
 _OPEN = "Open the link that `probe web` prints."
 _FOLDER = Path(__file__).parent / "static"
 POLICY = (
@@ -74,7 +75,7 @@ _HEADERS = {
 
 
 class Asked(NamedTuple):
-    """A request to pass on to the server."""
+    """A request to forward to the server."""
 
     method: str
     target: str
@@ -95,9 +96,9 @@ class Gateway:
         self, forward: Callable[[Asked], Reply], keys: LinkKeys,
         sampled: tuple[str, Callable[[int], bytes]], *, viewer: bool = False,
     ) -> None:
-        """`forward` asks the server; `sampled`: an endpoint, and what samples its stacks for some seconds, in
-        the form of speedscope. Both block; they run on threads of their own. `viewer`: the server takes us
-        for one."""
+        """`forward` sends a request to the server; `sampled`: an endpoint, and a function that samples its
+        stacks for some seconds, in speedscope's format. Both block, and run on threads of their own.
+        `viewer`: whether the server treats this command as a viewer."""
         self._forward = forward
         self._sampled, self._sample = sampled
         self._sampling = False
@@ -137,7 +138,7 @@ class Gateway:
         if path == "/flamegraph" and method == "POST":
             return await self._flames(_object(await _body(headers, receive)))
         if f"{method} {path}" not in PASSED:
-            raise Forbidden(f"the page does not ask {method} {path[:100]}", hint="Use the `probe` command.")
+            raise Forbidden(f"the page does not use {method} {path[:100]}", hint="Use the `probe` command.")
         body = await _body(headers, receive) if method == "POST" else b""
         if path == "/v1/act" and not _offered(_object(body)):
             raise Forbidden("the page does not offer this action", hint="Use the `probe` command.")
@@ -164,13 +165,13 @@ class Gateway:
             )
 
     async def _flames(self, body: dict[str, Any]) -> Reply:
-        """What `probe flamegraph` samples; one sampling at a time."""
+        """Sample stacks as `probe flamegraph` does; one sampling at a time."""
         seconds = body.get("seconds")
         if type(seconds) is not int or not 1 <= seconds <= LONGEST_SAMPLING_S:
             raise BadRequest(f"sampling takes 1 to {LONGEST_SAMPLING_S} seconds")
-        if body.get("endpoint") != self._sampled:  # another name could be that of another machine
+        if body.get("endpoint") != self._sampled:  # another name could belong to another machine
             raise Forbidden(
-                f"this page samples {self._sampled} alone", hint="Run `probe JOB web` for the other job.",
+                f"this page samples only {self._sampled}", hint="Run `probe JOB web` for the other job.",
             )
         if self._sampling:
             raise TooMany("the stacks are being sampled already", hint="Try again in a few seconds.")
@@ -188,12 +189,12 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def _turn(self, processes: int, receive: Receive) -> AsyncIterator[None]:
-        """Held while so many query processes are taken, in the order in which they were asked for. Raises
-        `BadRequest` when the tab does not wait any more: it shows another view, or was closed."""
+        """Holds this many query processes, granted in order of request. Raises `BadRequest` when the tab no
+        longer waits: it shows another view, or was closed."""
         async with contextlib.AsyncExitStack() as held:
 
             async def take() -> None:
-                async with self._taking:  # else two could each wait for what the other has
+                async with self._taking:  # else two requests could deadlock, each with a part
                     for _ in range(processes):
                         await held.enter_async_context(self._processes)
 
@@ -211,11 +212,11 @@ class Gateway:
                         one.cancel()
                     await asyncio.gather(*waits, return_exceptions=True)
                 if left:
-                    raise BadRequest("nobody waits for the answer any more")
+                    raise BadRequest("the page no longer waits for the answer")
             yield
 
     async def _apart(self, work: Callable[[], Result]) -> Result:
-        """The result of what blocks, waited for on a thread that nothing waits for when the command ends."""
+        """Run blocking work on a daemon thread, which does not delay the end of the command."""
         if self._under_way >= AT_ONCE:
             raise TooMany(f"more than {AT_ONCE} requests of the page at once")
         loop = asyncio.get_running_loop()
@@ -275,7 +276,7 @@ def _files() -> list[tuple[str, Reply]]:
 
 
 def _headers_of(scope: Scope) -> dict[bytes, bytes]:
-    """The headers; one that decides may come only once."""
+    """The headers; those that access depends on may occur only once."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in found and name in _ONCE:
@@ -287,7 +288,7 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 def _check_reader(headers: dict[bytes, bytes], *, page: bool) -> None:
-    """Refuse files to other pages; a link on one may open the page, which shows nothing without a key."""
+    """Refuse files to other pages. A link on one may open this page, which shows nothing without a key."""
     site = headers.get(b"sec-fetch-site", b"none")
     kind = headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")
     if site not in (b"none", b"same-origin") and not (page and kind == (b"navigate", b"document")):
@@ -295,7 +296,7 @@ def _check_reader(headers: dict[bytes, bytes], *, page: bool) -> None:
 
 
 def _check_own_page(headers: dict[bytes, bytes]) -> None:
-    """Refuse what other pages cause. The key protects already; this holds if it should ever leak."""
+    """Refuse requests that other pages cause. The key protects already; this helps if it ever leaks."""
     origin = headers.get(b"origin")
     if origin is not None and origin.lower() != b"http://" + headers[b"host"].lower():
         raise Forbidden("requests from other pages are refused", hint=_OPEN)
@@ -304,7 +305,7 @@ def _check_own_page(headers: dict[bytes, bytes]) -> None:
 
 
 async def _body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
-    """The whole body, which is JSON and short."""
+    """The whole body, which must be JSON and short."""
     if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
         raise BadRequest("the body has to be JSON", hint="Send the header `Content-Type: application/json`.")
 
@@ -341,7 +342,7 @@ def _json(content: dict[str, Any], status: int) -> Reply:
 
 
 def _passed(reply: Reply) -> Reply:
-    """The server's reply with the headers that the page needs, and never as something a browser would run."""
+    """The server's reply with only the headers that the page needs, and never with an executable type."""
     kept = {
         name: value for name, value in reply.headers.items()
         if name == "content-type" or name.startswith("probe-")

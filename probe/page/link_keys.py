@@ -14,7 +14,7 @@ import threading
 LINKS = 16
 """Links that can still be opened; further ones replace the oldest."""
 SESSIONS = 64
-"""Browsers (tabs, where they do not share storage) that can ask; further ones replace the oldest."""
+"""Browsers (tabs, where they do not share storage) with a session; further ones replace the oldest."""
 
 
 class LinkKeys:
@@ -26,12 +26,12 @@ class LinkKeys:
         self._sessions: list[bytes] = []
 
     def new_link(self) -> str:
-        """A key of 256 bits that can be traded once."""
+        """A new key of 256 bits that can be exchanged once."""
         with self._lock:
             return _added(self._links, LINKS)
 
     def trade(self, key: str) -> str | None:
-        """A session's key for a link's, which ends with this; None if there is no such link any more."""
+        """Exchange a link's key for a session's, which uses it up; None if there is no such link any more."""
         with self._lock:
             found = _place(self._links, key)
             if found is None:

@@ -1,6 +1,6 @@
 """Serves the page on a port of this machine, for as long as `probe JOB web` runs.
 
-On the command's main thread, in an event loop of its own. uvicorn in functions.
+Runs on the command's main thread, in an event loop of its own. uvicorn in functions.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def listener(port: int) -> socket.socket:
         found.close()
         raise UsageError(
             f"cannot listen on {HOST}:{port}: {error.strerror}",
-            hint="Leave out --port: any free port is taken.",
+            hint="Leave out --port to use any free port.",
         ) from None
     return found
 
 
 def serve(gateway: Gateway, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer until SIGINT or SIGTERM. `ready` is called once requests are answered."""
+    """Serve until SIGINT or SIGTERM. `ready` is called once the server accepts requests."""
     asyncio.run(_serve(gateway, listening, ready))
 
 
@@ -57,8 +57,8 @@ async def _serve(gateway: Gateway, listening: socket.socket, ready: Callable[[],
     )
 
     class Quiet(uvicorn.Server):
-        """Leaves signals to us: uvicorn would raise them again after its end. And sleeps until there is
-        something to do: uvicorn looks ten times a second whether it is to end."""
+        """Leaves signals to this module: uvicorn would raise them again at its end. Also sleeps until it is
+        stopped: uvicorn checks ten times a second whether to end."""
 
         async def main_loop(self) -> None:
             await self.on_tick(0)  # its headers

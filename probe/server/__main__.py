@@ -77,7 +77,7 @@ def _close_inherited() -> None:
 
 
 def _allow_descriptors() -> None:
-    """As many open files as the user may have: the sealer keeps the rings of living jobs open."""
+    """Raise the limit on open files to its hard limit: the sealer keeps the rings of living jobs open."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -54,12 +54,12 @@ class Server:
     """One server."""
 
     def __init__(self, directory: Path, settings: Settings, is_ours: Callable[[], bool]) -> None:
-        """`is_ours` says whether the lock of this server is still the one of `directory`."""
+        """`is_ours` says whether this server still holds the lock of `directory`."""
         self.directory = directory
         self.settings = settings
         self._is_ours = is_ours
         self.successor: dict[str, str] = {}
-        """Variables with which a server is to follow this one, because a job asks for them."""
+        """Environment variables of the server that replaces this one, because a job needs a TCP listener."""
         self._refused: set[str] = set()
         self._stopping = asyncio.Event()
         self._servers: list[asyncio.AbstractServer] = []
@@ -166,7 +166,7 @@ class Server:
                 return  # the sealer has logged why
             service.pool.end_idle()
             living = await self._living(service)
-            self.successor = {} if self.settings.listen else self._asked_by(living or ())
+            self.successor = {} if self.settings.listen else self._listen_wishes(living or ())
             if self.successor:
                 return
             if living is None or living or monitor.busy or archiver.waiting:
@@ -184,9 +184,9 @@ class Server:
             supervision.note("the server's own round", error)
             return None
 
-    def _asked_by(self, living: Iterable[Recorded]) -> dict[str, str]:
-        """What the PROBE_LISTEN of a living job asks of a server that was started without one; nothing where
-        no server could do it."""
+    def _listen_wishes(self, living: Iterable[Recorded]) -> dict[str, str]:
+        """The TCP settings of the first living job that has a PROBE_LISTEN with which a server can start;
+        empty if there is none."""
         for texts in (one.meta.settings for one in living):
             address = texts.get("listen", "")
             if not address or address in self._refused:
@@ -201,7 +201,7 @@ class Server:
                 self._refused.add(address)
                 _log.error("TCP stays off, though a job asks for %s: %s", address, error.message)
             else:
-                _log.info("starts again, to listen on %s as a job asks", address)
+                _log.info("restarting to listen on %s, as a job requests", address)
                 return asked
         return {}
 

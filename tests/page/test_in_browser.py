@@ -248,7 +248,7 @@ def test_a_training_is_seen_steered_and_asked(
         tab.see(re.compile(r"100 % of all"), "figure output")
         tab.picture("flames", high=1500, of="section:has(canvas.flame)")
         tab.view("Learning")
-        page.get_by_role("button", name="Ask for histograms").click()
+        page.get_by_role("button", name="Record histograms").click()
         page.locator("canvas[aria-label^='gradient at step']").wait_for()
         tab.see("kurtosis", "table")
         tab.picture("learning", high=1000)
@@ -338,7 +338,7 @@ def test_words_of_a_job_stay_words_and_a_nan_a_hang_and_a_death_are_seen_as_they
         tab.see(WORDS, "[aria-label='modules as a tree']")
         tab.see(SCRIPT, "[aria-label='modules as a tree']")
         tab.view("Learning")
-        page.get_by_role("button", name="Ask for histograms").click()
+        page.get_by_role("button", name="Record histograms").click()
         page.locator("option", has_text=WORDS).first.wait_for(state="attached")
         page.get_by_label("parameter or module").select_option(f"{WORDS}.weight")
         page.locator("canvas[aria-label^='weight at step']").wait_for()
@@ -387,7 +387,7 @@ def test_somebody_who_may_only_look_sees_who_waits_for_whom_and_can_change_nothi
         opened(browser, place, "ddp", "web", "--look-only", dark=True) as tab,
     ):
         tab.see("4 running", "#status")
-        tab.see("you can look", "#status")
+        tab.see("read-only", "#status")
         ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert ground == "rgb(17, 21, 26)", "dark"
         has_loss(tab)
@@ -404,7 +404,7 @@ def test_somebody_who_may_only_look_sees_who_waits_for_whom_and_can_change_nothi
         tab.see("ranks 0-3", ".tree")
         tab.picture("stacks")
         tab.view("Actions")
-        tab.see("change nothing", "main")
+        tab.see("read-only", "main")
         assert tab.page.get_by_role("button").count() == 0
         answer = tab.page.evaluate(TRIES_TO_ACT)
         assert "needs the role operator" in answer

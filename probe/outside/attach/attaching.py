@@ -1,9 +1,10 @@
 """Starts an agent in a running process.
 
-The order: does an agent answer already? may the process be attached to (target.py)? Then a thread of ours is
-injected on a borrowed thread of the job (with Python 3.14's `sys.remote_exec`, else gdb.py, else
-borrowed.py), and reports over a socket (meeting.py). There are two stages: *loaded*, when our thread exists,
-and *running*, when it has the GIL. A job that holds the GIL for long starts its agent when it releases it.
+First check whether an agent answers already, and whether the process may be attached to (target.py). Then
+inject a thread through a borrowed thread of the job (with Python 3.14's `sys.remote_exec`, else gdb.py, else
+borrowed.py), which reports over a socket (meeting.py). There are two stages: *loaded*, when the injected
+thread exists, and *running*, when it has the GIL. A job that holds the GIL for long starts its agent when it
+releases it.
 
 Runs in the command, on any thread; standard library only.
 """
@@ -40,18 +41,18 @@ from probe.outside.processes.target import Target, check_attach, check_tracing, 
 from probe.recording import places
 
 LOADED_S = 10.0
-"""From the end of the injection to the first message of our thread: it has to be scheduled once."""
+"""Limit from the end of the injection to the injected thread's first message: it must be scheduled once."""
 BOOT_THREAD = "probe-boot"
 _TURN_S = 60.0
 _TRIES = 4
 _POLL_S = 0.02
-_WAYS_IN = "Install gdb, or torch-probe[inject] beside probe; or start the job with PROBE=1."
+_WAYS_IN = "Install gdb, or torch-probe[inject] where probe is installed; or start the job with PROBE=1."
 
 Say = Callable[[str], object]
 
 
 class Attached(NamedTuple):
-    """The result. Times are from the start of the injection; None for an agent that was there already."""
+    """The result. Times are from the start of the injection; None if there was an agent already."""
 
     pid: int
     how: str
@@ -69,9 +70,9 @@ def attach(
 ) -> Attached:
     """Start the agent in process `pid` with `settings` (PROBE_… variables), recording into `directory`.
 
-    `wait_s` limits each wait for the job: for the GIL, for the start, for the agent's socket. `say` gets
-    sentences about the progress. Raises what `check_attach` raises; `AttachRefused` when there is no safe
-    way in, `AttachFailed` when one failed (the job goes on as before), `AttachPending` when the agent does
+    `wait_s` limits each wait for the job: for the GIL, for the start, for the agent's socket. `say` receives
+    sentences about the progress. Raises the errors of `check_attach`; `AttachRefused` when there is no safe
+    way in, `AttachFailed` when one failed (the job continues unchanged), `AttachPending` when the agent does
     not run yet. On KeyboardInterrupt the job is released first.
     """
     target = read_target(pid)
@@ -84,7 +85,7 @@ def attach(
             environ = {**os.environ, **settings, "PROBE_DIR": str(directory)}
             ensure_server(directory, Settings(environ), wait_s=0.0)
     with _turn(folder, target, say):
-        target = read_target(pid)  # the attempt before may have traced it, and succeeded
+        target = read_target(pid)  # an earlier attempt may have traced it, or succeeded
         if _answers(directory, target):
             return Attached(pid, "", "already")
         check_attach(target)
@@ -128,7 +129,7 @@ def _wait_for_start(target: Target, meeting: Meeting, wait_s: float) -> None:
 
 
 def _outcome(target: Target, meeting: Meeting) -> str:
-    """The state that the job reports; raises the error that it reports."""
+    """The state that the job reported; raises the error that it reported."""
     found = meeting.outcome or {}
     if "state" in found and found["state"] != "expired":
         return found["state"]
@@ -143,7 +144,7 @@ def _outcome(target: Target, meeting: Meeting) -> str:
 
 
 def _remote_exec(target: Target, folder: Path, meeting: Meeting, source: str) -> gdb.Done | None:
-    """`sys.remote_exec` of Python 3.14; None where there is none, or it did not run."""
+    """Use `sys.remote_exec` of Python 3.14; None if there is none, or it did not run."""
     # A main thread that waits in a system call reaches no bytecode.
     waits = any(found.tid == target.pid for found in parked_threads(target.pid))
     if target.version is None or target.version < remote.SINCE or waits:
@@ -158,7 +159,7 @@ def _remote_exec(target: Target, folder: Path, meeting: Meeting, source: str) ->
 
 
 def _inject(target: Target, folder: Path, meeting: Meeting, source: str, say: Say) -> gdb.Done:
-    """Start our thread in the job; raises when that is not possible, or failed."""
+    """Start the injected thread in the job; raises if that is impossible or failed."""
     library, problem = place_library(folder)
     program = shutil.which("gdb")
     if library is None:
@@ -215,14 +216,14 @@ def _no_way_in(target: Target, stuck: list[tasks.Task], has_library: bool) -> Pr
             f"thread {stuck[0].tid} of process {pid} is stuck in the kernel (state D), and a debugger would "
             "hang until it returns",
             hint=f"`probe {pid} backtrace` shows where, without stopping it. torch-probe[inject] "
-            "(pyinjector) can attach in spite of such a thread.",
+            "(pyinjector) can attach despite such a thread.",
         )
     missing = "gdb and pyinjector are not installed" if has_library else "there is no gdb, and no C compiler"
-    return AttachRefused(f"nothing here can inject code into a running process: {missing}", hint=_WAYS_IN)
+    return AttachRefused(f"no tool here can inject code into a running process: {missing}", hint=_WAYS_IN)
 
 
 def _injection_failed(target: Target, done: gdb.Done, has_gdb: bool) -> ProbeError:
-    """The error after a failed injection: the present state explains more than the tool's message."""
+    """The error after a failed injection: the current state explains more than the tool's message."""
     now = read_target(target.pid)
     try:
         check_attach(now)
@@ -238,7 +239,7 @@ def _injection_failed(target: Target, done: gdb.Done, has_gdb: bool) -> ProbeErr
             f"no thread of process {target.pid} could be borrowed safely: {done.problem}", hint=hint
         )
     return AttachFailed(
-        f"process {target.pid} could not be attached to ({done.problem}); it goes on as before",
+        f"process {target.pid} could not be attached to ({done.problem}); it continues unchanged",
         hint=f"`probe {target.pid} backtrace` works without attaching; with PROBE=1 no attach is needed.",
     )
 
@@ -262,7 +263,7 @@ def _pending(target: Target, what: str) -> AttachPending:
     held = f", held by {holder}" if holder else ""
     return AttachPending(
         f"{what}{held}; it continues as soon as it can (within {payload.EXPIRES_S / 60:g} minutes)",
-        hint=f"Meanwhile `probe {target.pid} backtrace --native` shows what holds it up.",
+        hint=f"`probe {target.pid} backtrace --native` shows what delays it.",
     )
 
 
@@ -309,7 +310,7 @@ def _wait_for_agent(directory: Path, target: Target, wait_s: float) -> None:
 
 
 def _check_alive(target: Target) -> None:
-    """Raise `AttachFailed` when the process has ended meanwhile."""
+    """Raise `AttachFailed` if the process has ended."""
     if not os.path.exists(f"/proc/{target.pid}/task/{target.pid}"):
         raise AttachFailed(f"process {target.pid} ended while probe was attaching")
 
@@ -329,7 +330,7 @@ def is_pending(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _turn(folder: Path, target: Target, say: Say) -> Iterator[None]:
-    """One attempt at a time. The lock ends with the process that holds it, and the file with the attempt."""
+    """Allow one attempt at a time. The lock ends with its process, and the file with the attempt."""
     path = folder / f"{target.inner_pid}.lock"
     descriptor = _locked(path, target.pid, say)
     try:

@@ -1,8 +1,8 @@
-"""The boot library (boot.c): compiled once, and placed where a job can load it.
+"""Compiles the boot library (boot.c) once, and places it where a job can load it.
 
 Hatchling's build hook calls `compile_library` if there is a compiler (hatch_build.py), so wheels contain the
 library; without it the first attach compiles it. The copy in the private folder PROBE_DIR/boot has one path
-per content: attaching to a job again maps nothing new. Standard library only.
+per content, so attaching to a job again maps nothing new. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).with_name("boot.c")
 PACKAGED = Path(__file__).with_name("boot.so")
 FLAGS = (
     "-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-fno-stack-protector",
-    # Symbols without versions and no library by name: whatever libc the job has is the right one.
+    # Symbols without versions and no library by name: it must work with any libc that the job has.
     "-nostdlib", "-U_FORTIFY_SOURCE", "-Wl,--hash-style=both", "-Wl,-z,noexecstack", "-Wl,--build-id=none",
 )
 
@@ -37,7 +37,7 @@ def place_library(folder: Path) -> tuple[Path | None, str]:
     if PACKAGED.is_file() and PACKAGED.stat().st_mtime >= SOURCE.stat().st_mtime:
         content = PACKAGED.read_bytes()
         path = folder / f"boot-{_digest(content)}.so"
-        # A job may have mapped it: a whole copy is never written to again.
+        # A job may have mapped it: a complete copy is never written again.
         if not path.is_file() or path.read_bytes() != content:
             _write(path, content)
         return path, ""

@@ -1,4 +1,4 @@
-"""Attaching without gdb: pyinjector on one parked thread, in a child process.
+"""Attaches without gdb: with pyinjector on one parked thread, in a child process.
 
 pyinjector does not save vector registers, and does not restart a system call that a signal interrupted. So it
 is used only on a thread that is not the main one (where signals arrive) and that is in a blocking system
@@ -29,7 +29,7 @@ def available() -> bool:
 
 
 def inject(pid: int, parked: list[Parked], library: Path) -> Done:
-    """Load `library` on one of the `parked` threads that is not the main one, and start its thread."""
+    """Load `library` on one of the `parked` threads, except the main one, and start the library's thread."""
     others = [found for found in parked if found.tid != pid]
     if not others:
         return Done(problem="no thread but the main one is parked in a system call", kind="Refused")
@@ -56,7 +56,7 @@ def borrow(pid: int, parked: list[Parked], library: str) -> Done:
     """In the child process: try the threads one after the other."""
     from pyinjector.injector import Injector, InjectorException  # type: ignore[import-untyped]
 
-    problem = "the parked threads went on"
+    problem = "the parked threads have resumed"
     for found in parked[:_TRIES]:
         injector = Injector()
         began = time.monotonic()

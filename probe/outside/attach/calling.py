@@ -11,7 +11,7 @@ import time
 def call(address: str, source: str, expires_s: float) -> None:
     """Report `loaded` and `running`, and run `source` with the descriptor to report to.
 
-    The command may be gone by then: the report goes to /dev/null."""
+    If the command has ended by then, the report goes to /dev/null."""
     if time.monotonic() > expires_s:
         return
     try:
@@ -25,7 +25,7 @@ def call(address: str, source: str, expires_s: float) -> None:
         with open(os.devnull, "wb") as nobody:
             run(nobody.fileno(), source)
     except (OSError, ImportError, SyntaxError, RuntimeError, ValueError):
-        return  # the command gets no report, and says so
+        return  # the command receives no report, and says so
 
 
 def run(descriptor: int, source: str) -> None:

@@ -1,9 +1,9 @@
 """Runs gdb on a job and makes sure that it detaches, whatever happens.
 
-gdb runs in its own session, so that Ctrl-C at a terminal reaches only us: a gdb that dies with breakpoints in
-the job, or in the middle of a call, kills the job. To end it early the job is stopped with SIGSTOP, which gdb
-takes for itself and answers by detaching; never with SIGINT, which could reach the job. Runs in the command,
-on any thread; standard library only.
+gdb runs in its own session, so that Ctrl-C at a terminal reaches only the command: a gdb that dies with
+breakpoints in the job, or in the middle of a call, kills the job. To end gdb early, the job is stopped with
+SIGSTOP, which gdb intercepts and answers by detaching; never with SIGINT, which could reach the job. Runs in
+the command, on any thread; standard library only.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _plain_commands(
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    """A small environment: gdb's own Python must not get our paths."""
+    """A small environment: gdb's own Python must not use this process's paths."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ} | dict(more)
 
 
@@ -166,7 +166,7 @@ def _deferred_signals() -> Iterator[list[int]]:
 
 
 class _Session:
-    """One run of gdb: reads its output, interrupts it when it takes too long or is to end."""
+    """One run of gdb: reads its output, interrupts it when it takes too long or must end."""
 
     def __init__(self, process: subprocess.Popen[bytes], pid: int) -> None:
         self._process = process
@@ -189,7 +189,7 @@ class _Session:
                     stream.close()
 
     def follow(self, arrived: list[int]) -> Done:
-        """Read until gdb has ended; `arrived` fills when it is to end early."""
+        """Read until gdb has ended; signals in `arrived` mean that it must end early."""
         deadline = time.monotonic() + PHASE_LIMITS_S[""]
         given_up = False
         while self._read():
@@ -205,13 +205,13 @@ class _Session:
                 if self._phase == "waiting":
                     deadline = now
             if now >= deadline and self._phase == "waiting" and self._interrupts < _MOST_INTERRUPTS:
-                self._interrupt()  # more than once: gdb sometimes takes a SIGSTOP for its own
+                self._interrupt()  # more than once: gdb sometimes mistakes a SIGSTOP for its own
                 deadline = now + _INTERRUPT_S
             elif now >= deadline:
                 self._end()
                 break
             elif tasks.stop_pending(self._process.pid):
-                self._process.send_signal(signal.SIGCONT)  # somebody stopped gdb, which holds the job
+                self._process.send_signal(signal.SIGCONT)  # somebody stopped gdb while it holds the job
             elif self._process.poll() is not None and not self._unread and not self._more():
                 break  # a child of gdb may keep its output open
         if self._ended(_ANSWER_S):
@@ -270,7 +270,7 @@ class _Session:
                 os.kill(self._pid, signal.SIGSTOP)
 
     def _end(self) -> None:
-        """gdb hangs: interrupt it. It may be killed only before it has changed anything in the job."""
+        """Interrupt a gdb that hangs. It may be killed only before it has changed anything in the job."""
         self._interrupt()
         if self._ended(_ANSWER_S):
             return
@@ -286,7 +286,7 @@ class _Session:
         return False
 
     def _continue_job(self) -> list[str]:
-        """Continue a job that we left stopped."""
+        """Continue a job that this run left stopped."""
         if self._was_stopped or tasks.tracer(self._pid) or not tasks.stop_pending(self._pid):
             return []
         if self._phase == "detached" and not self._stopped_it:

@@ -1,11 +1,11 @@
-"""The part of an attach that runs in gdb's own Python. gdb runs this file (gdb.py); it is imported nowhere.
+"""The part of an attach that runs in gdb's own Python. gdb runs this file (gdb.py); nothing imports it.
 
 The environment variable ATTACH_PLAN holds the plan, with the address of every function that may be called, so
 gdb reads no symbols while the job is stopped. Progress goes to stdout as lines of JSON that start with
 `probe: `. It borrows a thread that is still parked where the plan says, or, with `breakpoints`, waits until
 some thread enters an allocator or a function that Python calls between two bytecodes. On that thread it calls
 `dlopen` and `probe_spawn` (or, without a library, `mmap` and `Py_AddPendingCall`), while all other threads
-run (scheduler-locking is off by default): a thread that holds a lock that is needed releases it.
+run (scheduler-locking is off by default), so that a thread that holds a needed lock can release it.
 
 Standard library only, and nothing newer than Python 3.6: gdb may have an old one.
 """
@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-gdb: Any = sys.modules["gdb"]  # gdb put it there; it cannot be imported elsewhere
+gdb: Any = sys.modules["gdb"]  # provided by gdb; it cannot be imported elsewhere
 
 MOST_STOPS = 40
 INTERRUPT_S = 0.3
@@ -83,7 +83,7 @@ def main() -> None:
         "set confirm off", "set pagination off", "set height 0", "set unwindonsignal on",
         "set print thread-events off", "set breakpoint pending off",
         "set exec-file-mismatch off",
-        # Signals that arrive meanwhile go to the job, except SIGSTOP, which interrupts us.
+        # Signals that arrive now go to the job, except SIGSTOP, which interrupts gdb.
         "handle all nostop noprint pass", "handle SIGINT nostop noprint pass",
         "handle SIGSTOP stop print nopass",
     ):
@@ -116,7 +116,7 @@ def leave() -> None:
 
 
 def find_thread_and_boot(plan: Any, command: Command) -> float:
-    """Seconds that the job was running during a call or a wait."""
+    """Find a thread and boot; returns the seconds that the job was running during a call or a wait."""
     for wanted in plan["parked"]:
         thread = thread_of(wanted[0])
         if thread is not None and where(plan["pid"], wanted[0]) == wanted:
@@ -124,7 +124,7 @@ def find_thread_and_boot(plan: Any, command: Command) -> float:
             say(thread=wanted[0], how="a parked thread")
             return boot(plan)
     if not plan["breakpoints"]:
-        raise Refused("the parked threads went on")
+        raise Refused("the parked threads have resumed")
     waited_s = wait_for_boundary(plan, command)
     thread = gdb.selected_thread()
     say(thread=thread.ptid[1] or thread.ptid[0], how="a thread between two calls")
@@ -217,7 +217,7 @@ def wait_for_boundary(plan: Any, command: Command) -> float:
         if not gdb.selected_inferior().pid:
             raise Refused("the job has ended")
         if command.given_up.is_set():
-            raise Refused("given up")
+            raise Refused("it was cancelled")
         stood = parked_since(plan, stood)
         if is_boundary(plan, stood):
             gdb.execute("delete", to_string=True)
@@ -227,7 +227,7 @@ def wait_for_boundary(plan: Any, command: Command) -> float:
 
 
 def parked_since(plan: Any, stood: Any) -> Any:
-    """Threads in a blocking call, and whether they were in the same one at the last stop (`stood`)."""
+    """Threads in a blocking call, and whether each was in the same call at the last stop (`stood`)."""
     found = {}
     for thread in gdb.selected_inferior().threads():
         here = where(plan["pid"], thread.ptid[1])
@@ -245,7 +245,7 @@ def is_boundary(plan: Any, stood: Any) -> bool:
     for thread in gdb.selected_inferior().threads():
         thread.switch()
         if stood.get(thread.ptid[1], (None, False))[1]:
-            return True  # it has parked meanwhile
+            return True  # it has parked since
         # In the C library or an allocator a thread may hold a lock that dlopen needs.
         if not within(gdb.newest_frame().pc(), plan["closed"]):
             return True

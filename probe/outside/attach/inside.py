@@ -2,9 +2,9 @@
 
 `begin` runs on the boot library's thread for a millisecond and starts a thread for the work: a
 `threading.Thread` if the job has `threading`, so that no `_DummyThread` stays behind. Before Python 3.13 the
-first thread that imports `threading` is taken for the main thread; a job that has not imported it has not
-imported torch either, and then the work is only to wait for torch. Imports what every interpreter has loaded
-at its start, and of probe only the start-up hook, by its path.
+first thread that imports `threading` counts as the main thread; a job that has not imported it has not
+imported torch either, and then the work is only to wait for torch. Imports only modules that every
+interpreter has loaded at its start, and of probe only the start-up hook, by its path.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 
 def begin(descriptor: int, expires_s: float, hook: str, settings: dict[str, str]) -> None:
-    """Start the work; it reports its outcome over a copy of `descriptor`.
+    """Start the work, which reports its outcome over a copy of `descriptor`.
 
-    `expires_s` is on the monotonic clock, which all processes share; after it this does nothing.
+    `expires_s` is a time of the monotonic clock, which all processes share; later calls do nothing.
     """
     if time.monotonic() > expires_s:
         _report(descriptor, {"state": "expired"})
@@ -31,7 +31,7 @@ def begin(descriptor: int, expires_s: float, hook: str, settings: dict[str, str]
 
 
 def _start_thread() -> Any:
-    """Starts a function on a daemon thread."""
+    """A function that starts another one on a daemon thread."""
     threading: Any = sys.modules.get("threading")
     if threading is None and sys.version_info >= (3, 13):
         import threading
@@ -65,8 +65,8 @@ def _is(descriptor: int, identity: tuple[int, int]) -> bool:
 
 
 def _take_signals() -> None:
-    """Take over the main thread's signal mask. The server that the agent starts inherits it, and one that
-    blocks all signals could not be ended."""
+    """Copy the main thread's signal mask. The server that the agent starts inherits the mask; if it blocked
+    all signals, the server could not be ended."""
     import signal
 
     # /proc/self/status describes the main thread; its tid would be one of another pid namespace.
@@ -78,7 +78,7 @@ def _take_signals() -> None:
 
 
 def _hook(path: str) -> Any:
-    """The start-up hook: the one that is loaded in this job, else the one at `path`."""
+    """The start-up hook: the one loaded in this job, else the one at `path`."""
     there: Any = sys.modules.get("torch_probe_boot")
     if hasattr(there, "attach"):
         return there

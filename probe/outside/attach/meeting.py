@@ -1,8 +1,8 @@
 """The socket that an injected thread connects to, and the protocol on it.
 
-The job sends `L` (our thread exists) and gets the source, sends `R` when it has the GIL, and at the end `J`
-with the outcome or `E` with an error. Lines of text; the source is preceded by its length. Runs in the
-command; standard library only.
+The job sends `L` (the injected thread exists) and receives the source, sends `R` when it has the GIL, and at
+the end `J` with the outcome or `E` with an error. Messages are lines of text; the source is preceded by its
+length. Runs in the command; standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAVING_S = 0.5
 
 
 class Meeting:
-    """Listens at `FOLDER/PID.sock`; answers only the process that is attached to."""
+    """Listens at `FOLDER/PID.sock`; answers only the process to attach to."""
 
     def __init__(self, folder: Path, pid: int, inner_pid: int, source: str) -> None:
         self.path = folder / f"{inner_pid}.sock"
@@ -40,7 +40,7 @@ class Meeting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close. A job that still waits for the GIL has the source already."""
+        """Close the socket. A job that still waits for the GIL has the source already."""
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
@@ -55,7 +55,7 @@ class Meeting:
         return self.loaded_s is not None
 
     def until_running(self, timeout_s: float) -> bool:
-        """Wait until our Python code runs in the job (or has failed there)."""
+        """Wait until the source runs in the job (or has failed there)."""
         deadline = time.monotonic() + timeout_s
         while self.running_s is None and self.outcome is None and self._step(deadline):
             pass

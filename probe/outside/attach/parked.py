@@ -1,7 +1,7 @@
 """Threads that can be borrowed: those parked in a blocking system call.
 
 Such a thread holds no lock of malloc, and its vector registers are dead (caller-saved), so a function can be
-called on it, and it goes on waiting as before. For a thread at any other place neither is known: injectors
+called on it, and afterwards it continues to wait. For a thread at any other place neither is known: injectors
 that take any thread deadlocked in malloc or left wrong numbers behind (docs/attach.md). Runs in the command;
 standard library only.
 """

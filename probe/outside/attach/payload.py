@@ -1,4 +1,4 @@
-"""The source text that is sent to a job: `inside.py`, and one call with its arguments.
+"""Makes the source text that is sent to a job: `inside.py`, and one call with its arguments.
 
 Runs in the command; standard library only.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import probe
 
 EXPIRES_S = 600.0
-"""A source that has not got the GIL after this time does nothing: nobody expects it any more."""
+"""A source that gets the GIL only after this time does nothing: nobody expects it any more."""
 _HERE = Path(__file__).parent
 
 
@@ -28,8 +28,8 @@ def hook_file() -> Path:
 def source(settings: Mapping[str, str], *, directory: Path, expires_in_s: float = EXPIRES_S) -> str:
     """The source to run in a job, where `probe_fd` is the descriptor to report to.
 
-    `settings` are PROBE_… variables of the command; the recording goes to `directory`. By default the
-    server is run by this Python, because the job's may lack what the server imports.
+    `settings` are PROBE_… variables of the command; the recording goes to `directory`. By default the server
+    runs with this Python, because the job's may lack packages that the server imports.
     """
     given = {
         "PROBE_SERVER_PYTHON": sys.executable, **settings, "PROBE_DIR": os.path.abspath(directory),

@@ -20,7 +20,7 @@ define probe_boot
 end
 thread apply all -q -s probe_boot
 if $probe_called == 0
-  printf "probe: {\"failed\": \"the parked threads went on\", \"kind\": \"Refused\"}\n"
+  printf "probe: {\"failed\": \"the parked threads have resumed\", \"kind\": \"Refused\"}\n"
 end
 detach
 printf "probe: {\"phase\": \"detached\"}\n"

@@ -1,8 +1,8 @@
-"""Attaching with `sys.remote_exec` (PEP 768), which is tried first with Python 3.14 and newer.
+"""Attaches with `sys.remote_exec` (PEP 768), which is tried first with Python 3.14 and newer.
 
-It is called by the job's own binary, because both sides must be the same version; the script runs when the
-main thread next reaches bytecode, and nothing is reported if it never does. Not tested: there was no Python
-3.14 on the development machine. Runs in the command; standard library only.
+The call runs in the job's own binary, because both sides must have the same version. The script runs when the
+main thread next reaches bytecode; if it never does, nothing is reported. Not tested: there was no Python 3.14
+on the development machine. Runs in the command; standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 SINCE = (3, 14)
 PATIENCE_S = 3.0
-"""How long the script may take to start before other ways are tried; then it expires."""
+"""How long the script may take to start; then it expires, and other ways are tried."""
 _REMOTE_EXEC = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
 
 

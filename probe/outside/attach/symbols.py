@@ -1,7 +1,7 @@
-"""Addresses of exported functions in a running process, from its memory map and the mapped files.
+"""Finds addresses of exported functions in a running process, from its memory map and the mapped files.
 
-A debugger could find them itself, but with the process stopped: reading the debug information of a Python
-takes it a tenth of a second and more. 64-bit ELF of this machine's byte order. Runs in the command; standard
+A debugger could find them itself, but with the process stopped: it takes a tenth of a second and more to read
+the debug information of a Python. 64-bit ELF of this machine's byte order. Runs in the command; standard
 library only.
 """
 
@@ -74,7 +74,7 @@ def addresses(pid: int, names: Iterable[str], allocators: Iterable[str] = ()) ->
 
 
 def exported(path: Path, names: frozenset[str], line: Mapped) -> Iterator[tuple[str, int]]:
-    """The functions of those names in a mapped file, with their addresses in the process."""
+    """The functions with these names in a mapped file, with their addresses in the process."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as elf:
         if elf[:6] not in (b"\x7fELF\x02\x01", b"\x7fELF\x02\x02"):
             return
@@ -101,7 +101,7 @@ def exported(path: Path, names: frozenset[str], line: Mapped) -> Iterator[tuple[
 
 
 def _first_load(elf: mmap.mmap, offset: int) -> int:
-    """The virtual address of the segment at `offset`, as the file's program header has it."""
+    """The virtual address of the segment at `offset`, from the file's program header."""
     table, = struct.unpack_from("=Q", elf, 32)
     size, count = struct.unpack_from("=HH", elf, 54)
     for number in range(count):

@@ -1,8 +1,8 @@
-"""Checks before a process is read or attached to, from /proc.
+"""Checks whether a process can be read or attached to, from /proc.
 
-`read_target` gathers facts; `check_tracing` and `check_attach` raise the error that fits them, with its
-own hint, because the tools' messages are often wrong (they report a seccomp profile as Yama, a second
-tracer as missing rights). Runs in the command and in the server; standard library only.
+`read_target` gathers facts; `check_tracing` and `check_attach` raise the error that fits them, with its own
+hint, because the tools' messages are often wrong (they report a seccomp profile as Yama, or a second tracer
+as missing rights). Runs in the command and in the server; standard library only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Target(NamedTuple):
     """Real, effective, saved and file system uid."""
     our_uid: int = 0
     openable: bool = False
-    """Whether the kernel lets us open its memory: the same check as ptrace, security modules included."""
+    """Whether the kernel allows opening its memory: the same check as ptrace, security modules included."""
     is_python: bool | None = None
     version: tuple[int, int] | None = None
     tracer: int = 0
@@ -49,7 +49,7 @@ class Target(NamedTuple):
     inner_pid: int = 0
     """Its pid in its own pid namespace."""
     same_files: bool | None = None
-    """Whether it has our mount namespace and root folder."""
+    """Whether it has the same mount namespace and root folder as this process."""
     capabilities: int = 0
     """Its permitted capabilities."""
     our_capabilities: int = 0
@@ -66,7 +66,7 @@ class Target(NamedTuple):
 
 
 def read_target(pid: int) -> Target:
-    """The facts about process `pid`; never raises for a process that is gone or closed to us."""
+    """The facts about process `pid`; never raises for a process that is gone or cannot be read."""
     status = tasks.status_of(f"/proc/{pid}")
     if status.get("Tgid") != str(pid):  # gone, or the tid of another thread
         return Target(pid, exists=False)
@@ -97,7 +97,7 @@ def check_tracing(target: Target) -> None:
 
 
 def check_attach(target: Target) -> None:
-    """Raise unless it can be attached to in its present state.
+    """Raise unless it can be attached to in its current state.
 
     The errors of `check_tracing`, and `AttachRefused` for a process that is stopped, traced, not Python,
     too old, or in another container.
@@ -135,7 +135,7 @@ def check_attach(target: Target) -> None:
 
 
 def why_denied(target: Target) -> ProbeError:
-    """The error for a process whose memory the kernel does not let us open: the reason, and what to do."""
+    """The error for a process whose memory the kernel does not allow to open: the reason, and what to do."""
     pid, able = target.pid, bool(target.our_capabilities & _SYS_PTRACE)
     if any(uid != target.our_uid for uid in target.uids) and not able:
         owner = target.uids[1]
@@ -188,7 +188,7 @@ def _check_alive(target: Target) -> None:
     if not target.exists:
         raise EndpointUnknown(
             f"there is no process {pid} here",
-            hint="`probe ps` lists what is recorded. A pid from inside a container is another one outside.",
+            hint="`probe ps` lists what is recorded. A process in a container has another pid outside of it.",
         )
     if target.state in ("Z", "X"):
         raise ProcessDead(
@@ -221,7 +221,7 @@ def _openable(pid: int) -> bool:
 
 
 def _python(pid: int) -> tuple[bool | None, tuple[int, int] | None]:
-    """Whether it runs Python, and which version; None where its memory map cannot be read or does not say."""
+    """Whether it runs Python, and which version; None if its memory map cannot be read or does not tell."""
     try:
         program = os.readlink(f"/proc/{pid}/exe")
         maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
@@ -244,7 +244,7 @@ def _telling(path: str) -> str:
 
 
 def _dumpable(pid: int, uids: tuple[int, ...]) -> bool:
-    """The /proc files of a process that is not dumpable belong to root; for root's own it cannot be told."""
+    """Whether a process is dumpable: else its /proc files belong to root. True for root's own processes."""
     try:
         owner = os.stat(f"/proc/{pid}/stat").st_uid
     except OSError:
@@ -253,7 +253,7 @@ def _dumpable(pid: int, uids: tuple[int, ...]) -> bool:
 
 
 def _same_files(pid: int) -> bool | None:
-    """Whether it has our mount namespace and root folder."""
+    """Whether it has the same mount namespace and root folder as this process."""
     if tasks.in_other_namespace(pid, "mnt"):
         return False
     try:
@@ -270,7 +270,7 @@ def _yama() -> int | None:
 
 
 def _may_trace() -> bool:
-    """Whether our processes may use ptrace at all; a child of ours tries PTRACE_TRACEME."""
+    """Whether probe's processes may use ptrace at all: a child process tries PTRACE_TRACEME."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _TRY_TRACING], stdin=subprocess.DEVNULL,

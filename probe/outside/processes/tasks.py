@@ -1,9 +1,9 @@
-"""Threads and descendants of a process, from /proc alone.
+"""Reads the threads and descendants of a process, from /proc alone.
 
 Nothing here stops, signals or traces the process, so it also works on one that hangs in the kernel. The
 exception is /proc/PID/cmdline: reading it waits for a lock that a thread in state D may hold, so `command`
-is not for processes with `stuck` threads. Runs in the command and in the server, on any thread. Standard
-library only.
+must not be used for processes with `stuck` threads. Runs in the command and in the server, on any thread.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import NamedTuple
 from probe.recording.process import STATES
 
 STUCK_S = 0.02
-"""A thread that stays in state D this long without a context switch is stuck: it does not wait for a disk."""
+"""A thread in state D for this long without a context switch is stuck, not waiting for a disk."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _SIGSTOP_BIT = 1 << 18
 
 
 class Task(NamedTuple):
-    """One thread. What cannot be read is None.
+    """One thread. Values that cannot be read are None.
 
     `inner_tid` is its id in its own pid namespace; `state` a word of `probe.recording.process.STATES`;
     `wchan` the kernel function it sleeps in; `syscall` the number of its system call (depends on the
@@ -52,7 +52,7 @@ class Task(NamedTuple):
 
     @property
     def switches(self) -> int | None:
-        """Context switches of both kinds; while the number stays, it sleeps, or runs without a break."""
+        """Context switches of both kinds; while the number stays, it sleeps, or runs without interruption."""
         if self.voluntary is None or self.involuntary is None:
             return None
         return self.voluntary + self.involuntary
@@ -88,10 +88,10 @@ def run_delay_ratio(first: Task, last: Task, window_s: float) -> float | None:
 
 
 def stuck(pid: int, before: Iterable[Task] | None = None) -> list[Task]:
-    """Threads that are stuck in the kernel: in state D in `before` (by default now) and still, `STUCK_S`
+    """Threads that are stuck in the kernel: in state D in `before` (by default now) and still in it `STUCK_S`
     later, without a context switch in between.
 
-    A thread that waits for a disk is in that state too, again and again, each time for a moment."""
+    A thread that waits for a disk is also in that state, repeatedly, each time for a moment."""
     waiting = {
         task.tid: task.voluntary
         for task in (tasks(pid) if before is None else before) if task.state == "uninterruptible"
@@ -145,7 +145,7 @@ def name_of(pid: int) -> str | None:
 def command(pid: int) -> str | None:
     """The command line without its secrets, joined by spaces; None when it has none or is gone.
 
-    Waits for the process's memory lock: not for a process with stuck threads."""
+    Waits for the process's memory lock: must not be used for a process with stuck threads."""
     words = _read(f"/proc/{pid}/cmdline")
     if not words:
         return None
@@ -155,10 +155,10 @@ def command(pid: int) -> str | None:
 
 
 def is_python(pid: int, *, by_name_only: bool = False) -> bool | None:
-    """Whether this is a CPython process; None when that cannot be read, or its name does not say.
+    """Whether this is a CPython process; None when that cannot be read, or is not clear from its name.
 
-    Reading more than the name waits for the process's memory lock: not for a process with stuck threads.
-    A static interpreter in a program of another name is not recognised."""
+    Reading more than the name waits for the process's memory lock: `by_name_only` for a process with stuck
+    threads. A static interpreter in a program with another name is not recognised."""
     try:
         if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
             return True
@@ -186,7 +186,7 @@ def stop_pending(pid: int) -> bool:
 
 
 def kernel_stack(pid: int, tid: int) -> list[str]:
-    """The kernel stack of a thread, innermost first; empty unless we are root."""
+    """The kernel stack of a thread, innermost first; empty unless this process is root's."""
     lines = (_read(f"/proc/{pid}/task/{tid}/stack") or "").splitlines()
     return [line.rpartition(" ")[2].partition("+")[0] for line in lines if "+" in line]
 
@@ -258,5 +258,5 @@ def _number(text: str | None) -> int | None:
 def _read(path: str) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:  # gone, or not for us
+    except OSError:  # gone, or not readable
         return None

@@ -1,7 +1,7 @@
-"""Native stacks of another process: C and C++ frames between the Python frames, and threads without Python.
+"""Reads native stacks of another process: C and C++ frames between Python frames, and threads without Python.
 
 pystack stops the process with ptrace while it reads (0.1–0.4 s with torch). It runs in a child process
-(`native_process`) with a time limit; if that leaves the process stopped, it is continued. Runs in the
+(`native_process`) with a time limit; if it leaves the process stopped, the process is continued. Runs in the
 command and in the server, on any thread. Standard library only.
 """
 
@@ -20,7 +20,7 @@ from probe.outside.stacks import pyspy
 LONGEST_S = 10.0
 """A read that takes longer counts as hung. With torch 0.3–0.9 s were measured."""
 _SHORTEST_S = 0.3
-"""With less time left no read is started: one that is killed half-way disturbs the process more."""
+"""With less time left no read is started: killing one half-way disturbs the process more."""
 
 
 class NativeUnavailable(Exception):
@@ -33,7 +33,7 @@ def read(
 ) -> list[dict[str, Any]]:
     """The threads as `native_process` prints them, frames innermost first.
 
-    `notes` gets how long the process was stopped at most, and whether it had to be continued. Raises
+    Adds to `notes` how long the process was stopped at most, and whether it had to be continued. Raises
     `NativeUnavailable` when they cannot be read, or trying would hang."""
     why = _why_not(pid, kernel)
     if why is not None:
@@ -73,14 +73,15 @@ def _why_not(pid: int, kernel: Mapping[int, Task]) -> str | None:
     if tracer:
         return f"process {tracer} ({tasks.name_of(tracer) or 'hidden'}) traces it already"
     if tasks.in_other_namespace(pid, "mnt"):
-        return "it runs in a container and sees other library files than we do"
+        return "it runs in a container with other library files"
     return None
 
 
 def _environment() -> dict[str, str]:
-    """Added to our environment: the folders we are imported from, never the working directory.
+    """Variables to add to the environment: the folders that probe is imported from, never the working
+    directory.
 
-    No debug information is fetched from the network, because the job is stopped meanwhile."""
+    No debug information is fetched from the network, because the job is stopped during the read."""
     from probe.boot.launch import import_paths  # most reads do not need it
 
     found = [*import_paths(("probe", "pystack")), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

@@ -21,7 +21,7 @@ from probe.base import package
 LONGEST_NAME = 120
 """Characters of a native function's name; torch has names of 2 KB."""
 NAMELESS = "???"
-"""What pystack calls a function of a library without symbols."""
+"""pystack's name for a function of a library without symbols."""
 _THREAD_STARTS = frozenset({
     "_start", "__libc_start_main", "__libc_start_call_main", "__clone3", "clone3", "clone", "__clone",
     "start_thread", "execute_native_thread_routine",
@@ -132,7 +132,7 @@ def runs(python: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def beside(python: list[Any], native: list[Any], kind: Callable[[Any], str]) -> Iterator[dict[str, Any]]:
-    """Where the two cannot be merged: the Python frames, then the native frames below the last of them."""
+    """Both stacks if they cannot be merged: the Python frames, then the native frames below the last one."""
     yield from (python_frame(frame) for frame in python if not frame.is_shim)
     kinds = [kind(frame) for frame in native]
     if "eval" not in kinds:
@@ -197,7 +197,7 @@ _SHOWN = str.maketrans(_STAND_INS, _SIGNS)
 
 
 def _without_brackets(name: str) -> str:
-    """Drop the contents of <…> and (…); those of {…} stay, without parameters."""
+    """Drop the contents of <…> and (…); the contents of {…} stay, without parameters."""
     kept: list[str] = []
     depth = 0
     for sign in name:

@@ -1,10 +1,10 @@
-"""Stacks of a process, read from outside: for one that hangs, holds the GIL, or has no agent.
+"""Reads the stacks of a process from outside: for one that hangs, holds the GIL, or has no agent.
 
-`read_stacks` gives a capture like `GET /v1/stacks` of the agent: Python stacks from py-spy, with the
+`read_stacks` returns a capture like `GET /v1/stacks` of the agent: Python stacks from py-spy, with the
 kernel's view of each thread; `native` adds C and C++ frames from pystack. The process is stopped for
-milliseconds, or not at all where stopping would hang (a thread in state D) or fail (a stopped or traced
-process), or is not wanted. Runs in the command and in the server, on any thread. Standard library only;
-imports of the command are kept few.
+milliseconds; or not at all if stopping would hang (a thread in state D) or fail (a stopped or traced
+process), or is not wanted. Runs in the command and in the server, on any thread. Standard library only, with
+few imports, because the command imports this.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MOST_PROCESSES = 64
 AT_ONCE = 8
 """Processes that are read at the same time."""
 MOVING_CPU_RATIO = 0.01
-"""CPU time per wall time above which a thread counts as moving though its stack stays the same. Waking up
-200 times a second to request the GIL costs a fifth of that; computing in C costs 1."""
+"""CPU time per wall time above which a thread counts as moving although its stack is unchanged. Waking up 200
+times a second to request the GIL costs a fifth of that; computing in C costs 1."""
 
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d(?:\.\d+)?t?/|/python\d+\.zip/")
 _NAMED_PROBE = re.compile(r"(?=/probe/)")
@@ -46,7 +46,7 @@ _ROLES = (
     ("multiprocessing/managers.py", "serve_forever", "multiprocessing manager"),
     ("torch/distributed/run.py", "main", "torchrun"),
 )
-"""File and function of a frame that tells the role of a process: a forked worker has its parent's command
+"""File and function of a frame that shows the role of a process: a forked worker has its parent's command
 line."""
 
 
@@ -67,7 +67,7 @@ class Options(NamedTuple):
 
 
 class ProcessStacks(NamedTuple):
-    """What was read of one process."""
+    """The stacks of one process, and how they were read."""
 
     threads: list[dict[str, Any]]
     notes: list[str]
@@ -91,9 +91,9 @@ def read_stacks(
     `training_thread` is the kernel's id of that thread, by default the main one. `all_threads` adds all
     others that run Python and, with `native`, those that do not. `locals` adds variables, without secrets.
     `workers` adds the descendants of this process, each with its main thread. `nonblocking` never stops
-    anything (and so gives no native frames). For a thread stuck in the kernel, `native` shows the kernel
-    stack, to root. `notes` in the answer say how it was read and what is missing. Native frames of a large
-    process may need a longer `timeout_s`, up to 10.
+    anything (so there are no native frames). For a thread stuck in the kernel, `native` adds the kernel
+    stack, for root only. `notes` in the answer say how it was read and what is missing. Native frames of a
+    large process may need a longer `timeout_s`, up to 10.
 
     Raises `EndpointUnknown` when there is no such process, `ProcessDead` for a zombie, `NotYours` and
     `TracingDenied` when the kernel does not allow it, `StacksUnavailable` when it cannot be read.
@@ -113,7 +113,7 @@ def read_stacks(
 
 
 def _read_process(pid: int, wanted: Options) -> ProcessStacks:
-    """One process. Raises as `read_stacks` does."""
+    """The stacks of one process. Raises like `read_stacks`."""
     here = life(pid)
     if here is None or here.state in "ZX":
         check_tracing(read_target(pid))
@@ -155,8 +155,8 @@ def _read_process(pid: int, wanted: Options) -> ProcessStacks:
 
 
 def why_not_stopped(pid: int, kernel: Mapping[int, Task] | None = None) -> str | None:
-    """Why the process is not stopped for a read; None when it may be. Also for a thread that is in state
-    D only for a moment: a read without stopping costs nothing."""
+    """Why the process must not be stopped for a read; None if it may be. A thread that is in state D only for
+    a moment counts too: a read without stopping costs nothing."""
     if kernel is None:
         kernel = {task.tid: task for task in tasks.tasks(pid)}
     for state in ("uninterruptible", "traced", "stopped"):
@@ -169,11 +169,11 @@ def why_not_stopped(pid: int, kernel: Mapping[int, Task] | None = None) -> str |
 
 
 def _explained(pid: int, kernel: Mapping[int, Task], said: str) -> ProbeError:
-    """The error that says why a process could not be read."""
+    """The error for a process that could not be read, with the reason."""
     if life(pid) is None:
         return EndpointUnknown(f"process {pid} ended while it was read")
     stuck = tasks.stuck(pid, kernel.values())
-    if stuck:  # nothing more is read of it: that may wait for the same lock
+    if stuck:  # read nothing more from it: that may wait for the same lock
         return StacksUnavailable(
             f"the memory of process {pid} cannot be read while thread {stuck[0].tid} is stuck in the kernel"
             f" ({stuck[0].wchan or 'unknown call'}): {said}",
@@ -250,7 +250,7 @@ def _variables(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 def is_user_code(file: str) -> bool:
     """Whether a file is the user's own: not the standard library, an installed package, or probe.
 
-    Decided by its path: the process may run another Python than ours, and another copy of probe."""
+    Decided by its path: the process may run another Python than this one, and another copy of probe."""
     if file.startswith(("<", package.FOLDER)) or _LIBRARY.search(file):
         return False
     return not any(_is_probe(file[: found.start()] + "/probe") for found in _NAMED_PROBE.finditer(file))
@@ -258,7 +258,7 @@ def is_user_code(file: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _is_probe(folder: str) -> bool:
-    """Whether a folder named `probe` is a copy of ours: one in a volume that containers share, say."""
+    """Whether a folder named `probe` is a copy of this package, for example in a shared volume."""
     return os.path.isfile(os.path.join(folder, "boot", "path", "sitecustomize.py"))
 
 
@@ -292,7 +292,7 @@ def _native_frame(raw: dict[str, Any], wanted: Options) -> dict[str, Any]:
 
 
 def _add_kernel_frames(threads: list[dict[str, Any]]) -> None:
-    """Add the kernel stack of threads in state D; only root may read it."""
+    """Add the kernel stack of threads in state D, which only root can read."""
     for thread in threads:
         if thread["state"] == "uninterruptible":
             inside = [
@@ -318,11 +318,11 @@ def _qualify(frames: list[dict[str, Any]], named: list[dict[str, Any]]) -> None:
 def _requested(
     pid: int, threads: list[dict[str, Any]], kernel: Mapping[int, Task], wanted: Options, notes: list[str]
 ) -> list[dict[str, Any]]:
-    """The requested threads, the training thread first. That one is there even without frames."""
+    """The requested threads, the training thread first, which is included even without frames."""
     training = kernel.get(wanted.training_thread or pid)
     if training is not None and not any(thread["thread_id"] == training.tid for thread in threads):
         threads = [_thread(pid, training.tid, training, wanted), *threads]
-        notes.append(f"thread {training.tid} runs no Python now")
+        notes.append(f"thread {training.tid} runs no Python code now")
     chosen = [
         thread
         for thread in threads
@@ -335,7 +335,7 @@ def _requested(
 
 
 def _process_line(pid: int, seen: ProcessStacks | None) -> dict[str, Any]:
-    """One line of `processes`; the command line only where reading it cannot hang."""
+    """One line of `processes`; with the command line only if reading it cannot hang."""
     main = seen.main if seen is not None else next(iter(tasks.tasks(pid)), None)
     return {
         "pid": pid,
@@ -377,7 +377,7 @@ def _add_descendants(found: dict[str, Any], pid: int, wanted: Options) -> None:
 
 
 def _try_to_read(pid: int, wanted: Options) -> tuple[ProcessStacks | None, str | None]:
-    """The stacks of a descendant, or a note on why there are none. Nothing for one without Python."""
+    """The stacks of a descendant, or a note on why there are none. Neither for one without Python."""
     if tasks.is_python(pid, by_name_only=bool(tasks.stuck(pid))) is False:
         return None, None
     try:

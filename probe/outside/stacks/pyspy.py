@@ -1,6 +1,6 @@
-"""Python stacks of another process, read by the program py-spy.
+"""Reads Python stacks of another process with the program py-spy.
 
-py-spy runs in its own session with a time limit. It seizes the threads with ptrace, which ends with it;
+py-spy runs in its own session with a time limit. It seizes the threads with ptrace until it ends; with
 `nonblocking` it only reads memory, which also works on a process that is stopped, traced or stuck in the
 kernel. Runs in the command and in the server, on any thread. Standard library only.
 """
@@ -23,7 +23,7 @@ from probe.outside.processes import tasks
 from probe.outside.processes.tasks import Task
 
 ATTEMPTS = 3
-"""Reads without stopping the process: it runs on meanwhile, so a read may be torn."""
+"""How often to read without stopping the process: it keeps running, so a read may be torn."""
 BLOCKING_S = 2.0
 """Limit of a read that stops the process; then one without stopping is tried. 16 times the slowest seen."""
 _TERMINATE_S = 1.0
@@ -31,7 +31,7 @@ _ROOTS = frozenset({"<module>", "_bootstrap", "_run_module_as_main"})
 
 
 class ReadFailed(Exception):
-    """py-spy ran and gave no stacks; the message is its output."""
+    """py-spy ran but returned no stacks; the message is its output."""
 
 
 def program() -> str:
@@ -57,9 +57,9 @@ def read(
     """The threads as in py-spy's JSON (frames innermost first), and notes on the read.
 
     If a read that stops the process fails, reads without stopping follow. A torn one (a thread's outermost
-    frame is not where threads begin) is repeated: with Python 3.10 every eighth is torn while it computes;
-    with 3.11 and later none of 450 was. A process that `was_stopped` before is never continued. Raises
-    `ReadFailed` with py-spy's last error, `StacksUnavailable` when py-spy is not installed.
+    frame is not where threads begin) is repeated: with Python 3.10 every eighth is torn while the process
+    computes; with 3.11 and later none of 450 was. A process that `was_stopped` before is never continued.
+    Raises `ReadFailed` with py-spy's last error, `StacksUnavailable` when py-spy is not installed.
     """
     tool = program()
     deadline = time.monotonic() + timeout_s
@@ -94,7 +94,7 @@ def read(
 
 
 def _strange(threads: list[dict[str, Any]]) -> list[Any]:
-    """The stacks whose outermost frame is not that of a program or a `threading.Thread`."""
+    """The stacks whose outermost frame does not belong to a program or a `threading.Thread`."""
     stacks = [
         [thread["thread_id"], *((frame["name"], frame["line"]) for frame in thread["frames"])]
         for thread in threads
@@ -141,7 +141,7 @@ def run(
     ) as process:
         try:
             code, out, said = _finish(process, limit_s)
-        except BaseException:  # Ctrl-C, which the tool does not get
+        except BaseException:  # Ctrl-C, which does not reach the tool
             process.kill()
             process.wait()
             continue_if_left_stopped(pid, was_stopped)
@@ -167,10 +167,10 @@ def _finish(process: subprocess.Popen[bytes], limit_s: float) -> tuple[int | Non
 
 
 def continue_if_left_stopped(pid: int, was_stopped: bool) -> str | None:
-    """Continue a process that a tool left stopped. Returns a note when it did.
+    """Continue a process that a tool left stopped; returns a note if it did.
 
-    SIGCONT is sent only when a stop is in force or pending, was not before, and nobody traces it: the job
-    may have a handler for the signal."""
+    SIGCONT is sent only when a stop is in force or pending, was not before, and nobody traces the process:
+    the job may have a handler for the signal."""
     if was_stopped or tasks.tracer(pid) or not tasks.stop_pending(pid):
         return None
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -193,7 +193,7 @@ def native_ids(
             for place, thread in enumerate(threads):
                 if inner[place] is None:
                     inner[place] = _descriptor_tid(memory, thread["thread_id"], outer)
-    # The ids that py-spy finds itself (stopping, before 3.11) are those of our namespace.
+    # The ids that py-spy finds itself (stopping, before 3.11) are those of this process's namespace.
     found = [outer.get(number or 0) or (number if number in kernel else None) for number in inner]
     for place, thread in enumerate(threads):
         if inner[place] is None and thread.get("thread_name") == "MainThread":

@@ -1,9 +1,8 @@
-"""Samples of the Python stacks of processes over some seconds, for flame graphs.
+"""Samples the Python stacks of processes over some seconds, for flame graphs.
 
-One py-spy for each process, all at the same time, each in a session of its own and with a time limit. Unless
-native frames are asked for, py-spy only reads memory: no process is stopped for it, a hundred times a second,
-so a thread that a stop would hang is never in danger. Runs in the command, on any thread. Standard library
-only.
+One py-spy runs for each process, all at the same time, each in a session of its own and with a time limit.
+Unless native frames are requested, py-spy only reads memory, a hundred times a second: no process is stopped,
+so threads that a stop would hang are safe. Runs in the command, on any thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from probe.outside.stacks import pyspy
 Stack = tuple[str, ...]
 """Frames as `function (file:line)`, outermost first; the line is the function's first."""
 START_S = 10.0
-"""Beyond the seconds that it samples: py-spy reads the symbols of the process first, 0.2 s with torch."""
+"""Time in addition to the sampling: py-spy reads the symbols of the process first, 0.2 s with torch."""
 _THREAD = re.compile(r"thread \((0x[0-9A-Fa-f]+|\d+)\)(?:: ([^;]*))?;")
 _ROOTS = ("<module>", "_bootstrap", "_run_module_as_main")
 
@@ -49,7 +48,7 @@ class Samples(NamedTuple):
 
 @contextmanager
 def sampling(requests: Sequence[Request], seconds: int, rate_hz: int) -> Iterator[Running]:
-    """Sample all of them for `seconds`; `Running.results` waits for it. Whatever happens, no py-spy is left
+    """Sample all of them for `seconds`; `Running.results` waits for the end. At exit, no py-spy is left
     running and no process stopped. Raises `StacksUnavailable` when py-spy is not installed."""
     with tempfile.TemporaryDirectory(prefix="probe-flame-") as folder:
         running = Running(requests, Path(folder), seconds)
@@ -104,7 +103,7 @@ class Running:
         return _parsed(package.without_detour(file.read_text(errors="replace")), self._requests[place])
 
     def close(self) -> None:
-        """End every py-spy, and continue what one left stopped that was killed while it stopped it."""
+        """End every py-spy, and continue processes that a killed one left stopped."""
         for process in self._processes:
             if process.poll() is None:
                 process.terminate()
@@ -121,8 +120,8 @@ class Running:
 
 
 def _parsed(text: str, wanted: Request) -> Samples:
-    """The stacks of the thread that is wanted; one that was torn, as the process ran on while it was read,
-    does not begin where the others do."""
+    """The stacks of the requested thread. A torn one, read while the process changed it, does not begin where
+    the others do, and is left out."""
     threads: dict[str, Counter[Stack]] = {}
     main = None
     for line in text.splitlines():
@@ -134,7 +133,7 @@ def _parsed(text: str, wanted: Request) -> Samples:
         threads.setdefault(match[1], Counter())[stack] += int(number)
         if match[2] == "MainThread":
             main = match[1]
-    # Before Python 3.11 the kernel's id is not read without a stop, and in a container it is another one.
+    # Before Python 3.11 the kernel's id is not read without a stop, and in a container it differs.
     found = threads.get(str(wanted.thread or wanted.pid)) or threads.get(main or "") or Counter()
     roots: Counter[str] = Counter()
     for stack, many in found.items():

@@ -1,11 +1,11 @@
-// What was done to the job and by whom; for those who may, a few things to do.
+// The actions that were run on the job, with their callers; and forms for some actions, for operators.
 
 import { post, query } from "./ask.js";
 import { clock, day, duration, figure, fill, grid, h } from "./dom.js";
 
 export const title = "Actions";
 
-const ROWS_MS = [10_000, 60_000]; // if something was noted of the rank since, and at most
+const ROWS_MS = [10_000, 60_000]; // after new records of the rank, and otherwise
 const WAIT_S = 60;
 const SQL = `SELECT action_id, max(t_ns) // 1000000 AS ms, arg_max(step, t_ns) AS step, any_value(action) AS action, any_value(arguments) AS arguments,
   arg_max(state, t_ns) AS state, arg_max(coalesce(what, ''), t_ns) AS what, bool_or(undo IS NOT NULL) AND NOT bool_or(state IN ('undone', 'undoing', 'ended')) AS undoable,
@@ -17,22 +17,22 @@ export async function open(page) {
   const list = h("div", {}), answer = h("div", { role: "status" });
   const several = new Set(page.ranks.map((one) => one.rank)).size;
   const whom = several > 1 ? `all ${several} ranks of ${page.job}` : `${page.job || "the job"} (pid ${page.ranks[0]?.pid})`;
-  fill(page.root, page.acts ? forms() : h("p", {}, "You can look, and change nothing."), answer, h("h2", {}, "What was done"), list);
+  fill(page.root, page.acts ? forms() : h("p", {}, "This page is read-only: it cannot run actions."), answer, h("h2", {}, "Action log"), list);
 
   function forms() {
     const factor = h("input", { type: "number", step: "any", min: "0", value: "0.5", "aria-label": "factor" });
     const path = h("input", { type: "text", placeholder: "/path/rescue.pt", "aria-label": "file, or folder for several ranks" });
     const seconds = h("input", { type: "number", min: "1", step: "any", value: "60", "aria-label": "seconds" });
-    return h("div", {}, h("p", { class: "dim" }, "Each is asked for once more before anything happens, is done between two steps, and is written down below with who asked."),
+    return h("div", {}, h("p", { class: "dim" }, "Each action needs a confirmation, runs between two steps, and is listed below with its caller."),
       h("div", { class: "row" }, h("span", {}, "learning rate × "), factor, button("Change the rate", () => ({ action: "lr", arguments: { scale: Number(factor.value) } }),
-        () => `The learning rates of ${whom} are multiplied by ${figure(Number(factor.value))} after the current step, and their schedule keeps its shape. Training goes on. This can be undone.`)),
+        () => `The learning rates of ${whom} are multiplied by ${figure(Number(factor.value))} after the current step, and their schedule keeps its shape. Training continues. This can be undone.`)),
       h("div", { class: "row" }, h("span", {}, "checkpoint to "), path, button("Save a checkpoint", () => ({ action: "checkpoint", arguments: { path: path.value } }),
-        () => `${whom} saves model, optimizer and position to ${path.value} after the current step. Training stands still while it is written: seconds, or minutes for a large model. No existing file is overwritten.`,
-        () => (path.value.startsWith("/") ? "" : "name a file with its whole path"))),
+        () => `${whom} saves model, optimizer and position to ${path.value} after the current step. Training waits while it is written: seconds, or minutes for a large model. No existing file is overwritten.`,
+        () => (path.value.startsWith("/") ? "" : "enter an absolute path"))),
       h("div", { class: "row" }, h("span", {}, "pause for "), seconds, h("span", {}, "seconds"), button("Pause", () => ({ action: "pause", arguments: { for_s: Number(seconds.value) } }),
-        () => `${whom} stops after the current step and goes on by itself after ${duration(Number(seconds.value))}, or when somebody resumes it. Its devices stay taken. What waits for it, such as a collective with a time limit, may give up.`,
-        () => (Number(seconds.value) > 0 ? "" : "give a number of seconds above 0")),
-      button("Resume", () => ({ action: "resume", arguments: {} }), () => `${whom} goes on at once, if it is paused.`)));
+        () => `${whom} pauses after the current step and continues by itself after ${duration(Number(seconds.value))}, or when somebody resumes it. Its devices stay allocated. Operations that wait for it, such as a collective with a timeout, may fail.`,
+        () => (Number(seconds.value) > 0 ? "" : "enter a number of seconds above 0")),
+      button("Resume", () => ({ action: "resume", arguments: {} }), () => `${whom} continues at once, if it is paused.`)));
   }
 
   function button(words, asked, said, wrong = () => "") {
@@ -42,7 +42,7 @@ export async function open(page) {
     } } }, words);
   }
 
-  /** Say what will happen, and do it only when that is confirmed. */
+  /** Show what will happen, and do it only after a confirmation. */
   function confirm(words, said, work) {
     const close = () => { dialog.close(); dialog.remove(); };
     const dialog = h("dialog", { "aria-label": words }, h("h3", {}, words), h("p", {}, said),
@@ -77,7 +77,7 @@ export async function open(page) {
       found.records.map((one) => [`${day(Number(one.ms))} ${clock(Number(one.ms))}`, figure(one.step), h("code", {}, `${one.action} ${one.arguments ?? ""}`),
         `${one.role ?? "–"}${one.uid === null ? "" : `, user id ${one.uid}`}${one.pid === null ? "" : `, pid ${one.pid}`}`, one.state, one.what, duration(one.held_s), ...(several > 1 ? [one.ranks] : []),
         one.undoable && page.acts && page.ranks.some((rank) => rank.ended_ns === null) ? h("button", { type: "button", on: { click: () => confirm("Undo", `${one.action} ${one.arguments ?? ""} of ${whom} is undone after the current step.`, () => act("/v1/undo", { id: one.action_id })) } }, "Undo") : ""]), "actions")
-      : h("p", { class: "dim" }, "nothing was done to this job through probe"));
+      : h("p", { class: "dim" }, "no actions were run on this job"));
   }
 
   await load();

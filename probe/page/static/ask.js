@@ -2,9 +2,9 @@
 // this page adds: no cookie, so no other page can make the browser send it.
 
 const KEPT = "probe-session";
-let shown = new AbortController(); // of the view on screen
+let shown = new AbortController(); // for requests of the view on screen
 
-/** What the view asked whose place another takes: nobody waits for it. What it did or started goes on. */
+/** Abort the requests of the view that is being left. Actions that it started continue. */
 export function leave() {
   shown.abort();
   shown = new AbortController();
@@ -19,7 +19,7 @@ export class Refused extends Error {
   }
 }
 
-/** Trade the key of a link for a session; it stays in this browser until the command ends. */
+/** Exchange the key of a link for a session, which this browser keeps until the command ends. */
 export async function open_session(key) {
   const reply = await fetch("/session", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ key }) });
   const answer = await decoded(reply);
@@ -66,14 +66,14 @@ export async function post(path, body, signal) {
   return decoded(await send(path, { body, signal }));
 }
 
-/** SQL of a recipe with the values of its parameters written in, and of others by name. */
+/** SQL of a recipe with the values of its parameters, and of `others` by name, filled in. */
 export function with_values(sql, parameters, others = {}) {
   const values = new Map([...parameters.map((one) => [one.name, one.value]), ...Object.entries(others)]);
   const written = (value) => (typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value));
   return sql.replace(/\$(\w+)/g, (found, name) => (values.has(name) ? written(values.get(name)) : found));
 }
 
-/** The rows of a query as objects, with what the answer says beside them. */
+/** The rows of a query as objects, with the other fields of the answer. */
 export async function query(endpoint, sql, limit = 10_000) {
   const answer = await post("/v1/query", { endpoint, sql, limit }, shown.signal);
   const names = answer.columns.map((column) => column.name);

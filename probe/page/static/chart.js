@@ -1,5 +1,5 @@
-// Lines over one shared axis, drawn on canvas: a band from the least to the largest value of each bucket, and its
-// mean as a line, so that a spike of one step shows in an hour. Hover, zoom and keys move all panels together.
+// Line charts over one shared axis, drawn on canvas: a band from the minimum to the maximum of each bucket, and its
+// mean as a line, so that a spike of one step is visible in an hour. Hover, zoom and keys move all panels together.
 
 import { clock, day, figure, fill, h } from "./dom.js";
 
@@ -11,7 +11,7 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#888";
 }
 
-/** A canvas that is drawn again when its size or the colours change. `draw` gets the context and the size. */
+/** A canvas that is drawn again when its size or the colours change. `draw` receives the context and the size. */
 export function canvas(draw, attributes) {
   const made = h("canvas", attributes);
   let waiting = false;
@@ -59,8 +59,8 @@ function moments(from, to, wanted) {
 }
 
 /**
- * Panels over one axis. `panels`: [{title, format, log, series: [{name, key, colour}]}]. `is_time`: the axis is of
- * milliseconds, else of plain numbers. `zoomed(from, to)` is called when somebody chose a part, with nulls for all.
+ * Panels over one axis. `panels`: [{title, format, log, series: [{name, key, colour}]}]. `is_time`: the axis shows
+ * milliseconds, else plain numbers. `zoomed(from, to)` is called when the user selects a part, with nulls for all.
  */
 export class Charts {
   constructor(panels, { is_time = true, zoomed = () => {}, label = "step" } = {}) {
@@ -187,7 +187,7 @@ export class Charts {
     context.restore();
   }
 
-  /** The zone, as far as it is in the panel, with a line where it ends; each bound holds until the next one. */
+  /** The visible part of the zone, with a line at its bounds; each bound holds until the next one. */
   #shaded(rows, at, up, context, width, bottom) {
     const right = width - RIGHT, pixel = (value, otherwise) => (value === null || !Number.isFinite(up(value)) ? otherwise : Math.min(bottom, Math.max(TOP, up(value))));
     const parts = rows.map((row, place) => ({ from: Math.max(LEFT, at(row.ms)), to: Math.min(right, place + 1 < rows.length ? at(rows[place + 1].ms) : right), top: pixel(row.high, TOP), low: pixel(row.low, bottom) }))
@@ -275,7 +275,7 @@ export class Charts {
     return at - x[low] < x[high] - at ? x[low] : x[high];
   }
 
-  /** What is at the hover, in words. */
+  /** Show the values at the pointer as text. */
   #say() {
     const place = this.hover === null ? -1 : this.data.x.indexOf(this.hover);
     if (place < 0) {
@@ -313,7 +313,7 @@ function known(value, log) {
   return value !== null && value !== undefined && Number.isFinite(value) && (!log || value > 0);
 }
 
-/** The least and the largest value in the range, a little apart. */
+/** The smallest and the largest value in the range, with some margin. */
 function bounds(shown, x, range, log, zero) {
   let least = Infinity, most = -Infinity;
   for (const { values } of shown) {
@@ -356,7 +356,7 @@ function curve(context, x, values, at, up, stroke, log) {
   let drawing = false;
   for (let place = 0; place < x.length; place += 1) {
     const value = values.mid[place];
-    if (value === null || value === undefined) { // a bucket without a value: measured now and then
+    if (value === null || value === undefined) { // a bucket without a value: not measured in every step
       continue;
     }
     if (!known(value, log)) {

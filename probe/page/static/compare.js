@@ -1,4 +1,4 @@
-// Two runs beside each other: their figures, and their losses and speed over steps.
+// Two runs side by side: their figures, and their losses and speed over steps.
 
 import { get, query } from "./ask.js";
 import { Charts } from "./chart.js";
@@ -7,7 +7,7 @@ import { duration, figure, fill, grid, h, number, size } from "./dom.js";
 export const title = "Compare";
 
 const BUCKETS = 400;
-const ZOOMED = ["from_step", "to_step"]; // in the address; each run has times of its own
+const ZOOMED = ["from_step", "to_step"]; // in the address; in steps, because the runs have different times
 const FIGURES = [
   ["state", (one) => one.state], ["last step", (one) => figure(one.steps.last)],
   ["loss now", (one) => figure(one.learning.loss_now?.median ?? one.learning.loss)], ["best loss", (one) => figure(one.learning.best_loss)], ["at step", (one) => figure(one.learning.best_step)],
@@ -46,7 +46,7 @@ export async function open(page) {
       page.attempt(draw);
     } });
 
-    /** The part that is in the address, in buckets as fine as it allows. */
+    /** Draw the part in the address, in buckets as fine as possible. */
     async function draw() {
       const [low, high] = page.range(ZOOMED) ?? [0, last], width = Math.max(1, Math.ceil((high - low + 1) / BUCKETS));
       const curves = await Promise.all(jobs.map((job) => query(job, curve_sql(low, high, width))));

@@ -1,12 +1,12 @@
-// Elements made of text and of listed attributes, and figures as people read them. Nothing here parses HTML:
-// whatever a job calls itself stays text.
+// Elements made of text and of listed attributes, and figures in readable form. Nothing here parses HTML: names from
+// a job stay text.
 
 const ATTRIBUTES = new Set([
   "id", "class", "href", "type", "value", "name", "title", "for", "role", "tabindex", "colspan", "scope", "rows", "list",
   "placeholder", "min", "max", "step", "spellcheck", "autocomplete", "disabled", "checked", "selected", "open", "hidden", "download",
 ]);
 
-/** An element. `on` has listeners; children are nodes or text, null and false are left out. */
+/** Make an element. `on` has listeners; children are nodes or text, null and false are left out. */
 export function h(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -29,7 +29,7 @@ function asNode(child) {
   return child instanceof Node ? child : document.createTextNode(visible(String(child)));
 }
 
-/** Text in which nothing hides: control characters and changes of direction are shown as codes. */
+/** Text without hidden parts: control characters and changes of direction are shown as codes. */
 export function visible(text) {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g,
     (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
@@ -48,7 +48,7 @@ export function grid(headings, rows, label) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h("td", { class: headings[place]?.[1] ? "number" : null }, cell)))))));
 }
 
-/** A value of an answer as a number; NaN and infinities come as text. null for what was not measured. */
+/** A value of an answer as a number; NaN and infinities come as text. null if it was not measured. */
 export function number(value) {
   if (value === null || value === undefined) return null;
   if (typeof value === "number") return value;
@@ -109,7 +109,7 @@ export function day(milliseconds) {
   return new Date(milliseconds).toLocaleDateString("sv-SE");
 }
 
-/** A file for the person at the browser, from bytes that are here already. */
+/** Download a file from bytes that are here already. */
 export function save(blob, name) {
   const address = URL.createObjectURL(blob);
   const link = h("a", { href: address, download: name });

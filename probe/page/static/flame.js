@@ -1,4 +1,4 @@
-// A flame graph of what `probe JOB flamegraph` samples, outermost frames on top; the ranks side by side.
+// A flame graph of the samples of `probe JOB flamegraph`, outermost frames on top; ranks side by side.
 
 import { flame_samples } from "./ask.js";
 import { canvas, colour } from "./chart.js";
@@ -14,7 +14,7 @@ export class Flame {
     this.button = h("button", { type: "button", on: { click: () => page.attempt(() => this.#sample()) } }, `Sample for ${SECONDS} s`);
     this.keep = h("button", { type: "button", hidden: true, on: { click: () => save(new Blob([this.text], { type: "application/json" }), "probe.speedscope.json") } }, "Save for speedscope");
     this.element = h("section", {}, h("h2", {}, "Flame graph"), h("div", { class: "row" }, this.button, this.keep,
-      h("span", { class: "dim" }, "what the training threads do, 100 times a second; time that they wait counts like time that they compute")), this.shown);
+      h("span", { class: "dim" }, "stacks of the training threads, sampled 100 times a second; waiting counts like computing")), this.shown);
   }
 
   async #sample() {
@@ -50,7 +50,7 @@ export class Flame {
         context.fillText(frame.name, left + 3, depth * ROW + ROW / 2);
         context.restore();
       }
-    }, { class: "flame", role: "img", tabindex: "0", "aria-label": `flame graph of ${file.name}: arrow keys move, Enter shows a frame alone, Escape all of them`, on: {
+    }, { class: "flame", role: "img", tabindex: "0", "aria-label": `flame graph of ${file.name}: arrow keys move, Enter zooms to a frame, Escape shows all`, on: {
       pointermove: (event) => point(rows.find((one) => one.depth === Math.floor(event.offsetY / ROW) && event.offsetX >= one.left && event.offsetX < one.left + one.wide)?.frame),
       click: () => alone(this.at), dblclick: () => alone(root),
       keydown: (event) => {
@@ -65,21 +65,21 @@ export class Flame {
     const point = (frame) => {
       if (!frame) return;
       this.at = frame;
-      fill(readout, `${frame.name}   ${duration(frame.s)}, ${figure(100 * frame.s / root.s)} % of all; ${duration(frame.own)} in itself`);
+      fill(readout, `${frame.name}   ${duration(frame.s)}, ${figure(100 * frame.s / root.s)} % of all; ${duration(frame.own)} self`);
       drawn.redraw();
     };
     const alone = (frame) => { this.top = frame; point(frame); };
     const own = new Map(), add = (frame) => { own.set(frame.name, (own.get(frame.name) || 0) + frame.own); frame.calls.forEach(add); };
     add(root);
     fill(this.shown, h("figure", {}, h("figcaption", {}, file.name), readout, h("div", { class: "scroll" }, drawn)),
-      h("details", {}, h("summary", {}, "the functions that took most time themselves"),
+      h("details", {}, h("summary", {}, "functions with the most self time"),
         grid([["function"], ["time", true], ["share", true]], [...own].sort((one, other) => other[1] - one[1]).slice(0, MOST).map(([name, s]) => [h("code", {}, name), duration(s), `${figure(100 * s / root.s)} %`]), "functions")));
     this.keep.hidden = false;
     point(root);
   }
 }
 
-/** One tree of all profiles; of several, each below a frame with its name. Deeper frames than are drawn count for the last. */
+/** One tree of all profiles; if there are several, each is below a frame with its name. Frames beyond the deepest drawn one count for it. */
 function merged(file) {
   const made = (name, caller) => ({ name, caller, calls: [], by: new Map(), s: 0, own: 0 }), root = made("all", null);
   for (const profile of file.profiles) {

@@ -1,5 +1,5 @@
-// A grid of colours: one row per thing, one column per step, brighter is more. The scale is that of viridis, which
-// reads the same with any colour vision and in grey.
+// A heat map: one row per item, one column per step, brighter is more. The colour scale is viridis, which is readable
+// with any colour vision and in grey.
 
 import { canvas, colour } from "./chart.js";
 import { fill, h } from "./dom.js";
@@ -31,11 +31,11 @@ export class Heat {
     this.element = h("figure", {}, h("figcaption", {}, label), this.readout, this.canvas, this.legend);
   }
 
-  /** `values[row][column]`: a number, null where nothing was measured, NaN where it was not finite. `log`: colours by powers. */
+  /** `values[row][column]`: a number, null where nothing was measured, NaN where it was not finite. `log`: logarithmic colours. */
   set(rows, columns, values, log, unit = "step") {
     Object.assign(this, { rows, columns, values, log, unit });
     const all = values.flat().filter((value) => value !== null && Number.isFinite(value) && (!log || value > 0)).map((value) => (log ? Math.log10(value) : value)).sort((a, b) => a - b);
-    // The outermost values do not decide about the colours of all others.
+    // Outliers do not determine the colours of all other values.
     this.least = all[Math.floor(all.length * 0.01)];
     this.most = all[Math.min(all.length - 1, Math.floor(all.length * 0.99))];
     const back = (value) => this.format(log ? 10 ** value : value);

@@ -1,4 +1,4 @@
-// Distributions of one parameter or module, where somebody asked for them; a button for those who may ask.
+// Recorded histograms of one parameter or module; a button that records new ones, for operators.
 
 import { post, query } from "./ask.js";
 import { canvas, colour } from "./chart.js";
@@ -16,12 +16,12 @@ WHERE rank = ${rank} AND name = '${name.replaceAll("'", "''")}' QUALIFY row_numb
 export class Histograms {
   constructor(page) {
     this.page = page;
-    this.awaited = 0; // until when the rows that were asked for are looked for
+    this.awaited = 0; // until when to check for the rows that were requested
     this.newest = -1;
     this.shown = h("div", {});
     this.answer = h("p", { role: "status" });
     this.choice = h("select", { "aria-label": "parameter or module", on: { change: (event) => { page.remember({ param: event.target.value }); page.attempt(() => this.draw()); } } });
-    this.ask = h("button", { type: "button", on: { click: () => this.#watch() } }, "Ask for histograms of the next step");
+    this.ask = h("button", { type: "button", on: { click: () => this.#watch() } }, "Record histograms of the next step");
     this.element = h("section", {}, h("h2", {}, "Histograms"), h("div", { class: "row" }, this.choice, page.acts && page.ranks.some((one) => one.ended_ns === null) ? this.ask : null), this.answer, this.shown);
   }
 
@@ -35,7 +35,7 @@ export class Histograms {
     this.choice.hidden = !names.length;
     fill(this.choice, names.map((name) => h("option", { value: name, selected: name === wanted }, name)));
     if (names.length) await this.draw();
-    else fill(this.shown, h("p", { class: "dim" }, "no histograms were asked for: they are made of steps that somebody names, ", h("code", {}, "probe JOB watch --histograms --steps 1"), this.page.acts ? "" : "; you can look, and change nothing"));
+    else fill(this.shown, h("p", { class: "dim" }, "no histograms were recorded; this command records them: ", h("code", {}, "probe JOB watch --histograms --steps 1")));
   }
 
   async draw() {
@@ -43,7 +43,7 @@ export class Histograms {
     if (this.page.closed) return;
     const found = KINDS.map((kind) => records.find((one) => one.kind === kind)).filter(Boolean);
     fill(this.shown, h("div", { class: "three" }, found.map(bars)),
-      grid([["of"], ["step", true], ["values", true], ["least", true], ["5 %", true], ["median", true], ["95 %", true], ["largest", true], ["skewness", true], ["kurtosis", true]],
+      grid([["of"], ["step", true], ["values", true], ["minimum", true], ["5 %", true], ["median", true], ["95 %", true], ["maximum", true], ["skewness", true], ["kurtosis", true]],
         found.map((one) => [one.kind, figure(one.step), figure(one.numel), ...["min", "p5", "p50", "p95", "max", "skewness", "kurtosis"].map((name) => figure(one[name]))]), "histograms"));
   }
 
@@ -52,7 +52,7 @@ export class Histograms {
     fill(this.answer, "waiting for the end of the step …");
     try {
       const done = await post("/v1/act", { endpoint: this.page.job, wait_s: 60, action: "watch", arguments: { histograms: true, steps: STEPS } });
-      fill(this.answer, done.what || "the next step is looked at", "; it is shown here when it has ended");
+      fill(this.answer, done.what || "the next step is recorded", "; the histograms appear here after the step");
       this.awaited = Date.now() + AWAITED_MS;
     } catch (error) {
       fill(this.answer, `not done: ${error.message} ${error.hint || ""}`);
@@ -80,6 +80,6 @@ function listed(text) {
   try {
     return JSON.parse(text).map((value) => number(value) ?? 0);
   } catch {
-    return []; // of a recording that is damaged
+    return []; // a damaged recording
   }
 }

@@ -1,4 +1,4 @@
-// Gradients of each parameter over the sampled steps, and how far each step moved it.
+// Gradients and updates of each parameter over the sampled steps.
 
 import { query } from "./ask.js";
 import { figure, fill, h, number } from "./dom.js";
@@ -31,8 +31,8 @@ export async function open(page) {
     const names = [...new Set(records.map((one) => one.param))], steps = [...new Set(records.map((one) => one.step))].sort((a, b) => a - b);
     const places = new Map(records.map((one) => [`${one.step} ${one.param}`, column === "norm" && Number(one.bad) ? NaN : number(one[column])]));
     heat.set(names, steps, names.map((name) => steps.map((step) => places.get(`${step} ${name}`) ?? null)), column !== "zero_ratio");
-    fill(note, names.length ? `${names.length} parameters in the order of the model${names.length === PARAMETERS ? " (the first ones; python.gradients has all)" : ""}, on the ${steps.length} steps on which they were measured`
-      : page.zoomed ? "no gradients were measured in this part" : "no gradients were measured: `probe JOB watch --gradients --steps 3` asks for them");
+    fill(note, names.length ? `${names.length} parameters in the order of the model${names.length === PARAMETERS ? " (the first ones; python.gradients has all)" : ""}, at the ${steps.length} steps at which they were measured`
+      : page.zoomed ? "no gradients were measured in this part" : "no gradients were measured: `probe JOB watch --gradients --steps 3` measures them");
   }
 
   async function load() {

@@ -1,8 +1,8 @@
 // The frame of the page: the session, the views and their addresses, the state of the job every two seconds.
 //
-// An address is `#/view?job=…&…`. A view is a module with `title` and `open(page)`, which fills `page.root` and
-// may return {tick(ranks), changed(ranks), close()}, and asks(): what else it wants of /v1/ranks each time. Nothing
-// is asked while the tab is hidden.
+// An address is `#/view?job=…&…`. A view is a module with `title` and `open(page)`, which fills `page.root` and may
+// return {tick(), changed(), close(), asks()}; asks() returns more parameters for each request of /v1/ranks. No
+// requests are sent while the tab is hidden.
 
 import * as actions from "./actions.js";
 import { get, has_session, leave, open_session } from "./ask.js";
@@ -17,10 +17,10 @@ import * as step from "./step.js";
 
 const VIEWS = { run, step, ranks, stacks, learning, sql, actions, compare };
 const ROUND_MS = 2000;
-const HOSTS_ROUND_MS = 10_000; // each round asks every host of the job
-const PROBLEM_MS = 15_000; // a refused request is shown so long, if others are answered
+const HOSTS_ROUND_MS = 10_000; // each round sends a request to every host of the job
+const PROBLEM_MS = 15_000; // how long a refused request is shown while others succeed
 const SLOWEST_ROUND_MS = 30_000;
-const ZOOMED = ["from", "to"]; // of a link to any view of steps
+const ZOOMED = ["from", "to"]; // in links to all views of steps
 const BAD = new Set(["stalled", "failed", "killed", "dead", "lost", "stopped"]);
 
 const root = document.getElementById("view");
@@ -46,7 +46,7 @@ function show_problem(error) {
   if (error) fill(place, error.message, error.hint ? `\n${error.hint}` : "");
 }
 
-/** What a view works with. */
+/** The page as a view sees it: its address, the job and its ranks. */
 class Page {
   constructor(name, parameters) {
     this.name = name;
@@ -80,7 +80,7 @@ class Page {
     this.remember({ [names[0]]: low === null ? null : Math.max(0, Math.floor(low)), [names[1]]: high === null ? null : Math.ceil(high) });
   }
 
-  /** The part of time that was zoomed to in Run, [from_ms, to_ms], or null; the views that show steps keep to it. */
+  /** The part of time that was zoomed to in Run, [from_ms, to_ms], or null; all views of steps show only this part. */
   get zoomed() {
     return this.range(ZOOMED);
   }
@@ -89,12 +89,12 @@ class Page {
     this.remember_range(ZOOMED, from, to);
   }
 
-  /** A condition on rows with a t_ns: those of the part that is shown. */
+  /** A condition that selects rows with a t_ns in the part that is shown. */
   get within() {
     return this.zoomed ? `t_ns >= ${this.zoomed[0]}000000 AND t_ns < ${this.zoomed[1]}000000` : "true";
   }
 
-  /** Which part is shown, and the way back; null when all is. */
+  /** Text that names the part that is shown, and a button that shows all; null when all is shown. */
   part() {
     if (!this.zoomed) return null;
     return h("span", {}, `${day(this.zoomed[0])} ${clock(this.zoomed[0])} to ${clock(this.zoomed[1])} only `, h("button", { type: "button", on: { click: () => { this.zoomed = [null, null]; show(); } } }, "Show all"));
@@ -107,7 +107,7 @@ class Page {
     show_links();
   }
 
-  /** Run something that asks, unless the view was left; its error is shown. */
+  /** Run something that sends requests; shows its error, unless the view was left. */
   async attempt(work) {
     try {
       return await work();
@@ -117,7 +117,7 @@ class Page {
     }
   }
 
-  /** A choice of the rank, for jobs of several. */
+  /** A choice of the rank, for multi-rank jobs. */
   rank_choice() {
     const all = [...new Set(this.ranks.map((one) => one.rank))].sort((a, b) => a - b);
     if (all.length < 2) return null;
@@ -134,7 +134,7 @@ function show_links() {
     h("a", { href: link(name, name === page.name ? page.parameters : kept), "aria-current": name === page.name ? "page" : null, title: `key ${place + 1}` }, view.title)));
 }
 
-/** Where the run ends, as the lowest rank that knows it says, and how long that takes; nothing while nothing is known. */
+/** The total steps of the run, from the first rank that knows them, and the time left; empty if unknown. */
 function left(found) {
   const one = found.find((rank) => rank.total_steps !== null && rank.total_steps !== undefined);
   if (!one) return "";
@@ -153,12 +153,12 @@ function show_state(found) {
     steps.length ? `step ${figure(Math.max(...steps))}` : "no step yet", left(found),
     ages.length && found.some((one) => one.ended_ns === null) ? `, the last one ended ${duration(Math.min(...ages))} ago` : "",
     found.length > 1 ? `, ${found.length} ranks` : "",
-    role === "viewer" ? "  ·  you can look, and change nothing" : "");
+    role === "viewer" ? "  ·  read-only" : "");
   const names = [...new Set(found.map((one) => one.job))].join(", ");
   const name = found.length === 1 ? `${names}, pid ${found[0].pid}` : names;
   fill(document.getElementById("job"), name);
   document.title = `${states} · ${name}`;
-  return states.replace(/: \w+ for [\d.]+ s/, ""); // an evaluation is no change, nor how long it has taken
+  return states.replace(/: \w+ for [\d.]+ s/, ""); // an evaluation and its duration are not a change of state
 }
 
 async function round() {
@@ -179,7 +179,7 @@ async function round() {
     if (!own.started) {
       own.state = state;
       own.shown = (await VIEWS[own.name].open(own)) || {};
-      own.started = true; // if a part of it was refused, the next round opens it again
+      own.started = true; // not set if a request was refused: the next round opens the view again
     } else if (state !== own.state) {
       own.state = state;
       await own.shown.changed?.();
@@ -214,7 +214,7 @@ function show() {
   fill(document.getElementById("job"), page.job || "probe");
   show_links();
   fill(root, page.root);
-  fill(page.root, h("p", { class: "dim" }, "asking …"));
+  fill(page.root, h("p", { class: "dim" }, "loading …"));
   failures = 0;
   round();
 }

@@ -18,7 +18,7 @@ function grid_sql(column, within) {
 SELECT rank, low + (step - low) // width * width AS step, avg(value) AS value FROM s, e GROUP BY ALL ORDER BY rank, step`;
 }
 
-/** What each rank waits in collectives in a usual step: the one that waits least is the one that is waited for. */
+/** How long each rank waits in collectives in a usual step: the others wait for the rank that waits least. */
 function waits_sql(within) {
   return `SELECT rank, median(comm_s) AS waits_s FROM python.steps WHERE ${within} AND step > (SELECT max(step) - ${COLUMNS} FROM python.steps WHERE ${within}) GROUP BY rank`;
 }

@@ -1,4 +1,4 @@
-// One run at a glance: what is wrong, and its curves over one axis of time.
+// Overview of one run: its verdicts, and its curves over one time axis.
 
 import { get, query } from "./ask.js";
 import { Charts } from "./chart.js";
@@ -9,13 +9,13 @@ import { narrowest, said, zones } from "./zones.js";
 export const title = "Run";
 
 const BUCKETS = 480;
-const ROWS_MS = [60_000, 300_000]; // between two queries, a twentieth of the run: each costs the server as much as thirty rounds, which bring what is new
-const ELSEWHERE_MS = [8000, 30_000]; // of a rank on another host, whose rounds bring only its state
-const EVENTS_MS = 60_000; // if something was noted since, or when an incident begins or ends
+const ROWS_MS = [60_000, 300_000]; // between two queries, a twentieth of the run: each costs the server as much as thirty rounds, which bring new steps
+const ELSEWHERE_MS = [8000, 30_000]; // for a rank on another host, whose rounds bring only its state
+const EVENTS_MS = 60_000; // after new records, or when an incident begins or ends
 const SHADE_MS = [8000, 60_000]; // a quarter of a young run, in which recipes begin to judge; a sixtieth of a long one: eight buckets
 const FOREVER_MS = 9_000_000_000_000;
 const INCIDENTS_MS = 8000;
-const DIAGNOSE_MS = 15_000; // at most so often, and only when something changed
+const DIAGNOSE_MS = 15_000; // shortest interval; only when something changed
 const KINDS = { action: 4, evaluation: 5, checkpoint: 2, verdict: 1, exception: 1 };
 const CURVES = ["loss", "lr", "grad_norm", "rate", "rss", "allocated"];
 const LIVE = { loss: "loss", lr: "lr", grad_norm: "grad_norm", rate: "rate", rss: "rss_bytes", allocated: "allocated_bytes" };
@@ -25,7 +25,7 @@ function extent_sql(rank) {
   count(samples) AS samples, count(allocated_bytes) AS allocated FROM python.steps WHERE rank = ${rank}`;
 }
 
-/** Least, mean and largest value of each column in each bucket of time. */
+/** Minimum, mean and maximum of each column in each bucket of time. */
 function buckets_sql(rank, amount, from_ms, to_ms, width_ms) {
   const columns = { loss: "loss", lr: "lr", grad_norm: "grad_norm", rate: `${amount} / nullif(wall_s, 0)`, rss: "rss_bytes", allocated: "allocated_bytes" };
   const three = Object.entries(columns).map(([key, column]) =>
@@ -85,12 +85,12 @@ export async function open(page) {
     for (const one of answer.records) rows.set(Number(one.bucket), one);
     tail = [];
     loaded = Date.now();
-    fill(note, zoomed ? `a part of the run, in buckets of ${duration(width_ms / 1000)}; Escape or a double click shows all of it` : `least, mean and largest value in buckets of ${duration(width_ms / 1000)}`, answer.notes.map((one) => `; ${one}`));
+    fill(note, zoomed ? `a part of the run, in buckets of ${duration(width_ms / 1000)}; Escape or a double click shows all of it` : `minimum, mean and maximum in buckets of ${duration(width_ms / 1000)}`, answer.notes.map((one) => `; ${one}`));
     draw();
     if (since === null) page.attempt(shade);
   }
 
-  /** What the recipes leave alone of the part that is shown. */
+  /** Shade the healthy zones of the part that is shown. */
   async function shade() {
     shaded = Date.now();
     const asked = zoomed, found = await zones(page.job, { rank, from_ms: first_ms, to_ms: zoomed ? zoomed[1] : FOREVER_MS, width_ms });
@@ -113,7 +113,7 @@ export async function open(page) {
         parts.max.push(number(one[`${key}_max`]));
       }
     }
-    for (const one of zoomed ? [] : tail) { // newer than the last query: all steps of each round
+    for (const one of zoomed ? [] : tail) { // newer than the last query: one point for the steps of each round
       data.x.push(one.t_ns / 1e6);
       data.step.push(one.step);
       data.bad.push(one.bad);
@@ -133,10 +133,10 @@ export async function open(page) {
     again.disabled = true;
     fill(again, "checking …");
     await page.attempt(async () => {
-      const asked_at = Date.now(); // what it says was seen then or later: the checks may have taken a while
+      const asked_at = Date.now(); // the findings are from then or later: the checks may take a while
       const answer = await get("/v1/diagnose", { endpoint: page.job, deep: "0" });
       if (!page.closed) verdicts(found, answer, clock(asked_at));
-      const nothing = answer.judged && answer.judged.found + answer.judged.clear === 0; // too early, or a machine too busy
+      const nothing = answer.judged && answer.judged.found + answer.judged.clear === 0; // too early, or the machine is too busy
       blank = nothing ? Math.min(blank + 1, 5) : 0;
       pending ||= Boolean(nothing) && running();
     });
@@ -161,24 +161,24 @@ export async function open(page) {
   const running = () => page.ranks.some((one) => one.ended_ns === null);
   const own = () => page.ranks.find((one) => one.rank === rank);
 
-  /** How far it has come of what it says it will do, with what says so. */
+  /** Show the progress towards the total steps, with the source of the total. */
   function say_end() {
     const one = own();
     if (!one) return;
     const known = one.total_steps !== null && one.total_steps !== undefined;
     fill(ends, known && one.step !== null ? [`step ${figure(one.step)} of ${figure(one.total_steps)} `, h("span", { class: "dim" }, `(${one.total_source})`), one.left_s === null ? "" : `, ${span(one.left_s)} left at the usual rate`, ", "] : "",
       one.elapsed_s === null || one.elapsed_s === undefined ? "" : one.ended_ns === null ? `${span(one.elapsed_s)} so far` : `took ${span(one.elapsed_s)}`,
-      known || one.ended_ns !== null ? "" : h("span", { class: "dim" }, "; when it ends is not known: no loop, trainer or schedule says so (PROBE_TOTAL_STEPS can)"));
+      known || one.ended_ns !== null ? "" : h("span", { class: "dim" }, "; its end is unknown: no loop, trainer or schedule has a total (PROBE_TOTAL_STEPS sets one)"));
   }
 
   /** The last step that is drawn. */
   const last_step = () => tail.at(-1)?.step ?? Math.max(-1, ...[...rows.values()].map((one) => Number(one.step)));
 
-  /** Draw what came since; from time to time all by a query, in even buckets. */
+  /** Draw new steps; from time to time query all, in equal buckets. */
   async function follow(one) {
     const now = Date.now(), next = one.since, drawn = last_step();
     const [least, most] = next === undefined ? ELSEWHERE_MS : ROWS_MS;
-    const missed = next && next.first_step > drawn + 1; // more than the ring has, or a round of a slept machine
+    const missed = next && next.first_step > drawn + 1; // more steps than the ring has, or the machine slept
     if (now - loaded > (missed ? least / 8 : Math.min(most, Math.max(least, (now - first_ms) / 20))) && one.step !== drawn) {
       extent.last_ms = now;
       if ((now - first_ms) / width_ms > 2 * BUCKETS) await load(); else await load(Math.max(0, ...rows.keys()));
@@ -214,10 +214,10 @@ export async function open(page) {
   }
 
   say_end();
-  const drawn = load(); // before the diagnosis, which may take all that a viewer's page has at once
+  const drawn = load(); // before the diagnosis, which may take all query processes of a viewer's page
   page.attempt(diagnose);
   await drawn;
   await look();
-  const asks = () => ({ rank, since: zoomed ? Number.MAX_SAFE_INTEGER : last_step(), amount }); // zoomed: only whether something was noted
+  const asks = () => ({ rank, since: zoomed ? Number.MAX_SAFE_INTEGER : last_step(), amount }); // zoomed: only `noted` is needed
   return { tick, asks, changed: async () => { pending = true; judged = blank = 0; diagnose(); await look(); if (!zoomed) await load(Math.max(0, ...rows.keys())); } };
 }

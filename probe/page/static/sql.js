@@ -1,4 +1,4 @@
-// An editor for SQL, which can only read, with the tables beside it and the recipes' statements to start from.
+// An editor for read-only SQL, with a list of the tables, and the recipes' statements as starting points.
 
 import { get, query, rows_file, with_values } from "./ask.js";
 import { Charts } from "./chart.js";
@@ -75,7 +75,7 @@ function shown(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-/** The first number of each row, or its place, against all the others. */
+/** Charts of all other numbers of a row over its first number, or over its place. */
 function drawn(answer, numbers) {
   const places = numbers.map((is, place) => (is ? place : -1)).filter((place) => place >= 0);
   if (!places.length || answer.rows.length < 2) return null;

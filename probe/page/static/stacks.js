@@ -1,4 +1,4 @@
-// Where the job is: the stacks of one process, or of all ranks merged into a tree.
+// Stacks of the job: those of one process, or of all ranks merged into a tree.
 
 import { get } from "./ask.js";
 import { clock, figure, fill, grid, h } from "./dom.js";
@@ -46,7 +46,7 @@ function of_ranks(answer) {
     children.get(node.parent).push(node);
   }
   const all = Math.max(1, ...answer.tree.map((node) => node.rank_count));
-  // A chain of frames without a fork stays on one level, so that depth on screen means difference.
+  // A chain of frames without a fork stays on one level, so that depth on screen shows differences.
   const branch = (parent) => {
     const items = [];
     let nodes = children.get(parent) || [];

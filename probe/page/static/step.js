@@ -1,4 +1,4 @@
-// Where the time of a step goes: phases of the last steps, the slowest steps, the modules.
+// Time within steps: phases of the last steps, the slowest steps, the modules.
 
 import { query } from "./ask.js";
 import { canvas, colour, ticks } from "./chart.js";
@@ -26,12 +26,12 @@ FROM python.torch_trace WHERE rank = ${rank} AND step IN (SELECT DISTINCT step F
 GROUP BY module, stage ORDER BY per_step_s DESC LIMIT ${MOST_MODULES}`;
 }
 
-/** The class of the first model: what the recorded calls of its root are called. */
+/** The class of the first model, which is the name of its root's recorded calls. */
 function root_sql(rank) {
   return `SELECT arg_min(class, t_ns) AS root FROM python.modules WHERE rank = ${rank} AND module = ''`;
 }
 
-/** The modules as a tree. A module's own time has that of the modules in it; one that is never called, a list, has their sum. */
+/** The modules as a tree. A module's time includes its submodules'; one that is never called, such as a list, has their sum. */
 function of_modules(calls, root) {
   const times = new Map();
   for (const one of calls) {
@@ -87,7 +87,7 @@ export async function open(page) {
     rows.forEach((one, place) => {
       let sum = 0;
       const left = LEFT + place * wide, room = Math.max(1, wide - (wide > 4 ? 1 : 0));
-      context.fillStyle = colour("--line"); // what is in no phase: a step that was not timed
+      context.fillStyle = colour("--line"); // time in no phase: a step that was not timed
       context.fillRect(left, up(number(one.wall_s) || 0), room, bottom - up(number(one.wall_s) || 0));
       PHASES.forEach((name, phase) => {
         const value = number(one[`${name}_s`]);
@@ -117,7 +117,7 @@ export async function open(page) {
     bars.setAttribute("aria-label", `phases of the last ${rows.length} steps: the table of the slowest steps has the figures of the worst`);
     point(at);
     const phases = PHASES.filter((name) => slowest.records.some((one) => one[`${name}_s`] !== null));
-    fill(slow, grid([["step", true], ["in all", true], ...phases.map((name) => [NAMES[name] || name, true]), ["loss", true]],
+    fill(slow, grid([["step", true], ["total", true], ...phases.map((name) => [NAMES[name] || name, true]), ["loss", true]],
       slowest.records.map((one) => [figure(one.step), duration(one.wall_s), ...phases.map((name) => duration(one[`${name}_s`])), figure(one.loss)]), "slowest steps"));
     fill(modules, calls.records.length ? tree(of_modules(calls.records, root), ["per step", "forward", "backward", "calls"], "modules as a tree") : null,
       calls.records.length ? grid([["module"], ["stage"], ["per step", true], ["longest call", true], ["calls per step", true], ["sampled steps", true]],

@@ -1,10 +1,10 @@
-// A tree of rows that open and close, by mouse and keyboard; the rows of a branch are made when it opens.
+// A tree of rows that open and close, by mouse and keyboard; the rows of a branch are created when it opens.
 
 import { h } from "./dom.js";
 
 /**
- * `nodes`: [{name, cells, children}], `headings`: of the cells. All of the outermost are open, and the first branch
- * of each level below, `depth` levels in all.
+ * `nodes`: [{name, cells, children}], `headings`: of the cells. All outermost nodes are open, and the first branch of
+ * each level below, `depth` levels in total.
  */
 export function tree(nodes, headings, label, depth = 3) {
   return h("div", { class: "scroll tree rows", role: "region", tabindex: "0", "aria-label": label },
@@ -27,7 +27,7 @@ function branch(node, headings, depth) {
   return made;
 }
 
-/** Rows with a dotted name as nodes: `times[name]` are values of the row, what has none gets the sum of its children. */
+/** Rows with dotted names as nodes: `times[name]` are the values of a row; a node without any has `own` null. */
 export function nested(times, root) {
   const nodes = new Map(), tops = [];
   const of = (name) => {
@@ -40,7 +40,7 @@ export function nested(times, root) {
   for (const name of times.keys()) of(name);
   const first = root === null ? undefined : nodes.get(root);
   if (first && tops.includes(first)) {
-    const apart = (one) => one === first || one.own?.step !== undefined; // an optimizer is in no module
+    const apart = (one) => one === first || one.own?.step !== undefined; // an optimizer is not in a module
     first.children.push(...tops.filter((one) => !apart(one)));
     tops.splice(0, tops.length, ...tops.filter(apart));
   }

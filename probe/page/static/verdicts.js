@@ -1,10 +1,10 @@
-// Verdicts as /v1/diagnose answers them: the state of the process or job, what the checks found, why, what next.
+// Verdicts of /v1/diagnose: the state of the process or job, the findings of the checks, reasons and next steps.
 
 import { fill, h } from "./dom.js";
 
 const WORDS = { alarm: "alarm", notice: "notice", info: "info", ok: "ok" };
 
-/** One verdict; `open`: with its evidence and what to do next, else these unfold. */
+/** One verdict; `open`: whether its evidence and next steps are unfolded. */
 export function verdict(one, open = true) {
   const kind = Object.hasOwn(WORDS, one.severity) ? one.severity : "info";
   return h("details", { class: `verdict ${kind}${one.explained_by ? " hence" : ""}`, open },
@@ -13,7 +13,7 @@ export function verdict(one, open = true) {
     (one.next || []).length ? h("p", {}, h("span", { class: "dim" }, "next  "), one.next.map((line) => [h("code", {}, line), h("br")])) : null);
 }
 
-/** All of an answer of /v1/diagnose, the worst first as it is ordered there. */
+/** A whole answer of /v1/diagnose, the worst first, in the order of the answer. */
 export function verdicts(element, answer, when) {
   const found = (answer.findings || []).filter((one) => one.severity !== "info");
   const state = { severity: answer.severity, what: answer.what, why: answer.why, next: answer.next };

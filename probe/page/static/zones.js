@@ -1,12 +1,12 @@
-// Healthy zones of the curves: what the installed recipes leave alone. Each recipe has the SQL of its own zone beside
-// its own thresholds; no number and no rule of them is here.
+// Healthy zones of the curves: values that the installed recipes do not report. Each recipe has the SQL of its zone
+// next to its thresholds; this file has no numbers or rules of recipes.
 
 import { get, query, with_values } from "./ask.js";
 import { number } from "./dom.js";
 
 let asked = null; // the recipes do not change while the page is open
 
-/** By curve, the zones of all recipes that judge it: {words, rows: [{ms, low, high}]}. `shown`: what a zone's SQL wants to know. */
+/** By curve, the zones of all recipes that judge it: {words, rows: [{ms, low, high}]}. `shown`: parameters of the zones' SQL. */
 export async function zones(job, shown) {
   asked ??= get("/v1/recipes");
   let recipes;
@@ -25,15 +25,15 @@ export async function zones(job, shown) {
   return found;
 }
 
-/** What a curve is shaded for, or why it is not. */
+/** The reason why a curve is shaded, or why it is not. */
 export function said(zones_of_curve = []) {
-  if (!zones_of_curve.length) return "not shaded: no recipe judges it by a bound";
+  if (!zones_of_curve.length) return "not shaded: no recipe has limits for it";
   const known = zones_of_curve.filter((one) => one.rows.length);
   if (!known.length) return zones_of_curve.map((one) => `not shaded: ${one.recipe} needs ${one.needs}`).join("; ");
   return `shaded: ${known.map((one) => `${one.words} (${one.recipe})`).join(", ")}`;
 }
 
-/** The narrowest bounds from each moment on at which one of them changes: [{ms, low, high}]. */
+/** The narrowest bounds, from each time at which one of them changes: [{ms, low, high}]. */
 export function narrowest(zones_of_curve = []) {
   const moments = [...new Set(zones_of_curve.flatMap((one) => one.rows.map((row) => row.ms)))].sort((a, b) => a - b);
   const places = zones_of_curve.map(() => -1);

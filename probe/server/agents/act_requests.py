@@ -1,6 +1,7 @@
-"""The requests for snippets, actions and undoing that the server sends to an agent, with their timeouts.
+"""Builds the requests for snippets, actions and undo that the server sends to an agent, with their timeouts.
 
-The agent keeps the deadlines in a request; the timeouts here are longer and end only what would never end.
+The agent enforces the deadlines in a request. The timeouts here are longer: they end only requests that would
+never end.
 Runs on the server's event loop. Standard library only.
 """
 
@@ -17,9 +18,9 @@ from probe.server.runtime.request_bodies import ActBody, EvalBody, UndoBody
 RUNS_CODE = frozenset({"watch"})
 """Actions that evaluate expressions: over TCP they need the same permission as `eval`."""
 _WAY_BACK_S = 2.0
-"""For the way back of an answer that the agent gives at its own deadline."""
+"""Time for an answer to arrive that the agent sends at its own deadline."""
 _ACTION_S = 10.0
-"""After so long without an answer, check whether the agent hears."""
+"""After this long without an answer, check whether the agent responds at all."""
 _LONGEST_ACTION_S = 120.0
 """How long an action may take once it has begun: a large checkpoint on a slow disk."""
 

@@ -1,7 +1,7 @@
-"""Requests to an agent that it answers at once: stacks, detaching. And the errors of all requests to agents.
+"""Requests that an agent answers at once (stacks, detach), and the errors of all requests to agents.
 
-Runs on the server's request threads: `ask` blocks for at most its timeout. What may wait for the end of a
-step goes through `forwarding`. Standard library only.
+Runs on the server's request threads: `ask` blocks for at most its timeout. Requests that may wait for the end
+of a step go through `forwarding`. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from probe.server.recordings import exit_report
 from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
 
 DETACH_TIMEOUT_S = 10.0
-"""A running snippet may have to end first, and a step that is in our hooks."""
+"""A running snippet, or a step that is inside probe's hooks, may have to end first."""
 
 
 def who(recorded: Recorded) -> str:
@@ -45,7 +45,7 @@ def require_live(recorded: Recorded, status: Status) -> None:
     ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
     if meta.boot_id == moment.BOOT:
         raise ProcessDead(
-            f"{who(recorded)} is a recording in a bundle: its process cannot be asked or changed here",
+            f"{who(recorded)} is a recording in a bundle: its process is not reachable from here",
             hint="`diagnose`, `health`, `backtrace`, `query`, `ranks` and `tables` answer from the bundle.",
         )
     how = "ended" if status.state == "finished" else "died"
@@ -78,7 +78,7 @@ def ask(
 
 
 def answer_of(recorded: Recorded, answer: object) -> dict[str, Any]:
-    """What an agent answered, if that is an object; raises `AgentUnreachable`."""
+    """An agent's answer; raises `AgentUnreachable` if it is not a JSON object."""
     if not isinstance(answer, dict):
         raise AgentUnreachable(f"{who(recorded)} sent an answer that is not a JSON object")
     return answer
@@ -92,7 +92,7 @@ def without_socket(recorded: Recorded) -> AgentMissing:
 
 
 def stalled(name: str, why: str) -> NoBoundary:
-    """The error of what needs the end of a step, in a job that is known to be stalled; `why`: the verdict."""
+    """The error for a request that needs the end of a step in a stalled job; `why`: the verdict."""
     return NoBoundary(
         f"{name} finishes no steps, so probe does not wait for one: {why}. Nothing was changed",
         hint="Commands that only read still work: `diagnose`, `backtrace --native --all-threads`, `query`, "

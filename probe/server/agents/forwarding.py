@@ -1,13 +1,13 @@
 """Forwarding: sends snippets and actions to agents in the order in which they arrived here.
 
-The agent has the queue (decision 21); here is only what it cannot do for requests that have not reached it.
-Looking up the process happens on a thread, and connecting may have to wait: without order here, a later
-request could overtake an earlier one of the same client on the way. And the server holds a bounded number of
-requests, however many agents do not answer.
+The queue is in the agent (decision 21); this module orders the requests that have not reached it yet. The
+process is looked up on a thread, and connecting may have to wait: without ordering here, a later request
+could overtake an earlier one of the same client. The number of pending requests is bounded, even if many
+agents do not answer.
 
-No thread waits: the sockets belong to the event loop. Answers come in any order. If an agent does not answer,
-its health route is asked, so that a stopped process is noticed in seconds however long an answer may take.
-Runs on the server's event loop. Standard library only.
+No thread waits: the sockets belong to the event loop. Answers arrive in any order. If an agent does not
+answer, its health route is called: a stopped process is noticed within seconds, even if the answer itself may
+take longer. Runs on the server's event loop. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ SEND_S = 5.0
 _HEALTH_S = 3.0
 """How long an agent may take to answer its health route: a thread that holds the GIL makes it wait."""
 _DYING_S = 0.4
-"""Between the end of a process's connections and its own."""
+"""The connections of a dying process may close this long before it shows as dead."""
 _HELD_S = 1.0
 """How long reading native frames may stop a process: 0.3 s, and longer with many threads."""
 _CHECK_AGAIN_S = 10.0
 _FULL_QUEUE_S = 0.01
 _STALLED_S = 0.2
-"""How long a request waits for the end of a step in a job that is known to be stalled: it may have gone on
-since it was looked at."""
+"""How long a request waits for the end of a step in a job that is known to be stalled: it may have resumed
+since the last check."""
 _SHUT_OUT_S = 1.0
-"""The same as `Request.patient_s` where something is known to keep the GIL."""
+"""Upper limit of `Request.patient_s` while a thread is known to hold the GIL."""
 
 
 class Request(NamedTuple):
-    """What one agent is asked. From `patient_s` on it is checked whether the agent hears; from `timeout_s` on
-    its answer is not waited for any more."""
+    """A request to one agent. After `patient_s` without an answer, check whether the agent responds at all;
+    after `timeout_s`, give up."""
 
     target: str
     body: dict[str, Any]
@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
 
 class Forwarder:
-    """Requests on their way to agents, and those whose answers are waited for."""
+    """Requests that are being sent to agents or wait for their answers."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class Forwarder:
             self.pending -= 1
 
     async def forward(self, endpoint: str, request: Request) -> dict[str, Any] | None:
-        """The agent's answer; None when not one process of this host is meant. Raises `TooMany`, what the
-        agent answers, and what `asking.ask` raises."""
+        """The agent's answer; None unless the endpoint means exactly one process of this host. Raises
+        `TooMany`, the agent's error, and the errors of `asking.ask`."""
         with self.place():
             # Both locks are first come, first served, and between leaving the first and joining the second
-            # nobody else runs: requests are sent in order, however long it took to find out who is meant.
+            # nobody else runs: requests are sent in order, however long the lookup took.
             begun = time.monotonic()
             async with self._finding:
                 recorded = await self._find(endpoint)
@@ -102,8 +102,8 @@ class Forwarder:
     async def forward_to(
         self, recorded: Recorded, request: Request, begun: float | None = None
     ) -> dict[str, Any]:
-        """The answer of one living process; `begun`, monotonic, is when the request came. Raises `NoBoundary`
-        at once if it needs the end of a step and the process is known to be stalled."""
+        """The answer of one living process; `begun`, monotonic, is when the request arrived. Raises
+        `NoBoundary` early if it needs the end of a step and the process is known to be stalled."""
         begun = time.monotonic() if begun is None else begun
         stall = None if request.body.get("wait_anyway") else self._stall(recorded.folder)
         if stall is not None:
@@ -135,8 +135,8 @@ class Forwarder:
                 waited_s = time.monotonic() - begun
                 if waited_s > request.timeout_s:
                     raise AgentUnreachable(f"{who(recorded)} did not answer within {waited_s:.0f} s")
-                if not await _hears(recorded) and not reading.done():
-                    raise _deaf(recorded, waited_s)
+                if not await _responds(recorded) and not reading.done():
+                    raise _no_answer(recorded, waited_s)
                 check_at = time.monotonic() + _CHECK_AGAIN_S
         except OSError as error:
             await self._require_live(recorded)
@@ -144,7 +144,7 @@ class Forwarder:
             raise AgentUnreachable(f"{who(recorded)} did not answer ({what})") from None
         finally:
             reading.cancel()
-            await asyncio.wait({reading})  # it must have let go of the socket's number before that is closed
+            await asyncio.wait({reading})  # it must release the descriptor before that is closed
 
     async def _require_live(self, recorded: Recorded) -> None:
         """Raise `ProcessDead` if the process hung up because it dies: its descriptors are closed a moment
@@ -156,8 +156,8 @@ class Forwarder:
 
 
 async def _require_running(recorded: Recorded) -> None:
-    """Raise `AgentUnreachable` for a stopped process: once continued, it would do what nobody waits for any
-    more. Reading native frames stops a process for a moment, too, so wait that long."""
+    """Raise `AgentUnreachable` for a stopped process: once continued, it would run a request that nobody
+    waits for any more. Reading native frames also stops a process for a moment, so wait that long."""
     until_s = time.monotonic() + _HELD_S
     while (process := life(recorded.meta.pid)) is not None and process.state in "Tt":
         if time.monotonic() > until_s:
@@ -169,7 +169,7 @@ async def _require_running(recorded: Recorded) -> None:
         await asyncio.sleep(_HELD_S / 20)
 
 
-def _deaf(recorded: Recorded, waited_s: float) -> AgentUnreachable:
+def _no_answer(recorded: Recorded, waited_s: float) -> AgentUnreachable:
     return AgentUnreachable(
         f"{who(recorded)} did not answer within {waited_s:.0f} s: {why_silent(recorded)}. It has the "
         "request, and may still carry it out when it can run again",
@@ -178,7 +178,7 @@ def _deaf(recorded: Recorded, waited_s: float) -> AgentUnreachable:
 
 
 async def _send(recorded: Recorded, request: Request, deadline: float) -> socket.socket:
-    """A connection to the agent over which the whole request has gone."""
+    """Send the whole request; returns the connection to the agent."""
     path = Path(recorded.meta.socket)
     try:
         connection = await _connect(path, deadline)
@@ -222,7 +222,7 @@ async def _read_all(connection: socket.socket) -> bytes:
     return bytes(found)
 
 
-async def _hears(recorded: Recorded) -> bool:
+async def _responds(recorded: Recorded) -> bool:
     """Whether the agent answers anything at all."""
     try:
         connection = await _connect(Path(recorded.meta.socket), time.monotonic() + _HEALTH_S)

@@ -31,8 +31,8 @@ from probe.server.recordings import server_journal
 
 _log = logging.getLogger("probe.alerts")
 PAUSES_S = (1.0, 5.0, 30.0, 60.0, 120.0, 300.0)
-"""Pauses between tries; after the last the message is given up: about nine minutes, and the time of the
-tries."""
+"""Pauses between attempts; after the last one the message is given up: about nine minutes, plus the time of
+the attempts."""
 TRY_S = 30.0
 """Limit of one delivery."""
 AT_ONCE = 4

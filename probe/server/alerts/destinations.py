@@ -33,7 +33,7 @@ _WITH_HOST = frozenset({
     "gotify", "gotifys", "mmost", "mmosts", "rocket", "rockets", "matrix", "matrixs", "apprise", "apprises",
     "mqtt", "mqtts",
 })
-"""Schemes whose URL has a host where others have a token."""
+"""Schemes whose URLs have a host in the place where those of other schemes have a token."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Rule:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """There is one rule for each run, recipe and action."""
+        """Identifies the rule: there is one for each run, recipe and action."""
         return self.run, self.recipe, self.action
 
 

@@ -55,7 +55,7 @@ ACT_WAIT_S = 30.0
 ENDED_KEPT = 200
 """Incidents of ended runs that stay listed."""
 GRACE_S = 60.0
-"""How long an ended process is still read: its end is recorded after it."""
+"""How long an ended process is still read: the record of its end follows later."""
 _WORDS = {OPENED: "", RAISED: "worse: ", RETURNED: "still there: ", RESOLVED: "over: "}
 
 
@@ -179,8 +179,8 @@ class Monitor:
         return found
 
     def _processes(self) -> list[Recorded]:
-        """The processes to read. New ones are searched for only as often as that costs next to nothing: there
-        may be thousands of old recordings."""
+        """The processes to read. The search for new ones uses at most a hundredth of a core: there may be
+        thousands of old recordings."""
         now_s, began_s = time.monotonic(), time.thread_time()
         if now_s >= self._scan_due_s:
             every = self._service.registry.processes()
@@ -306,7 +306,7 @@ class Monitor:
             task.add_done_callback(self._acting.discard)
 
     async def _do(self, rule: Rule) -> None:
-        """Run one action as a user's: between two steps, on all ranks, recorded by the job."""
+        """Run one action as if a user had sent it: between two steps, on all ranks, recorded by the job."""
         caller = access.Caller(os.getuid(), os.getpid(), "unix", access.MONITOR)
         body = ActBody(
             endpoint=rule.run, action=rule.action, arguments=rule.arguments, now=rule.now, wait_s=ACT_WAIT_S

@@ -44,7 +44,7 @@ WATCHED = frozenset(recipe_of(state) for state in states.STATES)
 
 
 class News(NamedTuple):
-    """An event, its recording, and the destinations (as shown) that have got its message."""
+    """An event, its recording, and the destinations (as shown) that have already received its message."""
 
     event: Event
     recorded: Recorded
@@ -72,14 +72,14 @@ class RunIncidents:
     incidents: Incidents = field(init=False)
     tailed: dict[str, _Tailed] = field(default_factory=dict)
     own: dict[str, Recorded] = field(default_factory=dict)
-    """The recording that holds an incident."""
+    """The recording that holds each incident, by the incident's id."""
 
     def __post_init__(self) -> None:
         self.incidents = Incidents(f"{self.run}/{self.attempt}")
 
     @property
     def recorded(self) -> list[Recorded]:
-        """Its recordings on this host, the newest life of each rank, in order of rank."""
+        """Its recordings on this host: the newest process of each rank, in order of rank."""
         return latest_ranks(one.recorded for one in list(self.tailed.values()))
 
     @property
@@ -133,7 +133,7 @@ class RunIncidents:
         else:
             over = []
         if found.severity == ALARM or found.state in _TOLD_NOTICES:
-            # The step is no part of its identity: the next stall at the same step is the same incident.
+            # The step is not part of its identity: the next stall at the same step is the same incident.
             found = replace(found, recipe=recipe_of(found.state), subject=subject, step=None)
             return [*over, *self.incidents.at_once(found, now_s)]
         return over

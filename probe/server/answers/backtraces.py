@@ -41,7 +41,7 @@ ROUTE = "/v1/backtrace"
 
 
 class Options(NamedTuple):
-    """What a backtrace shows beside the Python frames of the training thread.
+    """Options of a backtrace: what it shows in addition to the Python frames of the training thread.
 
     `native`, `locals` and `workers` are always read from outside: inside, locals would run code of the
     job."""
@@ -65,7 +65,7 @@ class Options(NamedTuple):
 def backtrace(registry: Registry, subject: Recorded | int, want: Options) -> dict[str, Any]:
     """A capture of a process; `source` and `notes` say where it comes from.
 
-    Raises `ProcessDead` for a process that left no stacks, and what reading from outside raises."""
+    Raises `ProcessDead` for a process that left no stacks, and the errors of reading from outside."""
     if isinstance(subject, int):
         note = f"process {subject} runs without an agent; `probe {subject} attach` starts one"
         if waiting(registry.directory, subject) is not None:
@@ -148,7 +148,7 @@ class Captures(NamedTuple):
 def of_ranks(
     registry: Registry, sources: Sequence[Recorded], want: Options, threads: ThreadPoolExecutor
 ) -> Captures:
-    """A capture of each rank on this host. Blocks until all are there or late; must not run on `threads`."""
+    """A capture of each rank on this host. Blocks until all are read or late; must not run on `threads`."""
     deadline = monotonic() + want.timeout_s
     asked = {threads.submit(_of_rank, registry, recorded, want): recorded for recorded in sources}
     found: dict[int, dict[str, Any]] = {}

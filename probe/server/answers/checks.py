@@ -1,9 +1,9 @@
 """The checks of a diagnosis, for `GET /v1/diagnose`: runs recipes, collects deep statistics, records the
 results.
 
-The recipes run in a query worker while the state of the process is found. If a recipe of a symptom lacks deep
-statistics, and the process lives and the caller may act on it, its agent collects those of a few steps (the
-action `watch`), and the unknown checks are run again. The checks are recorded in probe.checks. Runs on the
+The recipes run in a query worker while the state of the process is determined. If a recipe of a symptom lacks
+deep statistics, the process lives and the caller may act on it, its agent collects those of a few steps (the
+action `watch`), and the unknown checks run again. The checks are recorded in probe.checks. Runs on the
 server's event loop; files on its threads.
 """
 
@@ -61,7 +61,7 @@ def _chosen(settings: Settings, wanted: Options) -> tuple[list[Recipe], list[str
 
 
 class Part(NamedTuple):
-    """What is known while the checks run: findings to show, and how many of the checks have ended."""
+    """An intermediate result: the findings to show, and how many of the checks have ended."""
 
     findings: list[Finding]
     judged: int
@@ -72,7 +72,7 @@ async def run_checks(
     service: Service, found: fanout.Found, called: str, caller: access.Caller, wanted: Options,
     tell: Callable[[Part], None] | None = None,
 ) -> RecipeRuns:
-    """Run the recipes. `tell` gets what they find meanwhile. Raises only `RecipeUnknown`: checks that cannot
+    """Run the recipes. `tell` receives intermediate results. Raises only `RecipeUnknown`: checks that cannot
     run are unknown."""
     if wanted.part == STATE:
         return RecipeRuns([], [])
@@ -111,7 +111,7 @@ async def _run(
 async def _run_late(
     service: Service, found: fanout.Found, checks: list[Check], called: str, caller: access.Caller
 ) -> tuple[list[Check], list[str]]:
-    """Run the recipes once more for which there was no time; the notes say what remains unjudged."""
+    """Run the recipes that timed out once more; the notes name those that still have no result."""
     late = [one.recipe for one in checks if one.failed == QueryTimeout.code]
     if not late:
         return checks, []

@@ -1,9 +1,9 @@
-"""`GET /v1/diagnose`: gathers the evidence on a process or a job, and has `diagnose` evaluate it.
+"""`GET /v1/diagnose`: gathers the evidence on a process or a job, and evaluates it with `probe.diagnose`.
 
 Evidence on a living process is gathered from outside for up to a second, so that it works in every state; an
 ended one is diagnosed from its end record. A job is diagnosed from the facts of all its ranks, which the
-servers of its other hosts send. `answer` runs on the event loop, the rest blocks: request threads. May import
-what `probe.diagnose` may.
+servers of its other hosts send. `answer` runs on the event loop; the rest blocks and runs on request threads.
+May import what `probe.diagnose` may.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ async def answer(
     service: Service, endpoint: str, caller: access.Caller, scope: Scope, wanted: Options = _EVERYTHING,
     tell: Callable[[Part], None] | None = None,
 ) -> dict[str, Any]:
-    """The answer of `GET /v1/diagnose`, for a whole multi-rank job or one process, with the findings of the
-    recipes, which `tell` gets as they come. With scope `host`: the facts of this host's ranks."""
+    """The answer of `GET /v1/diagnose`, for a whole multi-rank job or one process. `tell` receives the
+    findings of the recipes as they arrive. With scope `host`: the facts of this host's ranks."""
     text = access.endpoint(endpoint, caller).strip()
     registry = service.registry
     if not text.isdigit():
@@ -69,7 +69,7 @@ async def answer(
             return await _of_job(service, found, text, caller, wanted, tell)
     subject = await service.call(registry.one if caller.tcp else registry.one_or_pid, text)
     examining = (
-        _not_asked() if wanted.part == CHECKS
+        _not_examined() if wanted.part == CHECKS
         else service.call_agent(diagnose_one, registry, service.watch, subject)
     )
     if isinstance(subject, int):
@@ -77,7 +77,7 @@ async def answer(
         if ending is None:
             alone: Examined = await examining
             return {**alone.about, **alone.state.as_dict(), "notes": alone.notes}
-        subject = ending  # its checks are of the recording, its state is what can be seen from outside
+        subject = ending  # the checks use its recording, its state is read from outside
     found = fanout.Found([subject], world_size=subject.meta.world_size)
     called = text or str(subject.meta.pid)
     running = run_checks(service, found, called, caller, wanted, tell)
@@ -86,7 +86,7 @@ async def answer(
 
 
 def _ending(registry: Registry, pid: int) -> Recorded | None:
-    """The recording of a process on its way out: it is closed, and the process still exists."""
+    """The recording of an exiting process: the recording is closed, and the process still exists."""
     try:
         found = registry.one(str(pid))
     except (AgentMissing, EndpointUnknown, NotYours):
@@ -94,7 +94,7 @@ def _ending(registry: Registry, pid: int) -> Recorded | None:
     return found if registry.status(found).how == exit_report.ENDING else None
 
 
-async def _not_asked() -> Examined:
+async def _not_examined() -> Examined:
     return Examined(Finding(states.UNKNOWN, states.OK, "only the checks were requested"), {}, [])
 
 
@@ -104,7 +104,7 @@ async def _of_job(
 ) -> dict[str, Any]:
     """The answer for all ranks of a job."""
     called = text or (found.here[0].meta.job if found.here else found.endpoint)
-    examining = _not_asked() if wanted.part == CHECKS else _examine_ranks(service, found, caller)
+    examining = _not_examined() if wanted.part == CHECKS else _examine_ranks(service, found, caller)
     running = run_checks(service, found, called, caller, wanted, tell)
     examined, ran = await asyncio.gather(examining, running)
     return await _answer(service, found, examined, ran, called, caller, wanted)

@@ -40,7 +40,7 @@ def _common(recorded: Recorded) -> dict[str, Any]:
 
 
 def table_list(sources: list[Recorded]) -> list[dict[str, Any]]:
-    """Answer of `GET /v1/tables`: ours, and those that these processes declared."""
+    """Answer of `GET /v1/tables`: probe's own tables, and those that these processes declared."""
     own: list[Table] = []
     for recorded in sources:
         with contextlib.suppress(ProbeError):  # a query over them says what is damaged

@@ -32,8 +32,7 @@ ROWS_SHARE = 0.7
 """Share of a query's time to wait for the rows of other hosts."""
 _LEAST_S = 0.5
 ROOM_SHARE = 8
-"""The rows of all other hosts may take one part in so many of a query's memory: the worker has several
-copies."""
+"""The rows of all other hosts may use 1/ROOM_SHARE of a query's memory: the worker holds several copies."""
 _LEAST_ROOM_BYTES = 64 << 10
 _CLUSTER = frozenset({"cluster.ranks", "cluster.hosts"})
 _STACKS = frozenset({"cluster.stacks", "cluster.stack_classes"})
@@ -43,8 +42,8 @@ async def answer(
     service: Service, body: QueryBody, caller: access.Caller, gone: Callable[[], Awaitable[None]],
     form: str = "json",
 ) -> bytes:
-    """The JSON of the answer, or its rows in another form, packed with the rest (`confined.results`); raises
-    the `ProbeError` that says why there is none."""
+    """The answer as JSON, or its rows in another form, packed with the other fields (`confined.results`).
+    Raises a `ProbeError` if there is none."""
     began = time.monotonic()
     timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, body.scope)
@@ -68,7 +67,7 @@ class JobSql(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What a host searches for the names of tables and columns, for all statements."""
+        """The text that a host searches for the names of tables and columns, of all statements."""
         return searchable("\n;\n".join(self.statements))
 
 
@@ -89,8 +88,8 @@ async def run(
     gone: Callable[[], Awaitable[None]] = _never, ahead: Ahead | None = None,
 ) -> bytes:
     """A query worker's answer to `request`, over the rows of all hosts that the SQL mentions. `timeout_s` is
-    the remaining time; `ahead` gets parts of it, see `Pool.run`. Raises the error of the host of a rank that
-    was named, when that host sends nothing."""
+    the remaining time; `ahead` receives parts of the answer, see `Pool.run`. If the endpoint names one rank
+    and its host sends nothing, raises that host's error."""
     began = time.monotonic()
     names = asked.names
     own, others, whole = await asyncio.gather(
@@ -164,8 +163,8 @@ def _own_request(
 async def _rows_of_others(
     service: Service, found: fanout.Found, asked: JobSql, names: set[str], timeout_s: float
 ) -> tuple[list[Part], list[str]]:
-    """Packed rows, and notes on hosts that sent none. Raises the error of the host of a rank that was named,
-    when it sends nothing: "0 rows" would read as if the rank had recorded none."""
+    """Packed rows, and notes on hosts that sent none. If the endpoint names one rank and its host sends
+    nothing, raises that host's error: "0 rows" would read as if the rank had recorded none."""
     if not found.met or not names - NOT_CARRIED:
         return [], list(found.missing) if names else []
     room_bytes = service.settings.query_memory_bytes // ROOM_SHARE // len(found.met)

@@ -53,8 +53,8 @@ async def run_recipes(
     tell: Tell | None = None,
 ) -> RecipeRuns:
     """Run recipes on the processes that were found; raises the `ProbeError` that any query would. `endpoint`
-    is used in suggested commands. `background`: at low priority from the start, for the monitor. `tell` gets
-    checks that have ended while others run."""
+    is used in suggested commands. `background`: at low priority from the start, for the monitor. `tell`
+    receives checks that have ended while others still run."""
     if not recipes:
         return RecipeRuns([], [])
     job = _Job(service, caller, scope, endpoint, timeout_s, background, tell)
@@ -76,8 +76,8 @@ async def run_recipes(
 
 
 def _in_order(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """Recipes that lead to alarms and those that explain them first: on a busy machine time may not do for
-    all. Of these, and of the others, causes before what they explain: so a finding can be told at once."""
+    """Recipes that raise alarms, and recipes that explain those, come first: on a busy machine there may not
+    be time for all. In both groups causes precede what they explain, so a finding can be reported at once."""
     alarms = {recipe.name for recipe in recipes if recipe.severity == ALARM}
     causal = in_causal_order(recipes)
     return sorted(causal, key=lambda one: one.name not in alarms and not alarms & set(one.explains))
@@ -99,7 +99,7 @@ class _Job(NamedTuple):
     tell: Tell | None = None
 
     async def run_on_lowest(self, found: fanout.Found, recipes: Sequence[Recipe]) -> RecipeRuns:
-        """Run recipes on the lowest rank, on whatever host; they are unknown if that does not answer."""
+        """Run recipes on the lowest rank, on any host; they are unknown if that host does not answer."""
         try:
             return await self.run(await self._lowest(found), recipes)
         except HostUnreachable as error:
@@ -137,7 +137,7 @@ class _Job(NamedTuple):
         ]
         for recipe in recipes:
             sql, parameters = recipe.statement()
-            # Built-in recipes know no time and no chance; the user's own may.
+            # Built-in recipes do not use the time of day or random numbers; the user's own may.
             steady = recipe.built_in
             batch.append({"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS, "steady": steady})
         statements = [compatibility.reads(one["sql"]) for one in batch]
@@ -155,7 +155,7 @@ class _Job(NamedTuple):
 
 
 class _Ahead:
-    """Makes checks of the results that come ahead of the answer, and tells them."""
+    """Turns results that arrive before the whole answer into checks, and passes them to `tell`."""
 
     def __init__(self, recipes: Sequence[Recipe], endpoint: str, tell: Tell) -> None:
         self._recipes = recipes
@@ -166,7 +166,7 @@ class _Ahead:
     def __call__(self, body: bytes) -> None:
         part = json.loads(body)
         results = part["results"]
-        first = part["first"] - 1  # that of the interventions is none of a recipe
+        first = part["first"] - 1  # the first statement reads the interventions and belongs to no recipe
         if first < 0:
             self._done, first = results.pop(0).get("rows", ()), 0
         recipes = self._recipes[first : first + len(results)]

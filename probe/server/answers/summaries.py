@@ -38,8 +38,8 @@ async def answer(
     service: Service, incidents: Incidents, endpoint: str, caller: access.Caller, *, until: int | None,
     findings: bool, scope: Scope = "job",
 ) -> dict[str, Any]:
-    """The answer of `GET /v1/summary`. `until`: the last step to include; `findings`: with what is wrong,
-    from the open `incidents` or the recipes."""
+    """The answer of `GET /v1/summary`. `until`: the last step to include; `findings`: whether to add the
+    findings, from the open `incidents` or the recipes."""
     found = await fanout.find(service, endpoint, caller, scope)
     if found.elsewhere is not None:
         asked = {"until": until, "findings": int(findings)}
@@ -60,7 +60,7 @@ async def answer(
 async def _rows(
     service: Service, found: fanout.Found, caller: access.Caller, scope: Scope, until: int | None
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str], list[str]]:
-    """The rows of each statement by its name, why others failed by theirs, and notes."""
+    """By name, the rows of each statement and the errors of those that failed; and notes."""
     timeout_s = min(DEADLINE_S, service.settings.query_timeout_s)
     statements = statements_for(None, until)
     asked = queries.JobSql([sql for sql, _ in statements], caller, scope, timeout_s)
@@ -79,7 +79,7 @@ async def _rows(
 
 
 def _why_unread(failed: Mapping[str, str]) -> list[str]:
-    """One note for all that failed for one reason."""
+    """One note for each reason, with all statements that failed for it."""
     reasons = dict.fromkeys(failed.values())
     names = {why: ", ".join(name for name, one in failed.items() if one == why) for why in reasons}
     return [f"not read: {names[why]} ({why})" for why in reasons]
@@ -114,8 +114,8 @@ async def _findings(
     service: Service, incidents: Incidents, found: fanout.Found, endpoint: str, caller: access.Caller,
     scope: Scope,
 ) -> dict[str, Any]:
-    """What is wrong, the worst first: the open incidents if the monitor watches the job, else the findings of
-    the recipes now. `judged`: `monitor` or `now`; `unjudged`: why nothing is known."""
+    """Findings, the worst first: the open incidents if the monitor watches the job, else what the recipes
+    find now. `judged`: `monitor` or `now`; `unjudged`: why nothing is known."""
     watched = await service.call(_incidents, service, incidents, found)
     if watched is not None:
         return {"findings": watched, "judged": "monitor", "unjudged": []}
@@ -152,7 +152,7 @@ def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> l
 
 
 def plain(value: Any) -> Any:
-    """The same with NaN and infinities as text, as in query results: JSON has none."""
+    """The value with NaN and infinities as text, as in query results: JSON has none."""
     if isinstance(value, float):
         return query_results.as_json(value)
     if isinstance(value, dict):

@@ -1,12 +1,12 @@
 """Coordinated requests: every rank of a job acts before the same step, or none does. The server's side.
 
     prepare   every rank validates the request; if one refuses, it is dropped everywhere
-    arm       every rank gets the agreed step, the first that all can be told of in time
+    arm       every rank receives the agreed step, the first that all ranks can learn of in time
     open      all are armed: from now on the ranks decide by themselves, by the commit vote
     outcome   the result on each rank
 
-The server may be killed at any point: what is prepared expires, and an armed rank waits at its step only if
-the vote was opened. One such request at a time for each job. Runs on the server's event loop; votes are files
+The server may be killed at any point: a prepared request expires, and an armed rank waits at its step only if
+the vote was opened. Each job has one such request at a time. Runs on the server's event loop; votes are files
 in memory.
 """
 
@@ -38,7 +38,7 @@ from probe.server.hosts.agreed_step import Place
 from probe.server.hosts.rank_group import RankGroup, Reply, ask_phase, by_text
 
 LEAD_S = (0.4, 0.8, 1.6, 3.2)
-"""How long before the agreed step all ranks must know it; longer in each further try."""
+"""How long before the agreed step all ranks must know it; longer in each retry."""
 _PREPARE_S = 8.0
 _LEAST_ACK_S, _MOST_ACK_S = 0.3, 3.0
 _BUSY_S = 0.05
@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
 
     @property
     def too_early(self) -> bool:
-        """Whether a rank was told too late: then it is tried again."""
+        """Whether a rank learned of the step too late; the request is then retried."""
         return self.go is not None and not self.go.yes and self.go.why == EARLY
 
 
@@ -285,7 +285,7 @@ def _raise_unless_done(outcome: Outcome) -> None:
 
 
 def _not_done(outcome: Outcome) -> str:
-    """Why it was cancelled, and where the ranks are that did not reach the step."""
+    """Why the request was cancelled, and where the ranks are that did not reach the step."""
     why = outcome.go.why if outcome.go is not None else "the vote was not decided"
     where: list[tuple[int, str]] = []
     for reply in outcome.replies:

@@ -243,7 +243,7 @@ def _nobody(unknown: EndpointUnknown, lost: list[Part]) -> ProbeError:
 def _found(
     registry: Registry, here: list[Recorded], name: str, met: list[PeerInfo], lost: list[Part]
 ) -> Found:
-    """What belongs to the newest attempt, and what is missing of it."""
+    """The processes of the newest attempt, and its missing ranks."""
     own = _facts(registry, here)
     having = [one for one in met if one.ranks]
     parts: list[_Facts | PeerInfo] = [*([own] if here else []), *having]

@@ -36,7 +36,7 @@ _INTERNALS = (
     "multiprocessing/synchronize.py", "multiprocessing/queues.py", "multiprocessing/popen_fork.py",
     "concurrent/futures/_base.py", "torch/distributed/c10d_logger.py",
 )
-"""Code that waits, whatever it waits for."""
+"""Files whose functions only wait."""
 _KEY = itemgetter("func", "file", "lineno", "is_user")
 
 

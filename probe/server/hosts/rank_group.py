@@ -24,7 +24,7 @@ from probe.server.service import Service
 ENDS = 64
 """Step ends that are read to predict the next steps."""
 PATIENT_S = 1.0
-"""After this time it is checked whether an agent responds at all."""
+"""After this long without an answer, check whether the agent responds at all."""
 
 
 class Reply(NamedTuple):

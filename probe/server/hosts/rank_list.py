@@ -33,8 +33,8 @@ _NEEDED = ("run", "attempt", "rank", "pid", "started_ns")
 async def all_ranks(
     service: Service, found: fanout.Found, caller: access.Caller, live: Live = STATES
 ) -> dict[str, Any]:
-    """Answer of `GET /v1/ranks`. Of other hosts `live` has the figures; what came since a step is this
-    host's."""
+    """Answer of `GET /v1/ranks`. Of `live`, other hosts send only the figures; the summary since a step is
+    limited to a rank of this host."""
     rows = await service.call(rank_rows, service.registry, service.watch.current, found.here, live)
     asked = {"figures": 1} if live.figures else {}
     others = await fanout.call_others(service, found, caller, "GET", "/v1/ranks", asked, RANKS_S)
@@ -61,7 +61,7 @@ def _of_another(answer: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _figures(said: Any) -> dict[str, Any] | None:
-    """What `recent_steps.figures` says on another host, value by value."""
+    """Another host's `recent_steps.figures`, checked value by value."""
     if not isinstance(said, dict):
         return None
     curve, shares = said.get("curve"), said.get("shares")
@@ -88,7 +88,7 @@ def _checked(value: Any, kinds: tuple[type, ...]) -> Any:
 
 
 def _lined_up(rows: list[dict[str, Any]], world_size: int | None) -> list[dict[str, Any]]:
-    """Each rank's newest life, in order of rank, with `lag_steps`: how far it is behind the foremost."""
+    """Each rank's newest process, in order of rank, with `lag_steps`: how far it is behind the foremost."""
     newest: dict[tuple[str, int], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (row["attempt"], row["started_ns"])):
         newest[row["run"], row["rank"]] = row

@@ -2,8 +2,8 @@
 
 A host's ranks vote with one more member, `ARBITER`, that never marks anything, so they cannot decide `yes` on
 their own. The coordinator's own vote has a member for each other host, which it marks once all ranks there
-have marked theirs; its decision is then cast on every host. A host whose ranks have meanwhile waited for
-PROBE_RANK_HOLD_S has decided `no`, and answers so.
+have marked theirs; its decision is then cast on every host. If the ranks of a host have waited for longer
+than PROBE_RANK_HOLD_S by then, that host has already decided `no`, and its answer says so.
 
 Runs on the server's event loop and reads files in memory. Standard library only.
 """
@@ -74,7 +74,7 @@ def remove(directory: Path, name: str) -> None:
 async def join(
     vote: CommitVote, number: int, ask: AskHost, questions: tuple[str, ...], who: str, until_s: float
 ) -> None:
-    """The coordinator's side for one other host: until every question is decided there as here."""
+    """The coordinator's side for one other host; returns once every question is decided there as here."""
     try:
         for question in questions:
             told = await ask("gather", {"question": question})

@@ -1,11 +1,11 @@
-"""An answer in lines: each a JSON object that is sent as soon as it is there, the last the whole answer.
+"""Streams an answer as lines of JSON: parts as soon as they are ready, and last the whole answer.
 
     {"part": {…}}
     {"part": {…}}
     {…}                                  or {"error": {…}}
 
-Without a part before it, the answer is a plain one, with its status. Runs on the server's event loop. May
-import fastapi.
+An answer without parts is an ordinary one, with its own status. Runs on the server's event loop. May import
+fastapi.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tell = Callable[[dict[str, Any]], None]
 async def answer(
     make: Callable[[Tell], Awaitable[dict[str, Any]]], render: Callable[[Any], bytes]
 ) -> dict[str, Any] | StreamingResponse:
-    """What `make` returns, and before it what it tells. Raises what it raises before it tells anything."""
+    """The parts that `make` tells, then its result. An error of `make` before its first part is raised."""
     waiting: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     making = asyncio.ensure_future(make(waiting.put_nowait))
     making.add_done_callback(lambda _: waiting.put_nowait(None))
@@ -48,7 +48,7 @@ async def answer(
             except ProbeError as error:
                 whole = error.as_dict()
             yield render(whole) + b"\n"
-        finally:  # also when the client goes
+        finally:  # also when the client disconnects
             making.cancel()
 
     return StreamingResponse(lines(), media_type=MEDIA_TYPE)

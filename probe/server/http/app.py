@@ -78,7 +78,7 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
     @app.get("/v1/health", responses={200: {"model": json_answers.Health}})
     async def health(request: Request) -> dict[str, Any]:
         """The server's state: how many processes are recorded, how many recordings cannot be read, and which
-        of its parts have failed and were restarted; and the role of whoever asks."""
+        of its parts have failed and were restarted; and the caller's role."""
         processes = len(await service.call(service.registry.live))
         return {
             "status": "ok", "version": __version__, "pid": os.getpid(),
@@ -89,8 +89,8 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
 
     @app.get("/v1/processes", responses={200: {"model": json_answers.Processes}})
     async def processes(all: int = 0, figures: int = 0) -> dict[str, Any]:
-        """The recorded processes: living and recently ended ones, or all with `all=1`; with `figures=1` and
-        those of `/v1/ranks`."""
+        """The recorded processes: living and recently ended ones, or all with `all=1`; `figures=1` adds the
+        same figures as in `/v1/ranks`."""
         current, live = service.watch.current, listing.Live(bool(figures))
         rows, notes = await service.call(listing.process_rows, service.registry, current, bool(all), live)
         return {"processes": summaries.plain(rows), "notes": notes}
@@ -256,7 +256,7 @@ async def _validation_error(_request: Request, error: Exception) -> JSONResponse
 
 
 async def _internal_error(_request: Request, error: Exception) -> JSONResponse:
-    """A bug of ours: the details are in the log, under a number."""
+    """A bug in probe: the details are in the log, under a number."""
     number = uuid.uuid4().hex[:8]
     _log.error("internal error %s", number, exc_info=error)
     found = BY_CODE["error"](f"internal error {number}", hint="The server's log has the details.")

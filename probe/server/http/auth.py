@@ -29,13 +29,13 @@ from probe.server.runtime.allowance import Allowance, Client, address_of
 FAILURES_PER_MINUTE = 10
 _LATE_S = 0.5
 LATE_AT_ONCE = 32
-"""Wrong tokens that are answered late; further ones at once, because each occupies a connection meanwhile."""
+"""Limit of concurrent delayed answers to wrong tokens: each holds a connection. Others are not delayed."""
 _REMEMBERED = 1024
 TCP_SETTINGS = (
     "listen", "allow_eval", "token_file", "viewer_token_file", "tls_certificate", "tls_key",
     "insecure_no_tls", "peers",
 )
-"""What decides whom a server answers over TCP. They go together: all of a job's, or all of the server's."""
+"""Settings that decide whom a server answers over TCP: all come from one job, or all from the server."""
 
 
 def listen_address(settings: Settings) -> tuple[str, int]:

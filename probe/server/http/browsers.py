@@ -1,9 +1,9 @@
-"""What a web page may make a browser send to the unix socket: nothing.
+"""Refuses requests that web pages make a browser send to the unix socket.
 
 A browser reaches the socket through a port that somebody forwards to it (`ssh -L
-8080:PROBE_DIR/server.sock`), and then counts as the owner, without a token. So its address must be spelled as
-one of this host, which stops pages that rename themselves (DNS rebinding), and no page but ours may be behind
-the request. Runs on the server's event loop. Standard library only.
+8080:PROBE_DIR/server.sock`), and then counts as the owner, without a token. So the Host header must name this
+host, which stops DNS rebinding, and only probe's own pages may cause requests. Runs on the server's event
+loop. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from probe.server.runtime.access import OWNER, VIEWER, check_route, role_now
 
 
 class SocketGate:
-    """The first application behind the unix socket."""
+    """ASGI middleware of the unix socket: passes a request on, or answers with the error."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -43,7 +43,7 @@ def _check_host(scope: Scope) -> None:
 
 
 def _check_page(scope: Scope) -> None:
-    """Refuse what other pages cause; a link or form of our own pages may read."""
+    """Refuse requests from other pages; links and forms of probe's own pages may read."""
     for name, value in scope["headers"]:
         if name == b"origin":
             raise Forbidden("requests from web pages are refused", hint="Use the `probe` command, or curl.")
@@ -53,8 +53,8 @@ def _check_page(scope: Scope) -> None:
 
 
 def _lower_role(scope: Scope) -> None:
-    """A request that asks for less than the owner's role is one of a viewer: the page of `probe web
-    --look-only`. Raises `Forbidden` for a route that viewers may not use."""
+    """Treat a request that asks for less than the owner's role as a viewer's: the page of `probe web
+    --look-only` sends those. Raises `Forbidden` for a route that viewers may not use."""
     if any(name == ROLE_HEADER.encode() and value != OWNER.encode() for name, value in scope["headers"]):
         scope.setdefault("state", {})["role"] = VIEWER
         role_now.set(VIEWER)

@@ -44,10 +44,10 @@ def add(app: FastAPI, service: Service) -> None:
         request: Request, endpoint: str = "", scope: Scope = "job", figures: int = 0,
         rank: int | None = None, since: int = -1, amount: Literal["tokens", "samples", "1"] = "1",
     ) -> dict[str, Any]:
-        """All ranks of a job on all hosts, the hosts, and what is missing. For live views, of what lives:
-        with `figures=1` loss, step time, phases and memory of the last steps; with `rank`, if it is on this
-        host, what its steps after `since` say together, with the rate of `amount`, and `noted`, which grows
-        when something happens beside its steps."""
+        """All ranks of a job on all hosts, the hosts, and what is missing. For live views, of living
+        processes: `figures=1` adds loss, step time, phases and memory of the last steps; `rank`, if it is on
+        this host, adds a summary of its steps after `since`, with the rate of `amount`, and `noted`, a number
+        that grows when something other than a step is recorded."""
         caller = access.caller(request)
         found = await fanout.find(service, endpoint, caller, scope)
         job = await fanout.job_of(service, found, caller, scope)

@@ -17,7 +17,7 @@ AN_ERROR: dict[str, Any] = {
     "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}},
 }
 """An `ErrorAnswer`, in the description of a route. A `model` would be prepared anew for every status of every
-route: half of what it takes to make the application."""
+route, which takes half of the time to build the application."""
 AGENT_ERRORS: dict[int | str, dict[str, Any]] = dict.fromkeys((409, 410, 504), AN_ERROR)
 """Errors of routes that call agents or other hosts."""
 PACKED: dict[int | str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ class ThreadFailure(Answer):
 
 
 class Health(Answer):
-    """The server's state, and the role of whoever asks."""
+    """The server's state, and the caller's role."""
 
     status: Literal["ok"]
     version: str
@@ -60,8 +60,8 @@ class Health(Answer):
 
 
 class Process(OpenAnswer):
-    """A recorded process. `total_steps`: when it ends, according to `total_source`; `left_s`: until then, at
-    the usual time of a step; null when it is not known. `figures` is there if it was asked for."""
+    """A recorded process. `total_steps`: the step at which it will end, according to `total_source`;
+    `left_s`: the time until then, at the usual step time; null if unknown. `figures` on request."""
 
     job: str
     name: str
@@ -381,8 +381,8 @@ class Phase(OpenAnswer):
 
 
 class Rank(OpenAnswer):
-    """A rank of a job; of other hosts, null is what they did not send. `midway`: whether its recording began
-    after its first step."""
+    """A rank of a job; null where another host sent no value. `midway`: whether its recording began after its
+    first step."""
 
     run: str
     attempt: int
@@ -473,7 +473,7 @@ class Incident(OpenAnswer):
 
 
 class Destination(Answer):
-    """Where messages go; `least`: from which severity on."""
+    """A destination of alerts; `least`: the minimum severity."""
 
     number: int
     destination: str
@@ -482,7 +482,7 @@ class Destination(Answer):
 
 
 class AutomaticAction(OpenAnswer):
-    """An action that the server does when a recipe opens an incident."""
+    """An action that the server runs when a recipe opens an incident."""
 
     run: str
     job: str

@@ -106,7 +106,7 @@ class LimitedProtocol(H11Protocol):
             self._cut_off_after(HEAD_TIMEOUT_S)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; what the client did not read is dropped."""
+        """Close an idle connection; data that the client did not read is dropped."""
         self._cut_off_after(SEND_TIMEOUT_S)
         super().timeout_keep_alive_handler()
 
@@ -219,7 +219,7 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
 
 
 def _check_json(scope: Scope) -> None:
-    """Refuse a body of another kind: what a web page can send to other sites without asking is never JSON."""
+    """Refuse any other body: a web page cannot send JSON to another site without a CORS preflight."""
     kinds = [value.decode("latin-1") for name, value in scope["headers"] if name == b"content-type"]
     if len(kinds) == 1 and kinds[0].partition(";")[0].strip().lower() == "application/json":
         return

@@ -1,8 +1,8 @@
 """`/metrics`: the latest values of every recorded process, in Prometheus's text format.
 
-Reads the ring rows since the last scrape, and adds up counters. What was not measured is left out, never 0.
-Labels are job, run, rank and host; nothing whose number grows with a run. Called on the server's threads, one
-scrape at a time. May import numpy, and prometheus_client inside functions.
+Reads the ring rows since the last scrape, and adds up counters. Values that were not measured are left out,
+never 0. Labels are job, run, rank and host: nothing whose cardinality grows during a run. Called on the
+server's threads, one scrape at a time. May import numpy, and prometheus_client inside functions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MEMORY: tuple[tuple[str, str, str], ...] = (
 
 @dataclass
 class _Known:
-    """What was read of one process: how far, and the sums of counters."""
+    """The state of one process: how far its rings were read, and the sums of counters."""
 
     highest: dict[str, int] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Metrics:
         yield from self._of_the_server(core, living)
 
     def _processes(self) -> dict[tuple[str, ...], tuple[Recorded, bool]]:
-        """Processes by their labels; of several lives of one rank the living one, else the newest."""
+        """Processes by their labels; of several processes of one rank the living one, else the newest."""
         found: dict[tuple[str, ...], tuple[Recorded, bool]] = {}
         for recorded in self._registry.processes():
             status, meta = self._registry.status(recorded), recorded.meta

@@ -1,7 +1,7 @@
-"""Pages for a person: `/` says what is recorded and what to ask, `/docs` describes every route.
+"""HTML pages for people: `/` lists the recorded processes with links to routes, `/docs` describes all routes.
 
-Made here from the listing and from `/openapi.json`, as HTML without a script or anything from elsewhere;
-`/` is plain text for a client that does not name HTML. Runs on the server's event loop. May import fastapi.
+Built from the listing and from `/openapi.json`, without scripts or external resources. `/` is plain text for
+clients that do not accept HTML. Runs on the server's event loop. May import fastapi.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def add(app: FastAPI, service: Service) -> None:
 
     @app.get("/", include_in_schema=False)
     async def front(request: Request) -> Response:
-        """What is recorded here, and what to ask."""
+        """The recorded processes, and links to routes about them."""
         rows, _ = await service.call(listing.process_rows, service.registry, service.watch.current, False)
         if "text/html" in request.headers.get("accept", "").lower():
             return HTMLResponse(_page("probe", _front(rows)), headers=_HEADERS)

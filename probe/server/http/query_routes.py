@@ -1,7 +1,7 @@
 """The routes of queries. `POST` is for programs, `GET` for a browser, a dashboard, curl; `rows` for servers.
 
-The answer has the form that the Accept header names: JSON, or with the rest in headers CSV or Arrow. Runs on
-the server's event loop; queries run in worker processes. May import fastapi.
+The Accept header selects the form of the answer: JSON, or CSV or Arrow with the other fields in headers. Runs
+on the server's event loop; queries run in worker processes. May import fastapi.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow
 FORMS = {JSON: "json", CSV: "csv", ARROW: "arrow"}
 """Media types of the answers, the preferred first, and the forms of `confined.results`."""
 LONGEST_NOTES = 4096
-"""Characters of notes in a header; what does not fit is counted."""
+"""Characters of notes in a header; notes that do not fit are counted."""
 _CHUNK_BYTES = 256 << 10
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     **json_answers.AGENT_ERRORS,
@@ -76,7 +76,7 @@ async def _answer(service: Service, body: QueryBody, request: Request) -> Respon
 
 
 def accepted(headers: Sequence[str]) -> str:
-    """The media type of an answer that these Accept headers ask for: JSON if they leave the choice.
+    """The media type of the answer, from the Accept headers: JSON if they leave the choice.
 
     Raises `BadRequest` if they allow none."""
     chosen, best = "", 0.0
@@ -148,7 +148,7 @@ class _ReadyBytes(Response):
 
 
 def _told(head: Mapping[str, Any]) -> dict[str, str]:
-    """What JSON says beside the rows, as headers: `Probe-Notes` is a JSON list of texts."""
+    """The fields of a JSON answer other than the rows, as headers: `Probe-Notes` is a JSON list of texts."""
     notes: list[str] = list(head["notes"])
     kept = list(notes)
     while len(json.dumps(kept)) > LONGEST_NOTES:

@@ -25,17 +25,18 @@ from probe.server.runtime import packed_answers
 AT_ONCE = 64
 """Hosts that are called at the same time."""
 DIRECT = 32
-"""Up to so many hosts are called directly; with more, requests that only read are relayed."""
+"""Up to this many hosts are called directly; with more, requests that only read are relayed."""
 MEET_S = 4.0
 """A host that does not answer within this time is unreachable: its server is stopped or too busy. One that
 refuses connections is given up earlier (`peer_link.CONNECT_S`)."""
 MET_S = 10.0
+"""How long the info about a host is cached."""
 GONE_S = 3.0
-"""How long the info about a host is cached, and that it did not answer."""
+"""How long the failure of a host to answer is cached."""
 _RELAY_SHARE = 0.6
 """Share of the time after which the hosts of a relay are called directly."""
 _ROUNDS = 3
-"""How often further hosts are followed."""
+"""How many times the hosts that the last hosts know are called in turn."""
 Question = tuple[str, str, dict[str, Any], str]
 """Method, path, body and role of a request."""
 

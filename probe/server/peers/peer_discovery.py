@@ -23,7 +23,7 @@ _WRITTEN = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(\
 
 class Host(NamedTuple):
     """A server of the job. `url` is empty for this host, and for one that cannot be reached (`why` says why);
-    `source` says how it is known; `ranks` are those that it announced, if any."""
+    `source` says how it is known; `ranks` are the ranks that it announced, if any."""
 
     name: str
     url: str

@@ -97,7 +97,7 @@ class Links:
             await self._client.aclose()
 
     def _check_clear(self, host: Host) -> None:
-        """The token must not be sent in clear text by accident."""
+        """Raise `HostUnreachable` if the token would be sent in clear text without the user's consent."""
         if host.url.startswith("https:") or self._settings.insecure_no_tls or is_loopback(host_of(host.url)):
             return
         raise HostUnreachable(
@@ -122,7 +122,7 @@ class Links:
         except (OSError, ssl.SSLError) as error:
             raise HostUnreachable(f"PROBE_TLS_CERTIFICATE cannot be used: {error}") from None
         # The token is not sent to a proxy, and .netrc is not used. Connections are not kept alive: the other
-        # side closes idle ones, and a request must not meet that moment.
+        # side closes idle ones, and a request sent at that moment would fail.
         return httpx.AsyncClient(
             verify=trusted, trust_env=False, follow_redirects=False,
             timeout=httpx.Timeout(None, connect=CONNECT_S),

@@ -1,11 +1,11 @@
 """Archiver: ships the recordings of this host to their archives, in the background.
 
-Thread `probe-archive`, at low priority and within PROBE_ARCHIVE_RATE and PROBE_ARCHIVE_CPU. A file for each
-table costs most, however few rows it has, so those of a living process wait together: as long as it has run,
-at most PROBE_ARCHIVE_INTERVAL_S, and a sixth of that when the server noted something about it or much waits.
-One that has ended is shipped once all its rows are sealed. The thread may be killed at any moment, and an
-archive may be out of reach for days: what is missing there is found by its names and shipped later. Nothing
-waits for it but pruning. May import duckdb, through `probe.archive`.
+Thread `probe-archive`, at low priority and within PROBE_ARCHIVE_RATE and PROBE_ARCHIVE_CPU. Most of the cost
+is per file, so the rows of a living process are shipped together: after as long as it has run, at most
+PROBE_ARCHIVE_INTERVAL_S, and after a sixth of that if the server noted something about it or many bytes wait.
+The recording of an ended process is shipped once all its rows are sealed. The thread may be killed at any
+moment, and an archive may be unreachable for days: missing files are found by their names and shipped later.
+Only pruning waits for this thread. May import duckdb, through `probe.archive`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _log = logging.getLogger("probe.archive")
 _NICE = 15
 _ROUND_S = 5.0
 _FIRST_S = 30.0
-"""A process is in the archive soon after its start, with its facts."""
-_LOOKS = 6
-"""So often in an interval a living process is looked at."""
+"""Delay of a process's first shipment, which includes its facts."""
+_CHECKS = 6
+"""How many times per interval a living process is checked."""
 _MUCH_BYTES = 16 << 20
-"""Of sealed rows: a host of 64 ranks has half of the usual PROBE_RETENTION_BYTES then, beyond which what was
-not shipped is deleted."""
+"""Sealed bytes of one process that are shipped early. With 64 ranks they are half of the default
+PROBE_RETENTION_BYTES, beyond which segments are deleted even if they were not shipped."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 300.0
-"""Before an archive that could not be used is tried again; doubled each time."""
+"""Wait before an archive that failed is tried again; doubled each time."""
 _WORTH_STAYING_S = 1800.0
-"""A server stays for what waits while the archive could be used so recently, or has not failed as long."""
+"""The server keeps running for waiting recordings until their archive has failed for this long."""
 
 
 @dataclass
@@ -62,13 +62,14 @@ class _Turn:
 
     due_s: float
     """Infinite once everything is shipped."""
-    look_s: float
+    check_s: float
+    """When to check next whether to ship it early."""
     journal_bytes: int
-    """Of both journals when it was shipped: what is whole is shipped again when something was noted since."""
+    """Size of both journals when it was shipped: a complete recording is shipped again when it changes."""
     noted_bytes: int
-    """Of the server's journal: it tells of stalls and verdicts."""
+    """Size of the server's journal, which holds stalls and verdicts."""
     sealed: bool = False
-    """Whether it was to be shipped at once because its process has ended."""
+    """Whether it was made due because its process has ended."""
 
 
 class Archiver:
@@ -129,8 +130,8 @@ class Archiver:
             turn.due_s = now_s
         if ended and not turn.sealed:
             turn.sealed, turn.due_s = True, now_s
-        elif turn.look_s <= now_s < turn.due_s and not ended:
-            turn.look_s = now_s + self._settings.archive_interval_s / _LOOKS
+        elif turn.check_s <= now_s < turn.due_s and not ended:
+            turn.check_s = now_s + self._settings.archive_interval_s / _CHECKS
             if _noted_bytes(recorded.folder) != turn.noted_bytes or self._much_waits(recorded, url):
                 turn.due_s = now_s
         archive = self._archives.get(url)
@@ -155,14 +156,14 @@ class Archiver:
         except FAILURES as error:  # of this recording alone: it is pruned, or damaged
             text = str(error).partition("\n")[0]
             _log.warning("%s: %s; it is not shipped now", recorded.folder, text)
-            turn.due_s = time.monotonic() + self._settings.archive_interval_s / _LOOKS
+            turn.due_s = time.monotonic() + self._settings.archive_interval_s / _CHECKS
             what = f"{recorded.name} (pid {recorded.meta.pid}): {text}"
             archive_state.note(self._registry.directory, url, what, "")
         else:
             interval_s, now_s = self._settings.archive_interval_s, time.monotonic()
             ran_s = (clock.wall_ns() - recorded.meta.started_ns) * 1e-9
             turn.due_s = float("inf") if done.complete else now_s + min(interval_s, max(_FIRST_S, ran_s))
-            turn.look_s, turn.journal_bytes = now_s + interval_s / _LOOKS, done.journal_bytes
+            turn.check_s, turn.journal_bytes = now_s + interval_s / _CHECKS, done.journal_bytes
             if archive.failing_since_s is not None:
                 _log.info("%s can be used again", url)
             archive.wait_s, archive.due_s, archive.failing_since_s = 0.0, 0.0, None

@@ -1,8 +1,8 @@
 """Rows of python.code: mistakes in a program's source, found by a child process with a deadline.
 
-The child reads files and prints rows; it imports and runs nothing of the program, limits its own memory and
-processor time, and a file that Python's parser cannot survive ends the child alone. Blocks; thread
-`probe-facts`. Standard library only.
+The child reads files and prints rows. It imports and runs nothing of the program, and limits its own memory
+and processor time; a file that crashes Python's parser ends only the child. Blocks; thread `probe-facts`.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from probe.recording.recording import Meta
 
 DEADLINE_S = 20.0
 LARGEST_BYTES = 1 << 20
-"""Size of the child's answer; a longer one is not taken."""
+"""Size of the child's answer; a longer one is dropped."""
 SLACK_NS = 20_000_000
-"""A process's start is known to a hundredth of a second, a file's last change by the ticks of the kernel."""
+"""A process's start is known to 10 ms, a file's modification time to a kernel tick."""
 
 
 def code_rows(script: Path, started_ns: int, folder: str, paths: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of the program that starts with `script` in the working directory `folder` and imports from
-    `paths` (empty: it did not say). A file that changed after `started_ns` is not what runs, and is only
+    `paths` (empty: unknown). A file that changed after `started_ns` is not the code that runs, and is only
     named. Without an answer in time, one row that says so."""
     words = [str(script), str(started_ns), folder, *(path for path in paths if "\0" not in path)]
     try:
@@ -48,8 +48,8 @@ def code_rows(script: Path, started_ns: int, folder: str, paths: Sequence[str]) 
 
 
 def began_ns(meta: Meta) -> int:
-    """When the process began, which is before its recording did: long before where it was attached
-    to. A file that changed later may be read by it in either form."""
+    """When the process started: before its recording began, and long before if it was attached to. It may
+    have read a file that changed later in either version."""
     if not meta.start_ticks:
         return meta.started_ns
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - meta.start_ticks / os.sysconf("SC_CLK_TCK")

@@ -41,7 +41,7 @@ def write(folder: Path, meta: Meta, end: dict[str, Any]) -> None:
 
 
 def seal(folder: Path, meta: Meta, held: dict[str, Any]) -> None:
-    """Add that all rows are in segments, and what the rings and journals `held`. Raises `OSError`."""
+    """Mark that all rows are in segments, and add facts on rings and journals (`held`). Raises `OSError`."""
     try:
         facts = read(folder, meta)
     except ValueError:  # damaged: its content is lost either way

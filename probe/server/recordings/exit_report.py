@@ -41,7 +41,7 @@ _END_EVENTS = ("exit", "stop", "os._exit")
 
 
 class OwnReport(NamedTuple):
-    """What a process recorded about its own end, each None when it did not."""
+    """A process's own records about its end; each is None if there is none."""
 
     end: dict[str, Any] | None
     """The record that the recording was closed (`exit`, `stop`) or that `os._exit` was called."""
@@ -52,7 +52,7 @@ class OwnReport(NamedTuple):
 
 
 def read_own_report(folder: Path) -> OwnReport:
-    """What the process recorded in `folder` wrote about its end."""
+    """The records about its end of the process that is recorded in `folder`."""
     end: dict[str, Any] | None = None
     exception: dict[str, Any] | None = None
     shutdown: dict[str, Any] | None = None

@@ -37,7 +37,7 @@ from probe.server.runtime.supervision import FAILURES, Supervised
 _log = logging.getLogger("probe.facts")
 ROUND_S, GPU_S = 1.0, 30.0
 LATE_S = 120.0
-"""A process that started no longer ago gets facts even if it has ended."""
+"""A process that started within this time gets facts even if it has ended."""
 MODEL_S = 60.0
 """How long to wait for the process to record its model, which the device's peak rate depends on."""
 TOGETHER_NS = 10_000_000_000
@@ -124,8 +124,8 @@ class FactsGatherer:
                     self._keep(recorded, PACKAGES, rows, have)
 
     def _source_rows(self, recorded: Recorded, paths: Sequence[str]) -> list[Row]:
-        """Rows of python.code; none where no script runs. Ranks of a run that began together share them: to
-        read a program takes up to seconds of processor time."""
+        """Rows of python.code; none without a script. Ranks of a run that started together share them:
+        reading a program takes up to seconds of processor time."""
         meta = recorded.meta
         script = script_of(meta.argv, meta.cwd)
         if script is None:

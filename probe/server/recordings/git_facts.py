@@ -20,7 +20,7 @@ DEADLINE_S = 8.0
 """For all git commands about one run."""
 MOST_LINES = 100
 LARGEST_BYTES = 32 << 20
-"""Size of a diff; a longer one gets no hash."""
+"""Size of a diff; a longer one is not hashed."""
 _OFF = (
     "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=cat", "core.attributesFile=/dev/null",
     "diff.external=", "diff.ignoreSubmodules=dirty", "protocol.allow=never", "core.sshCommand=false",
@@ -105,7 +105,7 @@ def _read(stream: IO[bytes], most: int, deadline: float) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """Git gets no settings from our environment, asks no questions, writes nothing and fetches nothing."""
+    """An environment in which git uses no settings of this one, asks nothing, writes and fetches nothing."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME") if name in os.environ}
     return {
         **kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0",

@@ -1,8 +1,8 @@
 """Utilization, memory, power, clocks and errors of the GPUs that a process uses, from NVML.
 
 Called by the server, never in the job: NVML is the driver's library, and a call may take milliseconds.
-Without `nvidia-ml-py` or a driver there are no rows. What a device does not report is NULL. Tested against a
-stand-in with the same functions, not yet on real devices. Any thread of the server, one at a time.
+Without `nvidia-ml-py` or a driver there are no rows. Values that a device does not report are NULL. Tested
+against a stand-in with the same functions, not yet on real devices. Any thread of the server, one at a time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Devices:
         self._lock = threading.Lock()
 
     def rows(self, pid: int, number: Callable[[], int | None]) -> list[dict[str, Any]]:
-        """Rows of process.gpu for the devices of a process: those that NVML lists it on, else the device with
-        that number, because in a container NVML has other pids than we do."""
+        """Rows of process.gpu for the devices of a process: those on which NVML lists its pid, else the
+        device with that number, because in a container NVML reports the host's pids."""
         with self._lock:
             if not self._load():
                 return []

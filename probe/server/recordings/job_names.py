@@ -1,4 +1,4 @@
-"""Names by which users address jobs: the script's, and its folder's where two jobs share one.
+"""Names by which users address jobs: the script's name, with its folder's if two jobs share it.
 
 Pure; any thread of the server.
 """
@@ -31,7 +31,7 @@ def answers_to(meta: Meta, text: str) -> bool:
 
 
 def shown_names(found: Iterable[Meta]) -> dict[str, str]:
-    """By run, the shortest name that tells its job from those of other folders."""
+    """By run, the shortest name that distinguishes its job from jobs in other folders."""
     found = list(found)
     folders: dict[str, set[Path]] = {}
     for meta in found:

@@ -29,13 +29,13 @@ DAMAGE_S = 1.0
 """Time for checking journals for damage in one request; results are cached for the next."""
 _NOT_ALL = "not all recordings were checked for damage yet: try again"
 _MOST_NEW_STEPS = 8192
-"""As many as the ring of python.steps has: older ones are a query's."""
+"""The size of the ring of python.steps; older steps need a query."""
 
 
 class Live(NamedTuple):
-    """What a live view asks for beside the states, each of processes that live: their `figures`; and what the
-    steps of one `rank` say together that came `since` a step (`recent_steps`), with the rate of `amount`, and
-    a number that grows with what is `noted` of it beside its steps."""
+    """What a live view requests about living processes in addition to their states: their `figures`; and for
+    one `rank` a summary of its steps `since` a step (`recent_steps.together`) with the rate of `amount`, and
+    `noted`, a number that grows when something other than a step is recorded."""
 
     figures: bool = False
     rank: int | None = None
@@ -86,7 +86,7 @@ def _process(registry: Registry, current: Current, recorded: Recorded, live: Liv
 
 
 def _newest(registry: Registry, recorded: Recorded, status: Status, live: Live) -> dict[str, Any]:
-    """What `live` asks for; nothing of a process that has ended, whose rows are a query's."""
+    """The values that `live` requests; none for an ended process, whose rows need a query."""
     found: dict[str, Any] = {}
     if status.state not in LIVE:
         return found
@@ -112,8 +112,8 @@ def _living(recorded: Recorded, state: str, how: str, verdict: Finding | None) -
 
 
 def _between_steps(recorded: Recorded) -> str:
-    """`evaluating 12 s`, `saving 3 s` or the like while the training thread is between two steps for that;
-    else empty."""
+    """`evaluating for 12 s`, `saving for 3 s` or the like while the training thread does that between two
+    steps; else empty."""
     found = interval_under_way(recorded.meta)
     if found is None:
         return ""

@@ -1,6 +1,6 @@
 """The newest rows of a recording's rings: its last finished step, its last sign of life.
 
-What has not changed since the last question is not read again (`recording.reader.Tail`). Used by several
+A ring that has not changed since the last call is not read again (`recording.reader.Tail`). Used by several
 threads at once; a lock is held for the microseconds of one read. May import numpy (through the ring reader).
 """
 
@@ -18,8 +18,7 @@ from probe.recording.reader import WRITERS, RingFile, Rows, Tail
 from probe.recording.recording import Meta
 
 _AT_ONCE_ROWS = 1024
-"""Rows that are read at once: for more the kernel gives new memory each time, which takes longer than the
-reading."""
+"""Rows of one read: for more, the kernel maps new memory each time, which takes longer than the reading."""
 
 
 class NewestRows:
@@ -43,8 +42,8 @@ class NewestRows:
         return step, last_step_ns, max((time for time in times if time is not None), default=None)
 
     def steps(self, meta: Meta, count: int, after: int | None = None) -> Rows | None:
-        """The last `count` rows of python.steps; `after`: those of later steps only. None when there is no
-        such ring any more, or not yet."""
+        """The last `count` rows of python.steps; `after`: only those of later steps. None when the ring does
+        not exist yet or any more."""
         with self._lock:
             if (tail := self._read(meta, "python.steps")) is None:
                 return None
@@ -67,7 +66,7 @@ class NewestRows:
             return 0 if tail is None else tail.highest
 
     def backwards(self, meta: Meta) -> int:
-        """How many backwards the first step has seen so far."""
+        """How many backward passes the first step has had so far."""
         row = self._newest(meta, "python.losses")
         micro_step = NULL_INTEGER if row is None else int(row["micro_step"])
         return 0 if micro_step == NULL_INTEGER else micro_step + 1

@@ -1,8 +1,9 @@
 """Deletes recordings of processes that have ended, on request.
 
-Never one of a living process, of a run that goes on, or one that is still being sealed. A folder is renamed
-before it is deleted, so that a server killed in between leaves nothing that looks like a recording; the next
-request deletes the rest. Runs on a request thread, one recording at a time, alternating with the sealer.
+Never deletes a recording of a living process, of a run that continues, or one that is still being sealed. A
+folder is renamed before it is deleted, so that a server killed in between leaves nothing that looks like a
+recording; the next request deletes the rest. Runs on a request thread, one recording at a time, alternating
+with the sealer.
 Standard library only (and types of pydantic).
 """
 
@@ -38,7 +39,8 @@ class Pruner:
         self._one = threading.Lock()
 
     def prune(self, wanted: PruneBody) -> dict[str, Any]:
-        """Answer of `POST /v1/prune`: what was or would be deleted, and what matches and was left."""
+        """Answer of `POST /v1/prune`: recordings that were or would be deleted, and matching ones that were
+        left."""
         if wanted.older_than_s is None and wanted.keep is None and wanted.job is None:
             hint = "Give --older-than, --keep or --job."
             raise BadRequest("no criteria for the recordings to delete", hint=hint)

@@ -1,6 +1,6 @@
 """Registry: which recordings exist, which processes live, and which processes an endpoint means.
 
-It only caches what the files say: a server that started a second ago knows as much as one that has run for
+It only caches the contents of files: a server that started a second ago knows as much as one that has run for
 days. Used by several threads at once. Standard library, and numpy through the ring reader.
 """
 
@@ -32,7 +32,8 @@ _log = logging.getLogger("probe.registry")
 LIVE = ("running", "starting")
 """States of a process whose agent can be called."""
 NO_STEP_BACKWARDS = 32
-"""From so many backwards on, a job without a finished step is said to have none. Few accumulate as many."""
+"""After this many backward passes, a job without a finished step is reported to have no optimizer step. Few
+jobs accumulate gradients over as many."""
 _MAKING_S = 10.0
 """A recording is created in much less time, its meta.json last."""
 _LISTED_NS = 24 * 3600 * 10**9
@@ -78,7 +79,7 @@ class Status(NamedTuple):
     how: str = ""
     """How it ended, in a few words; while it lives, what is odd about it, or empty."""
     exit_status: int | None = None
-    """0 to 255, or the negative number of the signal; None while it lives, or when nobody saw it."""
+    """0 to 255, or the negative number of the signal; None while it lives, or if it was not observed."""
     why: tuple[str, ...] = ()
     """Evidence for how it ended."""
 
@@ -90,8 +91,9 @@ class Registry:
         self.directory = directory
         self._known: dict[str, tuple[int, Recorded]] = {}
         self._found: list[Recorded] = []
-        """All recordings, as of the last look, in order of their folders; and oldest first."""
+        """All recordings that can be read, in order of their folders, as of the last call of `processes`."""
         self._oldest_first: list[Recorded] = []
+        """The same, oldest first."""
         self._ended: dict[tuple[Path, int], Status] = {}
         self._own_reports: dict[Path, tuple[int, OwnReport]] = {}
         self._newest: dict[int, int] = {}
@@ -104,9 +106,9 @@ class Registry:
         """Recordings that cannot be read, and why."""
         self._lock = threading.Lock()
         self.complete_exit: Callable[[Recorded, OwnReport, Status], Status] | None = None
-        """Adds to a status what only `exit_watch` has seen; writes nothing."""
+        """Adds facts to a status that only `exit_watch` has seen; writes nothing."""
         self.is_held_alive: Callable[[Recorded], bool | None] | None = None
-        """Whether a process lives, as `exit_watch` knows of those that it holds; None of others."""
+        """Whether a process lives, if `exit_watch` holds a descriptor of it; None for other processes."""
         self.stall_thresholds: Callable[[], StallThresholds] = StallThresholds
         """The thresholds in force for the processes recorded here; set by the server."""
 
@@ -123,7 +125,7 @@ class Registry:
             return list(self._oldest_first)
 
     def _take(self, found: list[Recorded]) -> None:
-        """There are new recordings, or some are gone. The caller has the lock."""
+        """Update the caches: there are new recordings, or some are gone. The caller has the lock."""
         newest: dict[int, int] = {}
         for recorded in found:
             began = recorded.meta.started_ns
@@ -204,8 +206,8 @@ class Registry:
         return [recorded for recorded in self.processes() if self.lives(recorded)]
 
     def listed(self, everything: bool) -> list[Recorded]:
-        """What `ps` shows: the living processes, and of each job the newest run if it ended less than a day
-        ago; all recordings with `everything`."""
+        """The recordings that `ps` shows: those of living processes, and of each job the newest run if it
+        ended less than a day ago; all recordings with `everything`."""
         found = self.processes()
         if everything:
             return found
@@ -291,7 +293,7 @@ class Registry:
         return lives, superseded, report
 
     def own_report(self, folder: Path) -> OwnReport:
-        """What the process recorded about its end. Cached until its journal grows."""
+        """The process's own records about its end. Cached until its journal grows."""
         try:
             size = places.journals(folder)[0].stat().st_size
         except OSError:
@@ -309,7 +311,7 @@ class Registry:
         return self._newest_rows.steps(recorded.meta, count, after)
 
     def noted(self, recorded: Recorded) -> int:
-        """A number that grows when its journals do, or with another interval between steps."""
+        """A number that grows with its journals and with each new row of python.intervals."""
         intervals = self._newest_rows.count(recorded.meta, "python.intervals")
         return places.journal_bytes(recorded.folder) + intervals
 
@@ -440,7 +442,6 @@ class Registry:
             raise EndpointUnknown(f"job {job!r} has no rank {rank!r} here", hint=f"Ranks here: {known}.")
         return chosen
 
-
     def _newest_of_one_job(self, name: str, found: list[Recorded]) -> Recorded:
         """The newest of the processes that a name means. Raises `EndpointAmbiguous` if it means several
         running jobs, or only ended ones of several folders."""
@@ -453,8 +454,8 @@ class Registry:
 
 
 def latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
-    """The newest life of each rank, in order of rank, without ranks beyond the newest world size: they belong
-    to an earlier start with more ranks."""
+    """The newest process of each rank, in order of rank, without ranks beyond the newest world size: those
+    belong to an earlier start with more ranks."""
     latest: dict[int, Recorded] = {}
     world_size: int | None = None
     for recorded in sorted(processes, key=lambda recorded: recorded.meta.started_ns):

@@ -1,8 +1,8 @@
 """Sealer: moves rows from rings into Parquet segments and enforces retention.
 
 Thread `probe-drain`, at low priority. It may be killed at any moment: sealed rows are in segments, whose
-names say which, and all others still in the rings. A full disk or a damaged recording costs that recording a
-round, never another one. May import duckdb and numpy.
+names say which rows, and all others are still in the rings. A full disk or a damaged recording costs that
+recording a round, never another one. May import duckdb and numpy.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _RETENTION_INTERVAL_S = 30.0
 _PAUSE_RATIO, _LONGEST_PAUSE_S = 20.0, 5.0
 """With hundreds of recordings the pauses get longer, so that the thread uses about a twentieth of a core."""
 SEAL_RATIO, _SEAL_CREDIT_S = 0.015, 0.5
-"""Share of a core for sealing rows because they are old, and how much of it can be saved up: 64 ranks that
-train would take four times as much."""
+"""Share of a core for sealing rows by age, and the CPU time that can be saved up. Without this limit, 64
+training ranks would use four times as much."""
 LATEST = 5
-"""…but rows that are so many times PROBE_SEAL_INTERVAL_S old are sealed whatever that costs: so much is lost
-with the host's power."""
+"""Rows older than this many PROBE_SEAL_INTERVAL_S are sealed regardless of `SEAL_RATIO`: this bounds what is
+lost if the host loses power."""
 _LEFTOVER_S = 30.0
 """Merged segments stay this long: a query may have listed but not read them yet."""
 
@@ -60,13 +60,13 @@ class _Backlog:
     """The state of one ring; all of it can be restored from the files."""
 
     folder: Path
-    """Of its segments."""
+    """The folder of its segments."""
     ring: Path
     watermark: int
     facts: Facts | None = None
-    """Of the ring, when it was open last."""
+    """The ring's facts, from when it was last open."""
     kept: RingFile | None = None
-    """Open since the last round, if there are descriptors for it: a look is then a read of a few bytes."""
+    """The ring, kept open since the last round if there are descriptors: a check then reads a few bytes."""
     highest: int = 0
     """Highest number written, as of the last time that rows were sealed."""
     waiting_since: float | None = None
@@ -80,7 +80,7 @@ class _Rings:
     backlogs: dict[str, _Backlog] = field(default_factory=dict)
     """By table."""
     state: tuple[int, int, int] | None = None
-    """Device, inode and change time of their folder: while it is the same, so are the files in it."""
+    """Device, inode and modification time of their folder: while these are equal, so are the files in it."""
 
     def close(self) -> int:
         """Close those that are kept open; returns how many."""
@@ -119,7 +119,7 @@ class Sealer:
         self._first: tuple[Path, int] | None = None
         """The recording with which a round begins: the first one that had to wait in the round before."""
         self._declared: dict[Path, tuple[tuple[int, int], list[Table]]] = {}
-        """By recording: the tables that its job declared, and which file said so."""
+        """By recording: the tables that its job declared, and inode and modification time of that file."""
         self._done: set[tuple[Path, int]] = set()
         self._stopping = threading.Event()
         self._retention_due = 0.0
@@ -174,7 +174,7 @@ class Sealer:
     def _attempt(self, recorded: Recorded) -> None:
         try:
             with self.busy:
-                if os.path.exists(f"{recorded.folder}/meta.json"):  # not deleted meanwhile
+                if os.path.exists(f"{recorded.folder}/meta.json"):  # not just deleted
                     self._drain(recorded)
         except FAILURES as error:
             text = str(error).partition("\n")[0]
@@ -238,7 +238,7 @@ class Sealer:
         return known[1]
 
     def _has_changed(self, rings: _Rings, folder: str) -> bool:
-        """Whether files in this folder may be others than in the last round, or gone."""
+        """Whether files in this folder may have been replaced or removed since the last round."""
         try:
             found = os.stat(folder)
         except OSError:
@@ -275,8 +275,8 @@ class Sealer:
             self._credit_s = max(-_SEAL_CREDIT_S, self._credit_s - spent_s)
 
     def _is_due(self, backlog: _Backlog, recorded: Recorded) -> bool:
-        """Whether there may be rows to seal now: unsealed ones that are old, or a third of the ring. Looks at
-        a few places of the ring and reads no rows. Raises like `RingFile`."""
+        """Whether there may be rows to seal now: unsealed ones that are old, or a third of the ring. Checks a
+        few places of the ring and reads no rows. Raises like `RingFile`."""
         if self._is_old(backlog, recorded):
             return True
         ring = backlog.kept or RingFile(backlog.ring, recorded.meta.owner, backlog.facts)
@@ -345,7 +345,7 @@ class Sealer:
                 server_journal.note(recorded.folder, {"event": exit_report.DAMAGE, "what": what})
             backlog.watermark = sealed.last
             backlog.merged = True
-        # Those that are pending are not read again in each round: a job may hang for hours.
+        # Pending rows are not read again in each round: a job may hang for hours.
         backlog.waiting_since = now if backlog.highest > backlog.watermark else None
 
     def _compact(self, pid: int, backlog: _Backlog) -> None:
@@ -440,7 +440,7 @@ class Sealer:
         self._remove_empty(recorded_now)
 
     def _shipped(self, recorded_now: list[Recorded]) -> dict[Path, list[Shipped]]:
-        """What is in the archives of the recordings that are to be in one, by folder of segments."""
+        """By folder of segments: what has been shipped of each recording that has an archive."""
         found: dict[Path, list[Shipped]] = {}
         for recorded in recorded_now:
             url = destination(recorded.meta, self.settings)

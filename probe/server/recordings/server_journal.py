@@ -1,4 +1,4 @@
-"""The server's journal of a process, `watch.bin`, beside the process's own.
+"""The server's journal of a process, `watch.bin`, next to the process's own.
 
 It is opened and closed for each record: a recording may be removed at any moment, and an open descriptor
 would keep its blocks. Any thread of the server. Standard library only.

@@ -58,7 +58,7 @@ NEEDS: dict[str, str] = {
 """The role that a route needs, by method and path."""
 
 Scope = Literal["job", "host"]
-"""Ranks that a request covers: `job`, those on all hosts; `host`, those of this host."""
+"""Ranks that a request covers: `job`, on all hosts; `host`, on this host only."""
 
 
 class Caller(NamedTuple):

@@ -45,7 +45,7 @@ _ALL_VIEWERS = Client(VIEWER, "*")
 
 
 class Allowance:
-    """What each client has left."""
+    """The number of requests that each client has left (token buckets)."""
 
     def __init__(self) -> None:
         self._left: dict[Client, tuple[float, float]] = {}

@@ -3,7 +3,7 @@
     uint32 length of the head, the head as JSON, then the byte strings, with the lengths in the head's
     `lengths`
 
-What is unpacked came from another host: every number in it is checked. Standard library only; pure.
+Packed answers come from other hosts: `unpack` checks every number in them. Standard library only; pure.
 """
 
 from __future__ import annotations

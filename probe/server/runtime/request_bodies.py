@@ -63,12 +63,11 @@ class RowsBody(Body):
 
 class EvalBody(Body):
     """Body of `POST /v1/eval`. `wait_s`: how long a snippet that changes the job waits for a step's end;
-    `wait_anyway`: also of a job that is known to be stalled.
+    `wait_anyway`: wait even if the job is known to be stalled.
 
     `when`: `auto` as the guard decides, `now` at once on its own thread, `step` between two steps,
-    `reading` at once and only if it reads. `force`:
-    run what the guard refuses, where it may be forced. `together`: on all ranks at the same step, with
-    collectives allowed."""
+    `reading` at once, and only if it changes nothing. `force`: override a refusal of the guard that can be
+    overridden. `together`: on all ranks at the same step, with collectives allowed."""
 
     endpoint: str = Field("", max_length=4096)
     code: str = Field(max_length=512 << 10)

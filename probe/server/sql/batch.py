@@ -2,9 +2,10 @@
 
 Each statement has its own error and its own share of the deadline, so one that fails or takes too long does
 not affect the others. The same checks apply as to any SQL from outside, in the same order: the tables are
-filled, the connection is locked, each statement is parsed and must only read. A `steady` one, whose result
-follows from the rows alone, is not run again while the tables that it mentions hold the same: planning all
-recipes takes half a second, and in a job that hangs or has ended nothing changes. Runs in the query worker.
+filled, the connection is locked, each statement is parsed and must only read. A `steady` statement, whose
+result depends only on the rows, is not run again while the tables that it mentions are unchanged: planning
+all recipes takes half a second, and in a job that hangs or has ended nothing changes. Runs in the query
+worker.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ KEPT_OPTIMIZERS = frozenset({
     "cte_inlining", "materialized_cte", "in_clause", "build_side_probe_side", "limit_pushdown", "top_n",
     "row_group_pruner",
 })
-"""Those without which a join would be a product, or read what it does not need. For small tables all recipes
-take a second, nearly all of it planning, and the other optimizers a quarter of that (DuckDB 2.0)."""
+"""Optimizers without which a join would be a cross product or read unneeded data. For small tables all
+recipes take a second, nearly all of it planning; the other optimizers take a quarter of that (DuckDB 2.0)."""
 FEW_ROWS, SMALL_ROWS = 2_000, 10_000
-"""Rows in all tables together up to which recipes run without any optimizer (a join that it would have
-reordered is of a few million pairs at most), and up to which with those alone. 113 recipes on empty tables
-took 0.79 s of processor time with all of them and 0.45 s without."""
+"""Rows of all tables together up to which recipes run without any optimizer (a join in the wrong order then
+has a few million pairs at most), and up to which they run with `KEPT_OPTIMIZERS` only. 113 recipes on empty
+tables took 0.79 s of processor time with all optimizers and 0.45 s without."""
 TELL_S = 0.1
 """Time between two parts of an answer that are sent ahead: a person sees them one after the other."""
 MOST_PARSED = 256
@@ -44,7 +45,7 @@ _POLL_S = 0.05
 _PARSED: dict[str, list[duckdb.Statement]] = {}
 """Statements that passed the checks, by their SQL. Used by one thread at a time, the query's."""
 _KNOWN: dict[tuple[object, ...], tuple[list[str], list[list[Any]]]] = {}
-"""Results of steady statements, by statement and contents of tables; used by that thread too."""
+"""Results of steady statements, by statement and contents of tables; used by the same thread."""
 MOST_KNOWN = 1024
 
 
@@ -62,10 +63,11 @@ class Batch(Query):
         self._turn = threading.Lock()
         self._over = threading.Event()
         self.tell: Callable[[bytes], None] | None = None
-        """Sends the results of some of the statements ahead of the answer, if somebody waits for them."""
+        """Sends the results of finished statements ahead of the answer, if the request wants them."""
 
     def _tables(self, request: dict[str, Any], own: Collection[Table]) -> list[Table]:
-        """The tables that any statement mentions; each is searched alone, as words of two may form a name."""
+        """The tables that any statement mentions. Each statement is searched on its own: words of two could
+        form a table's name."""
         from probe.server.sql.views import mentioned
 
         return list(dict.fromkeys(table for one in self.statements for table in mentioned(one["sql"], own)))
@@ -134,7 +136,7 @@ class Batch(Query):
         finally:
             with self._turn:
                 self._until = self.deadline
-        connection.execute("ROLLBACK")  # what failed may have ended the transaction
+        connection.execute("ROLLBACK")  # the failed statement may have ended the transaction
         connection.execute("BEGIN TRANSACTION READ ONLY")
         return _failed(failed, began)
 
@@ -158,7 +160,7 @@ class Batch(Query):
 def _contents(
     connection: duckdb.DuckDBPyConnection, tables: Sequence[Table]
 ) -> tuple[int, dict[str, str]]:
-    """How many rows all tables have, and what each holds, as a sum of its rows' 64-bit hashes."""
+    """The number of rows of all tables, and a fingerprint of each: the sum of its rows' 64-bit hashes."""
     from probe.server.sql.remote_rows import full_name
 
     if not tables:
@@ -171,7 +173,7 @@ def _contents(
 
 
 def _plan_quickly(connection: duckdb.DuckDBPyConnection, rows: int) -> None:
-    """Leave out the optimizers that cost more than they save over so many rows; the results are the same."""
+    """Disable optimizers that cost more than they save for this many rows; the results are the same."""
     if rows <= FEW_ROWS:
         connection.execute("PRAGMA disable_optimizer")
     elif rows <= SMALL_ROWS:

@@ -1,10 +1,10 @@
-"""What queries written for probing, the nearest other tool, mean here: views, columns, values and sentences.
+"""Runs queries written for probing, the nearest other tool: provides its tables and columns where possible.
 
-A query that names a table of probing reads a view of ours under that name, and one that names a column that
-only probing's table of the same name has, finds it there; both exist for that query alone. What is not
-recorded here is NULL, and a note says so. A value that no row can have is told in a note, and a table that
-has no counterpart is answered with a sentence (`instead`). Everything is found in the text of the SQL,
-without parsing. Pure, except for `make`: in the query worker; `reads` also on the server's event loop.
+If a query names a table of probing, a view of probe's tables is created under that name; if it names a column
+that only probing's table of the same name has, that column is added. Both exist for that query only. Values
+that are not recorded here are NULL, with a note. A value that no row can have gets a note, and a table
+without a counterpart an error that names the alternative (`instead`). Everything is found in the text of the
+SQL, without parsing. Pure, except for `make`: in the query worker; `reads` also on the server's event loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import duckdb
 
 PEER = "probing"
-# Its micro_step counts since the start, ours within the step: where only it has the column, that is NULL.
+# Its micro_step counts from the start, probe's within the step: in tables where only probing has it, it is
+# NULL.
 _SAME_STEP = {"local_step": "step", "global_step": "step"}
 _PLACEMENT = {"micro_batches": "BIGINT", "world_size": "BIGINT", "role": "VARCHAR"}
 _BEFORE = "OVER (PARTITION BY run, attempt, rank, pid, step ORDER BY seq)"
@@ -42,7 +43,7 @@ class View(NamedTuple):
 
     @property
     def reads(self) -> str:
-        """SQL that reads what it is made of; with no `*`, so that its text names every column."""
+        """SQL that reads its sources, without `*`, so that the text names every column."""
         return f"SELECT {', '.join(self._expressions.values())} FROM {self.source}"
 
     @property
@@ -128,7 +129,7 @@ VIEWS = (
         },
     ),
 )
-"""The tables of probing that are read from ours."""
+"""The tables of probing that are read from probe's."""
 
 
 class Added(NamedTuple):
@@ -152,9 +153,10 @@ ADDED = (
     Added("python.variables", _SAME_STEP, {"micro_step": "BIGINT", "func": "VARCHAR"}),
     Added("python.backtrace", {}, {"ip": "BIGINT"}),
 )
-"""The columns of probing that our tables of the same names have only where the SQL names them."""
+"""Columns of probing that are added to probe's tables of the same names where the SQL names them."""
 TAGS = {"_rank": "t.rank", "_host": "r.host", "_addr": "h.url", "_role": "NULL::VARCHAR"}
-"""Columns of probing's `global.` tables; the middle two only where the SQL names them: hosts are asked."""
+"""Columns of probing's `global.` tables; the middle two only where the SQL names them: they need requests to
+other hosts."""
 
 
 class Unmatched(NamedTuple):
@@ -229,12 +231,12 @@ INSTEAD: Mapping[str, str] = {
     "comm_metrics": "collectives are in python.collectives",
     "gpu_metrics": "samples of the devices are in process.gpu",
 }
-"""Tables of probing that have no counterpart, and what has their contents here; `.*`: a whole schema."""
+"""Tables of probing that have no counterpart, and where to find their contents; `.*`: a whole schema."""
 NAMES = frozenset({*(view.name for view in VIEWS), *(name for name in INSTEAD if "." in name)})
 """The tables of probing that its documentation names."""
 _SETTINGS = (
-    "settings are read when a process starts (`probe config` lists them); while it runs, what is recorded is "
-    "changed by commands such as `probe PID watch`"
+    "settings are read when a process starts (`probe config` lists them); while it runs, commands such as "
+    "`probe PID watch` change what is recorded"
 )
 ALONE = (
     "global.* has the rows of rank {rank} only, because only that rank was queried: `probe JOB query` "
@@ -248,12 +250,12 @@ _STAR = re.compile(r"(?:\bselect|\bdistinct|[,.])\s*\*")
 
 
 class Words(NamedTuple):
-    """What a query names of probing: views, columns added to tables, tables behind `global.`, tags."""
+    """The names of probing in a query: views, columns added to tables, tables behind `global.`, tags."""
 
     views: tuple[View, ...]
     added: Mapping[str, tuple[str, ...]]
     stages: bool
-    """Whether stages are called as probing calls them."""
+    """Whether the query uses probing's names of stages."""
     everywhere: tuple[tuple[str, str], ...]
     tags: tuple[str, ...]
 
@@ -262,7 +264,7 @@ class Words(NamedTuple):
 
 
 def reads(sql: str) -> str:
-    """The SQL, followed by the SQL of the views that it names: what it reads can be found in that text."""
+    """The SQL, followed by the SQL of the views that it names: the text names all tables and columns read."""
     named = words(sql)
     more = [view.reads for view in named.views]
     for one in ADDED:
@@ -303,7 +305,7 @@ def make(connection: duckdb.DuckDBPyConnection, sql: str, ranks: Collection[int]
 
 
 def instead(sql: str, error: ProbeError) -> ProbeError:
-    """The error of a query, or a better one if the SQL names what only probing has."""
+    """The error of a query, or a more helpful one if the SQL names something that only probing has."""
     if not isinstance(error, SqlInvalid):
         return error
     text = _plain(sql)
@@ -316,7 +318,7 @@ def instead(sql: str, error: ProbeError) -> ProbeError:
 
 
 def _pattern_of(name: str) -> str:
-    """Where SQL reads from that table; a name without a schema is one only there."""
+    """A pattern for SQL that uses that table; a name without a schema counts only after FROM or JOIN."""
     if "." not in name:
         return rf"\b(?:from|join)\s+{name}\b"
     schema = name.endswith(".*")
@@ -331,7 +333,7 @@ def _view_names() -> re.Pattern[str]:
 
 
 def words(sql: str) -> Words:
-    """What a query names of probing."""
+    """The names of probing in a query."""
     text = _plain(sql)
     views = set(_view_names().findall(text))
     found = set(re.findall(r"\w+", text))

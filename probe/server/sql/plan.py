@@ -1,4 +1,4 @@
-"""What a query worker gets beside the SQL: which processes to read, how much of them, rows that came along.
+"""The plan of a query: which processes the worker reads, how much of each, and rows of other hosts.
 
 Runs in the query worker. Imports no duckdb.
 """
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from probe.server.sql.ring_rows import Source
 
 OLDEST_PART = 8
-"""Of the bytes of a journal that are read at least, the part that is of its beginning."""
+"""In addition to the newest bytes of a journal, 1/OLDEST_PART as many are read from its beginning."""
 
 
 @dataclass
 class Plan:
-    """What the worker gets beside the SQL. `live` holds rows of live tables as dictionaries."""
+    """The worker's input in addition to the SQL. `live` holds rows of live tables as dictionaries."""
 
     sources: list[Source]
     live: dict[str, list[dict[str, Any]]]
@@ -35,13 +35,13 @@ class Plan:
     sealed: dict[str, list[str]] = field(default_factory=dict)
     """The segments that are read, by table; set by `build`, also if it fails."""
     recent: Recent | None = None
-    """If set, only about so many of the newest rows are read."""
+    """If set, only about this many of the newest rows are read."""
     made: dict[Path, dict[str, Table]] = field(default_factory=dict)
     """The tables that each process made on demand, by folder and name."""
     texts: dict[Path, list[str | None]] = field(default_factory=dict)
     """The texts that rings refer to, by their folder, as far as they were read; see `RingRows`."""
     by_name: bool = False
-    """Whether some segments lack columns that others have: their names are looked up in each."""
+    """Whether some segments lack columns that others have: columns are then looked up by name in each."""
     every_table: bool = False
     """Whether tables exist that the SQL does not mention: an error names those that it may have meant."""
 
@@ -71,7 +71,7 @@ class Plan:
 
 class Recent(NamedTuple):
     """Minimum to read of each table of each process: the newest rows of rings; the newest bytes of journals,
-    and a part as large as one in `OLDEST_PART` of the oldest: what began first is not forgotten."""
+    and 1/OLDEST_PART as many of the oldest, so that early records are not forgotten."""
 
     rows: int
     journal_bytes: int

@@ -21,7 +21,7 @@ from probe.confined.worker_frames import LENGTH, start
 
 _log = logging.getLogger("probe.query")
 Ahead = Callable[[bytes], None]
-"""Gets a part of an answer on the event loop."""
+"""Receives a part of an answer, on the event loop."""
 WORKERS = 4
 """Worker processes; further queries wait for one, within their deadline."""
 VIEWERS_WORKERS = WORKERS // 2
@@ -79,8 +79,8 @@ class _Worker:
     async def ask(
         self, request: bytes, parts: Sequence[bytes], ahead: Ahead | None
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a request and the rows of other hosts; returns head and body of the answer. `ahead` gets the
-        parts that come before it."""
+        """Send a request and the rows of other hosts; returns head and body of the answer. `ahead` receives
+        the parts that come before it."""
         assert self._writer is not None
         for frame in (request, *parts):
             self._writer.write(LENGTH.pack(len(frame)))
@@ -148,10 +148,10 @@ class Pool:
     ) -> bytes:
         """The answer: JSON, or packed rows. `parts`: names of other hosts, and their packed rows. `timeout_s`
         counts from now and includes the wait for a worker; `asked_s` is the whole limit, for messages. `gone`
-        completes when the caller disconnects; then the query is stopped. `viewer`: the caller is one. `ahead`
-        gets parts of the answer of a batch, as soon as they are there.
+        completes when the caller disconnects; then the query is stopped. `viewer`: whether the caller is a
+        viewer. `ahead` receives parts of the answer of a batch, as soon as they are ready.
 
-        Raises the `ProbeError` that says why there is no answer.
+        Raises a `ProbeError` if there is no answer.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s

@@ -1,9 +1,9 @@
 """Rows that one host's query worker sends to another's.
 
 A host packs the tables and columns of its own ranks that the SQL's text mentions: as plain arrays with flags
-for NULL, texts as indices into a list, a constant column as one value. The host that was asked adds the rows
-of all hosts to its own and runs the SQL. Received names, kinds, sizes and numbers are checked before use.
-Runs in the query worker; may import duckdb, numpy.
+for NULL, texts as indices into a list, a constant column as one value. The host of the query adds the rows of
+all hosts to its own and runs the SQL. Received names, kinds, sizes and numbers are checked before use. Runs
+in the query worker; may import duckdb, numpy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from probe.server.runtime import packed_answers
 NOT_CARRIED = frozenset(
     {"cluster.hosts", "cluster.ranks", "cluster.stacks", "cluster.stack_classes", "probe.tables"}
 )
-"""Tables that the asked host fills for the whole job, or that are the same on every host."""
+"""Tables that the host of the query fills for the whole job, or that are the same on every host."""
 MOST_ROWS = 1 << 26
 MOST_NOTES = 32
 LONGEST_NOTE = 512
@@ -53,7 +53,7 @@ def wanted_columns(table: Table, sql: str) -> list[str]:
     return [name for name in columns if name.lower() in kept]
 
 
-@functools.lru_cache(maxsize=4)  # asked once for each table, and the SQL of all recipes is long
+@functools.lru_cache(maxsize=4)  # called once for each table, and the SQL of all recipes is long
 def _words(sql: str) -> frozenset[str] | None:
     """The words of some SQL, of which each may name a column; None if it may read columns unnamed."""
     text = _COUNT.sub("count()", sql.lower())
@@ -192,8 +192,8 @@ class RemoteRows:
                 self._notes.append(f"the rows of host {host} cannot be read: {error}")
 
     def check(self, tables: Sequence[Table]) -> list[str]:
-        """The hosts' notes, what could not be read, and which of ours among the wanted `tables` a host did
-        not send; a table of a job's own need not exist everywhere."""
+        """Notes of the hosts, and notes on rows that could not be read and on built-in `tables` that a host
+        did not send; tables that jobs declared need not exist everywhere."""
         whole = {table.full_name: table for table in tables}
         wanted = (whole.keys() & BY_NAME.keys()) - NOT_CARRIED
         missing = [
@@ -258,19 +258,19 @@ class RemoteRows:
 
 
 def _known(tables: Any, own: Sequence[Table]) -> list[Table]:
-    """The tables that a host sent, of ours and of its jobs' own."""
+    """The tables that a host sent, built in or declared by its jobs."""
     known = {**{table.full_name: table for table in own}, **BY_NAME}
     return [known[name] for name in tables if name in known and name not in NOT_CARRIED]
 
 
 def _fits(columns: dict[str, _Column], table: Table) -> bool:
-    """Whether a host's columns have the types of `table`; those of a job's own may differ."""
+    """Whether a host's columns have the types of `table`; those of declared tables may differ."""
     kinds = {column.name: np.dtype(_KINDS[column.type]) for column in columns_of(table)}
     return all(kinds.get(name) == column.values.dtype for name, column in columns.items())
 
 
 def _unpacked(column: dict[str, Any], rows: int, blobs: Sequence[memoryview]) -> _Column:
-    """Raises `ValueError` and others for what `_packed_column` does not produce."""
+    """Unpack one column; raises `ValueError` and others for data that `_packed_column` does not produce."""
     dtype = np.dtype(_KINDS[column["kind"]])
     texts: list[str] = []
     if column["kind"] == "VARCHAR":

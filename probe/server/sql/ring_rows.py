@@ -43,7 +43,7 @@ class Source:
 
 class RingRows:
     """Rows of `table` for the table `target`, which has some of its `columns`, in the order in which they are
-    added; `flush` inserts what is collected. `texts` keeps what was read of each process's."""
+    added; `flush` inserts the collected rows. `texts` caches the texts of each process."""
 
     def __init__(
         self, connection: duckdb.DuckDBPyConnection, table: Table, columns: Collection[str], target: str,
@@ -61,8 +61,8 @@ class RingRows:
         self._numbers: dict[str | None, int] = {None: 0}
 
     def read(self, source: Source, after: int, notes: list[str]) -> tuple[int, int]:
-        """Add the rows after `after` of one process's ring; the number of the last row written, and how many
-        were added. Raises what `RingFile` does."""
+        """Add the rows after `after` of one process's ring; returns the number of the last row written and
+        how many were added. Raises like `RingFile`."""
         with RingFile(source.rings / f"{self._table.full_name}.ring", source.owner) as ring:
             highest = max(after, ring.highest(after))
             rows = ring.read(after, highest)

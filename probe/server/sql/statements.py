@@ -1,4 +1,4 @@
-"""A request in the query worker: its SQL is checked, its tables are filled, and it is run and encoded.
+"""A request in the query worker: checks its SQL, fills its tables, runs it and encodes the result.
 
 Runs in the query worker; may import duckdb, inside functions, so that the worker can enter its sandbox first.
 """
@@ -43,7 +43,7 @@ class Query:
         self.deadline = time.monotonic() + self.timeout_s
         self.connection: duckdb.DuckDBPyConnection | None = None
         self.room_bytes: int | None = request.get("room_bytes")
-        """If set, the request is for the rows themselves, for another host, in at most so many bytes."""
+        """If set, the request is for the rows themselves, for another host, in at most this many bytes."""
         self.plan: Plan = Plan(
             [
                 Source(
@@ -69,7 +69,7 @@ class Query:
         return [file for files in self.plan.sealed.values() for file in files]
 
     def _tables(self, request: dict[str, Any], own: Collection[Table]) -> Sequence[Table]:
-        """The tables to fill, of ours and of the jobs' `own`."""
+        """The tables to fill: built-in ones, and the jobs' `own`."""
         from probe.server.sql import compatibility
         from probe.server.sql.views import mentioned
 
@@ -84,8 +84,8 @@ class Query:
             self.connection.interrupt()
 
     def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
-        """The JSON of the answer; in another form the rows, packed with the rest. Raises `ProbeError` or what
-        DuckDB raises."""
+        """The answer as JSON, or the rows in another form, packed with the other fields. Raises `ProbeError`
+        or an error of DuckDB."""
         from probe.confined import results
         from probe.server.runtime import packed_answers
         from probe.server.sql import compatibility, remote_rows, views
@@ -119,12 +119,12 @@ class Query:
 
 
 def asks_for_tables(sql: str) -> bool:
-    """Whether the SQL is `SHOW TABLES`, which for DuckDB are those of the schema `main`: none."""
+    """Whether the SQL is `SHOW TABLES`, for which DuckDB would list the schema `main`, which is empty."""
     return sql.strip().rstrip(";").lower().split() == ["show", "tables"]
 
 
 def table_list(own: Collection[Table] = ()) -> str:
-    """SQL for the tables as one writes them in a query, and what a row of each is."""
+    """SQL that lists the tables by the names that queries use, and what one row of each describes."""
     from probe.recording.tables import TABLES
 
     rows = ", ".join(

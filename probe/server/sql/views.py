@@ -30,7 +30,7 @@ from probe.server.sql.ring_rows import RingRows, Source
 
 _TAILS = "ring_tails"
 _NUMBER = Column(NUMBER, "BIGINT", "", "")
-"""Number of a row within its table and process, as an archive counts it: in tables of SQL that names it."""
+"""Number of a row within its table and process, as an archive counts it; added where the SQL names it."""
 _TABLE_OF = re.compile(rb'\{"table":"([\w.]+)"')
 """The beginning of a record of rows (`recording.journal` writes no spaces, and `table` first)."""
 _MOST_HOLES = 4
@@ -41,11 +41,11 @@ _CATALOG = re.compile(
     r"duckdb_|information_schema|pg_|pragma|sqlite_|\b(?:show|describe)\b|(?:^|\(|--[^\n]*\n|\*/)\s*desc\b|"
     + "|".join(_NAME_BUILDERS)
 )
-"""Only with one of these can SQL see which tables exist: then all do."""
+"""Only with one of these can SQL see which tables exist: then all are created."""
 
 
 def mentioned(sql: str, own: Iterable[Table] = ()) -> Sequence[Table]:
-    """The tables that `sql` may read, of ours and of the job's `own`: a superset, found without parsing."""
+    """The tables that `sql` may read, built in or the job's `own`: a superset, found without parsing."""
     ours, theirs = _mentioned_of_ours(sql), tuple(own)
     if not theirs:
         return ours
@@ -54,7 +54,7 @@ def mentioned(sql: str, own: Iterable[Table] = ()) -> Sequence[Table]:
     return (*ours, *named)
 
 
-@functools.lru_cache(maxsize=256)  # of the recipes, each of which is asked about again and again
+@functools.lru_cache(maxsize=256)  # the recipes' statements come again and again
 def _mentioned_of_ours(sql: str) -> tuple[Table, ...]:
     text = sql.lower()
     if any(word in text for word in _NAME_BUILDERS):
@@ -63,7 +63,7 @@ def _mentioned_of_ours(sql: str) -> tuple[Table, ...]:
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create what no query can do without, in a new connection; done before a query arrives."""
+    """Create the schemas that every query needs, in a new connection, before a query arrives."""
     connection.execute(f"CREATE SCHEMA {quoted_name(declared.SCHEMA)}")
     connection.execute(f"CREATE SCHEMA {_TAILS}")
 
@@ -76,8 +76,8 @@ def _sees_catalog(sql: str) -> bool:
 def _make_tables(
     connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Sequence[Table]
 ) -> None:
-    """Create the tables that `sql` can see, empty, but for those of rings: `_ring_table` makes them. All of
-    them take longer than most queries."""
+    """Create the tables that `sql` can see, empty, except those of rings, which `_ring_table` creates.
+    Creating all tables would take longer than most queries."""
     seen = TABLES if plan.every_table or _sees_catalog(sql) else tables
     rings = {table.full_name for table in tables if table.source == "ring"}
     make_tables(connection, [table for table in seen if table.full_name not in rings])
@@ -158,7 +158,7 @@ def _ring_table(
             read = _add_source(table, tails, source, plan.recent, notes)
             have = tuple(one.name for one in (*columns_of(own), _NUMBER) if one.name in kept)
             files.setdefault(have, []).extend(file for file in read.files if file not in plan.skip_files)
-            # Not where notes report damage already, not all rows are wanted, or the table is never sealed.
+            # Skipped if notes report damage already, only recent rows are read, or the table is never sealed.
             if table.sealed and len(notes) == before and (plan.recent is None or read.ring_lost):
                 notes += _lost(connection, table, source, read)
         except (RecordingError, OSError) as error:
@@ -200,7 +200,7 @@ def _ring_table(
 
 
 def _with_names(plan: Plan, read: Callable[[bool], object]) -> None:
-    """Read segments as all are of our version; if some lack a column, again `by_name`."""
+    """Read segments as if all had this version's columns; if some lack a column, read again `by_name`."""
     try:
         read(plan.by_name)
     except (duckdb.BinderException, duckdb.InvalidInputException):
@@ -212,8 +212,8 @@ def _with_names(plan: Plan, read: Callable[[bool], object]) -> None:
 def _select(
     connection: duckdb.DuckDBPyConnection, columns: Sequence[str], files: Sequence[str], by_name: bool
 ) -> str:
-    """A SELECT of columns of segments. `by_name`: of those that any of them has, with NULL where a file lacks
-    one; that takes a millisecond for each file."""
+    """A SELECT of columns of segments. `by_name`: the columns that any file has, with NULL where a file lacks
+    one; this takes a millisecond per file."""
     types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
     options = f"hive_partitioning = true, hive_types = {{{types}}}"
     options += ", union_by_name = true" if by_name else ""

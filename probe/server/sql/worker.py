@@ -1,4 +1,4 @@
-"""Query worker: the process that runs SQL from outside, and may die of it.
+"""Query worker: the disposable process that runs SQL from outside.
 
     python -m probe.server.sql.worker FD PARENT_PID MEMORY_BYTES FOLDER...
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     import duckdb
 
 ADDRESS_SPACE_BYTES = 1 << 30
-"""Address space for Python, numpy and DuckDB themselves, beside the memory of the query."""
+"""Address space for Python, numpy and DuckDB themselves, in addition to the memory of the query."""
 SHORT_QUERY_S = 0.1
 """A query that takes more CPU time yields to the training. CPU time, because on a busy machine every query
 takes long."""
 SHORT_BATCH_S = 2.0
-"""The same for all recipes together, when a user waits: what they need for a small job, and half as much
-again. Where all cores are busy, what is left above it takes ten times as long."""
+"""The same for all recipes together while a user waits: 1.5 times what they need for a small job. Where all
+cores are busy, the work beyond it takes ten times as long."""
 _POLL_S = 0.05
 LONG_QUERY_NICE = 10
 FAST_RATIO = 0.1
@@ -61,7 +61,7 @@ class Worker:
         self._clock: int | None = None
         """The CPU clock of the thread that runs the query."""
         self._fast_s = 0.0
-        """CPU time after which the current query gave way, infinite if it has not."""
+        """CPU time after which the current query's priority was lowered; infinite if it was not."""
 
     def serve(self, missing: list[str]) -> None:
         """Answer until the server closes the socket or the worker has to be replaced."""

@@ -86,7 +86,7 @@ class ExitWatch:
         """Held only briefly. A verdict takes longer, and a request for a status must not wait for it."""
         self._recording = threading.Lock()
         self._completed: dict[tuple[Path, int], Status] = {}
-        """Kept after they are on disk: another thread may have looked there just before."""
+        """Kept after they are on disk: another thread may have checked the disk just before."""
         self._recorded: set[tuple[Path, int]] = set()
         self._events = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -146,8 +146,8 @@ class ExitWatch:
             self._events.register(descriptor, select.EPOLLIN)
 
     def is_held_alive(self, recorded: Recorded) -> bool | None:
-        """Whether a process lives, from its pidfd, which costs a fiftieth of a look into /proc; None if it is
-        not held. Any thread."""
+        """Whether a process lives, from its pidfd, which costs a fiftieth of reading /proc; None if it is not
+        held. Any thread."""
         with self._lock:
             held = self._held.get(recorded.folder)
             if held is None or held.recorded.identity != recorded.identity:
@@ -262,8 +262,8 @@ class ExitWatch:
     # The end of one process -------------------------------------------------
 
     def complete_exit(self, recorded: Recorded, report: OwnReport, status: Status) -> Status:
-        """How a process ended that no longer lives. Cached, because the kernel keeps the exit status only for
-        a while; writes nothing."""
+        """How a dead process ended. Cached, because the kernel keeps the exit status only for a while; writes
+        nothing."""
         with self._lock:
             known = self._completed.get(recorded.identity)
             if known is None:
@@ -286,8 +286,8 @@ class ExitWatch:
         return status._replace(state=state, how=how, exit_status=exit_status, ended_ns=ended_ns, why=why)
 
     def record_end(self, recorded: Recorded) -> None:
-        """Write the end record, the stacks of a fatal signal and a verdict. What is there already stays: an
-        earlier server may have been killed after any of them. Raises `OSError`."""
+        """Write the end record, the stacks of a fatal signal and a verdict, unless they exist: an earlier
+        server may have been killed after any of them. Raises `OSError`."""
         folder, meta = recorded.folder, recorded.meta
         with self._recording:
             if recorded.identity in self._recorded:

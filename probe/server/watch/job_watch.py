@@ -33,7 +33,7 @@ COMPARE_S = 1.0
 """Time between comparisons: a straggler is to be noticed within five seconds, two of which are the steps that
 it must be slow for."""
 COMPARE_COST = 100.0
-"""…but at least this many times the CPU time of a comparison: a hundredth of a core."""
+"""The time between comparisons is at least this many times the CPU time of one: a hundredth of a core."""
 CAUGHT_UP_LOOKS = 3
 """A straggler has caught up when this many comparisons in a row found none."""
 
@@ -70,7 +70,7 @@ class JobWatch:
         self._paces: dict[Key, _Pace] = {}
 
     def members(self, wanted: Key | None) -> list[Recorded]:
-        """The ranks of a job on this host, the newest life of each, ended ones included."""
+        """The ranks of a job on this host: the newest process of each, ended ones included."""
         latest: dict[int, Recorded] = {}
         for recorded in self._registry.processes():
             if key(recorded) == wanted:
@@ -78,7 +78,7 @@ class JobWatch:
         return [latest[rank] for rank in sorted(latest)]
 
     def to_inspect(self, wanted: Key) -> list[Recorded]:
-        """The ranks whose evidence would tell most, when one rank of the job is late."""
+        """The ranks whose evidence is the most useful when one rank of the job is late."""
         members = self.members(wanted)
         chosen = {facts.rank for facts in rank_facts.to_inspect(self._rough(members))}
         return [recorded for recorded in members if recorded.meta.rank in chosen]

@@ -1,7 +1,7 @@
 """The last calls and steps of a living rank, for a reader that returns every few seconds.
 
-What was read before is kept: only new rows, and those that may have been completed since, are read and
-decoded again. One object per rank; thread `probe-watch`. May import numpy (through the ring reader).
+Decoded rows are kept: only new rows, and rows that may have been completed since, are read and decoded again.
+One object per rank; thread `probe-watch`. May import numpy (through the ring reader).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class RankRows:
         self._steps = _LastRows(meta, "python.steps", steps, Step, self._text)
 
     def read(self) -> bool:
-        """Whether anything is different from the last time. Raises like `RingFile`."""
+        """Read new rows; returns whether anything has changed. Raises like `RingFile`."""
         return bool(self._steps.read() + self._calls.read())  # both, always
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """In the order in which they were entered."""
+        """The calls, in the order in which they were entered."""
         return tuple(sorted(self._calls.rows, key=lambda call: call.t_ns or 0))
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Oldest first."""
+        """The steps, oldest first."""
         return tuple(self._steps.rows)
 
     def _text(self, number: int) -> str | None:
@@ -68,7 +68,7 @@ class _LastRows(Generic[_Row]):
         self.rows: list[_Row] = []
 
     def read(self) -> bool:
-        """Whether anything is different from the last time."""
+        """Read new rows; returns whether anything has changed."""
         before = self._tail.highest
         pending = next((number for number, row in zip(self._numbers, self.rows, strict=True)
                         if getattr(row, "state", None) == PENDING), before)

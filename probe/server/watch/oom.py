@@ -31,7 +31,7 @@ class Group:
         self._root = root
         self._version = version
         self._said = b""
-        """What /proc said when the process was in it last."""
+        """The last content of /proc/PID/cgroup with the process in this group."""
 
     def left_by(self, pid: int) -> bool:
         """Whether a process was moved to another group; one that is exiting shows the root group."""
@@ -40,7 +40,7 @@ class Group:
                 said = file.read()
         except OSError:
             return False
-        if said == self._said:  # of 64 ranks every second
+        if said == self._said:  # the usual case, for 64 ranks every second
             return False
         now = _paths(pid).get("memory" if self._version == 1 else "", self._path)
         left = now not in ("/", self._path) and not now.endswith(" (deleted)")
@@ -126,7 +126,7 @@ class KernelLog:
         return self._descriptor >= 0
 
     def names(self, pid: int, start_ticks: int) -> bool:
-        """Whether it says that this process was killed, and not an earlier one with its pid."""
+        """Whether the log says that this process was killed, not an earlier one with its pid."""
         while self._descriptor >= 0:
             try:
                 line = os.read(self._descriptor, 8192)

@@ -45,14 +45,14 @@ MOST_INSPECTED = 8
 """Ranks that are inspected from outside, those that may be the cause first. Of a thousand ranks that hang,
 nearly all wait in the same call, and their rows say so."""
 _WAITING_INSPECTED = 2
-"""…of them at most so many whose rows say that they only wait."""
+"""Of these, at most this many ranks whose rows say that they only wait."""
 _MOST_FRAMES = 3
 _Rested = Callable[[Path, int | None], Rested | None]
 
 
 def of_host(registry: Registry, ranks: Sequence[Recorded], rested: _Rested) -> list[Facts]:
-    """Facts of these ranks; takes up to a second when some make no progress, else milliseconds. `rested`: how
-    the watch saw a training thread (`Watch.rested`)."""
+    """Facts of these ranks; takes up to a second when some make no progress, else milliseconds. `rested`:
+    `Watch.rested`, how long a training thread has rested."""
     of_each = share_of(len(ranks))
     found = [rough(registry, recorded, share=of_each) for recorded in ranks]
     here = {one.meta.rank for one in ranks if registry.status(one).state in LIVE}
@@ -70,12 +70,12 @@ def of_host(registry: Registry, ranks: Sequence[Recorded], rested: _Rested) -> l
 
 
 def share_of(ranks: int) -> float:
-    """The share of `CALLS` and `STEPS` that is read of each of so many ranks."""
+    """The share of `CALLS` and `STEPS` that is read of each rank, of this many ranks."""
     return min(1.0, _SHARED_AMONG / max(1, ranks))
 
 
 def rows_of_each(ranks: int) -> tuple[int, int]:
-    """How many calls and steps are read of each of so many ranks."""
+    """How many calls and steps are read of each rank, of this many ranks."""
     return _shares(share_of(ranks))
 
 
@@ -115,7 +115,7 @@ def rough(
 
 
 def _last_rows(recorded: Recorded, share: float, rows: RankRows | None) -> dict[str, Any]:
-    """The rows in the facts."""
+    """The calls and steps of the facts."""
     if rows is not None:
         return {"calls": rows.calls, "steps": rows.steps}
     calls, steps = _shares(share)
@@ -126,7 +126,7 @@ def _last_rows(recorded: Recorded, share: float, rows: RankRows | None) -> dict[
 
 
 def _of_bundle(recorded: Recorded) -> Facts | None:
-    """The facts of a rank as they were when its bundle was made; None of a recording that is in none."""
+    """The facts of a rank from when its bundle was made; None if the recording is not in a bundle."""
     known = moment.read(recorded.folder)
     if known is None or known.facts is None:
         return None
@@ -137,7 +137,7 @@ def _of_bundle(recorded: Recorded) -> Facts | None:
 
 
 def _with_end(registry: Registry, recorded: Recorded, status: Status, facts: Facts) -> Facts:
-    """The facts with how the rank ended: when that began to show, what it raised, where it was."""
+    """The facts with the rank's end: when its failure began, what it raised, where it was."""
     exception = registry.own_report(recorded.folder).exception
     raised, ended_ns = None, status.ended_ns
     if exception is not None and status.state == "failed":
@@ -208,7 +208,7 @@ def with_evidence(
     registry: Registry, recorded: Recorded, facts: Facts, evidence: Evidence, verdict: Finding
 ) -> Facts:
     """The facts with evidence from outside, and the verdict from it."""
-    if evidence.state in (None, "zombie", "dead"):  # it ended meanwhile
+    if evidence.state in (None, "zombie", "dead"):  # it has just ended
         return rough(registry, recorded)
     thread = evidence.training
     frame = None if thread is None else stack_line(thread.frames)

@@ -1,10 +1,10 @@
 """Stall watch: notices that a training job makes no progress, and records why.
 
-Thread `probe-watch`. It looks at each living recording before that can be late, at least every three seconds:
-whether steps have ended since, and reads its other last rows only if not. When no step comes for longer than
+Thread `probe-watch`. It checks each living recording before it can be late, at least every three seconds:
+first whether steps have ended since, and its other last rows only if not. When no step ends for longer than
 the run's patience, it gathers evidence from outside (one second; the process is neither stopped nor called)
 and diagnoses it. An alarm is written: the stacks to python.stacks (reason `stall`) and the verdict to
-probe.verdicts, again when the picture changes and at long intervals, and one more row when training goes on.
+probe.verdicts, again when the picture changes and at long intervals, and one more row when training resumes.
 A notice is kept in memory. A recording that disappears or cannot be read is skipped for a round.
 May import numpy (through the ring reader).
 """
@@ -47,7 +47,7 @@ ROUND_S = 1.0
 SHORTEST_ROUND_S = 0.1
 """Between rounds; shorter than `ROUND_S` only when a process is due earlier."""
 LOOK_S = 3.0
-"""A process whose training is quiet, and not late for long, is looked at so often."""
+"""The longest time between two checks of a process."""
 LEAD_S = 0.9
 """The time that gathering evidence takes: started this much earlier, the verdict is there in time."""
 AT_ONCE = 8
@@ -60,10 +60,10 @@ OFTEN = 2
 WRITE_AGAIN_S = (60.0, 600.0, 3600.0)
 """An unchanged alarm is written again when it has lasted this long."""
 GOES_ON_S = 1.0
-"""A process that was stalled in the last round, and is let go, shows a sign of training within this time."""
+"""A process that was stalled in the last round and has resumed shows a sign of training within this time."""
 _MARGIN_S = 0.02
 _FROM_OUTSIDE = frozenset({states.STOPPED, states.TRACED, states.STARVED, states.SWAPPING})
-"""Caused from outside: their length says nothing about the process's own usual pauses."""
+"""States caused from outside: their duration says nothing about the process's own usual pauses."""
 
 
 @dataclass
@@ -83,10 +83,10 @@ class _Tracked:
     steps: int = 0
     look_s: float = 0.0
     looked_s: float = 0.0
-    """When it is to be looked at again, and when it was looked at last."""
+    """When to check it next, and when it was last checked."""
     verdict: Finding | None = None
     next_s: float = 0.0
-    """Not inspected again before it has been quiet for this long."""
+    """It is not inspected again before it has been quiet for this long."""
     due_s: float = ROUND_S
     """Time until it may be due, if it stays quiet."""
     alarm: Finding | None = None
@@ -132,20 +132,20 @@ class Watch:
             self._stopping.wait(max(SHORTEST_ROUND_S, wait_s))
 
     def current(self, folder: Path) -> Finding | None:
-        """The present verdict on the process recorded in `folder`; None while all is well. Any thread."""
+        """The current verdict on the process recorded in `folder`; None while all is well. Any thread."""
         tracked = self._tracked.get(folder)
         return None if tracked is None else tracked.verdict
 
     def stall(self, folder: Path) -> Finding | None:
-        """The present verdict, if it says that no step is to be expected of the process. Any thread."""
+        """The current verdict, if it says that the process will not finish a step. Any thread."""
         found = self.current(folder)
         if found is None or found.state not in states.STALLS:
             return None
         return found if found.severity == ALARM or found.state == states.BUSY else None
 
     def lasting_stall(self, recorded: Recorded) -> Finding | None:
-        """The same, unless the process gets on within `GOES_ON_S`: the verdict is from the last round. Blocks
-        for that long; any thread but the event loop."""
+        """The same, unless the process makes progress within `GOES_ON_S`: the verdict is from the last round.
+        Blocks for that long; any thread but the event loop."""
         found = self.stall(recorded.folder)
         if found is None:
             return None
@@ -161,7 +161,7 @@ class Watch:
         return found
 
     def rested(self, folder: Path, thread: int | None) -> Rested | None:
-        """How that training thread was since the process became quiet, if it is watched. Any thread."""
+        """How the training thread has rested since the process became quiet, if it is watched. Any thread."""
         tracked = self._tracked.get(folder)
         if tracked is None or tracked.thread != thread:
             return None
@@ -294,14 +294,14 @@ class Watch:
         return quiet_s if quiet_s >= wanted_s else None
 
     def _went_on(self, tracked: _Tracked, now_s: float) -> bool:
-        """Whether a step has ended since the last look: then nothing else needs to be read."""
+        """Whether a step has ended since the last check: then nothing else needs to be read."""
         history = tracked.history
         if (quiet_s := history.new_step_s()) is None:
             return False
         seen = tracked.stall_s, history.steps, history.usual_step_s, self._registry.stall_thresholds()
         limit_s = stall_thresholds.limit_after_s(*seen)
         tracked.due_s = _begin_s(limit_s) - min(quiet_s, now_s - tracked.looked_s)
-        if tracked.due_s <= 0:  # the first look at a process that hangs
+        if tracked.due_s <= 0:  # the first check of a process that hangs
             return False
         tracked.steps, tracked.next_s, tracked.stopped_since_s = history.steps, 0.0, None
         tracked.rest.forget()
@@ -335,8 +335,8 @@ class Watch:
         return now_s - tracked.stopped_since_s
 
     def _is_paused(self, tracked: _Tracked, progress: Progress) -> None:
-        """Paused by a user: known from its rows, and not a stall however long it lasts."""
-        if tracked.alarm is not None:  # it reached the end of a step, so training went on
+        """The process is paused by a user: its rows show that, and it is never a stall."""
+        if tracked.alarm is not None:  # it reached the end of a step, so training had resumed
             self._goes_on(tracked, progress)
         tracked.rest.forget()
         tracked.next_s = 0.0
@@ -350,7 +350,7 @@ class Watch:
             )
 
     def _goes_on(self, tracked: _Tracked, progress: Progress) -> None:
-        """Training goes on: drop the verdict, and write that if there was an alarm."""
+        """Training has resumed: drop the verdict, and write a row if there was an alarm."""
         tracked.rest.forget()
         alarm, since_s = tracked.alarm, tracked.alarmed_since_s
         tracked.verdict = tracked.alarm = None
@@ -364,7 +364,7 @@ class Watch:
     # Inspection of late processes -------------------------------------------
 
     def _inspect(self, tracked: _Tracked, quiet_s: float) -> _Late | None:
-        """Gather evidence and diagnose; None when training went on or the process ended meanwhile."""
+        """Gather evidence and diagnose; None when training has resumed or the process has ended."""
         meta = tracked.recorded.meta
         thread = self._training_thread(tracked)
         if thread != tracked.thread:  # the process has only now recorded that it trains in another thread
@@ -383,7 +383,7 @@ class Watch:
             return None
         tracked.verdict = verdict = diagnose_process(evidence, thresholds)
         quiet_s = max(quiet_s, stall_thresholds.quiet_s(evidence.progress) or 0.0)
-        if verdict.severity == OK:  # it went on, or does not train
+        if verdict.severity == OK:  # it has resumed, or does not train
             tracked.verdict = None
             tracked.next_s = quiet_s + min(max(quiet_s, 1.0), RARELY_S)
             return None
@@ -486,7 +486,7 @@ def _begin_s(limit_s: float) -> float:
 
 
 def _pause_s(due_s: float) -> float:
-    """How long not to look at a process that is due then at the earliest: half of the time, so that it is
+    """How long to skip a process that is due in `due_s` at the earliest: half of that time, so that it is
     watched through the other half."""
     return min(LOOK_S, due_s / 2) - ROUND_S / 2  # rounds are a second apart: the nearest one
 

@@ -1,4 +1,4 @@
-"""How a training thread rested while its process was quiet, from the kernel's counts.
+"""Tracks how a training thread rests while its process is quiet, from the kernel's counters.
 
 Thread `probe-watch`; `until` may be called by any thread. Standard library only.
 """
@@ -35,12 +35,12 @@ class ThreadRest:
         self.switches = switches
 
     def forget(self) -> None:
-        """It does not rest: start anew."""
+        """Start anew: the thread does not rest."""
         self.watched_since_s = self.switches = self.run_s = None
         self.used_s = 0.0
 
     def until(self, now_s: float) -> Rested | None:
-        """How it was until now; None while it is not watched. Any thread."""
+        """How it has rested until now; None while it is not watched. Any thread."""
         since_s = self.watched_since_s
         if since_s is None:
             return None
