@@ -71,6 +71,13 @@ class Checkpoint:
                 else "this loader has no generator, and the saved run's had its own",
                 hint="Make the loader as in the saved run.",
             )
+        if self.data.get("untouched") and self._states is not None:
+            # An iterator that is a generator (Accelerate's) draws its order at the first fetch, others here:
+            # both from the state before.
+            restore_random_states({**self._states, "torch": self.data["torch_state"]})
+            if generator is not None:
+                generator.set_state(state)
+            return iter(loader)
         after = random_states() if self._states is None else self._states
         torch.set_rng_state(self.data["torch_state"])
         if generator is not None:

@@ -73,6 +73,24 @@ def test_a_run_that_was_killed_and_continued_is_the_run_that_was_never_touched(
     assert continued["parameters_sha256"] == whole["parameters_sha256"]
 
 
+@pytest.mark.parametrize("loop", ["loader", "ahead"])
+def test_a_run_that_was_saved_between_two_passes_over_its_data_goes_on_bit_for_bit(
+    fork: Fork, place: Place, loop: str
+) -> None:
+    path = place.directory / "rescue.pt"
+    options = ("--steps", str(STEPS), "--data", loop)
+    plain = fork("resumable", *options, watched=False)
+    watched = fork("resumable", *options, "--wait-at", "19")  # the last batch of the second pass
+    answer = saved_at(place, watched, path)
+    assert answer["details"]["step"] == 20 and answer["details"]["boundary"] == "data"
+    assert "position in the data" not in answer["details"]["not_found"]
+    continued = fork("resumable", *options, "--resume", str(path), watched=False).result()
+    whole = plain.result()
+    assert watched.result()["losses"] == whole["losses"]
+    assert continued["losses"] == whole["losses"][20:]
+    assert continued["parameters_sha256"] == whole["parameters_sha256"]
+
+
 @pytest.mark.parametrize("loop", ["workers", pytest.param("drawn", marks=pytest.mark.campaign), "scaler"])
 def test_every_loop_goes_on_bit_for_bit_and_is_not_changed_by_being_saved(
     fork: Fork, place: Place, loop: str

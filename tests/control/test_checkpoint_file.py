@@ -295,7 +295,7 @@ def test_the_rest_of_an_epoch_and_what_follows_are_as_they_would_have_been(
     iterator = iter(loader)
     used([next(iterator), next(iterator)])
     site = Site(model=nn.Linear(1, 1))
-    site.position = {**position, "batches": 2}
+    site.position = {**position, "batches": 2, "untouched": False}
     save(site, tmp_path / "a.pt")
     expected = used(iterator) + used(loader)
     torch.manual_seed(99)
@@ -312,7 +312,9 @@ def test_an_epoch_that_was_over_has_no_rest_and_a_job_without_a_loader_no_positi
     with pytest.raises(CheckpointInvalid, match="no position in the training data"):
         probe.load_checkpoint(tmp_path / "none.pt", model=nn.Linear(1, 1)).rest_of(loader)
     state = torch.get_rng_state()
-    site.position = {"loader": "", "batches": 6, "torch_state": state, "generator_state": None}
+    site.position = {
+        "loader": "", "batches": 6, "torch_state": state, "generator_state": None, "untouched": False,
+    }
     save(site, tmp_path / "over.pt")
     loaded = probe.load_checkpoint(tmp_path / "over.pt", model=nn.Linear(1, 1))
     assert list(loaded.rest_of(loader)) == []

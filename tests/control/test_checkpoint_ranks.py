@@ -104,7 +104,9 @@ def test_each_rank_gets_its_own_random_states_and_another_number_of_ranks_gets_n
     saves = []
     for rank, things in enumerate(replicas(2)):
         site = rank_of(rank, 2, "all-1", **things)
-        site.position = {"loader": "l", "batches": rank, "torch_state": None, "generator_state": None}
+        site.position = {
+            "loader": "l", "batches": rank, "torch_state": None, "generator_state": None, "untouched": False,
+        }
         saves.append(SaveOfAll({"path": str(tmp_path)}, site))  # type: ignore[arg-type]
         torch.manual_seed(10 + rank)
         saves[-1].begin()

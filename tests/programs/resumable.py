@@ -1,5 +1,6 @@
 """Training that can be continued from a checkpoint: dropout, shuffled data, a schedule by steps, a scaler.
 
+With --data ahead the loader fetches a batch ahead of the loop and is lazy, as Accelerate's are.
 With --wait-at N it says WAITING inside of step N and goes on after a line on stdin. With --resume FILE it
 continues from that file, which is the only thing it uses probe for. Its result holds the losses from where it
 began on.
@@ -11,6 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -38,16 +40,35 @@ def drawn() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield x, x.sum(dim=1, keepdim=True)
 
 
+class Ahead(DataLoader[Any]):
+    """Looks whether another batch follows before it gives one. A generator: nothing runs before the first."""
+
+    def __iter__(self) -> Any:
+        batches = super().__iter__()
+        batch = next(batches)
+        for next_batch in batches:
+            yield batch
+            batch = next_batch
+        yield batch
+
+
+Ahead.__iter__ = FunctionType(  # type: ignore[method-assign]  # by the module's name probe knows such a loader
+    Ahead.__iter__.__code__, {**globals(), "__name__": "accelerate.data_loader"}, "__iter__", None,
+    Ahead.__iter__.__closure__,
+)
+
+
 def batches_of(arguments: argparse.Namespace) -> DataLoader[Any]:
     """The same samples in every run, in a random order."""
     x = torch.arange(SAMPLES * FEATURES, dtype=torch.float32).reshape(SAMPLES, FEATURES).sin()
     samples = TensorDataset(x, x.sum(dim=1, keepdim=True))
-    return DataLoader(samples, batch_size=BATCH, shuffle=True, num_workers=arguments.workers)
+    loads = Ahead if arguments.data == "ahead" else DataLoader
+    return loads(samples, batch_size=BATCH, shuffle=True, num_workers=arguments.workers)
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--data", choices=["loader", "drawn"], default="loader")
+    parser.add_argument("--data", choices=["loader", "ahead", "drawn"], default="loader")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--schedule", choices=["onecycle", "cosine"], default="onecycle")
     parser.add_argument("--scaler", action="store_true", help="autocast and a GradScaler")
@@ -78,9 +99,9 @@ def main() -> None:
         )
         step, epoch = int(state.step or 0), int(state.epoch or 0)
         ledger.steps, ledger.extra["resumed_at"] = step, step
-        rest = state.rest_of(loader) if arguments.data == "loader" else drawn()
+        rest = drawn() if arguments.data == "drawn" else state.rest_of(loader)
     while ledger.running:
-        batches = rest if rest is not None else loader if arguments.data == "loader" else drawn()
+        batches = rest if rest is not None else drawn() if arguments.data == "drawn" else loader
         rest = None
         for x, y in batches:
             optimizer.zero_grad()

@@ -359,6 +359,10 @@ def _place(snapshot: Snapshot, site: Site) -> None:
     # A batch that the loop draws by hand is already drawn when the next step's first module is called.
     earlier = site.rng_at_step_end if site.boundary == "forward" else None
     states = random_states() if earlier is None else earlier
+    if position is not None and position["untouched"]:
+        # The next pass has begun, and nothing of it is used. Continuing from before its start draws the same
+        # order, also in loops that make their iterator anew.
+        states = {**states, "torch": position["torch_state"]}
     snapshot.content["step"], snapshot.content["epoch"] = step, epoch
     snapshot.content["probe"].update(
         version=VERSION, kinds=snapshot.kinds, steps_counted=counted, found=snapshot.found,

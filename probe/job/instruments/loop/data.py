@@ -45,6 +45,8 @@ class Start(NamedTuple):
     iterator: weakref.ref[Any]
     torch_state: Any
     generator_state: Any
+    state_after: Any
+    """torch's random state once the iterator was made, which may have drawn its order."""
     ahead: int
     """Batches that the iterating code prefetches before it passes one to the loop; 0 at the end."""
 
@@ -157,8 +159,9 @@ class Data:
         self._patches.undo()
 
     def position(self) -> dict[str, Any] | None:
-        """Position of the training loader: `loader`, `batches` taken, and the random states from before its
-        iterator was created. None if the last batch came from no known loader."""
+        """Position of the training loader: `loader`, `batches` taken, the random states from before its
+        iterator was created, and whether it is `untouched`: no batch was fetched and no number drawn since.
+        None if the last batch came from no known loader."""
         start = self._starts.get(self.recorder.fed_by)
         iterator = start.iterator() if start is not None else None
         if start is None or iterator is None:
@@ -167,6 +170,8 @@ class Data:
             "loader": self._names[self.recorder.fed_by],
             "batches": max(0, iterator._num_yielded - start.ahead),
             "torch_state": start.torch_state, "generator_state": start.generator_state,
+            "untouched": not iterator._num_yielded
+            and bool(start.state_after.equal(self._default_generator.get_state())),
         }
 
     def pass_of(self, loader: Any) -> tuple[int, int | None] | None:
@@ -196,7 +201,9 @@ class Data:
         if drawn_from is not None and hasattr(iterator, "_num_yielded"):
             label = self._label(iterator)
             self._note_order(label, iterator)
-            self._starts[label] = Start(weakref.ref(iterator), *drawn_from)
+            before, own, ahead = drawn_from
+            after = self._default_generator.get_state()
+            self._starts[label] = Start(weakref.ref(iterator), before, own, after, ahead)
         if not any(reference() is loader for reference in self.loaders):
             self.loaders = [reference for reference in self.loaders if reference() is not None]
             self.loaders.append(weakref.ref(loader))
@@ -299,6 +306,8 @@ class Data:
             if begun is not None and begun.ahead:  # the loop has not used the last batch yet
                 self._starts[label] = begun._replace(ahead=0)
                 self._spent = label
+                if recorder.loader == NULL_STRING:  # and its step fetches no other
+                    recorder.loader = label
             elif recorder.loader == label:
                 recorder.loader = NULL_STRING  # end of an epoch or evaluation: the next one feeds the steps
         self._put(
