@@ -273,7 +273,7 @@ def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
     if _unread(answer):
         yield f"{out.style('UNKNOWN', 'yellow')}  the recording could not be read in time: try again"
     elif answer["steps"]["last"] is None:
-        yield f"{out.style('TOO EARLY', 'yellow')}  no step has finished yet: nothing to judge so far"
+        yield f"{out.style('TOO EARLY', 'yellow')}  no step has finished yet: nothing can be judged so far"
         if not found:
             whom = answer.get("pid") or answer.get("name")
             yield f"  next   probe {whom} backtrace"
