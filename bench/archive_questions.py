@@ -1,14 +1,14 @@
-"""Ten questions over a generated archive: seconds each, and how much slower than the engine alone.
+"""Measures ten queries over a generated archive: time of each, and the ratio to DuckDB alone.
 
     python bench/archive_questions.py [--runs N] [--ranks N] [--steps N] [--folder FOLDER] [--times N]
 
-The archive is compacted: one file for each table of a run. Both forms of a question take turns, and the
-median counts; each figure is wall time, then processor time, which a busy machine changes less.
+The archive is compacted: one file per table of a run. Both variants of a query run alternately; figures are
+medians: wall time, then processor time, which a busy machine affects less.
 
-`session`: one `Fleet`, and one DuckDB connection of this process with as many threads and with a view over
-the files that the question opens, listed beforehand. `command`: `probe fleet … query`, and a Python process
-that imports duckdb and asks all files of the table by a pattern; both from start to exit. A folder that is
-there already is used as it is. Prints a Markdown table.
+`session` compares one `Fleet` with a DuckDB connection in this process that has as many threads and a view
+over the files that the query opens, listed beforehand. `command` compares `probe fleet … query` with a Python
+process that imports duckdb and queries all files of the table by a glob; both from start to exit. An existing
+folder is used as it is. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ print(engine.execute(sys.argv[3]).fetchmany(10_000))
 
 
 class Took(NamedTuple):
-    """Seconds of one question: on the clock, and of processors."""
+    """Wall time and processor time of one query."""
 
     wall_s: float
     cpu_s: float
 
 
 def took(ask: Callable[[], object], cpu_s: Callable[[], float]) -> Took:
-    """What one question took."""
+    """Measure one query."""
     wall, cpu = time.perf_counter(), cpu_s()
     ask()
     return Took(time.perf_counter() - wall, cpu_s() - cpu)
 
 
 def in_turns(times: int, forms: Sequence[tuple[Callable[[], object], Callable[[], float]]]) -> list[Took]:
-    """The median of each form, which are asked in turns, once before it counts."""
+    """The medians of the variants, run alternately after one warm-up."""
     found: list[list[Took]] = [[] for _ in forms]
     for number in range(times + 1):
         for (ask, cpu_s), told in zip(forms, found, strict=True):
@@ -87,7 +87,7 @@ def in_turns(times: int, forms: Sequence[tuple[Callable[[], object], Callable[[]
 
 
 def of_children() -> float:
-    """Processor seconds of all children that have ended, and of theirs."""
+    """Processor seconds of all ended child processes, including their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -115,7 +115,7 @@ def shown(ours: Took, alone: Took) -> str:
 
 
 def main() -> None:
-    """Write the archive if there is none, ask, print."""
+    """Write the archive if there is none, run the queries, print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--ranks", type=int, default=8)

@@ -1,13 +1,13 @@
-"""Measures what the shipping of a recording to an archive costs: processor time of the thread that ships.
+"""Measures the cost of shipping a recording to an archive: processor time of the shipping thread.
 
     python bench/archive_shipping.py [--rounds N] [--interval S]
 
-A real job trains beside a real server that seals every 5 s. The recording is shipped N times, S seconds
-apart, from a thread of this process to an archive in a folder, without limits; the first time, which ships
-facts and the source of modules too, is listed apart. Then the job is stopped (SIGSTOP), what is left is
-shipped, and N times nothing is new. The processor time is that of the thread (`time.thread_time`); the
-share is for 100 ranks that train and are shipped once in the usual PROBE_ARCHIVE_INTERVAL_S, with as many
-rows as the job wrote in S seconds. Prints a Markdown table.
+A real job trains next to a real server that seals every 5 s. The recording is shipped N times, S seconds
+apart, from a thread of this process to an archive in a folder, without limits. The first shipment, which also
+ships facts and module sources, is listed separately. Then the job is stopped (SIGSTOP), the remaining rows
+are shipped, and N shipments find nothing new. The processor time is the thread's (`time.thread_time`). The
+share assumes 100 training ranks, each shipped once per default PROBE_ARCHIVE_INTERVAL_S, with as many rows as
+the job wrote in S seconds. Prints a Markdown table.
 """
 
 from __future__ import annotations

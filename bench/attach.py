@@ -1,13 +1,12 @@
-"""Checks that attaching works in every state a job can be in, how long it takes, and what the job notices.
+"""Measures attaching in every state of a job: success, duration, and disturbance of the job.
 
     python bench/attach.py [--targets N] [--states NAME …] [--quick]
 
-For each state, N fresh processes of `tests/programs/attach_states.py` are attached to, each once, shortly
-after it reports that it is ready; the first attach is the dangerous one, because it loads the library. Each
-process checks its own arithmetic throughout. The main thread's pause is the longest gap between two
-iterations of its loop, for states that iterate many times a second; beside it is the longest gap of
-processes that were never attached to and ran for as long. The same number of runs repeats the method without
-gdb, where there is one. Prints Markdown.
+For each state, attaches once to each of N fresh processes of `tests/programs/attach_states.py`, shortly after
+it reports that it is ready; the first attach is the dangerous one, because it loads the library. Each process
+checks its own arithmetic throughout. The main thread's pause is the longest gap between two iterations of its
+loop, for states that iterate many times a second; next to it is the longest gap of processes that ran as long
+without an attach. If gdb is installed, the runs are repeated without it. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ STATES = {
     "multiply": "computes in C, GIL released, calls nothing",
 }
 TICKS = frozenset({"busy", "many", "numpy", "torch"})
-"""States whose main thread does a round in some milliseconds."""
+"""States whose main thread iterates every few milliseconds."""
 WITHOUT_GDB = ("join", "many", "numpy", "torch")
 WAIT_S = 60.0
 BEFORE_S, AFTER_S = 0.2, 0.3
@@ -160,7 +159,7 @@ def started(state: str, loops: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Its own results; empty when it did not end normally."""
+    """The process's own results; empty if it did not end normally."""
     process.send_signal(signal.SIGUSR1)
     try:
         said, _ = process.communicate(timeout=WAIT_S)
@@ -172,7 +171,7 @@ def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def compiled() -> Iterator[str]:
-    """attach_loops.c as a library."""
+    """Compile attach_loops.c into a library."""
     with tempfile.TemporaryDirectory() as folder:
         made = str(Path(folder) / "loops.so")
         source = str(PROGRAMS / "attach_loops.c")

@@ -6,7 +6,7 @@ With a world size of one, a single process makes N all_reduces per block, altern
 wrappers; then two ranks do the same together; then two ranks train with DistributedDataParallel, with the
 wrappers installed on every other block of steps. Times are CPU time of the calling thread, the only thread
 the wrappers run on; each figure is the median over neighbouring blocks, with its 95 % bootstrap interval,
-beside the wrappers' own clock (wall time). Prints Markdown.
+next to the wrappers' own clock (wall time). Prints Markdown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WARM_CALLS = 200
 
 
 class Measured:
-    """One rank: blocks of work with and without the wrappers, and the cost by their own clock."""
+    """One rank: measures blocks of work with and without the wrappers, and the cost by their own clock."""
 
     def __init__(self, blocks: int) -> None:
         import probe
@@ -39,7 +39,7 @@ class Measured:
         self.blocks = blocks
 
     def pairs(self, work: Any, times: int) -> dict[str, Any]:
-        """CPU ns of one unit of work without, added by the wrappers, and of that by their own clock."""
+        """CPU ns per unit of work: without the wrappers, added by them, and added by their own clock."""
         part, recorder = self.instruments.collectives, self.instruments.recorder
         assert part is not None
         own: list[float] = []
@@ -56,7 +56,7 @@ class Measured:
 
 
 def calls(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A rank that calls all_reduce again and again."""
+    """Measure a rank that calls all_reduce repeatedly."""
     import torch
     import torch.distributed as dist
 
@@ -78,7 +78,7 @@ def calls(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def trained(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A rank that trains with DistributedDataParallel; losses are reduced too."""
+    """Measure a rank that trains with DistributedDataParallel and also reduces its losses."""
     import torch
     import torch.distributed as dist
     from torch import nn

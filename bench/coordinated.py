@@ -1,4 +1,4 @@
-"""Measures how long it takes to change all ranks of a job at the same step, and how long each rank is held.
+"""Measures coordinated actions: time to change all ranks at the same step, and how long each rank is held.
 
     .venv/bin/python bench/coordinated.py [--ranks 4] [--times 20] [--pace-ms 5 50]
 
@@ -45,7 +45,7 @@ def measure(ranks_count: int, pace_ms: float, times: int) -> str:
     try:
         options = ("--way", "reduce", "--forever", "--pace-ms", str(pace_ms))
         with running_ranks(place, ranks_count, "parallel", *options, **DEPLOYED) as ranks:
-            code = "optimizer.param_groups[0]['weight_decay'] = 0.0"  # is answered as soon as it is done
+            code = "optimizer.param_groups[0]['weight_decay'] = 0.0"  # answered as soon as it has run
             took_s: list[float] = []
             for number in range(times):
                 begun_s = time.monotonic()

@@ -1,12 +1,12 @@
-"""Measures what remains in a job's step time after attaching and detaching.
+"""Measures the residual cost in a job's step time after attaching and detaching.
 
     python bench/detach.py [--rounds N] [--steps N] [--width N]
 
-Two processes of the same job alternate, a block of steps each: one is never touched, the other is
-attached to with `probe PID attach` and left with `probe PID detach` in the middle of the run. Dividing a
-block of one by the neighbouring block of the other cancels other load on the machine; how that ratio
-differs between before, during and after is what attaching costs and what it leaves behind.
-Prints a Markdown table; figures are medians with a 95 % bootstrap interval.
+Two processes of the same job alternate, a block of steps each: one is never touched; the other is attached
+with `probe PID attach` and detached with `probe PID detach` during the run. Dividing a block of one by the
+neighbouring block of the other cancels other load on the machine. Comparing that ratio before, during and
+after shows the cost of being attached and the residual cost. Prints a Markdown table; figures are medians
+with a 95 % bootstrap interval.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def report(never: Steps, attached: Steps, environ: dict[str, str], rounds: int, 
 
 
 def ratios(never: Steps, attached: Steps, rounds: int, steps: int) -> list[float]:
-    """attached / never - 1 of neighbouring blocks, the order swapped each time."""
+    """attached / never - 1 for neighbouring blocks, in alternating order."""
     found = []
     for turn in range(rounds):
         if turn % 2:
@@ -89,7 +89,7 @@ def ratios(never: Steps, attached: Steps, rounds: int, steps: int) -> list[float
 
 
 def probe(environ: dict[str, str], *words: str) -> None:
-    """Run the command; ends the bench when it fails."""
+    """Run the command; exits if it fails."""
     command = [str(Path(sys.executable).parent / "probe"), *words]
     done = subprocess.run(command, env={**os.environ, **environ}, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,15 +1,15 @@
-"""Plants each distributed fault in real jobs of 2-4 gloo ranks, several times, and reports how it was found.
+"""Measures fault detection: plants each distributed fault in real jobs of 2-4 gloo ranks, several times.
 
     python bench/faults.py [--seeds N] [--only NAME …] [--clean-seconds S] [--json OUT]
     python bench/faults.py --learning [--help]         # learning faults: bench/learning.py
     python bench/faults.py --silent [--help]           # silent errors in ordinary programs: bench/silent.py
-    python bench/faults.py --silent --former JSON …    # one table of its former runs: bench/silent_report.py
+    python bench/faults.py --silent --former JSON …    # one table of earlier runs: bench/silent_report.py
 
-A seed chooses the number of ranks, the faulty rank, the step, and how gradients are averaged. Measured in
-each trial: how long after the fault the server raised an alarm by itself (detection), when `diagnose` first
-gave the right rank and cause (verdict), and whether the first alarm named them. Clean jobs are watched for
-alarms and straggler notices. Prints a table and whether the targets are met: detected within five seconds or
-five usual steps, the right verdict within 20 s in 95 %, the right rank in 97.5 %, no false alarm.
+A seed chooses the number of ranks, the faulty rank, the step, and how gradients are averaged. Each trial
+measures how long after the fault the server raised an alarm (detection), when `diagnose` first gave the right
+rank and cause (verdict), and whether the first alarm named them. Clean jobs are monitored for alarms and
+straggler notices. Prints a table and whether the targets are met: detection within five seconds or five usual
+steps, the right verdict within 20 s in 95 %, the right rank in 97.5 %, no false alarm.
 
 One machine, one job at a time; a trial takes 10-20 s.
 """
@@ -59,7 +59,7 @@ class Fault(NamedTuple):
     """Only even ranks: the others are not in the group."""
     not_last: bool = False
     noticed: bool = False
-    """A notice is enough: training goes on."""
+    """A notice is enough: training continues."""
 
 
 DEAD = (states.DEAD_RANK, states.DEAD, states.FAILED)
@@ -98,7 +98,7 @@ CLEAN: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Trial:
-    """One planted fault. Times are seconds after it; None: not found in time."""
+    """One planted fault. Times are seconds after the fault; None: not found in time."""
 
     fault: str
     world_size: int
@@ -120,7 +120,7 @@ class Trial:
 
 
 def rows(place: Place) -> list[dict[str, Any]]:
-    """The server's own rows of probe.verdicts, with their rank, oldest first."""
+    """The server's rows of probe.verdicts with their rank, oldest first."""
     found = []
     for folder in places.process_folders(place.directory):
         try:
@@ -207,7 +207,7 @@ def _usual_step_s(place: Place, ranks: Ranks) -> float | None:
 
 
 def clean(name: str, seed: int, seconds: float) -> list[dict[str, Any]]:
-    """Alarms, and notices of stragglers, of a job in which nothing is wrong."""
+    """Alarms and straggler notices on a healthy job."""
     draw = random.Random(f"{name} {seed}")
     world_size, way = draw.randint(2, 4), draw.choice(("reduce", "ddp"))
     options = ["--fault", name, "--way", way, "--forever", *CLEAN[name]]
@@ -231,7 +231,7 @@ def clean(name: str, seed: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def table(trials: list[Trial]) -> list[str]:
-    """A line for each fault."""
+    """The lines of the table, one per fault."""
     lines = [
         "| fault | trials | ranks | detected s (median, worst) | verdict s (median, worst) | rank | cause |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -254,7 +254,7 @@ def _times(values: list[float | None]) -> str:
 
 
 def bars(trials: list[Trial], false: int, hours: float) -> list[str]:
-    """Each target, and whether it is met."""
+    """One line per target: whether it is met."""
     count = max(1, len(trials))
     in_time = sum(trial.in_time for trial in trials)
     verdicts = sum(trial.verdict_s is not None and trial.verdict_s <= VERDICT_S for trial in trials)
@@ -280,7 +280,7 @@ def _ok(holds: bool) -> str:
 
 
 def main() -> int:
-    """Run the trials; 1 when a bar is missed."""
+    """Run the trials; returns 1 if a target is missed."""
     if "--learning" in sys.argv[1:]:
         return learning.main()
     if "--silent" in sys.argv[1:]:

@@ -1,18 +1,19 @@
-"""One host of simulated jobs: recordings of many ranks, made by probe's own writers, and agents that answer.
+"""Simulates a host of jobs: recordings of many ranks, written by probe's own writers, and agents that answer.
 
     python bench/fleet.py '{"job": "fleet", "run": "r1", "ranks": [0, 1], "world_size": 2, "steps": 1000}'
 
-Or a list of these, for several jobs; one with `"ended": true` has been killed at the end of its steps.
+The argument may also be a list of these, for several jobs; a job with `"ended": true` was killed at the end
+of its steps.
 
-PROBE_DIR and PROBE_RINGS_DIR give the locations. Each rank has an idle process that provides its pid; this
+PROBE_DIR and PROBE_RINGS_DIR give the locations. Each rank has an idle process that provides its PID; this
 process writes all their rows: `steps` rows of python.steps, batches and losses, and two collectives per step,
-as in data-parallel training with one rank that computes slowly. All but the last tenth is sealed into
-Parquet segments by the server's own sealer, in `portions` files per table; the rest stays in the rings (of
-2 MB, so that a thousand ranks fit into memory, or of PROBE_RINGS_BYTES). It answers on every rank's control
-socket as an agent would: stacks of 24 frames, all ranks in an all_reduce but every 64th.
+as in data-parallel training with one slow rank. The server's own sealer seals all but the last tenth into
+Parquet segments, in `portions` files per table; the rest stays in the rings (of 2 MB, so that a thousand
+ranks fit into memory, or of PROBE_RINGS_BYTES). This process answers on every rank's control socket like an
+agent: stacks of 24 frames, with all ranks in an all_reduce except every 64th.
 
-Prints `READY` and its folder. Each rank then writes a sample of its memory each second, as an agent does. `go
-N` on stdin writes N steps a second for each rank until `halt`; end of file on stdin ends the process.
+Prints `READY` and its folder. Each rank then writes a memory sample every second, like an agent. `go N` on
+stdin writes N steps a second for each rank until `halt`; end of file on stdin ends the process.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ STEP_S = 0.1
 SAMPLE_S = 1.0
 FRAMES = 24
 LINGERS_EVERY = 64
-"""Of so many ranks one is not in the collective."""
+"""One of this many ranks is not in the collective."""
 SLOW_RANK = 5
 LIBRARY = "/env/lib/python3.11/site-packages"
 
 
 class Rank:
-    """One simulated rank: its recording, and a process that has its pid."""
+    """One simulated rank: its recording, and a process that provides its PID."""
 
     def __init__(self, wanted: dict[str, Any], rank: int, settings: Settings) -> None:
         self.holder = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -79,7 +80,7 @@ class Rank:
         self._rows = {name: self._template(name, values) for name, values in self._usual().items()}
 
     def _usual(self) -> dict[str, dict[str, Any]]:
-        """By table, the columns that are the same in all rows."""
+        """The columns that are the same in all rows, by table."""
         intern = self.recording.strings.intern
         return {
             "python.batches": {
@@ -105,7 +106,7 @@ class Rank:
 
     @staticmethod
     def _template(table: str, values: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
-        """A row of a table, and the places of its columns."""
+        """A row of a table, and the indices of its columns."""
         columns = BY_NAME[table].columns
         row = [values.get(column.name, layout.NULLS[column.type]) for column in columns]
         return row, {column.name: place for place, column in enumerate(columns)}
@@ -117,7 +118,7 @@ class Rank:
         self.recording.rings[table].append(*row)
 
     def write(self, ended_ns: int) -> None:
-        """One step that ended then."""
+        """Write one step that ended at this time."""
         chance, step = self._random, self.steps
         forward_s = chance.gauss(0.03, 0.001) + (0.01 if self._slow else 0.0)
         comm_s = max(0.001, STEP_S * 0.9 - 0.04 - forward_s)
@@ -134,17 +135,17 @@ class Rank:
         self.steps += 1
 
     def sample(self, t_ns: int) -> None:
-        """A sample of its memory."""
+        """Write a memory sample."""
         self._put("process.memory", step=self.steps, t_ns=t_ns)
 
     def close(self) -> None:
-        """End it as a killed process: the recording stays as it is."""
+        """End the rank like a killed process: the recording stays as it is."""
         self.holder.kill()
         self.holder.wait()
 
 
 def stack(rank: int) -> list[dict[str, Any]]:
-    """Where a simulated rank is, innermost frame first."""
+    """The stack of a simulated rank, innermost frame first."""
     frames = [("<module>", "/job/train.py", 90, True), ("main", "/job/train.py", 80, True)]
     frames += [(f"call_{depth}", f"{LIBRARY}/trainer/loop{depth}.py", depth, False) for depth in range(19)]
     if rank % LINGERS_EVERY == LINGERS_EVERY - 1:
@@ -161,7 +162,7 @@ def stack(rank: int) -> list[dict[str, Any]]:
 
 
 def answer(rank: Rank, listener: socket.socket) -> None:
-    """Answer at a control socket as an agent would."""
+    """Answer at a control socket like an agent."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -178,7 +179,7 @@ def answer(rank: Rank, listener: socket.socket) -> None:
 
 
 def seal(settings: Settings) -> None:
-    """What the server would have sealed by now."""
+    """Seal the rows that the server would have sealed by now."""
     quick = Settings({**os.environ, "PROBE_SEAL_INTERVAL_S": "0.000001"})
     sealer = Sealer(Registry(places.home(settings)), quick)
     sealer.round()
@@ -194,7 +195,7 @@ def train(ranks: list[Rank], per_s: float, going: threading.Event) -> None:
 
 
 def sample(ranks: list[Rank]) -> None:
-    """Write each rank's sample of memory, each second."""
+    """Write a memory sample of each rank every second."""
     while True:
         for rank in ranks:
             rank.sample(clock.wall_ns())
@@ -202,7 +203,7 @@ def sample(ranks: list[Rank]) -> None:
 
 
 def made(wanted: dict[str, Any], settings: Settings) -> list[Rank]:
-    """The ranks of one job with all their steps; those of an ended one are killed."""
+    """Create the ranks of one job with all their steps; the ranks of an ended job are killed."""
     ranks = [Rank(wanted, rank, settings) for rank in wanted["ranks"]]
     steps, portions = wanted["steps"], wanted.get("portions", 1)
     sealed = steps * 9 // 10

@@ -1,13 +1,13 @@
-"""Measures what probe's hooks do in one step, apart from the training: calls, and time by edge.
+"""Measures the work of probe's hooks in one step, separate from the training: calls, and time by edge.
 
     python bench/hooks.py [--steps N] [--loader] [--quick]
 
-Unlike `overhead.py` it says where the cost lies, and does so on a busy machine. One process makes steps whose
-backward, optimizer and module do nothing, once with the instruments and once without them, in turns; the
-figures are lower quartiles of the CPU time of the training thread, medians over the turns. `cold`: before
-each edge other memory is written, as a step of a model does, so that the hooks find their code and data
-outside of the inner caches. Then the Python calls of probe are counted, by function, over steps whose phases
-are timed and over the others. Prints Markdown.
+Unlike `overhead.py` it shows where the cost lies, even on a busy machine. One process runs steps whose
+backward, optimizer and module do nothing, alternating with and without the instruments. Figures are lower
+quartiles of the training thread's CPU time, medians over the turns. `cold`: other memory is written before
+each edge, as a model's step does, so that the hooks find their code and data outside the inner caches. Then
+counts the Python calls of probe by function, separately for steps whose phases are timed and the others.
+Prints Markdown.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any
 from overhead import places
 
 COLD_BYTES = 2 << 20
-"""Written before each edge: as much as the inner caches of a core hold."""
+"""Bytes written before each edge: as much as the inner caches of a core hold."""
 WARM_UP_STEPS = 1500
-"""Past the first samples, and long enough for the governor to decide."""
+"""Enough to pass the first samples, and for the governor to decide."""
 _cpu = time.thread_time_ns
 
 
 class Still:
-    """A training loop whose parts do nothing but run the hooks; `edges` in the order of a step."""
+    """A training loop whose parts only run the hooks; `edges` are in the order of a step."""
 
     def __init__(self, *, loader: bool) -> None:
         import torch
@@ -78,7 +78,7 @@ class Still:
 
 
 def no_backward() -> None:
-    """Replace torch's backward by nothing, before probe wraps it."""
+    """Replace torch's backward with a no-op, before probe wraps it."""
     import torch
 
     def backward(tensors: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -113,7 +113,7 @@ def timed(
 
 
 def counted(loop: Still, recorder: Any, steps: int) -> dict[bool, tuple[int, Counter[str]]]:
-    """Steps, and Python calls of probe's functions in them, by whether the phases were timed."""
+    """Number of steps and Python calls of probe's functions in them, by whether the phases were timed."""
     found: dict[bool, tuple[int, Counter[str]]] = {True: (0, Counter()), False: (0, Counter())}
     calls: Counter[str] = Counter()
 

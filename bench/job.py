@@ -2,12 +2,11 @@
 
     python bench/job.py OUT PROGRAM [ARGUMENTS…]
 
-OUT receives the program's RESULT, with the CPU time and the peak memory of the
-process. With BENCH_TOGGLE=N, probe (which must be on) has its instruments removed
-and reinstalled every N steps, and OUT says which steps had them: pairs from
-one process, free of differences between two starts. BENCH_TOGGLE_WHAT switches
-something else: `samples` (the stack sampler), or a watcher, `top` or `page`. With BENCH_TRACE_STEP=1 every
-step runs inside `traceml.trace_step`, as its users write it.
+OUT receives the program's RESULT, with the CPU time and the peak memory of the process. With BENCH_TOGGLE=N,
+probe's instruments (probe must be on) are removed and reinstalled every N steps, and OUT lists which steps
+had them: pairs from one process, free of differences between two starts. BENCH_TOGGLE_WHAT switches something
+else: `samples` (the stack sampler), or a watcher: `top` or `page`. With BENCH_TRACE_STEP=1 every step runs
+inside `traceml.trace_step`, as its users write it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 
 
 class Tee(io.TextIOBase):
-    """stdout that remembers the RESULT line."""
+    """A stdout that captures the RESULT line."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -47,7 +46,7 @@ class Tee(io.TextIOBase):
 
 
 def toggle(every: int, what: str, blocks: list[int]) -> None:
-    """Switch something off and on at step boundaries; `blocks` gets 1 or 0 per step."""
+    """Toggle `what` every N steps; appends 1 or 0 per step to `blocks`."""
     from ledger import Ledger  # type: ignore[import-not-found]
 
     original = Ledger.step
@@ -74,7 +73,7 @@ def switch_instruments(on: bool) -> None:
 
 
 def switch_samples(on: bool) -> None:
-    """Sample stacks in the agent's rounds, or make the same rounds without."""
+    """Turn stack sampling in the agent's rounds on or off; the rounds themselves continue."""
     from probe.job.agent.lifecycle import agent_here
 
     agent = agent_here()
@@ -83,7 +82,7 @@ def switch_samples(on: bool) -> None:
 
 
 def watcher(what: str) -> Callable[[bool], None]:
-    """`probe top` or the page, opened beside this process by `bench/watcher.py`; it looks while it is on."""
+    """Start `bench/watcher.py` with `probe top` or the page; returns a function that turns it on and off."""
     words = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py"), what]
     environ = {name: value for name, value in os.environ.items() if name != "PROBE"}
     process = subprocess.Popen(
@@ -101,7 +100,7 @@ def watcher(what: str) -> Callable[[bool], None]:
 
 
 def trace_steps() -> None:
-    """Put every step into TraceML's context, with the largest module alive as its model."""
+    """Run every step inside TraceML's context, with the largest live module as its model."""
     import torch
     from traceml_ai import trace_step  # type: ignore[import-not-found]
 

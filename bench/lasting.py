@@ -1,10 +1,10 @@
-"""Whether a verdict holds as long as what it found: planted faults, asked for early, late and after death.
+"""Checks that a verdict lasts as long as its fault: planted faults, diagnosed early, late and after death.
 
     python bench/lasting.py [--steps 20000] [--fault NAME …]
 
-Each job makes 600 steps, with the fault from step 400 on, and is diagnosed; again after `--steps` more, and
-again when it was killed. `ok`: the same cause with the same step each time; an event that passed is still
-named with its step.
+Each job runs 600 steps, with the fault from step 400 on, and is diagnosed; again after `--steps` more, and
+again after it was killed. `ok`: the same cause with the same step each time; a past event is still named with
+its step.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from harness import Job, Place, run_probe, running  # noqa: E402
 
 AT, EARLY = 400, 600
 PROGRESS = 500
-"""The program says so after so many steps: on a busy machine all of them may take minutes."""
+"""Steps between progress lines of the program: on a busy machine all steps may take minutes."""
 PATIENCE_S = 30.0
 
 
 class Lasting(NamedTuple):
-    """A fault: the recipe that names it, and how far its step may be from the fault's."""
+    """A fault: the recipe that finds it, and how far the recipe's step may be from the fault's."""
 
     recipe: str
     near: int
     symptom: str = "loss"
     passes: bool = False
-    """It is an event that ends: named with its step, but the cause of nothing later."""
+    """Whether it is an event that ends: named with its step, but not a later cause."""
 
 
 FAULTS = {
@@ -46,7 +46,7 @@ FAULTS = {
 
 
 class Said(NamedTuple):
-    """What one diagnosis said of a fault: its step (None: nothing), the cause, and the other findings."""
+    """The result of one diagnosis for a fault: its step (None: not found), the cause, the other findings."""
 
     when: str
     step: int | None
@@ -57,7 +57,7 @@ class Said(NamedTuple):
 
 
 def said(place: Place, job: Job, fault: Lasting, when: str) -> Said:
-    """Ask until the recipe has found it, as some rows come with the agent's next look."""
+    """Diagnose until the recipe has found the fault: some rows arrive only with the agent's next round."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         words = (str(job.pid), "diagnose", fault.symptom, "--no-watch", "--format", "json")
@@ -75,7 +75,7 @@ def said(place: Place, job: Job, fault: Lasting, when: str) -> Said:
 
 
 def wrong(fault: Lasting, answers: list[Said]) -> list[str]:
-    """What is not as it should be; empty if the verdict held."""
+    """The problems; empty if the verdict held."""
     found = []
     for one in answers:
         if one.step is None or abs(one.step - AT) > fault.near or one.step != answers[0].step:
@@ -106,7 +106,7 @@ def ask(place: Place, name: str, later: int) -> list[Said]:
 
 
 def main() -> int:
-    """Print a line for each answer."""
+    """Print one line per answer."""
     parser = argparse.ArgumentParser(description="Faults asked for early, late and after death.")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--fault", nargs="*", choices=FAULTS, default=list(FAULTS))

@@ -2,20 +2,18 @@
 
     python bench/latency.py [--runs N] [--peers] [--quick]
 
-Every run of a command is a fresh process, timed from its start to its end, output
-read to the end. The commands alternate, round after round, forwards and backwards,
-so that other load on the machine affects all of them equally, including
-`python -c pass`, the baseline of any Python command. Measured once while the GPT of
-`tests/programs` trains on all cores, once after it has trained and is waiting. With
---peers another job runs under `probing` in its own environment (made under bench/out
-on first use); while one tool is measured, the other's job is stopped. `py-spy dump`
-is measured if it is installed. Beside each time stands processor time, which other load
-changes little: that of the command, and that of the server with its query workers and,
-while it waits, of the job: probing answers inside it. A job of eight small ranks is diagnosed
-while it makes ten steps a second, and while one rank is stopped and the others wait for it.
+Every run of a command is a fresh process, timed from start to exit, with its output read to the end. The
+commands alternate, round after round, forwards and backwards, so that other load on the machine affects all
+of them equally, including `python -c pass`, the baseline of any Python command. Measured once while the GPT
+of `tests/programs` trains on all cores, and once after it has trained and is waiting. With --peers another
+job runs under `probing` in its own environment (created under bench/out on first use); while one tool is
+measured, the other's job is stopped. `py-spy dump` is measured if it is installed. Next to each time is
+processor time, which other load affects little: of the command, and of the server with its query workers and,
+while it waits, of the job (probing answers inside it). A job of eight small ranks is diagnosed while it runs
+ten steps a second, and while one rank is stopped and the others wait for it.
 
-The million rows are written by the same ring and sealer that every job uses; the
-time is the one the query worker itself reports (`elapsed_ms`). Prints Markdown tables.
+The million rows are written by the same ring and sealer that every job uses; their query times are reported
+by the query worker (`elapsed_ms`). Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ LEARNING_RATE = "print(optimizer.param_groups[0]['lr'])"
 BASELINE = "`python -c pass`"
 OUTSIDE = "`py-spy dump`"
 SPECIAL_BAR_MS = 60.0
-"""`--version` and `--help`."""
+"""Target for `--version` and `--help`."""
 BAR_MS = 100.0
 HEALTH_BAR_MS = 300.0
 DIAGNOSE_BAR_MS = 500.0
@@ -61,7 +59,7 @@ HUNG_BAR_MS = 2000.0
 RANKS = 8
 RANKS_BAR_MS = 1000.0
 STALLED_S = 8.0
-"""Until the server has noticed that a job stalls."""
+"""Time for the server to notice that a job stalls."""
 MILLION = 1_000_000
 MILLION_BAR_MS = 50.0
 OVER_MILLION = {
@@ -71,17 +69,17 @@ OVER_MILLION = {
     "FROM python.torch_trace GROUP BY ALL ORDER BY total DESC LIMIT 10",
 }
 RESTED_S = 2.5
-"""After the job was continued: as somebody finds it who did not stop it just now."""
+"""Pause after the job was continued, so that it runs normally again."""
 SETTLE_S = 0.1
-"""Between two commands: the worker makes its next database, which belongs to the query before."""
+"""Pause between two commands: the worker prepares its next database, which is a cost of the query before."""
 GAP_S = 0.3
-"""Between two queries over the million rows: the worker makes its next database meanwhile, as while a
-person reads."""
+"""Pause between two queries over the million rows: the worker prepares its next database, as it does while a
+user reads."""
 STATES = {"trains": ("--forever",), "waits": ("--steps", "50", "--hold")}
 
 
 class Command(NamedTuple):
-    """One command; `name` is Markdown, `job` the tool whose job it asks about, `bar_ms` its target."""
+    """One command; `name` is Markdown, `job` the tool whose job it queries, `bar_ms` its target."""
 
     name: str
     words: tuple[str, ...]
@@ -90,7 +88,7 @@ class Command(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What one run of a command took: from its start to its end, and processor time."""
+    """Wall time and processor times of one run of a command."""
 
     wall_s: float
     own_cpu_s: float
@@ -140,7 +138,7 @@ def machine() -> str:
 
 
 def installed(name: str) -> str:
-    """Path of a command beside this Python or on PATH; empty when there is none."""
+    """Path of a command next to this Python or on PATH; empty if there is none."""
     folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return shutil.which(name, path=folders) or ""
 
@@ -149,7 +147,7 @@ def installed(name: str) -> str:
 def jobs(
     state: str, work: Path, environment: Mapping[str, str], peers: bool
 ) -> Iterator[dict[str, Job]]:
-    """The jobs to ask, by the tool that watches them; they have trained when this begins."""
+    """The jobs by the tool that watches them; they have already trained."""
     pythons = {"probe": (sys.executable, run_environment(environment, sys.executable))}
     if peers:
         pythons["probing"] = (
@@ -180,7 +178,7 @@ def jobs(
 
 
 def commands(running: Mapping[str, Job]) -> list[Command]:
-    """The commands to measure that are installed here."""
+    """The installed commands to measure."""
     found = [Command(BASELINE, (sys.executable, "-c", "pass"))]
     pid = str(running["probe"].process.pid)
     if installed("py-spy"):
@@ -218,7 +216,7 @@ def commands(running: Mapping[str, Job]) -> list[Command]:
 def measure(
     wanted: Sequence[Command], running: Mapping[str, Job], runs: int
 ) -> dict[Command, list[Taken]]:
-    """What each run of each command took; the first round, which warms caches, is not counted."""
+    """Measure each run of each command; the first round warms caches and is not counted."""
     found: dict[Command, list[Taken]] = {command: [] for command in wanted}
     for turn in range(runs + 1):
         for tool, job in running.items():
@@ -238,7 +236,7 @@ def measure(
 
 
 def served_cpu_s(job: Job) -> dict[int, float]:
-    """Processor time so far, by pid, of the server, its query workers and the job."""
+    """Processor time so far of the server, its query workers and the job, by PID."""
     found = {job.process.pid: cpu_s(job.process.pid)}
     with contextlib.suppress(OSError, KeyError, ValueError):
         server = int(json.loads((Path(job.environment["PROBE_DIR"]) / "server.json").read_bytes())["pid"])
@@ -262,8 +260,8 @@ def children_of(pid: int) -> list[int]:
 
 
 def timed(words: Sequence[str], environment: Mapping[str, str]) -> Taken:
-    """What one command takes; exits if it fails."""
-    # Installed packages have their bytecode: compiling ours at each start would double a short command.
+    """Measure one command; exits if it fails."""
+    # Installed packages have bytecode: compiling ours at each start would double a short command's time.
     unwanted = ("PROBE", "PROBING", "PYTHONDONTWRITEBYTECODE")
     quiet = {name: value for name, value in environment.items() if name not in unwanted}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -280,7 +278,7 @@ def timed(words: Sequence[str], environment: Mapping[str, str]) -> Taken:
 
 
 def report(state: str, found: Mapping[Command, Sequence[Taken]], runs: int) -> None:
-    """One table of the commands."""
+    """Print one table of the commands."""
     medians = {command.name: median(one.wall_s for one in taken) for command, taken in found.items()}
     relative = [name for name in (BASELINE, OUTSIDE) if name in medians]
     print(f"\n### Commands while the job {state}: {runs} runs each\n")
@@ -289,7 +287,7 @@ def report(state: str, found: Mapping[Command, Sequence[Taken]], runs: int) -> N
     print("|---|---|---|---|---|" + "---|" * len(relative) + "---|")
     for command, taken in found.items():
         ratios = "".join(f"{medians[command.name] / medians[name]:.2f} | " for name in relative)
-        alone = state != "trains" and command.job  # else the job's own work is in it
+        alone = state != "trains" and command.job  # else it would include the job's own work
         served = in_whole_ms(one.served_cpu_s for one in taken) if alone else ""
         print(f"| {command.name} | {in_whole_ms(one.wall_s for one in taken)} | "
               f"{percentile([one.wall_s for one in taken], 0.95) * 1e3:.0f} ms | "
@@ -314,7 +312,7 @@ def in_ms(median_ms: float, bar_ms: float | None) -> str:
 
 
 def cold_start(work: Path, environment: Mapping[str, str], job: Job, runs: int) -> None:
-    """The first query after the server was ended: it starts one and waits for it."""
+    """Measure the first query without a server: it starts one and waits for it."""
     found: list[float] = []
     words = (installed("probe"), str(job.process.pid), "query", BY_MODULE)
     for _ in range(runs):
@@ -325,7 +323,7 @@ def cold_start(work: Path, environment: Mapping[str, str], job: Job, runs: int) 
 
 
 def held_gil(work: Path, environment: Mapping[str, str], runs: int) -> None:
-    """The table of a job in which C code keeps the GIL: the agent in it cannot answer."""
+    """Print the table for a job in which C code holds the GIL, so that its agent cannot answer."""
     job = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "stall_hangs.py"), "--way", "gil"],
         env=run_environment(environment, sys.executable), cwd=work, text=True,
@@ -352,7 +350,7 @@ def held_gil(work: Path, environment: Mapping[str, str], runs: int) -> None:
 
 
 def several_ranks(work: Path, environment: Mapping[str, str], runs: int) -> None:
-    """The tables of a job of several ranks: while it trains, and while it waits for one that is stopped."""
+    """Print the tables for a multi-rank job: while it trains, and while it waits for a stopped rank."""
     shared = {
         "WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": "bench", "TORCHELASTIC_RESTART_COUNT": "0",
         "OMP_NUM_THREADS": "1", "PROBE_NAME": "eight",
@@ -388,7 +386,7 @@ def several_ranks(work: Path, environment: Mapping[str, str], runs: int) -> None
 
 
 def million(work: Path, environment: Mapping[str, str], rows: int, runs: int) -> None:
-    """The table of queries over many rows."""
+    """Print the table of queries over many rows."""
     writer = subprocess.Popen(
         [sys.executable, str(HERE / "million_rows.py"), str(rows)],
         env=dict(environment), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -411,7 +409,7 @@ def million(work: Path, environment: Mapping[str, str], rows: int, runs: int) ->
 
 
 def ask(directory: Path, sql: str) -> float:
-    """Milliseconds that the worker took."""
+    """Run a query and return the worker's time in milliseconds."""
     time.sleep(GAP_S)
     answer = wire.call(server_socket(directory), "POST", "/v1/query", {"sql": sql}, timeout_s=30.0)
     assert answer["rows"] and not answer["notes"], json.dumps(answer)[:2000]

@@ -1,10 +1,11 @@
-"""Plants each learning fault in a real small training, several seeds each, and runs `probe PID diagnose`.
+"""Measures detection of learning faults: plants each in a real small training, with several seeds.
 
     python bench/faults.py --learning [--seeds N] [--first-seed N] [--only NAME …] [--json OUT]
 
-Recorded in each trial: whether the right recipe was named, with the step or the parameter if the fault has
-one, how long after the fault, and what else was reported above `info`. Clean trainings are diagnosed
-throughout: anything above `info` is a false alarm. `probe` is the installed command; a trial takes 10-40 s.
+Each trial runs `probe PID diagnose` and records whether the right recipe was named, with the step or the
+parameter if the fault has one, how long after the fault, and the other findings above `info`. Clean trainings
+are diagnosed too: any finding above `info` is a false alarm. `probe` is the installed command; a trial takes
+10-40 s.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from harness import DEPLOYED, Place, probe_process, running
 
 PROGRAM = "learning_faults"
 PAUSE_S = 1.5
-"""Between two calls of `diagnose`."""
+"""Pause between two calls of `diagnose`."""
 
 
 class Fault(NamedTuple):
-    """The accepted findings of a fault: one of `recipes`, with a subject that begins with `subject`, and a
+    """The accepted findings for a fault: one of `recipes`, with a subject that begins with `subject`, and a
     step at most `near` from the fault's."""
 
     recipes: tuple[str, ...]
@@ -89,7 +90,7 @@ CLEAN = (
 
 @dataclass
 class Trial:
-    """One planted fault. `verdict_s`: seconds after it; None: not found in time."""
+    """One planted fault. `verdict_s`: seconds after the fault; None: not found in time."""
 
     fault: str
     seed: int
@@ -104,7 +105,7 @@ class Trial:
 
 
 def ask(place: Place, asked: str) -> tuple[list[dict[str, Any]], float]:
-    """The findings of the recipes about a pid or a job, and the seconds until the answer."""
+    """The recipes' findings about a PID or a job, and the seconds until the answer."""
     began_s = time.monotonic()
     done = probe_process(place, asked, "diagnose", "--format", "json")
     elapsed_s = time.monotonic() - began_s
@@ -172,7 +173,7 @@ def clean(name: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]], i
 
 
 def table(trials: list[Trial]) -> list[str]:
-    """A line for each fault."""
+    """The lines of the table, one per fault."""
     lines = [
         "| fault | named | as | verdict s (median, worst) | also said above `info` |",
         "| --- | --- | --- | --- | --- |",
@@ -188,7 +189,7 @@ def table(trials: list[Trial]) -> list[str]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the trials; 1 when a fault is missed or a clean training has a finding."""
+    """Run the trials; returns 1 if a fault is missed or a clean training has a finding."""
     as_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_is)
     parser.add_argument("--learning", action="store_true", help=argparse.SUPPRESS)

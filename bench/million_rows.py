@@ -1,11 +1,11 @@
-"""Makes a recording with many rows, with the writer and sealer that every job uses; waits until stdin ends.
+"""Creates a recording with many rows, with the writer and sealer that every job uses; waits until stdin ends.
 
     python bench/million_rows.py ROWS
 
-Writes python.torch_trace as a GPT of six blocks would if every step were sampled, with durations
-and memory that vary like measured ones (so they do not compress away), in portions that fit into
-the ring, with one pass of the sealer after each. Prints `READY FOLDER` and stays alive, so that
-the recording is a running job's: most rows in segments, the last in the ring.
+Writes python.torch_trace like a GPT of six blocks with every step sampled, with durations and memory that
+vary like measured ones (so that they do not compress away), in portions that fit into the ring, with one pass
+of the sealer after each. Prints `READY FOLDER` and stays alive, so that the recording looks like a running
+job's: most rows in segments, the last ones in the ring.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def write_step(writer: Writer, step: int, written: int, rows: int) -> int:
-    """One step's forward and backward rows and its step row; at most what is missing of `rows`."""
+    """Write one step's forward and backward rows and its step row; at most as many as `rows` still needs."""
     rings, intern = writer.recording.rings, writer.recording.strings.intern
     append = rings["python.torch_trace"].append
     start_ns = clock.wall_ns()

@@ -1,4 +1,4 @@
-"""Measures the cost of the NaN detector: per step, and of the fork on an event.
+"""Measures the cost of the NaN detector: per step, and per fork on an event.
 
     python bench/nan_detector.py [--blocks N] [--steps N] [--memory BYTES]
 
@@ -22,7 +22,7 @@ BATCH, WIDTH = 32, 128
 
 
 def pairs(blocks: int, steps: int) -> tuple[list[float], list[float]]:
-    """CPU ns of a step without the detector, and added by it."""
+    """CPU ns of a step without the detector, and the CPU ns it adds."""
     import torch
     from torch import nn
 
@@ -65,7 +65,7 @@ def pairs(blocks: int, steps: int) -> tuple[list[float], list[float]]:
 
 
 def forks(size_bytes: int) -> list[float]:
-    """Milliseconds that one fork holds the training thread, in a process of this size."""
+    """Milliseconds for which a fork holds the training thread, in a process of this size."""
     import torch
 
     from probe.job.instruments.nan import forked_probe

@@ -1,4 +1,4 @@
-"""Measures what recording costs a training job, beside the same job without probe and beside peers.
+"""Measures the overhead of recording on a training job, against the same job without probe and with peers.
 
     python bench/overhead.py [--rounds N] [--jobs gpt,short,millisecond,modules] [--peers] [--quick]
 
@@ -8,10 +8,10 @@ the rounds with a 95 % bootstrap interval. Two more figures come from one proces
 in which probe's instruments are removed and reinstalled every few steps (`paired`):
 they resolve costs that are hidden by the differences between two process starts.
 `--switch samples|top|page` does the same with the stack sampler, or with a watcher
-beside the job, and leaves the instruments alone. A watcher is open all the time and
-looks for some seconds, then not: what is measured is watching, not its start.
+next to the job, and leaves the instruments alone. A watcher stays open and alternates
+between watching and pausing: this measures watching, not its start.
 
-Peers run in separate environments, made under bench/out on first use:
+Peers run in separate environments, created under bench/out on first use:
 `probing` with PROBING=1 and with PROBING_TORCH_PROFILING=on, `traceml-ai` with
 its `run` command and `trace_step` around every step. Prints one Markdown table per job.
 """
@@ -46,8 +46,8 @@ PEERS = {"probing": "probing==0.2.4", "traceml": "traceml-ai==0.5.0"}
 
 class Job(NamedTuple):
     """A program and how long to run it. `block`: steps between removing and reinstalling the instruments for
-    `paired`; `settle`: steps of each block that do not count, as instruments look at nearly every step while
-    they are new, and once after each reinstallation."""
+    `paired`; `settle`: steps of each block that do not count, because new instruments sample nearly every
+    step, and once after each reinstallation."""
 
     name: str
     program: str
@@ -94,14 +94,14 @@ THEIRS = (
 
 WATCHERS = ("top", "page")
 WATCHED_BLOCK_S, WATCHED_SETTLE_S = 12.0, 4.0
-"""How long a watcher looks or does not look, and how much of that does not count: when it begins to look it
-asks and draws at once, from then on every two seconds."""
+"""How long a watcher watches or pauses, and how much of that does not count: it requests and draws at once
+when it starts watching, then every two seconds."""
 
 SWITCHED: dict[str, dict[str, str]] = {
     "samples": {"PROBE_SAMPLE_HZ": "100"}, "top": {}, "page": {},
 }
-"""What `--switch` compares, with its settings: stacks sampled a hundred times a second, in rounds that the
-agent makes in both halves; and the job beside an open `probe top` or page."""
+"""Variants of `--switch` with their settings: stacks sampled a hundred times a second, in rounds that the
+agent runs in both halves; and the job next to an open `probe top` or page."""
 
 
 class Figures(NamedTuple):
@@ -139,7 +139,7 @@ def main() -> None:
 
 
 def environment_of(peer: str) -> Path:
-    """The interpreter of a peer's own environment, with torch; made on first use."""
+    """The interpreter of a peer's own environment, with torch; created on first use."""
     folder = OUT / f"venv-{PEERS[peer].partition('==')[0]}"
     python = folder / "bin" / "python"
     if not python.exists():
@@ -170,7 +170,7 @@ def report(job: Job, variants: Sequence[Variant], rounds: int) -> None:
 def report_switched(job: Job, what: str, rounds: int) -> None:
     """The pairs with and without a watcher, or with and without samples of stacks."""
     if what not in WATCHERS:
-        job = job._replace(settle=min(job.settle, job.block // 5))  # no instrument starts anew
+        job = job._replace(settle=min(job.settle, job.block // 5))  # no instrument restarts
     environment = {**DEFAULT.environment, **SWITCHED[what], "BENCH_TOGGLE_WHAT": what}
     pairs = paired(job, environment, rounds)
     added = [on - off for on, off in pairs]
@@ -190,7 +190,7 @@ def in_seconds(job: Job) -> Job:
 
 
 def compare(job: Job, variants: Sequence[Variant], rounds: int) -> None:
-    """The rows that compare processes."""
+    """Print the rows that compare processes."""
     found: dict[str, list[Figures]] = {variant.name: [] for variant in variants}
     for turn in range(rounds):
         for variant in variants if turn % 2 == 0 else list(reversed(variants)):
@@ -234,7 +234,7 @@ def microseconds(values_ns: Sequence[float]) -> str:
 def alternating(
     switch: Callable[[bool], object], work: Callable[[], object], blocks: int, times: int
 ) -> tuple[list[float], list[float]]:
-    """CPU ns of one unit of work in each block without, and the added time of the block with beside it."""
+    """CPU ns per unit of work in each block with the switch off, and the time added by its neighbour."""
     without, added = [], []
     for block in range(blocks):
         taken = {}
@@ -250,19 +250,19 @@ def alternating(
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nothing listens on."""
+    """A free TCP port of this machine."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def met(found: float, limit: float, shown: str) -> str:
-    """A cell with the limit and whether the figure meets it."""
+    """A table cell with the limit and whether the figure meets it."""
     return f"≤ {shown}: {'met' if found <= limit else '**missed**'}"
 
 
 def run(job: Job, variant: Variant) -> Figures:
-    """One process of one variant."""
+    """Run one process of one variant."""
     figures = launch(job, variant, {})
     steps = figures["step_wall_s"][WARM_UP_STEPS:]
     return Figures(
@@ -291,7 +291,7 @@ def paired(job: Job, environment: dict[str, str], runs: int) -> list[tuple[float
 
 
 def launch(job: Job, variant: Variant, extra: dict[str, str]) -> dict[str, Any]:
-    """Run `bench/job.py` for a variant and return what it wrote."""
+    """Run `bench/job.py` for a variant and return its figures."""
     with places() as (work, environment):
         environment.update(variant.environment)
         environment.update(extra)

@@ -1,8 +1,9 @@
-"""What a row, a span and an event of the job's own cost, recorded and not: the best of many groups of calls.
+"""Measures the cost of the job's own rows, spans and events, recorded and not.
 
     python bench/own_rows.py
 
-The best, because whatever else the machine does only adds. No training: a ring in memory and nothing else.
+Reports the best of many groups of calls, because other load only adds time. No training: only a ring in
+memory.
 """
 
 from __future__ import annotations

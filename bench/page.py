@@ -1,11 +1,10 @@
-"""Measures the page of `probe JOB web` in Chromium, over a recording of an hour of 10 steps/s that goes on.
+"""Measures the page of `probe JOB web` in Chromium, on a live recording with an hour of 10 steps/s.
 
     python bench/page.py [--seconds N]
 
-Prints how soon it paints and draws, how long its frames take while the mouse moves over the curves, how far
-it is behind the job, and the processor time of the server with its query workers and of the command, without
-and with the page open. Needs playwright and a Chromium. A Markdown table; `--write` is the process that
-records.
+Prints a Markdown table: time to paint and draw, frame times while the mouse moves over the curves, the delay
+behind the job, and the processor time of the server with its query workers and of the command, without and
+with the page open. Needs playwright and a Chromium. `--write` runs the recording process.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ FRAMES = """async () => {
 
 
 def write() -> None:
-    """The hour, then steps as they come until stdin ends."""
+    """Write the hour, then steps in real time until stdin ends."""
     from writer import Writer  # type: ignore[import-not-found]
 
     from probe.base import clock
@@ -78,7 +77,7 @@ def select_stdin() -> bool:
 
 
 def processes_of(pid: int) -> Iterator[int]:
-    """A process and all that it started."""
+    """A process and all its descendants."""
     yield pid
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -86,7 +85,7 @@ def processes_of(pid: int) -> Iterator[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process, its ended children, and those that live."""
+    """Processor time of a process and its children, ended and live."""
     ticks = 0
     for one in processes_of(pid):
         fields = Path(f"/proc/{one}/stat").read_bytes().rpartition(b")")[2].split()
@@ -122,7 +121,7 @@ def main() -> None:
 
 
 def measure(environ: dict[str, str], began_ns: int, seconds: int) -> None:
-    """The page over the recording of `hour`."""
+    """Measure the page on the recording of job `hour`."""
     from playwright.sync_api import sync_playwright
 
     from probe.base.settings import Settings
@@ -157,7 +156,7 @@ def measure(environ: dict[str, str], began_ns: int, seconds: int) -> None:
             late: list[float] = []
             watched = spent((server, web.pid), seconds, lambda: late.append(behind_s(page, began_ns)))
             browser.close()
-            time.sleep(15)  # before the page was open, the server had still to seal the hour
+            time.sleep(15)  # measured after the page: before it, the server was still sealing the hour
             idle = spent((server, web.pid), seconds)
     finally:
         web.send_signal(signal.SIGINT)
@@ -166,7 +165,7 @@ def measure(environ: dict[str, str], began_ns: int, seconds: int) -> None:
 
 
 def spent(pids: tuple[int, int], seconds: int, each_second: Any = None) -> list[float]:
-    """Share of a core that each used."""
+    """Share of a core used by each process."""
     before, began = [cpu_s(pid) for pid in pids], time.monotonic()
     while time.monotonic() < began + seconds:
         time.sleep(1)
@@ -177,7 +176,7 @@ def spent(pids: tuple[int, int], seconds: int, each_second: Any = None) -> list[
 
 
 def behind_s(page: Any, began_ns: int) -> float:
-    """How long ago the step that the page shows ended."""
+    """Time since the end of the step that the page shows."""
     words = page.locator("#status").inner_text()
     step = int(words.partition("step ")[2].partition(",  ")[0].partition(", the")[0].replace(",", ""))
     return time.time() - (began_ns / 1e9 + step / PER_S)
@@ -187,7 +186,7 @@ def report(
     painted_ms: float, drawn_ms: float, judged_ms: float, frames: list[float], late: list[float],
     idle: list[float], watched: list[float],
 ) -> None:
-    """The table."""
+    """Print the table."""
     rows = {
         "first paint": f"{painted_ms:.0f} ms", "curves of an hour drawn": f"{drawn_ms:.0f} ms",
         "verdicts shown": f"{judged_ms / 1000:.1f} s",

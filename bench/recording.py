@@ -1,10 +1,10 @@
-"""The recording of the terminal in README.md, made by the demo itself.
+"""Creates the terminal recording of README.md by running the demo.
 
     python bench/recording.py           runs ./bench/demo in a terminal: docs/demo.cast and docs/demo.svg
     python bench/recording.py --draw    draws docs/demo.svg again from docs/demo.cast
 
-The cast is asciicast v2 (`asciinema play docs/demo.cast`); the picture shows one command and its answer after
-the other. `tests/docs/test_recording.py` says when the demo asks something else than the recording shows.
+The cast is asciicast v2 (`asciinema play docs/demo.cast`); the picture shows the commands and their answers
+one after the other. `tests/docs/test_recording.py` fails if the demo runs other commands than the recording.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 CAST, PICTURE = ROOT / "docs" / "demo.cast", ROOT / "docs" / "demo.svg"
 COLUMNS, LINES = 112, 24
 SHOWN_S = 5.0
-"""How long the picture shows a command and its answer."""
+"""Seconds for which the picture shows a command and its answer."""
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 _WIDE_PX, _HIGH_PX, _EDGE_PX = 7.8, 18, 14
 
 
 def record(command: list[str]) -> str:
-    """Run a command in a terminal; what it wrote, as a cast."""
+    """Run a command in a terminal and return its output as a cast."""
     began = time.time()
     pid, terminal = pty.fork()
     if not pid:
@@ -60,19 +60,19 @@ def record(command: list[str]) -> str:
 
 
 def _elsewhere(text: str) -> str:
-    """Without the path of this checkout, the columns after it where they were."""
+    """Replace the path of this checkout with `~/probe`, padded so that later columns stay in place."""
     here = re.compile(rf"{re.escape(str(ROOT))}(\S*)")
     return here.sub(lambda found: f"~/probe{found[1]}".ljust(len(found[0])), text)
 
 
 def lines(cast: str) -> list[str]:
-    """What stands on the terminal at the end of a cast; what was written over is gone."""
+    """The lines on the terminal at the end of a cast, without overwritten text."""
     text = "".join(json.loads(line)[2] for line in cast.splitlines()[1:])
     return [_CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2]).rstrip() for line in text.split("\n")]
 
 
 def scenes(cast: str) -> list[list[str]]:
-    """The lines of each command, `$ …` and its answer."""
+    """The lines of each command (`$ …`) and its answer."""
     found: list[list[str]] = []
     for line in lines(cast):
         if line.startswith("$ "):
@@ -87,7 +87,7 @@ def _last(scene: list[str]) -> int:
 
 
 def commands(cast: str) -> list[str]:
-    """The questions of a cast, with PID for the job's."""
+    """The commands of a cast, with PID for the job's PID."""
     typed = [" ".join(line.strip() for line in _typed(scene)) for scene in scenes(cast)]
     return [re.sub(r"^\$ probe \d+", "$ probe PID", one) for one in typed if one.startswith("$ probe")]
 
@@ -103,7 +103,7 @@ def _typed(scene: list[str]) -> list[str]:
 
 
 def draw(cast: str) -> str:
-    """The scenes of a cast as an SVG that shows one after the other."""
+    """Draw the scenes of a cast as an SVG that shows one after the other."""
     shown = [scene for scene in scenes(cast) if len(scene) > 1]
     high = max(min(len(scene), LINES) for scene in shown)
     width, height = round(COLUMNS * _WIDE_PX + 2 * _EDGE_PX), high * _HIGH_PX + 2 * _EDGE_PX

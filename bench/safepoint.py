@@ -2,10 +2,10 @@
 
     python bench/safepoint.py [--times N] [--quick]
 
-Idle boundary: how long the training thread takes to check for pending work, in CPU time: a loop of millions
-of checks minus the same loop without them. Then three jobs that train on one thread get requests over their
-agent's socket, N times each, alternating; "answered" is from request to answer, "held" is what the agent
-itself measured on the training thread. Prints Markdown tables.
+Idle boundary: CPU time of the training thread's check for pending work: a loop of millions of checks minus
+the same loop without them. Then three jobs that train on one thread receive requests over their agent's
+socket, N times each, alternating; "answered" is the time from request to answer, "held" is measured by the
+agent on the training thread. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from probe.recording.places import agent_socket
 
 CHECKS = 5_000_000
 CHECKS_PER_STEP = 3
-"""At a step's end, at its batch, at its first forward."""
+"""One check at a step's end, one at its batch, one at its first forward."""
 STEPS_OF_BIG = 10**7
 READS = "optimizer.param_groups[0]['lr']"
 CHANGES = "optimizer.param_groups[0]['lr'] = optimizer.param_groups[0]['lr']"
@@ -40,7 +40,7 @@ DRAWS = "import torch\ntorch.rand(3).sum()"
 
 
 class Request(NamedTuple):
-    """One kind of request; `body` is made anew each time."""
+    """One kind of request; `body` is called for each request."""
 
     name: str
     route: str
@@ -72,7 +72,7 @@ SAVE = action(
 
 
 class Program(NamedTuple):
-    """A job; `first` is written to its stdin, `awaited` is the line that it then prints, if any."""
+    """A job; `first` is written to its stdin, then it prints the line `awaited`, if any."""
 
     name: str
     words: tuple[str, ...]
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def idle(checks: int) -> None:
-    """The tables of a boundary without a request, and of what surrounds each snippet."""
+    """Print the tables of a boundary without a request, and of the work around each snippet."""
     recorder = object.__new__(Recorder)
     recorder.end_awaited = False
     found = [check_ns(recorder, checks) for _ in range(7)]
@@ -156,7 +156,7 @@ def restore_us(times: int) -> float:
 
 
 def measure(program: Program, work: Path, environment: dict[str, str], times: int) -> None:
-    """The table of one job."""
+    """Print the table of one job."""
     with job(program, work, environment) as process:
         socket = agent_socket(work / "probe", process.pid)
         step_ms = pace_ms(socket)
@@ -180,7 +180,7 @@ def measure(program: Program, work: Path, environment: dict[str, str], times: in
 
 
 def middle(values: list[float]) -> str:
-    """Two cells: median and 95th percentile."""
+    """Two table cells: median and 95th percentile."""
     return f"{median(values):,.1f} ms | {quantiles(values, n=20)[-1]:,.1f} ms"
 
 
@@ -194,7 +194,7 @@ def pace_ms(socket: Path) -> float:
 
 @contextlib.contextmanager
 def job(program: Program, work: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """The job, while it trains."""
+    """Run the job; yields once it trains."""
     process = subprocess.Popen(
         [sys.executable, *program.words], env=dict(run_environment(environment, sys.executable)), cwd=work,
         text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -2,16 +2,16 @@
 
     python bench/scale.py [--runs N] [--quick] [--only merge|one|several]
 
-*Merging* is the function that the server calls, on decoded captures as agents send them: stacks of 24
-frames, half of them the user's. Ranks share the strings of file and function names, as the ranks of one
-program do. `40 classes`: each rank is in one of 40 places. `all different`: no two stacks are equal (they
-differ in the innermost frame).
+*Merging* measures the function that the server calls, on decoded captures as sent by agents: stacks of 24
+frames, half of them user frames. Ranks share the strings of file and function names, like the ranks of one
+program. `40 classes`: each rank is in one of 40 places. `all different`: no two stacks are equal (they differ
+in the innermost frame).
 
 *Ranks* are simulated by `bench/fleet.py`: real recordings made by probe's own writers and sealer (1,000
-steps: 900 in Parquet segments, 100 in the rings; PROBE_DIR in memory), a process for each rank's pid, and
-agents that answer. Servers, query workers and commands are the real ones. `one host`: all recordings in one
-PROBE_DIR. `several hosts`: a PROBE_DIR, a server and a TCP port each, all on this machine, found through
-PROBE_PEERS. Each command is a separate process, timed from its start to its end. Prints Markdown tables.
+steps: 900 in Parquet segments, 100 in the rings; PROBE_DIR in memory), a process for each rank's PID, and
+agents that answer. Servers, query workers and commands are real. `one host`: all recordings in one PROBE_DIR.
+`several hosts`: a PROBE_DIR, a server and a TCP port each, all on this machine, found through PROBE_PEERS.
+Each command is a separate process, timed from start to exit. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ONE_HOST = ((64, 1.0), (1_024, 5.0))
 SEVERAL_HOSTS = ((8, 8, 1.0), (16, 64, 5.0))
 STEPS = 1_000
 QUERY_TIMEOUT_S = "60"
-"""So that an answer which is late is timed, not refused."""
+"""Long enough that a late answer is timed and not refused."""
 WATCHED_S = 15.0
 QUERIES: dict[str, str] = {
     "last step of each rank": "SELECT rank, max(step) FROM python.steps GROUP BY rank ORDER BY rank",
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def merging(sizes: Sequence[tuple[int, float]]) -> None:
-    """The table of merging."""
+    """Print the table of merging."""
     print("\n### Merging stacks\n\n| ranks | stacks | nodes | classes | time | target |")
     print("|---|---|---|---|---|---|")
     kinds: dict[str, Callable[[int], list[dict[str, Any]]]] = {
@@ -117,7 +117,7 @@ def merging(sizes: Sequence[tuple[int, float]]) -> None:
 
 
 def frame(depth: int, line: int) -> dict[str, Any]:
-    """A frame of the program; every other one is the user's."""
+    """A frame of the program; every second one is a user frame."""
     user = depth % 2 == 0
     file = f"/job/part{depth}.py" if user else f"/env/lib/python3.11/site-packages/library/part{depth}.py"
     return {"depth": depth, "func": f"call_{depth}", "file": file, "lineno": line, "frame_type": "Python",
@@ -131,12 +131,12 @@ _CHANCE = random.Random(1)
 
 
 def in_classes(_rank: int) -> list[dict[str, Any]]:
-    """A stack of one of the classes."""
+    """A stack from a random class."""
     return _CHANCE.choice(_KINDS)
 
 
 def different(rank: int) -> list[dict[str, Any]]:
-    """A stack that no other rank has."""
+    """A stack that is unique to the rank."""
     return [frame(0, rank), *_SHARED[1:]]
 
 
@@ -144,7 +144,7 @@ def different(rank: int) -> list[dict[str, Any]]:
 
 
 class Host(NamedTuple):
-    """One simulated host: its environment and the process that keeps its recordings."""
+    """One simulated host: its environment and the process that owns its recordings."""
 
     directory: Path
     environment: Mapping[str, str]
@@ -176,7 +176,7 @@ def hosts(many: int, ranks: int, steps: int) -> Iterator[list[Host]]:
 
 
 def shared_environment(work: Path, many: int) -> dict[str, str]:
-    """Environment of all hosts: one token, the list of hosts."""
+    """Environment shared by all hosts: one token, the list of hosts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
     kept["PROBE_QUERY_TIMEOUT_S"] = QUERY_TIMEOUT_S
     if many > 1:
@@ -191,7 +191,7 @@ def shared_environment(work: Path, many: int) -> dict[str, str]:
 def host(
     folder: Path, number: int, ranks: int, world_size: int, steps: int, shared: Mapping[str, str]
 ) -> Host:
-    """Start the making of one host's recordings."""
+    """Start the process that creates one host's recordings."""
     (folder / "rings").mkdir(parents=True)
     environment = {**shared, "PROBE_DIR": str(folder / "probe"), "PROBE_RINGS_DIR": str(folder / "rings")}
     if "PROBE_PEERS" in shared:
@@ -211,7 +211,7 @@ def host(
 
 
 def commands(made: Sequence[Host], ranks: int, bar_s: float, runs: int) -> None:
-    """The table of commands about all ranks, on the first host."""
+    """Print the table of commands on all ranks, run on the first host."""
     where = "one host" if len(made) == 1 else f"{len(made)} hosts of {ranks // len(made)} ranks"
     print(f"\n### {ranks:,} ranks, {where}: {runs} runs each\n")
     print("| command | first | median | longest | target |")
@@ -251,7 +251,7 @@ def timed(words: Sequence[str], environment: Mapping[str, str]) -> tuple[float, 
 
 
 def row(name: str, times: Sequence[float], bar_s: float | None = None) -> None:
-    """One row: the first time, and the others."""
+    """Print one row: the first time, and the others."""
     others = times[1:]
     held = "" if bar_s is None else met(median(others), bar_s, f"{bar_s:g} s")
     print(f"| {name} | {seconds(times[0])} | {seconds(median(others))} | {seconds(max(others))} | {held} |")
@@ -279,7 +279,7 @@ def cpu_s(pid: int) -> float:
 
 
 def seconds(value: float) -> str:
-    """As text, in ms below a second."""
+    """A time as text, in ms if below a second."""
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 

@@ -1,14 +1,14 @@
-"""Measures what one host's server costs while nobody asks it: processor time by thread, and memory.
+"""Measures the idle cost of one host's server: processor time by thread, and memory, without requests.
 
     python bench/server_cost.py [--seconds S] [--only NAME …] [--quick]
 
-The recordings are made by `bench/fleet.py` with probe's own writers; their processes wait (an agent's sample
-of memory each second and nothing else) or train ten steps a second each. `ranks of one job` are ranks of one
-job, `jobs` are jobs of one rank; `ended` are further recordings, of processes that were killed and whose rows
-are sealed. The server is the real one, in a PROBE_DIR of its own. After it has settled, the processor time
-(user and system) of its process and of each of its threads is read from /proc before and after S seconds. The
-query worker that waits for a query is a process of its own and listed apart. The server's memory is that
-after the S seconds, and its highest so far. Prints a Markdown table.
+The recordings are made by `bench/fleet.py` with probe's own writers; their processes wait (only an agent's
+memory sample every second) or train ten steps a second each. `ranks of one job` are ranks of one job, `jobs`
+are jobs of one rank; `ended` are additional recordings of killed processes whose rows are sealed. The server
+is real, in its own PROBE_DIR. After it has settled, the processor time (user and system) of its process and
+of each of its threads is read from /proc before and after S seconds. The idle query worker is a separate
+process and listed separately. The server's memory is measured after the S seconds, with its peak. Prints a
+Markdown table.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Case(NamedTuple):
-    """What is recorded while the server is measured."""
+    """The recordings present while the server is measured."""
 
     name: str
     jobs: int
     ranks: int
-    """Of each job."""
+    """Ranks per job."""
     ended: int = 0
     trains: bool = False
     rings_bytes: str = ""
-    """Of each rank; as small as in `bench/fleet.py` without it."""
+    """Ring size per rank; without it the small one of `bench/fleet.py`."""
 
 
 CASES = (
@@ -96,7 +96,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def host(case: Case) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """A host with the recordings of a case, and its server, which has sealed what it can."""
+    """Create a host with the recordings of a case, and a server that has sealed all ended ones."""
     work = Path(tempfile.mkdtemp(prefix="bench-server-", dir="/dev/shm"))
     directory = work / "probe"
     (work / "rings").mkdir()
@@ -131,7 +131,7 @@ def host(case: Case) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
 
 
 def wait_until_sealed(directory: Path, ended: int) -> None:
-    """Until the server has sealed the rows of all ended processes and removed their rings."""
+    """Wait until the server has sealed the rows of all ended processes and removed their rings."""
     deadline_s = time.monotonic() + SEAL_WAIT_S
     while time.monotonic() < deadline_s:
         records = [folder / "end.json" for folder in places.process_folders(directory)]
@@ -170,7 +170,7 @@ def measured(case: Case, directory: Path, generator: subprocess.Popen[str], seco
 
 
 def tell(generator: subprocess.Popen[str], command: str) -> None:
-    """Have the simulated ranks begin or end training."""
+    """Make the simulated ranks start or stop training."""
     assert generator.stdin is not None and generator.stdout is not None
     print(command, file=generator.stdin, flush=True)
     generator.stdout.readline()
@@ -189,7 +189,7 @@ def threads_s(pid: int) -> Mapping[str, float]:
 
 
 def total_s(pid: int) -> float:
-    """Processor time of a whole process so far; 0 when it is gone."""
+    """Processor time of a whole process so far; 0 if it is gone."""
     try:
         return used_s(Path(f"/proc/{pid}/stat"))
     except OSError:
@@ -197,7 +197,7 @@ def total_s(pid: int) -> float:
 
 
 def used_s(stat: Path) -> float:
-    """utime and stime in a file of /proc."""
+    """Sum of utime and stime in a stat file of /proc."""
     fields = stat.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 

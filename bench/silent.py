@@ -1,19 +1,19 @@
-"""Plants each silent error of tests/programs/silent in ordinary programs and judges what `diagnose` says.
+"""Measures detection of silent errors: plants each of tests/programs/silent, and judges `diagnose`'s answer.
 
     python bench/silent.py [--half development|held-out] [--only KIND …] [--programs NAME …] [--seeds N]
                            [--again SECONDS] [--json OUT]
-    python bench/silent.py --clean [--seconds S]     # as they stand, and those of tests/programs/healthy
+    python bench/silent.py --clean [--seconds S]     # unmodified programs, and tests/programs/healthy
 
-A trial asks `probe PID diagnose` again and again until the mechanism is named or the time is up, and with
-`--again` once more some seconds later: a verdict holds as long as what it found. Its outcome:
+A trial repeats `probe PID diagnose` until the mechanism is named or the time is up, and with `--again` once
+more some seconds later: a verdict must last as long as the error. Its outcome:
 
-    right     a finding names the mechanism (`place`: and where it is, if it is anywhere)
-    beside    … and another finding above `info` says something else
-    symptom   only what follows from it is described
-    wrong     something else is said above `info`, and the mechanism is not
-    silent    nothing is said above `info`; right where no process can know it from within ("honest")
+    right     a finding names the mechanism (`place`: and its place, if it has one)
+    beside    … and another finding above `info` reports something else
+    symptom   only consequences are described
+    wrong     findings above `info` report something else, but not the mechanism
+    silent    no finding above `info`; correct if no process can know it from within ("honest")
 
-The words that count are declared with the kinds (plant.py). One job at a time; a trial takes 20-60 s.
+The accepted words are declared with the kinds (plant.py). One job at a time; a trial takes 20-60 s.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from harness import Job, Place, run_probe, running  # noqa: E402
 from ranks import running_ranks  # noqa: E402
 
 PAUSE_S = 3.0
-"""Between two questions."""
+"""Pause between two calls of `diagnose`."""
 RIGHT, SYMPTOM, WRONG, SILENT, HONEST = "right", "symptom", "wrong", "silent", "honest"
 OUTCOMES = (RIGHT, HONEST, SYMPTOM, WRONG, SILENT)
 
@@ -52,19 +52,19 @@ class Answer:
 
     outcome: str = SILENT
     place: bool = False
-    """Whether a right finding says where, too; True where there is nothing to be named."""
+    """Whether a right finding also names the place; True if there is none to name."""
     said: str = ""
-    """The finding that decided it."""
+    """The finding that decided the outcome."""
     others: list[str] = field(default_factory=list)
-    """Findings above `info` that are neither right, nor explained by what is, nor a symptom."""
+    """Findings above `info` that are neither right, nor explained by a right one, nor a symptom."""
     found: list[str] = field(default_factory=list)
-    """All findings, so that an answer can be judged again by eye."""
+    """All findings, so that a person can judge the answer again."""
     elapsed_s: float = 0.0
 
 
 @dataclass
 class Trial:
-    """One kind in one program. `verdict_s`: from its beginning until it was named; None: never."""
+    """One kind in one program. `verdict_s`: time until it was named; None: never."""
 
     kind: str
     program: str
@@ -76,12 +76,12 @@ class Trial:
 
 
 def matches(patterns: list[str], sentence: str) -> bool:
-    """Whether one of the regular expressions is in the sentence."""
+    """Whether any of the regular expressions matches in the sentence."""
     return any(re.search(pattern, sentence, re.IGNORECASE) for pattern in patterns)
 
 
 class Judge:
-    """What is declared of one kind in one program."""
+    """Judges answers by the declarations of one kind in one program."""
 
     def __init__(self, name: str, program: str) -> None:
         kind = plant.kinds()[name]
@@ -92,13 +92,13 @@ class Judge:
         self.symptoms: list[str] = [*plant.symptoms(), *kind.get("symptom", [])]
 
     def judged(self, found: list[dict[str, Any]]) -> Answer:
-        """What an answer is worth."""
+        """Judge an answer."""
         answer, symptoms = Answer(), []
         named, beside = set(), []
         for one in found:
             sentence = f"{one['state']}: {one['what']} ({one['subject']})"
             answer.found.append(f"{one['severity']} {one['recipe']}: {sentence}")
-            begins = f"{one['state']}: {one['what'].partition(',')[0]}"  # what comes later is its evidence
+            begins = f"{one['state']}: {one['what'].partition(',')[0]}"  # the rest is its evidence
             if matches(self.right, sentence):
                 named.add(one["recipe"])
                 placed = not self.places or matches(self.places, sentence)
@@ -124,15 +124,15 @@ class Judge:
 
 @contextlib.contextmanager
 def started(place: Place, program: str, kind: str, seed: int) -> Iterator[tuple[Job, str]]:
-    """The program under probe, with the kind planted (none: as it stands), and what to ask about: its pid,
-    or the job's name when it has two ranks."""
+    """Run the program under probe, with the kind planted (empty: unmodified); yields the job and its
+    endpoint: the PID, or the job's name if it has two ranks."""
     folder = place.directory / "script"
     folder.mkdir()
     script = plant.write(program, kind, folder, seed)
     path, options = str(script.path.with_suffix("")), ["--seed", str(seed), *script.options]
     if program in plant.DISTRIBUTED:
         name = f"{program}-{uuid.uuid4().hex[:6]}"
-        # Not forks of one process, which have one hash seed: sets would have one order on all ranks.
+        # Not forks of one process: with the same hash seed, sets would have the same order on all ranks.
         with running_ranks(place, 2, path, *options, name=name, interpreters=True) as ranks:
             yield ranks[0], name
     else:
@@ -141,7 +141,7 @@ def started(place: Place, program: str, kind: str, seed: int) -> Iterator[tuple[
 
 
 def trial(kind: str, program: str, seed: int, watch_s: float, again_s: float) -> Trial:
-    """Plant, ask until it is named, and ask again later."""
+    """Plant the error, diagnose until it is named, and diagnose again later."""
     judge, done, place = Judge(kind, program), Trial(kind, program, seed), Place()
     try:
         with started(place, program, kind, seed) as (job, asked):
@@ -168,7 +168,7 @@ def trial(kind: str, program: str, seed: int, watch_s: float, again_s: float) ->
 
 
 def clean(program: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]], int]:
-    """What is said above `info` of a program in which nothing is wrong, and at which step it was left."""
+    """Findings above `info` on a healthy program, and its last step."""
     place, found = Place(), {}
     try:
         with started(place, program, "", seed) as (job, asked):
@@ -187,7 +187,7 @@ def clean(program: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]]
 
 
 def counted(trials: list[Trial]) -> list[str]:
-    """The cells of a line of the table."""
+    """The cells of a row of the table."""
     outcomes = Counter(trial.first.outcome for trial in trials)
     right = [trial.first for trial in trials if trial.first.outcome == RIGHT]
     times = sorted(trial.verdict_s for trial in trials if trial.verdict_s is not None)
@@ -201,7 +201,7 @@ def counted(trials: list[Trial]) -> list[str]:
 
 
 def table(trials: list[Trial]) -> list[str]:
-    """A line for each kind, and one for all."""
+    """The lines of the table: one per kind, and one for all."""
     titles = ["kind", "trials", *OUTCOMES, "right place", "wrong beside", "named s (median, worst)", "later"]
     lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
     for name in dict.fromkeys(trial.kind for trial in trials):
@@ -211,13 +211,13 @@ def table(trials: list[Trial]) -> list[str]:
 
 
 def write(path: Path | None, result: dict[str, Any]) -> None:
-    """Keep what is known so far."""
+    """Save the results so far."""
     if path:
         path.write_text(json.dumps(result, indent=1))
 
 
 def run_clean(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The clean programs."""
+    """Run the clean programs."""
     false: list[dict[str, Any]] = []
     hours = 0.0
     for program in arguments.programs or (*plant.PROGRAMS, *plant.HEALTHY):
@@ -233,7 +233,7 @@ def run_clean(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_planted(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The planted ones."""
+    """Run the planted trials."""
     trials = []
     for name in arguments.only or plant.kinds(arguments.half):
         for program in plant.kinds()[name]["programs"]:

@@ -1,11 +1,11 @@
-"""One table of the silent errors, development and held-out kinds apart, and the false alarms of clean hours.
+"""Reports silent errors: a table of development and held-out kinds, and false alarms per clean hour.
 
     python bench/faults.py --silent [options of silent.py]            # run silent.py, then the table
-    python bench/faults.py --silent --former JSON …                   # the table of former runs
+    python bench/faults.py --silent --former JSON …                   # the table of earlier runs
 
-The files are what `silent.py --json` writes: planted trials, or a clean run. Kinds of kinds_heldout.toml are
-held out, all others belong to the development half. Percentages are of the kinds that can be known from
-within; `honest` are the others, of which nothing false was said.
+The files are written by `silent.py --json`: planted trials, or a clean run. Kinds of kinds_heldout.toml are
+held out, all others belong to the development half. Percentages refer to the kinds that can be known from
+within; `honest` counts the others, if nothing false was reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import silent
 
 HELD_OUT_FILE = Path(silent.plant.__file__).with_name("kinds_heldout.toml")
 WRONG_RATIO, RIGHT_RATIO, FALSE_PER_HOUR = 0.03, 0.8, 0.3
-"""The bars of the held-out half."""
+"""The targets of the held-out half."""
 
 
 def held_out() -> set[str]:
@@ -33,7 +33,7 @@ def held_out() -> set[str]:
 
 
 def line(half: str, trials: list[dict[str, Any]]) -> str:
-    """A half's line of the table."""
+    """The line of one half in the table."""
     outcomes = [trial["first"]["outcome"] for trial in trials]
     known = [trial for trial in trials if trial["first"]["outcome"] != silent.HONEST]
     right = [trial["first"] for trial in known if trial["first"]["outcome"] == silent.RIGHT]
@@ -50,7 +50,7 @@ def line(half: str, trials: list[dict[str, Any]]) -> str:
 
 
 def report(files: list[dict[str, Any]]) -> list[str]:
-    """The table, and whether the bars of the held-out half are met, of what `silent.py --json` wrote."""
+    """The table from files of `silent.py --json`, and whether the targets of the held-out half are met."""
     names = held_out()
     trials = [trial for one in files for trial in one.get("trials", [])]
     halves = {
@@ -89,7 +89,7 @@ def _ok(holds: bool) -> str:
 
 
 def main() -> int:
-    """Run silent.py with the other options, unless former runs are given; 1 when a bar is missed."""
+    """Run silent.py with the other options, unless earlier runs are given; 1 if a target is missed."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--silent", action="store_true")
     parser.add_argument("--former", nargs="+", type=Path, default=[])

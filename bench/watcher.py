@@ -1,11 +1,10 @@
-"""Looks at a job as somebody would: `probe top` on a terminal, or the page in Chromium.
+"""Watches a job like a user: `probe top` on a terminal, or the page in Chromium.
 
     python bench/watcher.py top|page PID
 
-Reads 1 and 0 from stdin, looks or does not look from then on, and answers `done`. Ends
-with stdin. It is open all the time: while it does not look, top is stopped and the page
-believes that its tab is hidden. For `bench/overhead.py --switch`; the page needs
-playwright and a Chromium.
+Reads 1 (watch) or 0 (pause) from stdin and answers `done`. Ends with stdin. It stays open:
+while it pauses, top is stopped and the page believes that its tab is hidden. For
+`bench/overhead.py --switch`; the page needs playwright and a Chromium.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def environ() -> dict[str, str]:
-    """Ours, with the probe of this checkout."""
+    """This environment, with the probe of this checkout."""
     paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TERM": "xterm", "LINES": "24"}
 
 
 def answered(on: bool) -> None:
-    """Tell the job that it may go on."""
+    """Tell the job that it may continue."""
     sys.stdout.write("done\n")
     sys.stdout.flush()
 
 
 def wishes() -> Iterator[bool]:
-    """What the job asks for, until it ends."""
+    """The requests of the job, until it ends."""
     for line in sys.stdin:
         yield line.strip() == "1"
 
 
 def top(pid: str) -> None:
-    """`probe PID top`, stopped while nobody is to look."""
+    """Run `probe PID top`, stopped while paused."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "probe_cli", pid, "top"], stdin=theirs, stdout=theirs, stderr=theirs,
@@ -77,7 +76,7 @@ def top(pid: str) -> None:
 
 @contextmanager
 def page_of(pid: str) -> Iterator[str]:
-    """The address of the page while `probe PID web` runs."""
+    """Run `probe PID web`; yields the address of its page."""
     process = subprocess.Popen(
         [sys.executable, "-m", "probe_cli", pid, "web"], env=environ(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -94,7 +93,7 @@ def page_of(pid: str) -> Iterator[str]:
 
 
 def page(pid: str) -> None:
-    """The page in a browser; hidden while nobody is to look."""
+    """Open the page in a browser, hidden while paused."""
     from playwright.sync_api import sync_playwright
 
     with page_of(pid) as url, sync_playwright() as engine:

@@ -1,4 +1,4 @@
-"""Fixtures that all tests share; what they do is in `harness.py`."""
+"""Fixtures shared by all tests; most of their code is in `harness.py`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from agent.nursery import Forked, Nursery, forked, shared
 from harness import SERVER, Job, Place, private_place, running
 
 SERVER["PROBE_SERVER_PYTHON"] = forked_servers.python()
-SERVER["PROBE_MONITOR"] = "0"  # its rounds, at the start and the end of every run, take a second or two each
+SERVER["PROBE_MONITOR"] = "0"  # its checks at the start and end of every run take 1-2 s each
 
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-    if signal.getsignal(number) is signal.SIG_IGN:  # by a shell that runs us in the background, by nohup
-        signal.signal(number, usual)  # children inherit what is ignored
+    if signal.getsignal(number) is signal.SIG_IGN:  # set by nohup, or by a shell for a background job
+        signal.signal(number, usual)  # children inherit ignored signals
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Workers share files; in `tests/jobs` they share jobs, each of which then runs once, and the documents,
-    so that the longest file is not what all wait for in the end."""
+    """Give each test file to one worker, so its tests share fixtures. Files of `tests/jobs` are split by job
+    (each job still runs once) and test_documents.py by document, so the longest file does not finish last."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFileAndJob(LoadScopeScheduling):
@@ -42,27 +42,26 @@ LONG = ("tests/docs/", "tests/attach/", "tests/cluster/", "tests/together/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first, and what is pure code comes last: no worker has a long file to do when
-    all others are done."""
+    """Start long tests first and tests of pure code last: no worker is left with a long file at the end."""
     items.sort(key=lambda item: item.nodeid.startswith(LIGHT) - item.nodeid.startswith(LONG))
 
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """A private PROBE_DIR. Afterwards its server is stopped and nothing may be left of it."""
+    """A private PROBE_DIR. Afterwards its server is stopped; leftover processes or files fail the test."""
     with private_place() as place:
         yield place
 
 
 @pytest.fixture
 def real_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers are started as they are where nobody tests: as processes of an interpreter of their own."""
+    """Start servers as in production: as a new interpreter, not as a fork."""
     monkeypatch.setitem(SERVER, "PROBE_SERVER_PYTHON", sys.executable)
 
 
 @pytest.fixture(scope="session")
 def nursery() -> Nursery:
-    """The process that jobs are forked from, one for all workers."""
+    """The process that jobs are forked from; all pytest workers share it."""
     return shared()
 
 
@@ -80,7 +79,7 @@ def fork(nursery: Nursery, place: Place) -> Iterator[Callable[..., Forked]]:
 
 @pytest.fixture
 def start(fork: Callable[..., Forked]) -> Callable[..., Job]:
-    """`start(program, *options, **environ)`: a job in a fork that has made its first steps."""
+    """`start(program, *options, **environ)`: a forked job that has completed its first steps."""
 
     def one(program: str, *options: str, **environ: str) -> Job:
         job = fork(program, *options, **environ)
@@ -92,7 +91,7 @@ def start(fork: Callable[..., Forked]) -> Callable[..., Job]:
 
 @pytest.fixture
 def start_interpreter(place: Place) -> Iterator[Callable[..., Job]]:
-    """As `start`, with an interpreter of its own: its command line, environment and frames are the job's."""
+    """Like `start`, but in a new interpreter, for tests that look at command line, environment or frames."""
     with contextlib.ExitStack() as stack:
         yield lambda program, *options, **environ: stack.enter_context(
             running(place, program, *options, **environ)

@@ -1,8 +1,8 @@
-"""Servers that need no interpreter start: forked from a process that has imported what they import.
+"""Fast server starts for tests: servers are forked from a process that has already imported their modules.
 
-`python()` stands for a Python where a server is started, in PROBE_SERVER_PYTHON; `programs/server_nursery.py`
-is the process. A test of how a server starts names the real Python there instead. `address()` is where that
-process forks query workers as well.
+That process is `programs/server_nursery.py`. `python()` returns the executable to put in PROBE_SERVER_PYTHON;
+tests of the server's start use the real Python instead. The process also forks query workers, on request at
+`address()`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NURSERY = ROOT / "tests" / "programs" / "server_nursery.py"
 SOCKET = "nursery.sock"
 _BACKLOG = 64
 _GIVEN = "SERVERS_OF_TESTS"
-"""In the environment of pytest's workers: the executable that their controller made."""
+"""Environment variable by which pytest's workers get the executable that their controller created."""
 
 
 @functools.cache
 def python() -> str:
-    """The executable, one for all workers; the process behind it is started now, imports at its first server,
-    and ends with this process, however that ends."""
+    """Return the executable, which all workers share, and start the process behind it. That process imports
+    when its first server is requested, and ends with this process, even if this one is killed."""
     if _GIVEN in os.environ:
         return os.environ[_GIVEN]
     folder = Path(tempfile.mkdtemp(prefix="probe-servers-"))
@@ -40,8 +40,8 @@ def python() -> str:
     executable.chmod(0o755)
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
     quiet.update(PYTHONPATH=str(ROOT), PYTHONSAFEPATH="1")
-    quiet.update(OPENBLAS_NUM_THREADS="1", MALLOC_ARENA_MAX="2")  # as query workers have it from their start
-    theirs, _ours = os.pipe()  # ours is closed by our end, and by nothing before
+    quiet.update(OPENBLAS_NUM_THREADS="1", MALLOC_ARENA_MAX="2")  # as in query workers
+    theirs, _ours = os.pipe()  # ours closes only when this process ends
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(address))
         listener.listen(_BACKLOG)
@@ -55,5 +55,5 @@ def python() -> str:
 
 
 def address() -> str:
-    """Of the socket of the process behind `python()`."""
+    """Address of the socket of the process behind `python()`."""
     return str(Path(python()).with_name(SOCKET))

@@ -1,7 +1,7 @@
-"""Real jobs for tests: started, waited for, asked, ended, and nothing left behind.
+"""Starts real jobs for tests, waits for them, ends them, and checks that nothing is left behind.
 
-A `Place` is a private PROBE_DIR and PROBE_RINGS_DIR. Programs are those of
-`tests/programs`; their handshake is a line on stdout, never a sleep.
+A `Place` is a private PROBE_DIR and PROBE_RINGS_DIR. Jobs run programs from `tests/programs`, which report
+progress as lines on stdout, so tests never sleep.
 """
 
 from __future__ import annotations
@@ -34,27 +34,26 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "programs"
 _TRITONS_WORDS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n*", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 120.0
-"""Generous: a loaded machine is slow, a hung test is not what we wait for."""
+"""Timeout for most waits; generous, because a loaded machine is slow."""
 REAL_SERVER = {"PROBE_SERVER_PYTHON": sys.executable}
-"""In an environment: servers are processes of an interpreter of their own, as they are where nobody sets
-this."""
+"""Environment in which servers start in a new interpreter, as in production."""
 UNSAID_SERVER = {"PROBE_SERVER_PYTHON": ""}
-"""In an environment: the same, and whoever starts one looks first whether its Python has what that needs."""
+"""The same, but the process that starts a server first checks that its Python has the server's packages."""
 SERVER = dict(REAL_SERVER)
-"""In a job's environment: its agent starts a server. In tests it is a fork (`forked_servers`)."""
+"""Environment in which a job's agent starts a server; conftest.py makes it a fork (`forked_servers`)."""
 PACE = {"PROBE_DRAIN_INTERVAL_S": "0.25", "REST_S": "0.05"}
-"""In every environment here: rows are sealed soon, and a training without an end rests between its steps.
-Half a dozen servers and trainings live at a time: twice as often takes a tenth of a core more."""
+"""Part of every environment here: rows are sealed quickly, and endless trainings sleep between steps. With
+half a dozen servers and trainings alive, doubling this rate would cost another 10 % of a core."""
 DEPLOYED = {**REAL_SERVER, "REST_S": "0"}
-"""In a job's environment: a server, and a training without an end takes no rest between its steps."""
+"""Environment of a job as in production: it starts a server, and does not sleep between steps."""
 NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/true"}
-"""The default of a job's environment here: its agent starts no server, which costs as much processor time
-as an import of torch. The first command that needs one starts it."""
+"""Default environment of jobs: the agent starts no server, since that costs as much processor time as
+importing torch. The first command that needs a server starts it."""
 
 
 def form_of_hooks() -> dict[str, str]:
-    """The one setting that jobs get from the environment of the tests: PROBE_COMPILED, so that all of them
-    run on either form of the hooks."""
+    """PROBE_COMPILED, if set: the only setting jobs inherit from the tests' environment. It lets the whole
+    suite run with the compiled or the Python hooks."""
     return {name: os.environ[name] for name in ("PROBE_COMPILED",) if name in os.environ}
 
 
@@ -63,51 +62,51 @@ class Place:
 
     def __init__(self) -> None:
         self._before = set(os.listdir("/proc"))
-        """The processes that were there before: none of them can name what has no name yet."""
+        """Processes that existed before this place, so none of them can belong to it."""
         self.failures_expected = False
-        """Set by tests that break a hook of ours on purpose: everywhere else a failure fails the test."""
+        """Set by tests that break a hook on purpose. In all other tests a failing hook fails the test."""
         self.directory = Path(tempfile.mkdtemp(prefix="probe-test-"))
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.rings = Path(tempfile.mkdtemp(prefix="probe-test-", dir=memory))
 
     def environ(self, **more: str) -> dict[str, str]:
-        """This process's environment without settings of probe, plus this place's."""
+        """This process's environment, with probe's settings replaced by those of this place."""
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
         quiet.update(form_of_hooks())
         places = {"PROBE_DIR": str(self.directory), "PROBE_RINGS_DIR": str(self.rings)}
         return {**quiet, **places, **SERVER, **PACE, **more}
 
     def watched(self, **more: str) -> dict[str, str]:
-        """The environment in which this Python starts an agent; with `**SERVER` also a server."""
+        """Environment in which Python starts an agent; with `**SERVER` the agent also starts a server."""
         return run_environment(self.environ(**{**NO_SERVER, **more}), sys.executable)
 
     def start_server(self, **environ: str) -> None:
-        """See to it that a server answers here."""
+        """Start a server unless one answers."""
         settings = Settings(self.environ(**environ))
         ensure_server(home(settings), settings, wait_s=PATIENCE_S)
 
     def server_pid(self) -> int | None:
-        """The pid in server.json, None without a server."""
+        """The PID in server.json, or None without a server."""
         try:
             return int(json.loads((self.directory / "server.json").read_bytes())["pid"])
         except (FileNotFoundError, ValueError):
             return None
 
     def ring_files(self) -> list[str]:
-        """Rings that hold rows nobody has sealed yet."""
-        # os.walk: the server removes folders while we look.
+        """Rings with rows that are not sealed yet."""
+        # os.walk tolerates that the server removes folders meanwhile.
         found = [os.path.join(folder, name) for folder, _, names in os.walk(self.rings) for name in names]
         return sorted(found)
 
     def agent_sockets(self) -> list[str]:
-        """Control sockets of agents, of killed ones too."""
+        """Control sockets of agents, including killed ones."""
         return sorted(str(path) for path in (self.directory / "agents").glob("*.sock"))
 
     def close(self) -> dict[str, list[str]]:
-        """Once all jobs have ended: end the server, and say what is still there. All lists are to be empty.
+        """After all jobs have ended: end the server and return what is left. All lists should be empty.
 
-        A living server seals the rings of ended jobs and removes them, and the sockets of killed
-        ones: it is given the time. Without a server they stay, which is how a recording survives.
+        A running server seals and removes the rings of ended jobs and the sockets of killed ones, so this
+        waits for it. Without a server they stay; that is how a recording survives.
         """
         pid = self.server_pid()
         rings: list[str] = []
@@ -121,7 +120,7 @@ class Place:
             end_process(pid)
         deadline = time.monotonic() + PATIENCE_S
         while (processes := self.processes()) and time.monotonic() < deadline:
-            late = self.server_pid()  # one that was only starting when the last job ended
+            late = self.server_pid()  # it was still starting when the last job ended
             if late is not None and late != pid:
                 end_process(late)
             wait_for_end(int(processes[0].split()[0]), 0.1)
@@ -130,8 +129,8 @@ class Place:
         return {"processes": processes, "sockets": sockets, "rings": rings, "failures": failures}
 
     def failures(self) -> list[str]:
-        """What of ours raised inside a job that was recorded here, as its journal tells: a hook that fails
-        three times is switched off, and what it records is missing from then on."""
+        """Exceptions of probe's own code inside jobs recorded here, from their journals. A hook that fails
+        three times is switched off, and its data is missing from then on."""
         found = []
         for journal in sorted(self.directory.glob("recordings/*/*/*/journal.bin")):
             payloads, _ = read_payloads(journal)
@@ -142,8 +141,8 @@ class Place:
         return found
 
     def processes(self) -> list[str]:
-        """`pid command` of every process that has this place in its environment or command line, or writes
-        its errors into it: the environment and command line of a fork are those of its nursery."""
+        """`pid command` of every process with this place in its environment or command line, or with stderr
+        in it (forks have the environment and command line of the process they were forked from)."""
         mark = os.fsencode(self.directory)
         found = []
         for name in set(os.listdir("/proc")) - self._before:
@@ -151,14 +150,14 @@ class Place:
             with contextlib.suppress(OSError):
                 command = (folder / "cmdline").read_bytes()
                 texts = [command, (folder / "environ").read_bytes()]
-                with contextlib.suppress(FileNotFoundError):  # it closed its stderr
+                with contextlib.suppress(FileNotFoundError):  # stderr is closed
                     texts.append(os.fsencode(os.readlink(folder / "fd" / "2")))
                 if command and any(mark in text for text in texts):
                     found.append(f"{folder.name} {command.replace(bytes(1), b' ').decode(errors='replace')}")
         return found
 
     def remove(self) -> None:
-        """Delete both folders, whatever happened before."""
+        """End the server if there is one, and delete both folders."""
         pid = self.server_pid()
         if pid is not None:
             end_process(pid)
@@ -168,7 +167,7 @@ class Place:
 
 @contextlib.contextmanager
 def private_place() -> Iterator[Place]:
-    """A private PROBE_DIR. Afterwards its server is stopped and nothing may be left of it."""
+    """A private PROBE_DIR. Afterwards its server is stopped; leftover processes or files fail the test."""
     place = Place()
     try:
         yield place
@@ -185,8 +184,8 @@ class Job:
         self, program: str, *options: str, environ: Mapping[str, str], folder: Path,
         before: Sequence[str] = (), python: str = sys.executable,
     ) -> None:
-        """`before`: what runs the program, such as a command that enters a network namespace; `python`: its
-        interpreter, where it is not this one."""
+        """`before`: a command prefix, for example one that enters a network namespace; `python`: interpreter,
+        if not this one."""
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix="stderr-", delete=False) as errors:
             self._errors = Path(errors.name)
             self._process = subprocess.Popen(
@@ -197,7 +196,7 @@ class Job:
         self._unread = b""
 
     def wait_for(self, word: str) -> str:
-        """The first line that starts with `word`; fails when the program ends or hangs before it."""
+        """Wait for the first line that starts with `word`. Fails if the program ends or hangs first."""
         deadline = time.monotonic() + PATIENCE_S
         stream = self._process.stdout
         assert stream is not None
@@ -214,42 +213,42 @@ class Job:
             self._unread += part
 
     def result(self) -> dict[str, Any]:
-        """The program's own counts; with --hold it lives on."""
+        """Wait for the program's result line; with --hold the program keeps running."""
         found: dict[str, Any] = json.loads(self.wait_for("RESULT").removeprefix("RESULT "))
         return found
 
     def errors(self) -> str:
-        """What it wrote to stderr so far, but for what triton's binding says at the end of any process
-        that was forked after its import, with probe or without."""
+        """Its stderr so far, without the lines that triton's binding prints at the end of every process
+        forked after its import, also without probe."""
         return _TRITONS_WORDS.sub("", self._errors.read_text(errors="replace"))
 
     def go_on(self) -> None:
-        """End one wait for a line on stdin."""
+        """Write a line to its stdin, which ends one wait of the program."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
 
     def let_go(self) -> int:
-        """End the wait of --hold; returns the exit code."""
+        """End the wait of --hold and return the exit code."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         return self._process.wait(PATIENCE_S)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the program alone."""
+        """Send a signal to the program, not to its children."""
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """Exit code, once it has ended."""
+        """Wait until it has ended and return the exit code."""
         return self._process.wait(PATIENCE_S)
 
     def status(self) -> int | None:
-        """Exit code if it has ended."""
+        """The exit code, or None if it is still running."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL for the program and its children (they share its session)."""
+        """Send SIGKILL to the program and its children, which share its session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         code = self._process.wait(PATIENCE_S)
@@ -262,7 +261,7 @@ class Job:
 
 @contextlib.contextmanager
 def running(place: Place, program: str, *options: str, **environ: str) -> Iterator[Job]:
-    """A program under probe that has made its first steps; killed at the end of the block."""
+    """A program under probe that has completed its first steps; killed at the end of the block."""
     job = Job(program, *options, environ=place.watched(**environ), folder=place.directory)
     try:
         job.wait_for("READY")
@@ -274,7 +273,7 @@ def running(place: Place, program: str, *options: str, **environ: str) -> Iterat
 def run_program(
     place: Place, program: str, *options: str, watched: bool, **environ: str
 ) -> tuple[dict[str, Any], str]:
-    """Run a program to its end, with probe or without; returns its result and its stderr."""
+    """Run a program to its end, with or without probe, and return its result and stderr."""
     environment = place.watched(**environ) if watched else place.environ(**environ)
     job = Job(program, *options, environ=environment, folder=place.directory)
     try:
@@ -289,9 +288,9 @@ def run_program(
 def run_probe(
     place: Place, *words: str, stdin: str = "", server: bool = True, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command `probe` to its end, in this process: a process of its own takes a fifth of a second of
-    processor time for its imports (`probe_process`). `server`: see to it that there is one before; some
-    commands answer without it when it comes too late."""
+    """Run the command `probe` in this process, which saves the 0.2 s of processor time that the imports of
+    `probe_process` take. `server`: start a server first, since some commands would answer without one
+    instead of waiting for it."""
     if server:
         place.start_server(**environ)
     out, err = io.StringIO(), io.StringIO()
@@ -302,7 +301,7 @@ def run_probe(
 def probe_process(
     place: Place, *words: str, stdin: str = "", timeout_s: float = PATIENCE_S, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command `probe` as a user does: this environment's, else from the sources."""
+    """Run the command `probe` as a process: this environment's if it is installed, else from the sources."""
     installed = Path(sys.executable).parent / "probe"
     command = [str(installed)] if installed.exists() else [sys.executable, "-m", "probe_cli"]
     environment = place.environ(**environ)
@@ -315,13 +314,13 @@ def probe_process(
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens on a unix socket; the file of a process killed by SIGKILL stays behind."""
+    """Whether a process listens on a Unix socket; the file alone may be left by a killed process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         return connection.connect_ex(str(path)) == 0
 
 
 def wait_for_end(pid: int, timeout_s: float) -> bool:
-    """Whether the process ended in time; any process, not only a child."""
+    """Whether the process ends in time; works for any process, not only children."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -334,7 +333,7 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
 
 
 def end_process(pid: int) -> None:
-    """SIGTERM, and SIGKILL for one that does not go."""
+    """Send SIGTERM, then SIGKILL if the process does not end."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,8 +1,7 @@
-"""Jobs of several ranks for tests: each rank a fork, else an interpreter, with the environment that torchrun
-would give it.
+"""Jobs of several ranks for tests. Each rank is a fork or a new interpreter, with torchrun's environment.
 
-No launcher: it would end the other ranks when one dies, and a test wants to see each. The ranks meet at a
-store on a free port of this machine (rank 0 holds it).
+No launcher is used, because it would end the other ranks when one dies. The ranks rendezvous at a store on a
+free local port, which rank 0 hosts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from harness import Job, Place
 
 
 class Ranks:
-    """All ranks of one job, in order. `name` is what a probe command calls it."""
+    """All ranks of one job, in order. `name` is the job's name in probe commands."""
 
     def __init__(self, name: str, jobs: list[Job]) -> None:
         self.name = name
@@ -27,12 +26,12 @@ class Ranks:
         return self.jobs[rank]
 
     def wait_for(self, word: str) -> None:
-        """Until every rank has said it."""
+        """Wait until every rank has printed it."""
         for job in self.jobs:
             job.wait_for(word)
 
     def tell(self, text: str = "") -> None:
-        """A line on rank 0's stdin: most programs end after it."""
+        """Write a line to rank 0's stdin; most programs end after it."""
         stdin = self.jobs[0]._process.stdin
         assert stdin is not None
         stdin.write(f"{text}\n".encode())
@@ -40,7 +39,7 @@ class Ranks:
 
 
 def rank_environment(rank: int, world_size: int, port: int, run_id: str, name: str = "") -> dict[str, str]:
-    """What torchrun sets for one rank of a job on one host."""
+    """The environment variables torchrun sets for one rank of a single-host job."""
     found = {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size), "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1",
@@ -51,7 +50,7 @@ def rank_environment(rank: int, world_size: int, port: int, run_id: str, name: s
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
+    """A TCP port that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -63,8 +62,8 @@ def running_ranks(
     place: Place, world_size: int, program: str, *options: str, watched: bool = True, ready: str = "READY",
     name: str = "", interpreters: bool = False, unrecorded: Collection[int] = (), **environ: str,
 ) -> Iterator[Ranks]:
-    """All ranks of a program, each having said `ready` (empty: not waited for); killed at the end. Those in
-    `unrecorded` run without probe."""
+    """Start all ranks of a program and wait until each prints `ready` (empty: no wait); killed at the end.
+    Ranks in `unrecorded` run without probe."""
     name = name or f"{program}-{uuid.uuid4().hex[:6]}"
     port, run_id = free_port(), uuid.uuid4().hex
     jobs: list[Job] = []

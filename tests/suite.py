@@ -1,9 +1,8 @@
-"""Runs every test, for `tests/run`: first those that may run side by side, then, one at a time, those that
-hold deadlines, and on the time that these leave idle those that wait for nothing.
+"""Runs all tests for `tests/run`: first in parallel those that allow it, then those with deadlines alone.
 
-The type checker runs on idle time from the start, and says what it found at the end. What failed is repeated
-alone, once. A test that then passes is flaky, a defect: it is listed by name and counted at the end.
-`--quick` runs what starts no training process.
+During the second phase, tests that only compute use the idle processor time. The type checker runs on idle
+time from the start and reports at the end. Failed tests are repeated once, alone. One that then passes is
+flaky, which counts as a defect: it is listed at the end. `--quick` runs tests that start no training.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 FAILED = 1
-"""pytest's exit status when tests failed; others mean that it could not run them."""
+"""pytest's exit status if tests failed; higher ones mean that it could not run them."""
 QUICK = (
     "tests/test_layers.py", "tests/test_redaction.py", "tests/recipes", "tests/docs/test_declarations.py",
     *(f"tests/cli/test_{name}.py" for name in (
@@ -34,18 +33,18 @@ QUICK = (
     "tests/cluster/test_identity.py", "tests/instruments/test_statistics.py",
     "tests/server/test_cut_answers.py", "tests/server/test_ends.py", "tests/server/test_run_incidents.py",
 )
-"""Tests of pure code: linter and types before them, and all of it within 90 s."""
+"""Tests of pure code for `--quick`, which runs linter and type checker first and takes at most 90 s."""
 UNHURRIED = (
     *QUICK, "tests/archive/test_compaction.py", "tests/cli/test_reference.py", "tests/client/test_answer.py",
     "tests/control/test_checkpoint_ranks.py", "tests/fleet/test_questions.py",
     "tests/instruments/test_graph_shape.py", "tests/server/test_segments.py", "tests/startup/test_hook.py",
 )
-"""They compute and wait for nothing, so beside others they take time from those that hold deadlines."""
+"""Tests that only compute: in parallel with tests that have deadlines they would slow those down."""
 
 
 class Phase(NamedTuple):
-    """Tests that run together: pytest's expression of markers, how many at once, the files that have any, the
-    files that are left to another phase, and pytest's folder for what failed: two phases at once have two."""
+    """Tests that run together: pytest's marker expression, number of workers, files to run (empty: all),
+    files left to another phase, and pytest's cache folder (concurrent phases need different ones)."""
 
     markers: str
     workers: int
@@ -55,7 +54,7 @@ class Phase(NamedTuple):
 
 
 def files_with(mark: str) -> tuple[str, ...]:
-    """The test files that name a mark: the others need not be imported to select its tests."""
+    """The test files that use a mark, so that pytest need not import the others."""
     return tuple(sorted(
         str(file.relative_to(ROOT)) for file in ROOT.glob("tests/**/test_*.py")
         if f"pytest.mark.{mark}" in file.read_text()
@@ -63,22 +62,22 @@ def files_with(mark: str) -> tuple[str, ...]:
 
 
 SIDE_BY_SIDE = Phase("not campaign and not alone", 4, without=UNHURRIED)
-"""More at once than there are cores, since tests wait for jobs; each more costs the imports of all tests."""
+"""More workers than cores, since tests wait for jobs; but each worker imports all tests."""
 ALONE = Phase("alone and not campaign", 0, files_with("alone"))
-"""In pytest's own process."""
+"""Run one at a time, in pytest's own process."""
 IN_IDLE_TIME = Phase("not campaign and not alone", 2, UNHURRIED, cache=".pytest_cache/unhurried")
-"""Beside tests that run alone, and wait, there is time enough."""
+"""Run during `ALONE`, whose tests leave processor time idle while they wait."""
 
 
 def command(phase: Phase, *words: str) -> list[str]:
-    """Of one run of pytest in the top folder."""
+    """The command line for one run of pytest in the repository's root."""
     return [
         sys.executable, "-m", "pytest", "-o", f"cache_dir={phase.cache}", "-m", phase.markers, *words,
     ]
 
 
 def all_of(phase: Phase) -> list[str]:
-    """The command that runs a phase."""
+    """The command line that runs a phase."""
     ignored = [f"--ignore={name}" for name in phase.without]
     return command(phase, "-n", str(phase.workers), "--no-loadscope-reorder", *ignored, *phase.files)
 
@@ -92,7 +91,7 @@ def last_failed(phase: Phase) -> set[str]:
 
 
 def once_more(phase: Phase, status: int) -> tuple[int, set[str]]:
-    """Repeat what failed in a phase, if anything did: its exit status, and the flaky tests."""
+    """Repeat the failed tests of a phase, if any; return the exit status and the flaky tests."""
     if status != FAILED:
         return status, set()
     failed = last_failed(phase)
@@ -103,13 +102,13 @@ def once_more(phase: Phase, status: int) -> tuple[int, set[str]]:
 
 
 def run(phase: Phase) -> tuple[int, set[str]]:
-    """Exit status of a phase, and its flaky tests."""
+    """Run a phase; return its exit status and its flaky tests."""
     return once_more(phase, subprocess.run(all_of(phase), cwd=ROOT, check=False).returncode)
 
 
 def run_all(phases: Sequence[Phase], idle: Phase | None = None) -> int:
-    """The worst exit status of phases, one after the other, and of `idle`, on the time that the last of them
-    leaves idle; says at the end which tests were flaky."""
+    """Run phases one after the other, and `idle` during the last one on idle time. Return the worst exit
+    status; report flaky tests at the end."""
     *before, last = phases
     results = [run(phase) for phase in before]
     if idle is None:
@@ -129,8 +128,8 @@ def run_all(phases: Sequence[Phase], idle: Phase | None = None) -> int:
 
 
 def compile_tests() -> None:
-    """In a fresh clone, compile the test files once: else all workers do so, each for itself, as they import
-    the same files at the same time."""
+    """Compile the test files, which matters in a fresh clone: otherwise all workers import the same files at
+    the same time, and each compiles them again."""
     if any(ROOT.glob("tests/*/__pycache__/test_*.pyc")):
         return
     files = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob("tests/**/test_*.py"))
@@ -146,21 +145,21 @@ def compile_tests() -> None:
 
 
 def idle_only() -> None:
-    """Let this process run when no other wants to: tests that hold deadlines do not notice it. Where the
-    kernel shares time among sessions, a policy counts within one, so the session gets the last rank, too."""
+    """Give this process idle priority, so it does not disturb tests with deadlines. Where the kernel divides
+    time among sessions (autogroup), the session gets the lowest priority too."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     rank_of_session("self", 19)
 
 
 def rank_of_session(pid: int | str, nice: int) -> None:
-    """The rank of a process's session, where sessions have one."""
+    """Set the priority of a process's session, if the kernel has autogroup."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 @contextlib.contextmanager
 def on_idle_time(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that takes no time that another wants; killed, with its children, where the block fails."""
+    """A process with idle priority; killed with its children if the block fails."""
     with subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True, preexec_fn=idle_only
     ) as process:
@@ -173,16 +172,16 @@ def on_idle_time(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def take_all_time(process: subprocess.Popen[bytes]) -> None:
-    """What runs on idle time is waited for from now on: on a busy machine there would be none."""
+    """Restore normal priority when the process is waited for: a busy machine has no idle time."""
     rank_of_session(process.pid, 0)
     for folder in Path("/proc").glob("[0-9]*/task/[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or the kernel lets nobody leave that policy
+        with contextlib.suppress(OSError):  # it ended, or the kernel does not allow leaving the idle policy
             if os.getsid(int(folder.parts[2])) == process.pid:
                 os.sched_setscheduler(int(folder.name), os.SCHED_OTHER, os.sched_param(0))
 
 
 def main() -> int:
-    """Run all phases, or the quick tests; the exit status of the worst."""
+    """Run all phases, or the quick tests, and return the worst exit status."""
     if sys.argv[1:] == ["--quick"]:
         quick = [sys.executable, "-m", "pytest", "-q", "-n", str(IN_IDLE_TIME.workers), *QUICK]
         return subprocess.run(quick, cwd=ROOT, check=False).returncode

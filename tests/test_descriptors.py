@@ -1,4 +1,4 @@
-"""A number that means something else by now is neither read, written, shut down nor closed."""
+"""probe does not read, write, shut down or close a descriptor number that the job has closed and reused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from probe.recording.mapping import map_file
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """`mine(number)`: a file of the job's with this number from now on, which must stay open and as it is."""
+    """`mine(number)`: put a file of the job under this descriptor number; it must stay open and unchanged."""
     taken: list[tuple[int, Path]] = []
 
     def take(number: int) -> Path:
@@ -94,12 +94,12 @@ def test_a_socket_that_is_replaced_while_we_wait_for_it_is_not_read() -> None:
     waiting.start()
     while "poll" not in Path(f"/proc/self/task/{waiting.native_id}/wchan").read_text() and waiting.is_alive():
         if Path(f"/proc/self/task/{waiting.native_id}/wchan").read_text() in ("", "0"):
-            break  # the kernel does not say
+            break  # the kernel does not report it
     with other, mine, theirs:
         os.dup2(mine.fileno(), number)
         theirs.send(b"for the job")
-        with contextlib.suppress(BrokenPipeError):  # where it did not wait yet
-            other.send(b"x")  # wakes the wait, which holds on to the old socket
+        with contextlib.suppress(BrokenPipeError):  # it was not waiting yet
+            other.send(b"x")  # wakes the wait, which still holds the old socket
         other.close()
         waiting.join()
         assert len(failed) == 1
@@ -143,7 +143,7 @@ def test_what_is_kept_has_a_high_number_where_there_is_one() -> None:
 
 def test_names_are_those_in_a_folder(tmp_path: Path) -> None:
     odd = ["a", ".hidden", "two words", "ümlaut", os.fsdecode(b"\xff"), "x" * 255]
-    for name in [*odd, *map(str, range(3000))]:  # more than the kernel tells at once
+    for name in [*odd, *map(str, range(3000))]:  # more than one system call returns
         (tmp_path / name).touch()
     assert sorted(descriptors.names(tmp_path)) == sorted(os.listdir(tmp_path))
     with pytest.raises(FileNotFoundError):
@@ -201,8 +201,8 @@ print(wrong, count > 0)
 
 @pytest.mark.parametrize("does", ["lists", "makes sockets", "makes pipes", "creates"])
 def test_beside_a_thread_that_closes_everything_nothing_of_it_is_closed(tmp_path: Path, does: str) -> None:
-    """With `os.listdir`, or where another thread can get its turn between a number and its proof, some of the
-    files are closed by the wrong hand."""
+    """Fails if probe uses `os.listdir`, or if another thread can run between getting a descriptor number and
+    verifying it: then probe closes some of that thread's files."""
     done = subprocess.run(
         [sys.executable, "-c", BESIDE_ONE_THAT_CLOSES_ALL, tmp_path, does], cwd=ROOT, capture_output=True,
         text=True, check=True, timeout=PATIENCE_S,

@@ -1,6 +1,6 @@
-"""Who may import whom: the layers of ARCHITECTURE.md, held against the code's syntax trees.
+"""Checks in the code's syntax trees that imports respect the layers of ARCHITECTURE.md.
 
-Every import counts: in functions, and what only a type checker sees.
+Every import counts, also those in functions and under TYPE_CHECKING.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(ROOT.glob("probe/**/*.py")) + sorted(ROOT.glob("cli/**/*.py"))
 LONGEST_LINES = 500
 MOST_FILES = 16
-"""Of one folder, without its `__init__.py`."""
+"""Most files in one folder, not counting its `__init__.py`."""
 
 ORDER = (
     "probe.base",
@@ -69,9 +69,9 @@ ORDER = (
     "probe_cli.commands",
     "probe_cli",
 )
-"""A module imports from its own entry and from those before it. The longest name that fits is its entry."""
+"""A module may import from its own entry and earlier ones. Its entry is the longest name that matches."""
 READERS = ("probe.recording.reader", "probe.recording.segments")
-"""These import numpy and duckdb, which a job need not have and a command need not wait for."""
+"""These import numpy and duckdb, which a job may lack and which would slow down a command."""
 NEVER: Mapping[str, tuple[str, ...]] = {
     "probe.boot": ("probe.confined", "probe.outside", "probe.diagnose", "probe.server", *READERS),
     "probe.checkpoint": READERS,
@@ -96,14 +96,14 @@ NEVER: Mapping[str, tuple[str, ...]] = {
         *READERS,
     ),
 }
-"""What is not imported although it comes before: a process never loads what runs in another one."""
+"""Imports that are forbidden although the order allows them: code that runs in another process."""
 ENTRIES = ("probe", "probe.__main__")
-"""The public names, which are resolved when they are used."""
+"""Modules with the public names, which they import on first use."""
 
 
 class Libraries(NamedTuple):
-    """What files (by a pattern of their path) import beside the standard library and ours: `anywhere`, at
-    module level or in functions; `inside`, in functions only."""
+    """Third-party libraries that files (a path pattern) may import: `anywhere` at module level or in
+    functions, `inside` in functions only."""
 
     files: str
     anywhere: frozenset[str]
@@ -142,7 +142,7 @@ LIBRARIES = (
 
 
 class Import(NamedTuple):
-    """One import statement's target."""
+    """The target of one import statement."""
 
     module: str
     line: int
@@ -150,7 +150,7 @@ class Import(NamedTuple):
 
 
 def module_of(file: Path) -> str:
-    """Its dotted name."""
+    """Dotted name of a file's module."""
     top = ROOT / "cli" if file.is_relative_to(ROOT / "cli") else ROOT
     parts = file.relative_to(top).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -161,13 +161,13 @@ OURS = {module_of(file): file for file in FILES}
 
 @cache
 def tree_of(file: Path) -> ast.Module:
-    """Its syntax tree."""
+    """Syntax tree of a file."""
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
 @cache
 def imports_of(file: Path) -> tuple[Import, ...]:
-    """Every module that a file imports, wherever in it."""
+    """Every module that a file imports, at any level."""
 
     def walk(node: ast.AST, inside: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -188,25 +188,25 @@ def imports_of(file: Path) -> tuple[Import, ...]:
 
 
 def within(module: str, package: str) -> bool:
-    """Whether a module is that one, or lies in it."""
+    """Whether a module is that one or inside it."""
     return module == package or module.startswith(f"{package}.")
 
 
 def entry_of(module: str) -> str:
-    """The longest entry of `ORDER` that a module lies in."""
+    """The longest entry of `ORDER` that contains the module."""
     fitting = [entry for entry in ORDER if within(module, entry)]
     assert fitting, f"{module} is in no layer: add it to ORDER here and to ARCHITECTURE.md"
     return max(fitting, key=len)
 
 
 def libraries_of(file: Path) -> Libraries:
-    """The first entry of `LIBRARIES` that fits the path."""
+    """The first entry of `LIBRARIES` that matches the path."""
     path = file.relative_to(ROOT).as_posix()
     return next(found for found in LIBRARIES if re.fullmatch(found.files, path))
 
 
 def forbidden(module: str, file: Path, found: Import) -> bool:
-    """Whether `module` may not import that."""
+    """Whether `module` must not import that."""
     if within(found.module, "probe") or within(found.module, "probe_cli"):
         if module in ENTRIES or found.module == "probe":
             return False
@@ -232,7 +232,7 @@ def test_a_file_imports_only_what_its_layer_may() -> None:
 
 
 def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """The groups of more than one module that import each other, by Tarjan's algorithm."""
+    """Groups of modules that import each other in a cycle (Tarjan's algorithm)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -260,7 +260,7 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
 
 
 def our_imports() -> dict[str, set[str]]:
-    """Of each module of ours those of ours that it imports."""
+    """For each of our modules, the modules of ours that it imports."""
     return {
         module: {one.module for one in imports_of(file) if one.module in OURS} - {module, "probe"}
         for module, file in OURS.items()
@@ -289,7 +289,7 @@ def test_no_two_modules_have_one_name() -> None:
 def test_no_folder_holds_more_files_than_one_takes_in() -> None:
     folders: dict[Path, int] = {}
     for file in FILES:
-        if file.stem != "__init__" and file.parent.name != "commands":  # one file for each command
+        if file.stem != "__init__" and file.parent.name != "commands":  # one file per command
             folders[file.parent] = folders.get(file.parent, 0) + 1
     assert {str(folder): count for folder, count in folders.items() if count > MOST_FILES} == {}
 
@@ -301,11 +301,11 @@ def test_a_file_is_short_enough_to_read() -> None:
 
 BLIND = frozenset({"Exception", "BaseException"})
 MAY_BE_BLIND = frozenset({"probe/base/isolation.py", "probe/boot/torch_probe_boot.py"})
-"""The boot hook runs before isolation can be imported, and inside the job's `import torch`."""
+"""The boot hook is one of them: it runs in the job's `import torch`, before isolation can be imported."""
 
 
 def is_blind(node: ast.AST) -> bool:
-    """Whether a node swallows everything: a blind `suppress`, or a blind handler that does not `raise`."""
+    """Whether a node swallows all exceptions: a broad `suppress` or a handler that does not `raise`."""
     if isinstance(node, ast.ExceptHandler):
         caught = BLIND if node.type is None else names_in(node.type)
         ending = node.body[-1]
@@ -316,7 +316,7 @@ def is_blind(node: ast.AST) -> bool:
 
 
 def names_in(node: ast.AST) -> frozenset[str]:
-    """All plain names within a node."""
+    """All plain names in a node."""
     return frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
 
 
@@ -377,7 +377,7 @@ RAW = re.compile(
     r"(?:open|io\.open|os\.(?:listdir|scandir|open|fdopen|close|closerange|dup|dup2|pipe2?|pread|read|write|lseek|sendfile)"
     r"|socket\.(?:socket|socketpair|create_connection)|.*\.(?:read_text|read_bytes|write_text|write_bytes|open|iterdir|glob|rglob))"
 )
-"""Ways to open, use or close a descriptor without a proof that it is ours."""
+"""Calls that open, use or close a descriptor without verifying that it is still ours."""
 PROVEN = re.compile(r"(?:descriptors|checked)\.\w+")
 IN_THE_JOB = re.compile(
     r"probe/(?:job|checkpoint)/.*|probe/base/(?:wire|commit_vote)\.py|probe/boot/launch\.py"
@@ -387,7 +387,7 @@ MAY_BE_RAW = {
     "probe/job/instruments/nan/forked_probe.py": {  # a fork's
         "send", "_cut_off", "_replace", "_protect_shared_memory",
     },
-    "probe/job/instruments/modules/module_times.py": {"_memory"},  # reads what was proven when its step began
+    "probe/job/instruments/modules/module_times.py": {"_memory"},  # verified when its step began
     "probe/recording/journal.py": {"read_journal", "read_payloads", "read_on"},  # in the server
     "probe/recording/strings.py": {"read_strings"},
     "probe/recording/places.py": {"_listed"},  # in the server
@@ -397,8 +397,8 @@ MAY_BE_RAW = {
 
 
 def raw_uses(file: Path) -> Iterator[tuple[str, str]]:
-    """Where a file uses a descriptor that nobody proved, and in which function. `os.write(x.fileno(), …)`
-    proves in its argument."""
+    """Places where a file uses an unverified descriptor: call and function. `os.write(x.fileno(), …)` is
+    fine, since `fileno` verifies."""
     path = file.relative_to(ROOT).as_posix()
 
     def walk(node: ast.AST, function: str) -> Iterator[tuple[str, str]]:

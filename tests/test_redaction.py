@@ -1,4 +1,4 @@
-"""What is shown of variables: no secrets, and everything else as it is."""
+"""Redaction of shown variables: secrets are removed, everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -160,5 +160,5 @@ def test_what_has_been_redacted_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_a_long_value_takes_no_long_time(piece: str) -> None:
-    """All patterns go through a text once: a quadratic one would take minutes here."""
+    """All patterns run in linear time: a quadratic one would take minutes here."""
     redact(piece * (100_000 // len(piece)))

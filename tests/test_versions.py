@@ -1,4 +1,4 @@
-"""Which versions are supported is said in one place, and everything else that says so says the same."""
+"""Supported versions are defined in one place; documents, metadata and messages must agree with it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_doctor_says_what_a_version_is_too_old_for_lacks_or_is_too_new_for() -> 
 
 
 def test_what_a_version_lacks_is_what_is_not_there() -> None:
-    """The list that people are told against the torch that is here."""
+    """Compares the documented list of missing features with the installed torch."""
     import torch
     from torch._C import _distributed_c10d
 

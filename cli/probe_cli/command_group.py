@@ -1,7 +1,7 @@
-"""The click group that imports a command's module when the command is called.
+"""Click group that imports a command's module only when the command is called.
 
-The command's main thread. Importing typer takes longer than most commands do, so what needs no group
-(`front_page`, errors of `core.arguments`, plain lines by `core.parameters`) is answered before.
+Runs in the command's main thread. Importing typer takes longer than most commands, so `main` handles
+`front_page`, the errors of `core.arguments` and plain command lines (`core.parameters`) without it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _command(name: str) -> Any:
 
 
 def _for_typer(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command as typer wants it: with typer's own declarations, and a context in place of our session."""
+    """Wrap a command for typer: with typer's own declarations, and a context in place of our session."""
     own = inspect.signature(command, eval_str=True)
     parameters = [one.replace(annotation=_translated(one.annotation)) for one in own.parameters.values()]
     takes_session = parameters[0].name == "session"
@@ -79,7 +79,7 @@ def _translated(annotation: Any) -> Any:
 
 
 def parameters_of(command: str) -> list[Any]:
-    """The arguments and options of a command, as click has them."""
+    """The arguments and options of a command as click parameters."""
     return list(_command(command).params)
 
 
@@ -88,7 +88,7 @@ def command_group() -> Any:
     app = typer.Typer(
         cls=CommandGroup,
         add_completion=False,
-        rich_markup_mode=None,  # rich costs 40 ms, also when nobody asks for help
+        rich_markup_mode=None,  # importing rich takes 40 ms, even without --help
         pretty_exceptions_enable=False,
         subcommand_metavar="[ENDPOINT] COMMAND …",
         context_settings=_HELP,

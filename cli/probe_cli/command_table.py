@@ -1,7 +1,7 @@
-"""The commands of `probe` in the groups and the order of `--help`, and other words that people type for them.
+"""Command table: the commands of `probe` in the groups and order of `--help`, and their aliases.
 
-Declarations only: the answers to `probe --help` and to a word that is no command import nothing else of the
-command. The command's main thread; standard library only.
+Declarations only, so that `probe --help` and the error for an unknown command import little. Runs in the
+command's main thread; standard library only.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "completion",
     },
 }
-"""Module in `probe_cli.commands` by command, by group; a command that performs an action is `act_…`."""
+"""Group -> command -> module in `probe_cli.commands`; commands that perform an action are in `act_…`."""
 
 COMMANDS: dict[str, str] = {name: module for group in GROUPS.values() for name, module in group.items()}
 
@@ -101,7 +101,7 @@ SAME_AS: dict[str, str] = {
     "why": "diagnose",
     "settings": "config",
 }
-"""Words of other tools and shells that mean one of our commands exactly, and run it."""
+"""Aliases: words from other tools and shells that run one of our commands."""
 
 INSTEAD: dict[str, str] = {
     "record": "`probe run python train.py` records a new job, `probe PID attach` a running one.",
@@ -120,7 +120,7 @@ INSTEAD: dict[str, str] = {
     "torchrun": "`probe run torchrun …` starts a job.",
     "save": "`probe {endpoint} checkpoint` saves model, optimizer and position.",
 }
-"""Words that mean none of our commands exactly: what to type instead. `{endpoint}` is the one given."""
+"""Hints for words without an exact equivalent: what to type instead. `{endpoint}` is the given endpoint."""
 
 VOCABULARY = Vocabulary(
     COMMANDS, SAME_AS, INSTEAD, acting=frozenset({*GROUPS["Act"], "detach", "prune"} - {"actions"})
@@ -128,7 +128,7 @@ VOCABULARY = Vocabulary(
 
 
 def module_of(command: str) -> ModuleType:
-    """The module of one command: its `command` and its `EXAMPLES`."""
+    """The module of one command, with its `command` and `EXAMPLES`."""
     return import_module(f"probe_cli.commands.{COMMANDS[command]}")
 
 

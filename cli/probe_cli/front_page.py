@@ -1,6 +1,6 @@
-"""What `probe` says without a command: what runs and what to do next; `--help`, `--version`.
+"""Front page: a bare `probe` lists running jobs and suggests commands; also `--help` and `--version`.
 
-The command's main thread; standard library only, and no typer: these are typed most, by people in a hurry.
+Runs in the command's main thread; standard library only and no typer, because these calls must be fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from probe_cli.core.session import Session
 
 _WIDTH = 80
 _COLUMN = 19
-"""Where the meaning of a word begins in `--help`."""
+"""Column of the descriptions in `--help`."""
 MOST_PROCESSES = 8
 _NEXT = (
     ("diagnose", "what is wrong, why, and what to do"),
@@ -24,7 +24,8 @@ _NEXT = (
     ("query", "SQL over everything recorded"),
     ("eval", "Python inside the job"),
 )
-_OF_THE_DEAD = ("diagnose", "health", "query")
+_FOR_ENDED = ("diagnose", "health", "query")
+"""Suggestions that also work on an ended job."""
 _START = (
     ("probe run python train.py", "start a job with probe"),
     ("probe PID attach", "record a running job, without a restart"),
@@ -35,7 +36,7 @@ _START = (
 
 
 def front_page(line: CommandLine, session: Session) -> bool:
-    """Answer a line without a command; False for options that are none of ours, which the group refuses."""
+    """Handle a command line without a command; False for unknown options, which the click group rejects."""
     asked = [word for word in line.words if word in HELP_OPTIONS]
     named = line.endpoint
     if not asked and line.words != ([] if named is None else ["-t", named]):
@@ -51,13 +52,13 @@ def front_page(line: CommandLine, session: Session) -> bool:
 
 
 def help_lines() -> Iterator[str]:
-    """`probe --help`: at most 80 columns wide, whatever the terminal."""
+    """The lines of `probe --help`: at most 80 columns in any terminal."""
     from probe_cli.core.exit_codes import exit_codes
 
     yield "Usage: probe [ENDPOINT] COMMAND …"
     yield ""
-    yield "Inspect a running PyTorch job. `probe` alone shows what runs and what to do."
-    yield "`probe COMMAND --help` explains one. Results go to stdout, the rest to stderr."
+    yield "Inspect a running PyTorch job. `probe` alone lists jobs and suggests commands."
+    yield "`probe COMMAND --help` shows details. Results go to stdout, the rest to stderr."
     yield ""
     yield from _entry("ENDPOINT", f"Which job, also as `-t ENDPOINT`: {ENDPOINT_HELP}")
     yield from _entry("--version", VERSION_HELP)
@@ -100,7 +101,7 @@ def _what_runs(session: Session) -> Iterator[str]:
         yield f"and {len(found) - MOST_PROCESSES} more: `probe ps`"
     live = [one for one in found if one.get("ended_ns") is None]
     whom = session.named or str((live or found)[0].get("pid"))
-    able = _NEXT if live else [one for one in _NEXT if one[0] in _OF_THE_DEAD]
+    able = _NEXT if live else [one for one in _NEXT if one[0] in _FOR_ENDED]
     yield from _suggestions([(f"probe {whom} {word}", means) for word, means in able])
     yield from _suggestions([("probe --help", "all commands")], blank=False)
 

@@ -1,7 +1,7 @@
 """Entry point: runs the command, prints its error, returns its exit code.
 
-The main thread of the command's own process. Imports are inside functions, so that
-Ctrl-C during start-up is quiet too.
+Runs in the main thread of the command's own process. Imports are inside functions, so that
+Ctrl-C during start-up prints no traceback.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Run the command in `sys.argv` and return its exit code."""
-    # A command creates no cycles worth collecting; collecting during imports and at exit takes a
+    # A command creates few reference cycles; garbage collection during imports and at exit takes a
     # tenth of a short command's time.
     gc.disable()
     try:
         for stream in (sys.stdout, sys.stderr):
-            # A character missing in the terminal's encoding must not hide the answer.
+            # A character missing in the terminal's encoding must not suppress the output.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         return run(sys.argv[1:], os.environ, sys.stdout, sys.stderr, sys.stdin)
     except KeyboardInterrupt:
         return _silently(130)
     finally:
-        if "duckdb" not in sys.modules:  # it complains at exit about uncollected objects
+        if "duckdb" not in sys.modules:  # duckdb complains at exit about uncollected objects
             gc.freeze()
 
 
@@ -65,7 +65,7 @@ def run(
 
 
 def dispatch(words: Sequence[str], session: Session) -> int:
-    """Run a command line in a session; returns its exit code, raises its `ProbeError`."""
+    """Run a command line in a session; returns its exit code or raises its `ProbeError`."""
     from probe_cli.command_table import VOCABULARY
     from probe_cli.core.arguments import HELP_OPTIONS, read
 
@@ -101,7 +101,7 @@ def dispatch(words: Sequence[str], session: Session) -> int:
 
 
 def plain_command(line: CommandLine, session: Session) -> Callable[[], int | None] | None:
-    """The call that a line asks for, read without typer; None if it takes typer, or has a mistake."""
+    """The call for a command line, parsed without typer; None if it needs typer or has an error."""
     from probe_cli.command_table import module_of
     from probe_cli.core import arguments, parameters
 
@@ -120,14 +120,14 @@ def plain_command(line: CommandLine, session: Session) -> Callable[[], int | Non
 
 
 def click_exception() -> Any:
-    """Base class of usage errors: click's up to typer 0.27, then typer's; a parent of this public one."""
+    """Base class of usage errors: click's up to typer 0.27, then typer's own; a parent of `BadParameter`."""
     import typer
 
     return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def _help_hint(command: str, misses_option: bool) -> str:
-    """Where to read on, with an example: one with options where a value was given without its option."""
+    """The hint of a usage error, with an example; one with options if a value lacked its option."""
     from probe_cli.command_table import module_of
 
     if not command:
@@ -138,7 +138,7 @@ def _help_hint(command: str, misses_option: bool) -> str:
 
 
 def _silently(code: int) -> int:
-    """Discard what is still buffered."""
+    """Discard buffered output and return the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""What is wrong with a process: evidence, gathered; verdicts, judged from it.
+"""Diagnosis of processes and jobs: gathers evidence and judges it into verdicts.
 
-Runs in the server and, where there is none, in the command.
+Runs in the server or, without one, in the command.
 """

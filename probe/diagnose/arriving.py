@@ -1,10 +1,10 @@
-"""Findings of recipes that end one after the other: each as soon as nothing still to come can explain it.
+"""Streams findings while recipes finish one by one: each as soon as no outstanding check can explain it.
 
     arriving = Arriving(recipes)
     for checks in …:
-        findings = arriving.add(checks)      # those to show now, causes before what they explain
+        findings = arriving.add(checks)      # findings to show now, causes before their consequences
 
-A finding is shown as it stands in the whole answer; only the order differs. Pure. Standard library only.
+A finding is the same as in the complete answer; only the order differs. Pure. Standard library only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Arriving:
         return len(self._judged)
 
     def add(self, checks: Iterable[Check]) -> list[Finding]:
-        """Findings that can be shown now that these checks are there too. One that had no time runs again."""
+        """Add results and return the findings that can be shown now. A check that timed out runs again."""
         self._judged.update((one.recipe.name, one) for one in checks if one.failed != QueryTimeout.code)
         settled = {
             name for name in self._judged.keys() - self._shown if self._above[name] <= self._judged.keys()
@@ -47,7 +47,7 @@ class Arriving:
 
 
 def in_causal_order(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """The recipes, each after those that may explain its findings; those of a circle in their order."""
+    """The recipes, each after those that may explain its findings; recipes of a cycle keep their order."""
     left, done, ordered = list(recipes), set[str](), list[Recipe]()
     names = {one.name for one in recipes}
     while left:
@@ -60,7 +60,7 @@ def in_causal_order(recipes: Sequence[Recipe]) -> list[Recipe]:
 
 
 def _reached(name: str, above: Mapping[str, Sequence[str]]) -> set[str]:
-    """All that may explain `name`, through others too."""
+    """All recipes that may explain `name`, directly or through others."""
     found: set[str] = set()
     waiting = list(above[name])
     while waiting:

@@ -1,16 +1,16 @@
-"""Diagnosis: the state of a process or a job and what recipes found, put together as the answer.
+"""Diagnosis: combines the state of a process or job and the results of the recipes into one answer.
 
-    diagnosis = diagnose(state, checks)                         # everything, the worst first
+    diagnosis = diagnose(state, checks)                         # everything, worst first
     diagnosis = diagnose(state, checks, "nan", "4242")          # one symptom, with its conclusion
     diagnosis.as_dict()
 
-Order, severities and the next commands are decided only here: the server calls it, the command prints its
-answer.
+Only this module decides the order, the severities and the next commands: the server calls it, the command
+prints its answer.
 
-The checks of a symptom run in the order a specialist would use. First, is the symptom present: recipes with
-an order below 100, and for some symptoms the state of the process. Then possible causes: data, gradients,
-learning rate, numerics. The first one found is the cause, unless another that was found explains it. Findings
-that another one explains follow it, in every answer. Pure. Standard library only.
+The checks of a symptom run in the order a specialist would use. First, whether the symptom is present:
+recipes with an order below 100, and for some symptoms the state of the process. Then possible causes: data,
+gradients, learning rate, numerics. The first cause found is the conclusion, unless another finding explains
+it. In every answer, consequences follow their cause. Pure. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Check
 from probe.diagnose.states import ALARM, INFO, NOTICE, OK, WARM_UP
 
 CAUSES_FROM = 100
-"""Recipes with an `order` from here on find causes; those below find the symptom."""
+"""Recipes with at least this `order` find causes; recipes below it find the symptom."""
 PROCESS = "process"
-"""Name of the check for the state of the process."""
+"""Name of the check that judges the state of the process."""
 _SYMPTOMS_OF_PROCESS = ("hang", "slow", "memory")
 MOST_NEXT = 6
 CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "nothing found"
 NOT_JUDGED, PAST, TOO_EARLY = "cause not judged", "over", "too early"
-"""States of a conclusion; `found`: a possible cause, but no check found the symptom; `cause not judged`: what
-could explain it did not run; `over`: something was wrong and is no longer; `too early`: no step has finished
+"""States of a conclusion. `found`: a possible cause, but no check found the symptom; `cause not judged`:
+checks that could explain it did not run; `over`: a problem that has ended; `too early`: no step has finished
 yet."""
 
 
@@ -44,15 +44,15 @@ class Diagnosis:
     state: Finding
     checks: Sequence[Check]
     findings: list[Finding]
-    """What the checks found: each cause before what it explains, the group with the worst finding first."""
+    """Findings of the checks: each cause before its consequences, the group with the worst finding first."""
     position: int | None
-    """How many of the findings precede the state: those worse than it, with their groups. None if a step of
-    the symptom shows the state, or it is not worth showing."""
+    """Number of findings shown before the state: those worse than it, with their groups. None if a check of
+    the symptom shows the state, or if it is not worth showing."""
     symptom: str = ""
     steps: Sequence[dict[str, Any]] = ()
-    """The rows of probe.checks: all checks of a symptom in order; without one, what was found."""
+    """The rows of probe.checks: all checks of a symptom in order; without a symptom, the findings."""
     conclusion: Finding | None = None
-    """For a symptom: its `recipe` names the check that is the cause."""
+    """The conclusion for a symptom; its `recipe` names the check that found the cause."""
     consequences: Sequence[str] = ()
     """Names of the other checks that found something."""
 
@@ -79,8 +79,8 @@ class Diagnosis:
 
 
 def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoint: str = "") -> Diagnosis:
-    """Combine the state and the results of the checks: those of the symptom, or of all recipes, in order.
-    `endpoint` goes into the commands."""
+    """Combine the state and the results of the checks, in order: of the symptom's checks, or of all recipes.
+    `endpoint` is inserted into the commands."""
     findings = in_groups(checks)
     if not symptom:
         steps = [_step(number, one.recipe, "", FOUND, one.what) for number, one in enumerate(findings, 1)]
@@ -95,7 +95,7 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
     conclusion, beside = _conclude(symptom, state if wrong else None, checks, len(rows), endpoint)
     of = explanations(checks)
     apart = [name for name in beside if not conclusion.recipe or of.get(name) != conclusion.recipe]
-    if apart and (conclusion.recipe or len(apart) > 1):  # a single one is what the conclusion says
+    if apart and (conclusion.recipe or len(apart) > 1):  # a single one is already in the conclusion
         label = "also found" if conclusion.recipe else "found"
         conclusion = replace(conclusion, why=[*conclusion.why, f"{label}: {', '.join(apart)}"])
     steps = [_step(number, *row) for number, row in enumerate(rows, 1)]
@@ -104,13 +104,13 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
 
 
 def in_groups(checks: Sequence[Check]) -> list[Finding]:
-    """The findings of checks, each cause before what it explains, the group with the worst finding first."""
+    """The findings of checks, each cause before its consequences, the group with the worst finding first."""
     findings = (one for check in checks for one in _with_unjudged(check, checks))
     return folded(worst_first(findings), explanations(checks))
 
 
 def _with_unjudged(check: Check, checks: Sequence[Check]) -> list[Finding]:
-    """The findings of a check; the first says which possible causes could not be judged."""
+    """The findings of a check; the first one's evidence lists possible causes that could not be judged."""
     unjudged = not_judged(check, checks) if check.findings else []
     if not unjudged:
         return check.findings
@@ -128,11 +128,11 @@ def _conclude(
     symptom: str, wrong: Finding | None, checks: Sequence[Check], count: int, endpoint: str
 ) -> tuple[Finding, list[str]]:
     """The conclusion from the checks of a symptom, and the names of the other checks that found something.
-    `wrong`: the state of the process, if it is one of the `count` checks and found something."""
+    `wrong`: the state of the process, if it is one of the `count` checks and is not ok."""
     found = [check for check in checks if check.state == FOUND]
     if wrong is not None and wrong.state == WARM_UP and not found:
         return Finding(TOO_EARLY, NOTICE, f"{wrong.what}: {symptom} cannot be judged yet", wrong.why), []
-    if wrong is not None and wrong.severity == ALARM:  # it will not go on: nothing else matters
+    if wrong is not None and wrong.severity == ALARM:  # the process makes no progress: nothing else matters
         what = f"{wrong.state}: {wrong.what}"
         conclusion = Finding(CAUSE, ALARM, what, next=wrong.next[:MOST_NEXT], recipe=PROCESS)
         return conclusion, [check.recipe.name for check in found]
@@ -177,8 +177,8 @@ def _conclude(
 
 
 def causal(found: Iterable[Check]) -> tuple[list[Check], list[Check]]:
-    """(possible causes in order, the rest): the rest follow from a cause or only find the symptom. `info` and
-    what is over are left out."""
+    """(possible causes in order, the rest): the rest are consequences or only show the symptom. Leaves out
+    findings of severity `info` and events that are over."""
     serious = [
         check for check in found if check.findings[0].severity not in (OK, INFO) and not check.over
     ]
@@ -191,7 +191,7 @@ def causal(found: Iterable[Check]) -> tuple[list[Check], list[Check]]:
 
 
 def _is_a_sign(check: Check) -> bool:
-    """Whether it shows that something is wrong, and not only a possible cause."""
+    """Whether the check shows a problem, and not only a possible cause."""
     return check.recipe.order < CAUSES_FROM or check.findings[0].severity == ALARM
 
 
@@ -200,7 +200,7 @@ def _next(commands: Iterable[str]) -> list[str]:
 
 
 def to_know(symptom: str, unknown: Iterable[Check], endpoint: str) -> list[str]:
-    """Commands that can make unknown checks known: collect deep statistics, then diagnose again."""
+    """Commands that can resolve unknown checks: collect deep statistics, then diagnose again."""
     deep = list(dict.fromkeys(one.recipe.deepen for one in unknown if one.recipe.deepen))
     if not deep:
         return []

@@ -1,11 +1,11 @@
-"""Model FLOPs utilization: what share of a device's peak rate the training's arithmetic makes up.
+"""Model FLOPs utilization (MFU): the training's arithmetic as a share of a device's peak rate.
 
     mfu = 6 · N · tokens / (seconds · peak)
 
-N counts the parameters used, frozen ones too; 6 = 2 for the forward and 4 for the backward of each parameter
-and token (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", 2.1; PaLM, appendix B). Attention
-over long sequences and recomputation are left out, and that frozen parameters need no gradient of their own:
-it is estimated from the parameter count, and every answer says so. Pure; standard library only.
+N counts the parameters used, including frozen ones; 6 = 2 for the forward and 4 for the backward of each
+parameter and token (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", 2.1; PaLM, appendix B).
+The estimate ignores attention over long sequences, recomputation, and that frozen parameters need no
+gradient; every answer says that it is estimated from the parameter count. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SOURCE = "estimated from the parameter count: 6 · parameters · tokens / (time 
 
 
 class Peak(NamedTuple):
-    """Dense peak rates of one device in TFLOP/s, as its maker's data sheet says (without sparsity). `half` is
-    bfloat16 and float16 with tensor cores, `tf32` float32 matrix products that may use them, `single`
-    float32 without; None: not said."""
+    """Dense peak rates of one device in TFLOP/s, from the vendor's data sheet (without sparsity). `half`:
+    bfloat16 and float16 on tensor cores; `tf32`: float32 matrix products that may use tensor cores; `single`:
+    float32 without tensor cores. None: not specified."""
 
     half: float | None
     tf32: float | None
@@ -44,12 +44,12 @@ PEAKS: tuple[tuple[str, Peak], ...] = (
     ("V100", Peak(125.0, None, 15.7)),  # NVIDIA V100 data sheet, SXM2; float16 only
     ("T4", Peak(65.0, None, 8.1)),  # NVIDIA T4 data sheet; float16 only
 )
-"""By a word of the device's name; the first that is in it counts."""
+"""Peaks by a part of the device's name; the first match counts."""
 _NO_BFLOAT16 = frozenset({"V100", "T4"})
 
 
 def peak_tflops(device: str | None, dtype: str | None, precision: str | None = None) -> float | None:
-    """Peak rate of a device in the precision that is used, in TFLOP/s; None for one that is not known.
+    """Peak rate of a device for a precision, in TFLOP/s; None if unknown.
 
     `precision`: torch's `get_float32_matmul_precision()`; `highest` keeps float32 off the tensor cores."""
     words = (device or "").replace("-", " ")
@@ -69,7 +69,7 @@ def _has(words: str, name: str) -> bool:
 
 
 def mfu(parameters: float | None, tokens_per_s: float | None, peak: float | None) -> float | None:
-    """Model FLOPs utilization of one device as a ratio; None when one of the three is not known.
+    """Model FLOPs utilization of one device as a ratio; None if an argument is unknown.
 
     `peak` in TFLOP/s, `tokens_per_s` of this device alone."""
     if not parameters or not tokens_per_s or not peak:

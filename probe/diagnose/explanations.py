@@ -1,7 +1,7 @@
 """Explanations: which findings are consequences of others, from `explains` of their recipes.
 
     of = explanations(checks)                   # {"layer-not-learning": "zero-grad-forgotten", …}
-    findings = folded(findings, of)             # each cause, then what it explains
+    findings = folded(findings, of)             # each cause, then its consequences
 
 A recipe names the recipes whose findings its mechanism produces. A consequence belongs to the first cause in
 the order of the checks. A cause that began after a finding does not explain it. Pure. Standard library only.
@@ -18,14 +18,14 @@ from probe.diagnose.recipes.recipe import FOUND, Check
 from probe.diagnose.states import INFO, OK
 
 SLACK_STEPS = 50
-"""How much later than its consequence a cause may be dated: what is sampled is noticed late, and medians of
-blocks of steps date a change early or late."""
+"""Steps by which a cause may be dated after its consequence: sampled values show a change late, and medians
+over blocks of steps date it early or late."""
 
 
 def explanations(checks: Iterable[Check]) -> dict[str, str]:
-    """For each recipe whose finding is a consequence: the recipe of its cause, which is none itself.
+    """Maps each recipe whose finding is a consequence to the recipe of its root cause.
 
-    Findings of severity `info` explain nothing: they are no fault."""
+    Findings of severity `info` explain nothing: they are not faults."""
     found = {one.recipe.name: one for one in checks if one.state == FOUND}
     causes = [one for one in found.values() if one.findings[0].severity not in (OK, INFO)]
     direct = {
@@ -38,13 +38,13 @@ def explanations(checks: Iterable[Check]) -> dict[str, str]:
 
 
 def not_judged(check: Check, checks: Iterable[Check]) -> list[Check]:
-    """The checks that could explain what `check` found, but did not run to their end."""
+    """The checks that could explain the findings of `check`, but did not complete."""
     return [one for one in checks if one.failed and check.recipe.name in one.recipe.explains]
 
 
 def _root(name: str, causes: Mapping[str, Sequence[str]], order: Sequence[str]) -> str:
-    """The first of the findings that explain `name`, through others too, and are explained by nothing. Where
-    recipes of the user explain each other in a circle, the first of the circle."""
+    """The root cause of `name`: the first finding that explains it, directly or through others, and has no
+    cause itself. If the user's recipes explain each other in a cycle, the first of the cycle."""
     above: set[str] = set()
     waiting = [name]
     while waiting:
@@ -56,7 +56,8 @@ def _root(name: str, causes: Mapping[str, Sequence[str]], order: Sequence[str]) 
 
 
 def _can_be(cause: Check, effect: Check) -> bool:
-    """Whether time allows it: what is over causes nothing that lasts, and what is dated nothing earlier."""
+    """Whether the times permit it: an event that is over does not cause a lasting finding, and a dated cause
+    does not explain an earlier finding."""
     if cause.over and not effect.over:
         return False
     began = [one.step for one in cause.findings if one.step is not None]
@@ -67,7 +68,7 @@ def _can_be(cause: Check, effect: Check) -> bool:
 
 
 def folded(findings: Iterable[Finding], of: Mapping[str, str]) -> list[Finding]:
-    """The findings in groups, each of which says by what it is explained: causes, then their consequences."""
+    """The findings in groups, causes before their consequences, with `explained_by` set."""
     return grouped(replace(one, explained_by=of.get(one.recipe, "")) for one in findings)
 
 
@@ -75,8 +76,8 @@ Shown = TypeVar("Shown", bound="Finding | dict[str, Any]")
 
 
 def grouped(findings: Iterable[Shown]) -> list[Shown]:
-    """Findings, or findings on the wire, in groups: a cause and what it explains. The group with the worst
-    finding comes first; otherwise the order stays."""
+    """Group findings (objects or dictionaries): a cause, then its consequences. The group with the worst
+    finding comes first; otherwise the order is kept."""
     groups: dict[str, list[tuple[int, bool, Shown]]] = {}
     for one in findings:
         recipe, cause, severity = _about(one)
@@ -86,7 +87,7 @@ def grouped(findings: Iterable[Shown]) -> list[Shown]:
 
 
 def worse_than(severity: str, findings: Iterable[Finding | dict[str, Any]]) -> int:
-    """How many of the findings belong before a state of this severity: whole groups, by their worst."""
+    """Number of findings to show before a state of this severity: whole groups, by their worst finding."""
     groups: dict[str, list[int]] = {}
     for one in findings:
         recipe, cause, level = _about(one)

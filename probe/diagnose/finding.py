@@ -1,8 +1,8 @@
 """Finding: one result of a rule or recipe.
 
-The rules on processes and jobs and the recipes make findings; the commands print them, `/v1/diagnose` and
-`/v1/monitor` return them, probe.verdicts stores them and alerts send them. Plain data. Any thread. Standard
-library only.
+Produced by the rules on processes and jobs and by the recipes; printed by the commands, returned by
+`/v1/diagnose` and `/v1/monitor`, stored in probe.verdicts and sent by alerts. Plain data. Any thread.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEVERITIES = (OK, INFO, NOTICE, ALARM)
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding: `what` in one line with figures, `why` the lines of evidence, `next` the commands."""
+    """A finding. `what`: one line with figures; `why`: lines of evidence; `next`: commands to run."""
 
     state: str
     """A state of a process (`states.STATES`), or the title of a recipe."""
@@ -28,21 +28,21 @@ class Finding:
     why: list[str] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
     culprits: tuple[int, ...] = ()
-    """The ranks of a job that are the cause, if known."""
+    """The ranks that are the cause, if known."""
     recipe: str = ""
     """The recipe that found it; empty for the state of a process or a job."""
     subject: str = ""
     """Distinguishes findings of one recipe."""
     step: int | None = None
-    """When it began or happened."""
+    """The step at which it began or happened."""
     rank: int | None = None
     over: bool = False
-    """An event in the past whose effects have ended: shown with its step, but the cause of nothing now."""
+    """Whether it is a past event whose effects have ended: shown with its step, but not a current cause."""
     explained_by: str = ""
     """The recipe whose finding is the cause of this one."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding on the wire; with `recipe` and what only recipes say if one found it."""
+        """The finding as a JSON object; a recipe's finding includes `recipe` and its other fields."""
         said = {
             "state": self.state, "severity": self.severity, "what": self.what, "why": self.why,
             "next": self.next,
@@ -54,7 +54,7 @@ class Finding:
         return {"recipe": self.recipe, **said, **about} if self.recipe else said
 
     def row(self, t_ns: int, step: int | None, capture_id: str | None = None) -> dict[str, Any]:
-        """The finding as its row of probe.verdicts; `capture_id` names its stacks in python.stacks."""
+        """The finding as a row of probe.verdicts; `capture_id` refers to its stacks in python.stacks."""
         return {
             "t_ns": t_ns, "step": step, "state": self.state, "severity": self.severity,
             "what": self.what, "why": "\n".join(self.why), "next": "\n".join(self.next),
@@ -63,7 +63,7 @@ class Finding:
 
 
 def severity_level(severity: str) -> int:
-    """The rank of a severity, from least to most severe."""
+    """The index of a severity, from least to most severe."""
     return SEVERITIES.index(severity)
 
 

@@ -1,9 +1,9 @@
-"""Incidents: findings that recur round after round, as one thing with a beginning and an end.
+"""Incidents: merge findings that recur in successive rounds into one problem with a start and an end.
 
-Results of checks go in, events come out: an incident opened, got worse, returned or was resolved.
-`Event.tell` says whether to send a message: when it opens, gets worse, or is resolved, but not for one that
-comes and goes. Pure: no clock, no file; the caller passes the time (wall seconds) and uses one thread.
-Standard library only.
+Input: results of checks. Output: events (an incident opened, got worse, returned or was resolved).
+`Event.tell` says whether to send a message: when an incident opens, gets worse or is resolved, but not for a
+flapping one. Pure: no clock, no file; the caller passes the time (wall seconds) and uses one thread. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from probe.diagnose.finding import Finding, severity_level
 from probe.diagnose.recipes.recipe import FOUND, UNKNOWN, Check
 
 OPENED, RAISED, RETURNED, RESOLVED = "opened", "raised", "returned", "resolved"
-"""Kinds of events; `raised`: the severity is higher than before; `returned`: it is back within the
+"""Kinds of events. `raised`: the severity is higher than before; `returned`: the finding recurred within the
 cooldown."""
 CLEAR_S = 30.0
 CLEAR_ROUNDS = 5
-"""An incident is resolved after both this time and this many rounds without it."""
+"""An incident is resolved once it has not been found for both this time and this many rounds."""
 COOLDOWN_S = 600.0
-"""A finding that returns within this time is the same incident."""
+"""A finding that recurs within this time belongs to the same incident."""
 AT_ONCE_COOLDOWN_S = 60.0
-"""The same for findings of the liveness checks."""
+"""The cooldown for findings of the liveness checks."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Incident:
 
     id: str
     finding: Finding
-    """The latest, of its recipe."""
+    """The latest finding of its recipe."""
     severity: str
     opened_s: float
     found_s: float
@@ -57,7 +57,7 @@ class Incident:
 
 
 class Event(NamedTuple):
-    """Something that happened to an incident; `tell`: send a message about it."""
+    """A change of an incident; `tell`: whether to send a message about it."""
 
     kind: str
     incident: Incident
@@ -79,7 +79,7 @@ class Incidents:
         self._latest: dict[str, Incident] = {}
         """The newest incident of each key, open or resolved."""
         self._pending: dict[str, tuple[str, float]] = {}
-        """The recipe of a key that is no incident yet, and since when it has been found without a break."""
+        """For each key that is not an incident yet: its recipe, and since when it is found continuously."""
 
     def open(self) -> list[Incident]:
         """Open incidents, worst first, then oldest first."""
@@ -87,7 +87,7 @@ class Incidents:
         return sorted(found, key=lambda one: (-severity_level(one.severity), one.opened_s))
 
     def round(self, checks: Iterable[Check], now_s: float) -> list[Event]:
-        """Process the checks of one round; recipes that did not run change nothing. An open incident whose
+        """Process the checks of one round; checks without a result change nothing. An open incident whose
         event is over counts as not found."""
         events: list[Event] = []
         for check in checks:
@@ -105,13 +105,13 @@ class Incidents:
         return events
 
     def at_once(self, finding: Finding, now_s: float) -> list[Event]:
-        """Process a finding of the liveness checks, which have waited already: no hold time, a short
-        cooldown."""
+        """Process a finding of the liveness checks, which have their own hold time: opens at once, with a
+        short cooldown."""
         cooldown_s = min(self._cooldown_s, AT_ONCE_COOLDOWN_S)
         return self._found(self._key(finding.recipe, finding.subject), finding, 0.0, now_s, cooldown_s)
 
     def over(self, recipe: str, subject: str, now_s: float, last: Finding | None = None) -> list[Event]:
-        """Resolve an incident that is known to be over; `last` says how it ended."""
+        """Resolve an incident that is known to be over; `last`: a finding that says how it ended."""
         known = self._latest.get(self._key(recipe, subject))
         if known is None or not known.is_open:
             return []
@@ -123,7 +123,7 @@ class Incidents:
         return [self._resolve(known, now_s)]
 
     def restore(self, incident: str, finding: Finding, now_s: float, *, is_open: bool) -> None:
-        """Restore an incident from its journal records, in order; causes no events."""
+        """Restore an incident from its journal records, applied in order; creates no events."""
         key = incident.rpartition("-")[0]
         known = self._latest.get(key)
         if known is None or known.id != incident:
@@ -162,14 +162,14 @@ class Incidents:
         return [Event(OPENED, opened, True)]
 
     def _still(self, known: Incident, finding: Finding, now_s: float) -> list[Event]:
-        """An open incident is found again."""
+        """Process a repeated finding of an open incident."""
         known.finding, known.found_s, known.clear_since_s, known.clear_rounds = finding, now_s, None, 0
         if _worse(known.severity, finding.severity) != known.severity:
             known.severity = finding.severity
             known.told_over = False
             return [Event(RAISED, known, True)]
         lasts = known.returned_s is not None and now_s - known.returned_s >= self._cooldown_s
-        if lasts and known.told_over:  # the last message said it was resolved
+        if lasts and known.told_over:  # the last message reported it as resolved
             known.told_over = False
             return [Event(RETURNED, known, True)]
         return []
@@ -180,7 +180,7 @@ class Incidents:
         return worse or [Event(RETURNED, known, False)]
 
     def _not_found(self, recipe: str, found: set[str], now_s: float) -> list[Event]:
-        """Process a recipe that could be judged and found only the keys in `found`."""
+        """Process a recipe that was judged and found only the keys in `found`."""
         events = []
         for key, known in self._latest.items():
             if known.recipe == recipe and known.is_open and key not in found:
@@ -193,7 +193,7 @@ class Incidents:
         return events
 
     def _forget_pending(self, recipe: str, found: set[str]) -> None:
-        """Findings that were not found again start their hold time anew."""
+        """Restart the hold time of pending findings that were not found again."""
         gone = [key for key, (own, _) in self._pending.items() if own == recipe and key not in found]
         for key in gone:
             del self._pending[key]
@@ -206,7 +206,7 @@ class Incidents:
 
 
 def _is_same_event(known: Incident, finding: Finding) -> bool:
-    """Whether a finding is the event of a resolved incident: it happened once, at a step."""
+    """Whether a finding is the same one-time event as a resolved incident, judged by its step."""
     was = known.finding.step
     return finding.step is not None and was is not None and finding.step <= was
 

@@ -1,6 +1,6 @@
-"""Interventions: what was done to a job through probe, as evidence for what began right after it.
+"""Interventions: actions and snippets run through probe, as evidence for findings that began right after.
 
-    sql = SQL                                          # one more statement beside those of the recipes
+    sql = SQL                                          # run in addition to the recipes' statements
     checks = with_interventions(checks, rows)          # rows: (step, what)
 
 Pure. Standard library only.
@@ -26,17 +26,17 @@ WITH done AS (
 )
 SELECT step, what FROM done WHERE step IS NOT NULL ORDER BY t_ns DESC
 """
-"""Snippets that changed something and actions that do, newest first."""
+"""Snippets and actions that changed the job, newest first."""
 MOST = 200
-"""Rows of the statement that are used."""
+"""Maximum number of rows used."""
 WITHIN_STEPS = 2
-"""How many steps after an intervention a finding may begin that names it: the step in which it takes effect,
-and the next, as rows of a step are written at its end."""
+"""A finding names an intervention if it began at most this many steps later: the step in which it takes
+effect, and the next, because a step's rows are written at its end."""
 
 
 def with_interventions(checks: Iterable[Check], rows: Sequence[Sequence[Any]]) -> list[Check]:
-    """The checks, whose findings name what was done right before they began. Only a dated recipe's step is
-    when it began."""
+    """The checks, with interventions right before a finding added to its evidence. Only dated recipes are
+    considered: only their step is the start of the problem."""
     done = [(int(step), str(what)) for step, what in rows]
     return [
         replace(check, findings=[_with(one, done) for one in check.findings])

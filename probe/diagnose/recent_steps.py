@@ -1,7 +1,7 @@
-"""What the last steps of a process say, for live views: from the rows of its ring, without a query.
+"""Figures of a process's last steps for live views: computed from the rows of its ring, without a query.
 
-A query of the same costs twenty times the processor time. Threads of the server; the command takes the sizes
-from here, so numpy is imported in functions.
+The equivalent query costs twenty times the processor time. Runs in threads of the server; the command imports
+the constants, so numpy is imported in functions.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 PARTS = 8
 PART_STEPS = 32
-"""The last steps are read in so many parts of so many steps: one column of a curve each. The newest part
-gives the rate."""
+"""The last steps are read in this many parts of this many steps: one column of a curve per part. The newest
+part gives the rate."""
 PHASES = ("data", "forward", "backward", "optimizer", "comm", "other")
 NOT_WORKED = ("held_s", "eval_s", "checkpoint_s")
-"""Parts of a step's time that its rate does not count."""
+"""Parts of a step's time excluded from its rate."""
 CURVES = ("loss", "lr", "grad_norm", "rss_bytes", "allocated_bytes")
 
 
 def figures(rows: Rows) -> dict[str, Any] | None:
-    """Of the last `PARTS` * `PART_STEPS` rows of python.steps: `loss`, `step_s` and `memory_bytes` of the
-    newest part, `curve` (mean loss of each part, the oldest first), `shares` of the phases in the steps that
-    were timed; None for what was not measured. None before the first step."""
+    """Figures of the last `PARTS` * `PART_STEPS` rows of python.steps: `loss`, `step_s` and `memory_bytes` of
+    the newest part, `curve` (mean loss of each part, oldest first), `shares` of the phases in timed steps;
+    None for values not measured. None before the first step."""
     if not len(rows):
         return None
     newest, curve = rows[-PART_STEPS:], [_mean_loss(part) for part in _parts(rows)]
@@ -38,10 +38,10 @@ def figures(rows: Rows) -> dict[str, Any] | None:
 
 
 def together(rows: Rows, amount: str) -> dict[str, Any] | None:
-    """Rows of python.steps as one: `first_step` and `step` of them, `t_ns` of the last, how many are `bad`
+    """Merge rows of python.steps into one: first and last step, `t_ns` of the last, number of `bad` steps
     (loss or norm not finite), and least, mean and largest finite value of each of `CURVES` and of `rate`:
-    `amount` ("tokens", "samples" or "1") a second, where the mean is that of their whole time. None for what
-    was not measured, and without rows."""
+    `amount` ("tokens", "samples" or "1") per second; its mean is over the whole time. None for values not
+    measured, and without rows."""
     if not len(rows):
         return None
     curves = {name: _three(_known(rows, name)) for name in CURVES}
@@ -53,13 +53,13 @@ def together(rows: Rows, amount: str) -> dict[str, Any] | None:
 
 
 def _parts(rows: Rows) -> list[Rows]:
-    """In parts of `PART_STEPS`, counted from the newest; the oldest first."""
+    """Split into parts of `PART_STEPS`, counted from the newest row; oldest part first."""
     ends = range(len(rows), 0, -PART_STEPS)
     return [rows[max(0, end - PART_STEPS) : end] for end in ends][::-1]
 
 
 def _is_known(rows: Rows, column: str) -> Any:
-    """Which rows have a value in a column; none, if the ring has no such column."""
+    """Mask of the rows with a value in a column; all False if the ring has no such column."""
     import numpy as np
 
     if column not in (rows.dtype.names or ()):
@@ -76,7 +76,7 @@ def _known(rows: Rows, column: str) -> Any:
 
 
 def _bad(rows: Rows, column: str) -> Any:
-    """Which rows have a value that is not finite."""
+    """Mask of the rows with a value that is not finite."""
     import numpy as np
 
     has = _is_known(rows, column)
@@ -84,7 +84,7 @@ def _bad(rows: Rows, column: str) -> Any:
 
 
 def _last(rows: Rows, column: str) -> Any:
-    """The newest value of a column that is not NULL, as Python has it; None without one."""
+    """The newest value of a column that is not NULL, as a Python value; None without one."""
     found = _known(rows, column)
     return found[-1].item() if len(found) else None
 
@@ -107,7 +107,7 @@ def _three(values: Any) -> list[float] | None:
 
 
 def _worked_s(rows: Rows) -> float | None:
-    """Mean time of a step without what `NOT_WORKED` counts."""
+    """Mean time of a step without the `NOT_WORKED` parts."""
     timed = rows[_is_known(rows, "wall_s")]
     if not len(timed):
         return None
@@ -116,7 +116,7 @@ def _worked_s(rows: Rows) -> float | None:
 
 
 def _shares(rows: Rows) -> dict[str, float]:
-    """Of each phase in the steps that were timed and not sampled."""
+    """The share of each phase in the steps that were timed and not sampled."""
     timed = rows
     for name in ("shadow", "sampled"):
         timed = timed[timed[name] == 0] if name in (timed.dtype.names or ()) else timed[:0]
@@ -128,7 +128,7 @@ def _shares(rows: Rows) -> dict[str, float]:
 
 
 def _rate(rows: Rows, amount: str) -> list[float] | None:
-    """Least rate of a step, that of all of them, and the largest."""
+    """The least rate of a step, the rate over all steps, and the largest rate of a step."""
     import numpy as np
 
     has = _is_known(rows, "wall_s") & (rows["wall_s"] > 0)

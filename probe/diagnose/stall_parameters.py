@@ -1,7 +1,7 @@
-"""The thresholds by which a process counts as late, stalled, busy or starved, with their units and sources.
+"""Stall thresholds: when a process counts as late, stalled, busy or starved, with units and sources.
 
-`[stall-thresholds]` in the `parameters.toml` of PROBE_RECIPES overrides them as it does those of recipes;
-`probe recipes show stall-thresholds` lists the values in force. Plain data. Standard library only.
+`[stall-thresholds]` in the `parameters.toml` of PROBE_RECIPES overrides them, like the parameters of recipes;
+`probe recipes show stall-thresholds` lists the current values. Plain data. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STALL_THRESHOLDS = "stall-thresholds"
-"""Their name among the recipes."""
+"""Their section name among the recipes."""
 
 
 def _threshold(value: float, unit: str, source: str) -> Any:
@@ -19,7 +19,7 @@ def _threshold(value: float, unit: str, source: str) -> Any:
 
 @dataclass(frozen=True)
 class StallThresholds:
-    """The thresholds in force. PROBE_STALL_S, a setting of each job, is the shortest time that is a stall."""
+    """The current thresholds. PROBE_STALL_S, a setting of each job, is the least time that counts as a stall."""
 
     stall_steps: float = _threshold(4.0, "steps", "a step is late after this many usual steps: a hang should be noticed within five")
     warm_up_s: float = _threshold(300.0, "s", "the same before the usual step is known: compiling or forming a group takes minutes; our judgement")
@@ -34,8 +34,8 @@ class StallThresholds:
     busy_ratio: float = _threshold(0.25, "ratio", "of a CPU: a thread that uses more is working, not polling")
     rest_ratio: float = _threshold(0.02, "ratio", "of a CPU: a thread that uses no more is asleep")
     starved_ratio: float = _threshold(0.9, "ratio", "share of its runnable time that a thread waited for a CPU")
-    starved_window_ratio: float = _threshold(0.5, "ratio", "and share of all time that this was")
+    starved_window_ratio: float = _threshold(0.5, "ratio", "and least share of the total time spent waiting for a CPU")
     throttled_ratio: float = _threshold(0.5, "ratio", "share of periods in which the cgroup used up its CPU quota")
     swap_faults_per_s: float = _threshold(50.0, "1/s", "major faults that slow any loop: 0.1-10 ms each")
-    still_ratio: float = _threshold(0.8, "ratio", "share of the time watched: a thread asleep for longer is still")
-    samples_missed: float = _threshold(3.0, "samples", "missed by the agent: Python code is not running")
+    still_ratio: float = _threshold(0.8, "ratio", "share of the observed time: a thread asleep for longer counts as still")
+    samples_missed: float = _threshold(3.0, "samples", "missed by the agent: no Python code is running")

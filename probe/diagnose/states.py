@@ -1,4 +1,4 @@
-"""The states of processes and jobs, by their names, and the severities of findings. Standard library only."""
+"""The states of processes and jobs, and the severities of findings. Standard library only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CAUGHT_UP = "caught up"
 STATES: dict[str, str] = {
     RUNNING: "steps finish as usual",
     SLOW_STEP: "the step takes longer than usual, but the process is working",
-    EVALUATION: "an evaluation, prediction or the like runs: batches arrive, but no steps finish",
+    EVALUATION: "an evaluation, prediction or similar runs: batches arrive, but no steps finish",
     CHECKPOINT: "the training thread writes a checkpoint (torch or safetensors)",
     WARM_UP: "the first steps have not finished yet",
     IDLE: "waits for input, an event loop, its children or its other threads",
@@ -61,7 +61,7 @@ STATES: dict[str, str] = {
     HOLDS_GIL: "one thread holds the GIL in C code, so no other Python code runs",
     BLOCKED: "the training thread waits in C code with the GIL released",
     BUSY: "it keeps running in one function, and no step or batch ends: an endless loop, or long work",
-    RETRYING: "it catches the same exception again and again, and no step or batch ends",
+    RETRYING: "it catches the same exception repeatedly, and no step or batch ends",
     STARVED: "it is ready to run but gets no CPU",
     SWAPPING: "it is paging in from swap",
     STOPPED: "stopped by a signal (SIGSTOP, Ctrl-Z)",
@@ -83,18 +83,18 @@ STATES: dict[str, str] = {
     IMBALANCE: "of a job: the ranks have unequal work, and a different rank is last each time",
     CAUGHT_UP: "of a job: a slow rank has caught up with the others",
 }
-"""Every state and what it means."""
+"""Every state and its meaning."""
 
 HELD_UP = frozenset({
     STOPPED, TRACED, HOLDS_GIL, WAITING_FOR_DATA, CHECKPOINT, EVALUATION, PAUSED, ACTED_ON, DEADLOCK,
     SWAPPING, STARVED, UNINTERRUPTIBLE, HELD, RETRYING,
 })
-"""States of a rank that is not waiting for others: something of its own holds it up."""
+"""States of a rank that is delayed by its own activity and not waiting for others."""
 STALLS = frozenset({
     DEADLOCK, LOCK_WAIT, HOLDS_GIL, BLOCKED, BUSY, RETRYING, UNINTERRUPTIBLE, WAITING_FOR_DATA, IN_COLLECTIVE,
     STOPPED, TRACED, UNKNOWN, MISSING_RANK, DEAD_RANK, OP_MISMATCH, SIZE_MISMATCH, DTYPE_MISMATCH,
     ORDER_MISMATCH,
 })
-"""As an alarm, no step is to be expected in these; starved, swapping or saving, a job still gets on."""
+"""States in which an alarm means that no further step is expected; a starved or saving job still advances."""
 JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, BUSY, WARM_UP, PAUSED, ACTED_ON})
 """States of a rank that joins the collective once it is done or resumed, unless they are an alarm."""

@@ -1,9 +1,9 @@
 """Summary of a run: learning, speed and memory, as numbers with their spread.
 
 `STATEMENTS` is the SQL, `summarize` turns its rows into the summary; both are pure, so the server, the
-metrics and tests share them. Learning and speed are those of the lead rank (the lowest known one), with the
-spread over the ranks. Speed leaves out steps that recording disturbed (sampled) and the first
-`WARM_UP_STEPS`; phases come from timed steps. What was not measured is None, never 0. Standard library only.
+metrics and tests share them. Learning and speed are the lead rank's (the lowest known rank), with the spread
+over the ranks. Speed excludes steps disturbed by recording (sampled) and the first `WARM_UP_STEPS`; phases
+come from timed steps. Values not measured are None, never 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from probe.diagnose.efficiency import SOURCE, mfu
 
 WARM_UP_STEPS = 3
 WINDOW_STEPS = 256
-"""The last steps, which the summary covers."""
+"""Number of last steps that the summary covers."""
 LOSS_STEPS = 32
-"""Of these, the last ones give the current loss, and as many before them the previous one."""
+"""The last steps of these give the current loss, and as many before them the previous loss."""
 CURVE_POINTS = 48
 PHASES = ("data_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "other_s")
 NOT_WORKED = ("held_s", "eval_s", "checkpoint_s")
-"""Parts of wall_s in which the step did not work."""
+"""Parts of wall_s in which the step did no work."""
 NOTCH = 1.57
 """Half the width of a median's interval: this · interquartile range / √count (McGill, Tukey and Larsen 1978,
 notched box plots). Two medians whose intervals do not overlap differ at about 95 %."""
@@ -75,13 +75,13 @@ STATEMENTS: dict[str, str] = {
     "arg_max(memory_total_bytes, t_ns) AS memory_total_bytes, arg_max(throttled, t_ns) AS throttled "
     "FROM process.gpu GROUP BY device ORDER BY device",
 }
-"""By name; `$until` is the last step that counts."""
+"""SQL statements by name; `$until` is the last step to include."""
 WHOLE_RUN = (1 << 62)
 Row = dict[str, Any]
 
 
 class Spread(NamedTuple):
-    """Some values: their median, quartiles, 95th percentile and how many they are (`size`)."""
+    """The distribution of some values: median, quartiles, 95th percentile and their number (`size`)."""
 
     median: float
     p25: float
@@ -96,7 +96,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """The spread of finite values; None of none."""
+    """The spread of the finite values; None if there are none."""
     found = sorted(value for value in values if math.isfinite(value))
     if not found:
         return None
@@ -112,14 +112,14 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def statements_for(names: Sequence[str] | None, until: int | None) -> list[tuple[str, dict[str, Any]]]:
-    """SQL and parameters of the statements of these names, of all for None."""
+    """SQL and parameters of the statements with these names (None: all)."""
     last = WHOLE_RUN if until is None else until
     chosen = STATEMENTS if names is None else {name: STATEMENTS[name] for name in names}
     return [(sql, {"until": last} if "$until" in sql else {}) for sql in chosen.values()]
 
 
 def summarize(results: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-    """The summary, of the rows that each statement gave."""
+    """Build the summary from the rows of each statement."""
     steps = list(reversed(results.get("steps") or ()))
     run = next(iter(results.get("run") or ()), {})
     facts: dict[str, dict[str, str]] = {}
@@ -175,7 +175,7 @@ def _learning(steps: Sequence[Row], run: Row, results: Mapping[str, Sequence[Row
 
 
 def trend(now: Spread | None, before: Spread | None) -> str | None:
-    """`falling`, `rising` or `flat` (their intervals overlap); None while it cannot be said."""
+    """`falling`, `rising` or `flat` (the intervals overlap); None if there are too few steps."""
     if now is None or before is None or min(now.size, before.size) < LOSS_STEPS // 2:
         return None
     if now.median + now.notch < before.median - before.notch:
@@ -212,24 +212,24 @@ def _speed(steps: Sequence[Row], facts: Mapping[str, Mapping[str, str]]) -> dict
 
 
 def worked_s(row: Row) -> float:
-    """Time of a step without what held the training thread, evaluations and checkpoints."""
+    """Time of a step without holds of the training thread, evaluations and checkpoints."""
     return float(row["wall_s"] or 0.0) - sum(float(row.get(name) or 0.0) for name in NOT_WORKED)
 
 
 def _rate(steps: Sequence[Row], name: str) -> float | None:
-    """Per second, over the steps that tell; None when none does."""
+    """Amount per second over the steps that have it; None if none does."""
     counted = [row for row in steps if row.get(name) is not None]
     seconds = sum(worked_s(row) for row in counted)
     return sum(row[name] for row in counted) / seconds if counted and seconds > 0 else None
 
 
 def as_dict(found: Spread | None) -> dict[str, Any] | None:
-    """A spread as it is sent, with its notch."""
+    """A spread as a JSON object, with its notch."""
     return None if found is None else {**found._asdict(), "notch": found.notch}
 
 
 def number(text: str | None) -> float | None:
-    """A fact's value as a number; None when it is none."""
+    """A fact's value as a finite number; None if it is not one."""
     try:
         value = float(text or "")
     except ValueError:

@@ -1,5 +1,5 @@
-"""Campaigns: long searches for faults at random, each a program with a seed that repeats it.
+"""Campaigns: long randomized searches for faults, each a program with a seed that reproduces it.
 
-`tests/run --campaign` lists them, `tests/run --campaign NAME` runs one. They are no part of the daily
-run: what one of them finds gets a small test of its own there.
+`tests/run --campaign` lists them, `tests/run --campaign NAME` runs one. They are not part of the daily run:
+each fault they find gets a small regression test there.
 """

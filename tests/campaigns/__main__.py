@@ -1,4 +1,4 @@
-"""`python -m campaigns NAME`: run one campaign; `python -m campaigns`: their names."""
+"""`python -m campaigns NAME` runs one campaign; `python -m campaigns` lists them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def names() -> dict[str, str]:
-    """Every campaign and what it tries: the modules that have a `main`."""
+    """Every campaign with its description: the modules that have a `main`."""
     found = {}
     for path in sorted(HERE.glob("*.py")):
         tree = ast.parse(path.read_text())

@@ -1,9 +1,9 @@
-"""Attaching and detaching in every state of a job: it answers rightly, and the job computes on unharmed.
+"""Attaches and detaches in every state of a job: the answers must be right and the job unharmed.
 
-Each part is a state; its rounds are spread over some fresh processes. A round attaches (by itself, by two at
-once, or by the command), looks whether the agent answers, and leaves. Then threads and descriptors are as
-before, and nothing of the recording is open. At the end of each process its own sums are right and its exit
-status is its own. The control leaves a descriptor behind, or makes a number wrong, through a snippet.
+Each part is a state; its rounds are spread over several fresh processes. A round attaches (directly, twice at
+once, or through the command), checks that the agent answers, and detaches. Afterwards threads and descriptors
+must be as before, and nothing of the recording open. At its end each process's own sums and exit status must
+be right. The control leaks a descriptor, or makes a number wrong, through a snippet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from probe.recording import places
 NOBODY = 65534
 AS_NOBODY = (
     "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
-    # What it takes to run a Python below /root; who attaches has it as well.
+    # Needed to run a Python below /root; the attaching process has it too.
     "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
 )
 STATES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -43,7 +43,7 @@ STATES: dict[str, tuple[str, tuple[str, ...]]] = {
     "pid-namespace": ("trains", ("unshare", "--pid", "--fork", "--kill-child")),
     "non-root": ("trains", AS_NOBODY),
 }
-"""Of each state: what the job does, and what it is run by."""
+"""For each state: the job's activity, and the command that runs it."""
 ROUNDS_EACH, ROUNDS_A_PROCESS = 50, 25
 SETTLED_S = 30.0
 STATUS = 17
@@ -70,11 +70,11 @@ class Target:
         self.before = self.counts()
 
     def counts(self) -> tuple[int, int]:
-        """Threads and descriptors."""
+        """Number of threads and descriptors."""
         return len(os.listdir(f"/proc/{self.pid}/task")), len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def ours(self) -> list[str]:
-        """What is open in it of ours: files of the recording, rings in its memory; and threads of ours."""
+        """Traces of probe in the process: open files of the recording, mapped rings, threads."""
         marks = (os.fspath(self.place.directory / "recordings"), os.fspath(self.place.rings))
         found = []
         for link in Path(f"/proc/{self.pid}/fd").iterdir():
@@ -90,7 +90,7 @@ class Target:
         ]
 
     def left(self) -> str:
-        """What is left after a detach once everything has had the time to go; empty when nothing is."""
+        """What remains after a detach, with time to clean up; empty if nothing does."""
         deadline = time.monotonic() + SETTLED_S
         while True:
             now, ours = self.counts(), self.ours()
@@ -101,7 +101,7 @@ class Target:
             time.sleep(0.02)
 
     def end(self) -> str:
-        """Release it; what is wrong with how it ends, else empty."""
+        """Release the process; returns what is wrong with its end, else empty."""
         try:
             os.kill(self.pid, signal.SIGUSR1)
             result = self._job.result()
@@ -116,14 +116,14 @@ class Target:
         return ""
 
     def kill(self) -> None:
-        """Whatever happened before."""
+        """Kill the process, in any state."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._job.kill()
 
 
 class Round:
-    """One round with one process; `wrong` is what went wrong in it."""
+    """One round with one process; `wrong` runs it and returns what went wrong."""
 
     def __init__(self, campaign: Campaign, target: Target, dice: random.Random) -> None:
         self._campaign = campaign
@@ -132,8 +132,8 @@ class Round:
         self._socket = places.agent_socket(target.place.directory, target.pid)
 
     def wrong(self) -> str:
-        """Make it."""
-        time.sleep(self._dice.random() * 0.1)  # at any moment of what the process does
+        """Run the round."""
+        time.sleep(self._dice.random() * 0.1)  # at a random moment
         try:
             refused = self._refusal()
             if refused is not None:
@@ -144,7 +144,7 @@ class Round:
                 return said
             self._campaign.measure("attach, s", time.monotonic() - began)
             time.sleep(self._dice.choice((0.0, 0.02, 0.2)))
-            if self._target.state != "non-root":  # whose agent answers root, and whose socket root refuses
+            if self._target.state != "non-root":  # its agent accepts root, but root refuses its socket
                 health = wire.call(self._socket, "GET", "/v1/health", timeout_s=PATIENCE_S)
                 if health["pid"] != self._target.pid or health["failures"]:
                     return f"the agent says {health}"
@@ -160,7 +160,7 @@ class Round:
         return said or self._target.left()
 
     def _refusal(self) -> str | None:
-        """For those who may not attach from here every other round: None, or what is wrong with the words."""
+        """For states that must refuse an attach from here: what is wrong with the refusal, or None."""
         expected: tuple[type[ProbeError], str]
         if self._target.state == "mount-namespace":
             expected = AttachRefused, "sees other files than you do"
@@ -219,7 +219,7 @@ class Round:
 
 @contextlib.contextmanager
 def place_of(state: str) -> Iterator[Place]:
-    """Folders that the process of that state can use; everything that runs there is ended."""
+    """Folders that the process of that state can use; finally ends everything that runs there."""
     place = Place()
     try:
         if state == "non-root":
@@ -250,7 +250,7 @@ def main() -> int:
                 state = states[min(number // each, len(states) - 1)]
                 if target is None or target.state != state or number % ROUNDS_A_PROCESS == 0:
                     end(campaign, last, target)
-                    target = None  # whatever happens now: it has ended
+                    target = None  # it has ended, even if the next one fails to start
                     stack.close()
                     target = begin(campaign, number, state, loops, stack)
                     if target is None:
@@ -260,7 +260,7 @@ def main() -> int:
                 wrong = Round(campaign, target, campaign.dice(number)).wrong()
                 if wrong:
                     campaign.found(number, f"{state}: {wrong}")
-                    # What a broken process does next tells nothing.
+                    # Further rounds with a broken process are meaningless.
                     end(campaign, number, target)
                     target = None
             end(campaign, last, target)
@@ -270,7 +270,7 @@ def main() -> int:
 def begin(
     campaign: Campaign, number: int, state: str, loops: str, stack: contextlib.ExitStack
 ) -> Target | None:
-    """A fresh process in that state; None, and a finding, when it does not get there."""
+    """Start a fresh process in that state; None, and a finding, if it does not reach it."""
     place = stack.enter_context(place_of(state))
     try:
         target = Target(state, place, loops)
@@ -283,7 +283,7 @@ def begin(
 
 
 def end(campaign: Campaign, number: int, target: Target | None) -> None:
-    """Have a process say its sums, and end."""
+    """Let a process report its sums and end."""
     if target is not None:
         wrong = target.end()
         if wrong:
@@ -291,7 +291,7 @@ def end(campaign: Campaign, number: int, target: Target | None) -> None:
 
 
 def compiled(stack: contextlib.ExitStack) -> str:
-    """attach_loops.c, compiled."""
+    """Compile attach_loops.c."""
     place = Place()
     stack.callback(place.remove)
     made = str(place.directory / "loops.so")

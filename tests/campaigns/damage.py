@@ -1,9 +1,9 @@
-"""Damages every kind of file that is read: no crash, no hang, no wrong value without a note.
+"""Damages every kind of file that probe reads: no crash, no hang, no wrong value without a note.
 
-Real jobs make recordings once, looked at in two states: with the rows still in the rings, as one that was
-killed beside no server leaves them, and ended and sealed. Each round damages one file, asks, compares with
-what the whole recordings answered, and puts the file back. Rows may be missing where a note says so; a row
-that is shown must be one that was written. Every so often a real server is started over the damaged files.
+Real jobs make recordings once, tested in two states: with the rows still in the rings, as after a kill
+without a server, and ended and sealed. Each round damages one file, queries, compares with the answers of the
+intact recordings, and restores the file. Rows may be missing if a note says so; a returned row must have been
+written. Occasionally a real server is started on the damaged files.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from campaigns.damaged_recording import LONG_AGO_S, PARTS, Asked, Recordings
 from probe.server.runtime.supervision import FAILURES
 
 ROUND_S = 240
-"""A round that takes longer hangs: an alarm ends it."""
+"""A round that takes longer counts as hanging: SIGALRM ends it."""
 SERVER_EVERY = 100
 KINDS = ("flip", "flip", "flip", "truncate", "zero", "swap", "replay", "overwrite", "remove", "pipe", "grow")
 
 
 class Damage(NamedTuple):
-    """What was done to which file."""
+    """The damage done to a file."""
 
     part: str
     path: Path
@@ -47,10 +47,10 @@ class Hangs(Exception):
 
 
 def main() -> int:
-    """Run the rounds; the exit status."""
+    """Run the rounds; returns the exit status."""
     campaign = Campaign("damage", __doc__, rounds=2000)
     signal.signal(signal.SIGALRM, _hangs)
-    logging.disable()  # what is damaged is said in the log, too
+    logging.disable()  # damage is also reported in the log
     with Recordings(control=campaign.control) as recordings:
         stopping: list[int] = []
         signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
@@ -87,7 +87,7 @@ def _round(campaign: Campaign, recordings: Recordings, number: int) -> None:
                 campaign.count("a server over the damaged recording")
     except Hangs:
         campaign.found(number, f"damage of {path}: hangs")
-    except (*FAILURES, struct.error, MemoryError) as error:  # what no reader of ours may raise
+    except (*FAILURES, struct.error, MemoryError) as error:  # no reader may raise these
         campaign.found(number, f"damage of {part} {path}: {type(error).__name__}: {error}")
     finally:
         signal.alarm(0)
@@ -99,8 +99,8 @@ def _judge(campaign: Campaign, number: int, damage: Damage, verdict: Asked) -> N
         said = f"{len(verdict.notes)} notes: {verdict.notes[:2]}"
         campaign.found(number, f"{damage}: {verdict.wrong[0]}; {said}")
     elif verdict.missing and not verdict.notes:
-        # A ring that was not full yet says nothing of rows after its newest, and a process that was killed
-        # said nothing of them either.
+        # Rows missing after the newest of a ring that is not full look the same as if the process had been
+        # killed earlier.
         if damage.part in ("ring", "journal") and damage.kind != "flip" and verdict.is_prefix:
             campaign.count("rows missing at the end, as if the process had been killed earlier: no note")
         else:
@@ -116,7 +116,7 @@ def _judge(campaign: Campaign, number: int, damage: Damage, verdict: Asked) -> N
 
 @contextlib.contextmanager
 def damaged(recordings: Recordings, part: str, path: Path, dice: random.Random) -> Iterator[Damage]:
-    """One file damaged; as it was afterwards."""
+    """Damage one file, and restore it afterwards."""
     kind = dice.choice(KINDS)
     before = {path: path.read_bytes()}
     try:
@@ -129,7 +129,7 @@ def damaged(recordings: Recordings, part: str, path: Path, dice: random.Random) 
             one.unlink(missing_ok=True)
             one.write_bytes(content)
             one.chmod(0o600)
-            os.utime(one, (LONG_AGO_S, LONG_AGO_S))  # a journal written just now is of a recording being made
+            os.utime(one, (LONG_AGO_S, LONG_AGO_S))  # a fresh journal would count as a recording being made
 
 
 Before = dict[Path, bytes]
@@ -137,7 +137,7 @@ Doing = Callable[[Recordings, str, Path, Before, random.Random], str]
 
 
 def _place(content: bytes, dice: random.Random) -> int:
-    """Mostly where something is: rings and texts are larger than what is in them."""
+    """A random offset, mostly in the used part: rings and string tables are larger than their contents."""
     used = len(content.rstrip(b"\0"))
     return dice.randrange(max(1, used if dice.random() < 0.9 else len(content)))
 
@@ -190,7 +190,7 @@ def _replay(all_: Recordings, part: str, path: Path, before: Before, dice: rando
 
 
 def _remove(_all: Recordings, part: str, path: Path, before: Before, dice: random.Random) -> str:
-    if part in ("segment", "journal", "ring", "monitor"):  # who removes these has nothing kept, on purpose
+    if part in ("segment", "journal", "ring", "monitor"):  # removing these is a deliberate deletion
         return _zero(_all, part, path, before, dice)
     path.unlink()
     return "removed"

@@ -1,8 +1,8 @@
-"""The recordings that the campaign `damage` damages, what they answer while they are whole, and asking them.
+"""The recordings for the campaign `damage`: their answers while intact, and queries on the damaged files.
 
-Two jobs run once. Of each there are two copies in folders of the campaign's own: `early`, as its files lay
-while it ran, with all rows still in the rings (which lie beside, so that a copy finds them), and `sealed`, as
-the server left it. Beside them lie the other files that are read: tokens, recipes, what the monitor keeps.
+Two jobs run once. Each has two copies in private folders: `early`, its files while it ran, with all rows
+still in the rings (stored next to it, so that a copy finds them), and `sealed`, as the server left it. Next
+to them are the other files that probe reads: tokens, recipes, the monitor's state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PARTS = (
     "ring", "ring", "ring", "strings", "strings", "segment", "segment", "segment", "journal", "journal",
     "meta", "end", "peers", "crash", "token", "recipe", "recipe", "monitor", "server", "launcher", "manifest",
 )
-"""What is damaged, the more often the oftener it stands here."""
+"""Kinds of files to damage, weighted by repetition."""
 _JOBS = ("gpt_in_main", "gpt_with_schedule")
 _SETTINGS = {
     "PROBE_SEAL_INTERVAL_S": "3600", "PROBE_MODULES_INTERVAL": "10", "PROBE_RINGS_BYTES": "3M",
@@ -54,7 +54,7 @@ _MEMORY_BYTES = 512 << 20
 _LIMIT = 100_000
 _CHANGING = ("last_step_s", "last_seen_s", "folder")
 _PROGRESS = ("step", "ended_ns")
-"""What a process that was killed earlier would have smaller."""
+"""Values that would be smaller if the process had been killed earlier."""
 _LIVE = frozenset({"python.backtrace", "probe.settings", "process.gpu", "probe.tables"})
 _CRASH = """Fatal Python error: Segmentation fault
 
@@ -67,27 +67,27 @@ Rows = Counter[str]
 
 
 class Asked(NamedTuple):
-    """What was different from the whole recording: wrong values, what is missing, and the notes."""
+    """Differences from the intact recording: wrong values, missing rows, and the notes."""
 
     wrong: list[str]
     missing: str
     notes: list[str]
     is_prefix: bool
-    """What is left of every table is its beginning."""
+    """Whether the remaining rows of every table are its first ones."""
 
 
 class _Answer(NamedTuple):
-    """What is asked in one round."""
+    """The answers of one round."""
 
     processes: dict[str, dict[str, Any]]
     """Rows of `ps` by the folder's path."""
     tables: dict[str, list[list[Any]]]
-    """Rows of each table that was asked for, of all recordings of one state."""
+    """Rows of each queried table, from all recordings of one state."""
     notes: list[str]
 
 
 class Recordings:
-    """The recordings; a context manager that removes them. `control`: no checksum is looked at."""
+    """The recordings; a context manager that removes them. `control`: checksums are not verified."""
 
     def __init__(self, *, control: bool) -> None:
         self.control = control
@@ -98,7 +98,7 @@ class Recordings:
         self._worker = Worker(socket.socketpair()[0], _MEMORY_BYTES, Priority())
         self._whole: dict[str, _Answer] = {}
         self._before: dict[str, list[list[Any]]] = {}
-        """Rows of the early recordings that rings which wrap have lost since."""
+        """Rows of the early recordings that wrapped rings have lost since."""
         self._folders: dict[str, list[Path]] = {"early": [], "sealed": []}
 
     def __enter__(self) -> Recordings:
@@ -125,8 +125,8 @@ class Recordings:
     # Making ---------------------------------------------------------------------------
 
     def _earlier(self) -> dict[str, list[list[Any]]]:
-        """What the tables of the early recordings have shown before, and not any more: with every file as it
-        was first, and the rows that come to light again when the newest of a ring that wrapped are gone."""
+        """Rows that the early recordings showed before: with every file as it was first, and the rows that
+        reappear if the newest rows of a wrapped ring are gone."""
         late = {path: path.read_bytes() for path in self._early if path.exists()}
         rings = {path: content for path, content in late.items() if path.suffix == ".ring"}
         shown: dict[str, list[list[Any]]] = {}
@@ -142,7 +142,7 @@ class Recordings:
         return shown
 
     def _record(self, program: str) -> None:
-        """One job: its files early, late with rows in the rings, and sealed."""
+        """Record one job: its files early, late with rows in the rings, and sealed."""
         options = ["--steps", "40", "--hold", *(["--size", "tiny"] if program == "gpt_in_main" else [])]
         with running(self._made, program, *options, **DEPLOYED, **_SETTINGS) as job:
             folders = places.process_folders(self._made.directory)
@@ -163,7 +163,7 @@ class Recordings:
 
     def _other_files(self) -> None:
         self.other = self.directory / "other"
-        own_recipes = shutil.ignore_patterns("fleet")  # their files are read like these
+        own_recipes = shutil.ignore_patterns("fleet")  # fleet recipes are read the same way
         shutil.copytree(recipes.built_in_folder(), self.other / "recipes", ignore=own_recipes)
         for name in ("token", "token.viewer"):
             tokens.load_token("", self.other / name)
@@ -206,15 +206,15 @@ class Recordings:
         return [path for path in found[part] if path.is_file() and (part != "ring" or _has_rows(path))]
 
     def beside(self, part: str, path: Path) -> list[Path]:
-        """What a file may be exchanged with: mostly its like, else anything else that is there."""
+        """Files to swap a file with: mostly of the same kind, else any other."""
         same = [one for one in self.files(part) if one != path]
         early, sealed = (self.files(one) for one in ("strings", "end"))
         others = [*same * 3, *early, *sealed, self.other / "server.json"]
-        # A later moment of the same process is no damage.
+        # The same file of the same process at another time is not damage.
         return [one for one in others if one != path and _in_all_copies(one) != _in_all_copies(path)]
 
     def older(self, path: Path) -> bytes | None:
-        """What lay there while the job had made few steps."""
+        """The contents of the file while the job had run few steps."""
         return self._early.get(path)
 
     def state_of(self, path: Path) -> str:
@@ -224,7 +224,7 @@ class Recordings:
     # Asking -----------------------------------------------------------------------------
 
     def ask(self, part: str, path: Path, dice: random.Random) -> Asked:
-        """Ask what a damaged file has to do with, and compare."""
+        """Run the queries that involve a damaged file, and compare the answers."""
         state = self.state_of(path)
         if state == "other":
             return self._compare_other(path)
@@ -245,7 +245,7 @@ class Recordings:
         sources = registry.processes()
         for recorded in sources:
             notes += registry.damage_notes(recorded)
-        if "python.steps" in names:  # it makes an engine of its own, which takes long
+        if "python.steps" in names:  # creates its own engine, which takes long
             for recorded in sources:
                 segments.last_rows(recorded.folder, recorded.meta, "python.steps", 50)
         statements = [f"SELECT *, pid FROM {name}" for name in names]
@@ -266,7 +266,7 @@ class Recordings:
         return _Answer(_by_folder(rows), tables, [*notes, *answer["notes"]])
 
     def _read_other(self, path: Path) -> str:
-        """What a reader makes of one of the other files; raises what it raises."""
+        """Read one of the other files with its reader; raises the reader's errors."""
         if path.parent.name == "recipes":
             library = recipes.load([path.parent])
             return "" if library.problems else "a library"
@@ -283,7 +283,7 @@ class Recordings:
         return reader()
 
     def _compare_other(self, path: Path) -> Asked:
-        """Files that a person writes have no checksum: what is in them counts, as long as it can be read."""
+        """Compare one of the other files. User-written files have no checksum: any readable content is ok."""
         try:
             found = self._read_other(path)
         except (ProbeError, FileNotFoundError) as error:
@@ -297,7 +297,7 @@ class Recordings:
         return Asked([], "", [], False)
 
     def ask_server(self, part: str, path: Path) -> list[str]:
-        """Start a real server over the damaged files, ask, and say what is wrong."""
+        """Start a real server on the damaged files, query it, and return what is wrong."""
         state = self.state_of(path)
         if state == "other":
             return []
@@ -306,7 +306,7 @@ class Recordings:
 
 
 class _Served:
-    """A server over a copy of one state: it seals and removes what it finds."""
+    """A server on a copy of one state: it may seal and remove files."""
 
     def __init__(self, state: Path) -> None:
         self._place = Place()
@@ -329,7 +329,7 @@ class _Served:
         self._place.remove()
 
     def problems(self, runs: Sequence[str]) -> list[str]:
-        """What a server may not do: fail, end, or answer with an error of its own."""
+        """Check that the server does not fail, end, or answer with an internal error."""
         from probe.base import wire
 
         found: list[str] = []
@@ -350,7 +350,7 @@ class _Served:
             except ProbeError as error:
                 if "internal error" in error.message:
                     found.append(f"{target}: {error.message}")
-            except ValueError:  # the page of /metrics is no JSON
+            except ValueError:  # /metrics is not JSON
                 pass
         health = wire.call(endpoint, "GET", "/v1/health", timeout_s=60.0)
         found += [f"{one['thread']} failed: {one['last']}" for one in health["failures"]]
@@ -383,7 +383,7 @@ def _compared(
         wrong.append(f"a process in {folder}")
     for name in names:
         rows, truth = found.tables.get(name, []), whole.tables[name]
-        if name == "probe.rings":  # counts of what is there
+        if name == "probe.rings":  # counts of the rows present
             if rows != truth:
                 missing.append(name)
             continue
@@ -399,8 +399,8 @@ def _compared(
 
 
 def _is_beginning(rows: list[list[Any]], truth: list[list[Any]], before: list[list[Any]]) -> bool:
-    """Whether of each process the first rows are there: the rows of a table may be of two journals, one after
-    the other, so what is missing is one run of rows. Or those are there that were `before`."""
+    """Whether the first rows of each process remain. A table's rows may come from two consecutive journals,
+    so one run of rows may be missing. Rows from `before` are accepted too."""
     for pid in {row[-1] for row in truth}:
         own, all_of_it = ([row for row in some if row[-1] == pid] for some in (rows, truth))
         if own and all(row in before for row in own):
@@ -413,8 +413,8 @@ def _is_beginning(rows: list[list[Any]], truth: list[list[Any]], before: list[li
 
 
 def _is_marked(row: list[Any], truth: list[list[Any]]) -> bool:
-    """Whether a row is a true one but for texts that are marked as damaged, or as it was before it became
-    complete: a ring that is put back as it was holds such rows, and they were written."""
+    """Whether a row is a true one except for texts marked as damaged, or in its state before it was complete:
+    a ring restored to an earlier state has such rows, and they were written."""
     open_ = {DAMAGED} if DAMAGED in row else set()
     open_ |= {"pending", None} if "pending" in row else set()
     return bool(open_) and any(
@@ -448,7 +448,7 @@ def _source(recorded: Recorded) -> dict[str, Any]:
 
 
 def _in_all_copies(path: Path) -> tuple[str, str]:
-    """The same for all moments of one file of a process."""
+    """A key that is the same for all copies of one file of a process."""
     process = next((part for part in path.parts if part.startswith("process=")), "")
     return process or str(path), path.name
 
@@ -467,7 +467,7 @@ def _copy(folder: Path, rings: Path, to: Path) -> None:
 
 
 def _copy_plain(source: str, to: str) -> str:
-    """Plain files; what else lies there is made again as what it is."""
+    """Copy plain files; other entries are recreated as pipes."""
     if os.path.isfile(source):
         return str(shutil.copy(source, to))
     os.mkfifo(to, 0o600)
@@ -493,7 +493,7 @@ def _without_newest(path: Path) -> bytes:
 
 
 def _look_away() -> None:
-    """The fault of the control: no checksum of rows and segments is looked at."""
+    """The fault of the control: checksums of rows and segments are not verified."""
     import numpy as np
 
     RingFile._intact = lambda _self, rows: np.ones(len(rows), np.bool_)

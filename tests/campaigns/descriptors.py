@@ -1,8 +1,8 @@
-"""A job closes, duplicates and exhausts descriptors, forks, executes, changes user, root, limits and signals.
+"""Stresses jobs: they close and exhaust descriptors, fork, exec, change user, root, limits and signals.
 
-Each round draws some of the treatments of `tests/programs/treats_itself.py`, puts them between and into
-training steps in an order of its own, and runs the program without probe and with it, while somebody asks the
-agent. Files, results, exit status and stderr must be the same. Of every fifth round the recording is read:
+Each round draws some of the treatments of `tests/programs/treats_itself.py`, places them between and into
+training steps in random order, and runs the program without and with probe, while the agent receives
+requests. Files, results, exit status and stderr must be the same. Every fifth round also reads the recording:
 every step must be there once.
 """
 
@@ -27,15 +27,15 @@ BUSY_TRIES = 10
 ENDS = ("normal", "normal", "normal", "exception", "_exit", "exec", "abort")
 ASKED = ("/v1/health", "/v1/stacks", "/v1/stacks?all_threads=1", "/v1/actions")
 ABORT_LIMIT = (-signal.SIGABRT, -signal.SIGSEGV)
-"""faulthandler reads the stacks of running threads: docs/limits.md."""
+"""Accepted exit statuses of an abort: faulthandler reads stacks of running threads, see docs/limits.md."""
 PLAIN_AGAIN = 3
-"""Further runs without probe, to see whether a difference is the program's own: some treatments race."""
+"""Further runs without probe, to check whether a difference is the program's own: some treatments race."""
 LEAVES = frozenset({"leaves_probe", "comes_back_to_probe"})
-"""Treatments after which one recording does not hold all steps."""
+"""Treatments after which a single recording does not contain all steps."""
 
 
 class Asker:
-    """Asks the agent of a job one thing after the other, until the job has gone."""
+    """Sends one request after the other to a job's agent, until the job has ended."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -44,13 +44,13 @@ class Asker:
         self.answers = 0
 
     def begin(self, job: Forked) -> None:
-        """Ask this job."""
+        """Start sending requests to this job."""
         thread = threading.Thread(target=self._ask, args=(job.pid,))
         thread.start()
         self._threads.append(thread)
 
     def end(self) -> None:
-        """Ask no more."""
+        """Stop sending requests."""
         self._done.set()
         for thread in self._threads:
             thread.join()
@@ -114,7 +114,7 @@ def _read(campaign: Campaign, number: int, place: Place, pid: int) -> None:
         try:
             rows = query(place, pid, "SELECT step FROM python.steps ORDER BY step")
             break
-        except AssertionError as error:  # on a busy machine the server may say that it was too slow
+        except AssertionError as error:  # on a busy machine the query may time out
             campaign.count("queries that came too late")
             if attempt == BUSY_TRIES - 1:
                 campaign.found(number, f"no answer: {error}")

@@ -1,9 +1,9 @@
-"""What people install: sdist and wheel are built, checked, installed into a clean environment, and used.
+"""Checks the distribution: builds sdist and wheel, checks them, installs the wheel into a clean environment.
 
-One round takes minutes and asks the package index: an isolated build of both, `twine check --strict`, what is
-in them, an environment of its own with the wheel and what it needs and nothing else, in it `probe --version`,
-then a training by a Python with torch and no probe under that `probe run`, and `ps`, `query` and `tables` on
-it. Needs the extra `release`. The control puts a test into the wheel.
+One round takes minutes and uses the package index: an isolated build of both, `twine check --strict`, a check
+of their contents, a clean environment with only the wheel and its dependencies, there `probe --version`, then
+`probe run` of a training by a Python with torch but without probe, and `ps`, `query` and `tables` on it.
+Needs the extra `release`. The control puts a test into the wheel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IN_THE_WHEEL = re.compile(
 STRAY = re.compile(
     r"(^|/)(tests|bench|__pycache__|\.[a-z][^/]*|.*\.pyc|.*\.orig|.*\.swp|conftest\.py|out|dist|build)(/|$)"
 )
-"""What no wheel has; an sdist has tests and bench."""
+"""Files that must not be in a wheel; an sdist has tests and bench."""
 NEEDED = (
     "probe/__init__.py", "probe/py.typed", "probe/recipes/", "probe/outside/attach/boot.c", "torch_probe.pth",
 )
@@ -50,7 +50,7 @@ ASKED = (
 
 
 def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """A command whose outcome is looked at."""
+    """Run a command; the caller checks its outcome."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "PYTHON"))}
     return subprocess.run(
         words, env={**environ, **more}, capture_output=True, text=True, timeout=1800, check=False, cwd="/"
@@ -58,7 +58,7 @@ def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 
 def built(folder: Path, control: bool) -> tuple[Path, Path]:
-    """The sdist and the wheel made of it, from a copy of the sources as they are."""
+    """Build the sdist, and the wheel from it, from a copy of the current sources."""
     sources = folder / "sources"
     unwanted = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "out")
     shutil.copytree(ROOT, sources, ignore=unwanted)
@@ -73,7 +73,7 @@ def built(folder: Path, control: bool) -> tuple[Path, Path]:
 
 
 def wrong_contents(sdist: Path, wheel: Path) -> list[str]:
-    """What is in them and should not be, and what lacks."""
+    """Files that should not be in them, and missing ones."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         [about] = [name for name in names if name.endswith(".dist-info/METADATA")]
@@ -99,7 +99,7 @@ def wrong_contents(sdist: Path, wheel: Path) -> list[str]:
 
 
 def used(wheel: Path, folder: Path) -> list[str]:
-    """What does not work of the wheel in an environment with nothing but it and what it needs."""
+    """Problems with the wheel in an environment with only the wheel and its dependencies."""
     clean = folder / "clean"
     venv.create(clean)
     python = str(clean / "bin" / "python")
@@ -130,7 +130,7 @@ def used(wheel: Path, folder: Path) -> list[str]:
 
 
 def with_torch(folder: Path) -> str:
-    """A Python that finds this environment's torch, and neither probe nor its start-up hook."""
+    """A Python that finds this environment's torch, but neither probe nor its start-up hook."""
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
     venv.create(folder / "job")
@@ -144,7 +144,7 @@ def with_torch(folder: Path) -> str:
 def answers(
     job: subprocess.Popen[str], probe: Sequence[str], environ: dict[str, str], clean: Path
 ) -> list[str]:
-    """What is wrong with the answers about a job that trains."""
+    """Problems with the answers about a training job."""
     assert job.stdout is not None
     ready = job.stdout.readline()
     if f"{clean}/lib" not in ready:
@@ -171,7 +171,7 @@ def answers(
 
 
 def main() -> int:
-    """Build, check, install, use."""
+    """Build, check, install and use the distribution."""
     campaign = Campaign("distribution", __doc__, rounds=1)
     for number in campaign:
         with tempfile.TemporaryDirectory(prefix="probe-distribution-") as name:

@@ -1,8 +1,8 @@
-"""What works in which training framework, in an environment with them: the table of docs/frameworks.md.
+"""Tests which features work in which training framework, and writes the table of docs/frameworks.md.
 
-Makes an environment with the extra `frameworks` in a temporary folder (`--keep FOLDER` keeps it there and
-uses it again; `--python PATH` takes one that is there), and runs tests/frameworks in it. A cell of the table
-is what the test of that feature said for that framework.
+Creates an environment with the extra `frameworks` in a temporary folder (`--keep FOLDER` keeps and reuses it;
+`--python PATH` uses an existing one), and runs tests/frameworks in it. Each cell of the table is the result
+of that feature's test for that framework.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FEATURES = {
     "same losses": "test_losses_are_bit_identical_until_something_is_changed",
     "same stderr": "test_it_says_the_same_on_stderr",
 }
-"""Columns of the table, by the test that decides each."""
+"""Columns of the table with the test that decides each."""
 
 
 def make(folder: Path) -> Path:
-    """An environment with the frameworks and this checkout; its interpreter."""
+    """Create an environment with the frameworks and this checkout; returns its interpreter."""
     there = folder / "bin" / "python"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -47,7 +47,7 @@ def make(folder: Path) -> Path:
 
 
 def cells(report: str) -> dict[str, dict[str, str]]:
-    """By framework and feature: `yes`, `no`, or `–` where the test says that it has no meaning there."""
+    """By framework and feature: `yes`, `no`, or `–` if the test was skipped as not applicable."""
     by_test = {test: feature for feature, test in FEATURES.items()}
     found: dict[str, dict[str, str]] = {}
     for case in ElementTree.fromstring(report).iter("testcase"):
@@ -61,7 +61,7 @@ def cells(report: str) -> dict[str, dict[str, str]]:
 
 
 def table(page: str, found: dict[str, dict[str, str]], when: str) -> str:
-    """The page with rows for these frameworks; rows of others stay."""
+    """The page with updated rows for these frameworks; rows of others stay."""
     before, _, rest = page.partition(BEGIN)
     old, _, after = rest.partition(END)
     rows = {
@@ -76,7 +76,7 @@ def table(page: str, found: dict[str, dict[str, str]], when: str) -> str:
 
 
 def main() -> int:
-    """Run the tests and write the table; pytest's exit status."""
+    """Run the tests and write the table; returns pytest's exit status."""
     options = argparse.ArgumentParser(prog="tests/run --campaign frameworks", description=__doc__)
     options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the environment there, and use it")
     options.add_argument("--python", type=Path, help="an interpreter that has the frameworks")

@@ -1,6 +1,6 @@
-"""Requests as bytes for the campaign `http`, and a second reading of RFC 9112 that says what they are.
+"""Generates requests as bytes for the campaign `http`, and judges them by a second reading of RFC 9112.
 
-`verdict` is written from the RFC's grammar alone, a byte at a time, and shares nothing with `wire`.
+`verdict` is written only from the RFC's grammar, byte by byte, and shares no code with `wire`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FIELD = set(range(0x21, 0x7F)) | set(range(0x80, 0x100)) | {0x20, 0x09}
 
 
 class Written(NamedTuple):
-    """The bytes of a request, and the JSON that is its body, where it has one."""
+    """The bytes of a request, and its JSON body, if any."""
 
     raw: bytes
     body: Any
@@ -37,7 +37,7 @@ _LENGTHS = [
 
 @st.composite
 def requests(draw: st.DrawFn) -> Written:
-    """A request that is right, and then, mostly, wrong in one or two ways."""
+    """A valid request with up to two faults."""
     body = draw(st.one_of(st.none(), st.sampled_from([{}, {"a": 1}, [1, 2], "x", 7])))
     content = b"" if body is None else json.dumps(body).encode()
     method = draw(st.sampled_from([b"GET", b"POST", b"PUT", b"X-Y", b"get"]))
@@ -59,7 +59,7 @@ _MORE = st.lists(st.tuples(_NAMES, _VALUES), max_size=4)
 
 
 def _insert(draw: st.DrawFn, raw: bytes) -> bytes:
-    """A byte that means something, somewhere."""
+    """Insert a significant byte somewhere."""
     place = draw(st.integers(0, len(raw)))
     piece = draw(st.sampled_from([
         b"\n", b"\r", b"\x00", b"\r\n", b" ", b"\t", b":", b"\x0b", b"\x7f", b"\x1f", b"\x85", b"\r\n ",
@@ -69,7 +69,7 @@ def _insert(draw: st.DrawFn, raw: bytes) -> bytes:
 
 
 def _endings(draw: st.DrawFn, raw: bytes) -> bytes:
-    """Another end of lines: of one of them or of all."""
+    """Change the line end of one line or of all."""
     other = draw(st.sampled_from([b"\n", b"\r", b"\r\r\n", b"\n\r", b"\x0b", b"\x85", b"\r\n "]))
     ends = raw.count(b"\r\n")
     if not ends or draw(st.booleans()):
@@ -80,7 +80,7 @@ def _endings(draw: st.DrawFn, raw: bytes) -> bytes:
 
 
 def _header(draw: st.DrawFn, raw: bytes) -> bytes:
-    """One more header, of those that decide where a request ends and whom it is for."""
+    """Add a header, of those that decide where a request ends and whom it is for."""
     line = draw(st.one_of(
         st.sampled_from([
             b"Host: b", b"host:a", b"Content-Length: 2", b"content-length:0", b"Transfer-Encoding: chunked",
@@ -95,7 +95,7 @@ def _header(draw: st.DrawFn, raw: bytes) -> bytes:
 
 
 def _first_line(draw: st.DrawFn, raw: bytes) -> bytes:
-    """Another first line."""
+    """Replace the first line."""
     line = draw(st.sampled_from([
         b"GET / HTTP/1.2", b"GET / HTTP/2.0", b"GET / http/1.1", b"GET /", b"GET  / HTTP/1.1",
         b"GET / HTTP/1.1 ",
@@ -109,17 +109,17 @@ def _first_line(draw: st.DrawFn, raw: bytes) -> bytes:
 
 
 def _cut(draw: st.DrawFn, raw: bytes) -> bytes:
-    """Its first part."""
+    """Truncate the request."""
     return raw[: draw(st.integers(0, len(raw)))]
 
 
 def _more(draw: st.DrawFn, raw: bytes) -> bytes:
-    """Bytes behind its end, which belong to nobody."""
+    """Append bytes after its end."""
     return raw + draw(st.sampled_from([b"GET / HTTP/1.1\r\nHost: b\r\n\r\n", b"\n", b"{}" * 40, b"\x00"]))
 
 
 def _noise(draw: st.DrawFn, raw: bytes) -> bytes:
-    """No request at all."""
+    """Replace the request with noise."""
     return draw(st.binary(max_size=200))
 
 
@@ -127,7 +127,7 @@ _WAYS = [_insert, _insert, _insert, _endings, _header, _header, _first_line, _cu
 
 
 def verdict(raw: bytes) -> str:
-    """`taken`, `refused`, `too large`, `not JSON`, or `incomplete` when more could still make it right."""
+    """`taken`, `refused`, `too large`, `not JSON`, or `incomplete` if more bytes could make it valid."""
     lines: list[bytes] = []
     start = place = 0
     while place < len(raw):
@@ -153,12 +153,12 @@ def verdict(raw: bytes) -> str:
 
 
 def _whole(lines: list[bytes], rest: bytes) -> str:
-    """Of a head whose lines are right."""
+    """The verdict on a head whose lines are well-formed."""
     words = lines[0].split(b" ")
     if len(words) != 3 or words[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
         return "refused"
     if not words[0] or not set(words[0]) <= _TOKEN or not words[1].startswith(b"/"):
-        return "refused"  # only the origin form: we are nobody's proxy
+        return "refused"  # only the origin form: probe is not a proxy
     if not all(0x21 <= byte <= 0x7E for byte in words[1]):
         return "refused"
     fields: list[tuple[bytes, bytes]] = []

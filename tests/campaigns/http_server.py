@@ -1,6 +1,6 @@
-"""The server of the campaign `http`: without an allowance, so that thousands of requests are judged at once.
+"""The server of the campaign `http`: without rate limits, so that thousands of requests can be sent.
 
-With `faulty` as its argument it answers wrongly at two places, which the control must find.
+With the argument `faulty` it answers wrongly in two places, which the control must find.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Run it."""
+    """Run the server."""
     from probe.server import __main__
     from probe.server.http import app, auth
     from probe.server.runtime import allowance

@@ -1,4 +1,4 @@
-"""Commands that are killed in the middle of an action, and many at once where there is no server."""
+"""Kills commands in the middle of an action, and starts many at once without a server."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from probe.recording import places
 from probe.recording.journal import read_journal
 
 PACE_MS = 30
-"""Steps so long that an action waits for the end of one."""
+"""Step time, long enough that an action waits for the end of a step."""
 AT_ONCE = 20
 _LEASE_S = 0.4
 
 
 def start(place: Place, *words: str, **environ: str) -> subprocess.Popen[str]:
-    """The command `probe`, not waited for."""
+    """Start the command `probe` without waiting for it."""
     installed = Path(sys.executable).parent / "probe"
     command = [str(installed)] if installed.exists() else [sys.executable, "-m", "probe_cli"]
     paths = os.pathsep.join((str(ROOT), str(ROOT / "cli")))
@@ -39,7 +39,7 @@ def start(place: Place, *words: str, **environ: str) -> subprocess.Popen[str]:
 
 
 def _words(dice: random.Random, place: Place, pid: int, number: int) -> list[str]:
-    """A command that acts on the job."""
+    """The words of a random command that acts on the job."""
     chosen = dice.choice(("lr", "lr", "checkpoint", "eval", "eval at a step", "pause"))
     if chosen == "lr":
         return [str(pid), "lr", "--scale", dice.choice(("0.5", "2"))]
@@ -52,8 +52,8 @@ def _words(dice: random.Random, place: Place, pid: int, number: int) -> list[str
 
 
 def kill_commands(campaign: Campaign, number: int, nursery: Nursery) -> None:
-    """Each is killed at any moment; then nothing waits or holds, the journal is at its end, and the losses
-    are those of a training with the rates that the job noted."""
+    """Kill each command at a random moment. Then nothing may wait or hold, the journal must be complete, and
+    the losses must equal a training with the rates that the job noted."""
     dice = campaign.dice(number)
     with ground(campaign, number) as place:
         server = Server(place)
@@ -107,14 +107,14 @@ def kill_commands(campaign: Campaign, number: int, nursery: Nursery) -> None:
 
 
 def _asked(place: Place) -> int:
-    """How many actions and snippets the job has noted: each before it does it."""
+    """Number of actions and snippets in the job's journal; each is noted before it runs."""
     [process] = places.process_folders(place.directory)
     records = read_journal(places.journals(process)[0])
     return sum(record.get("table") in ("probe.actions", "probe.evals") for record in records)
 
 
 def _still_held(place: Place, job: Forked) -> list[str]:
-    """What is armed or held after the commands are gone and what they asked for had its time."""
+    """Holds that remain after the commands are gone and their actions had time to end."""
     deadline = time.monotonic() + 20.0
     while True:
         try:
@@ -133,12 +133,12 @@ def _still_held(place: Place, job: Forked) -> list[str]:
         if time.monotonic() > until:
             return [f"no step after step {health['step']}"]
         time.sleep(0.02)
-    time.sleep(1.5)  # a round of the agent's thread journals what has ended by itself
+    time.sleep(1.5)  # a round of the agent's thread journals actions that ended by themselves
     return []
 
 
 def _ended(rows: list[list[Any]], evals: list[list[Any]], file: Path) -> list[str]:
-    """What is wrong in the journal: an action without an end, a rate that changed without one."""
+    """Problems in the journal: an action without an end, a rate that changed without an action."""
     wrong = []
     last: dict[str, tuple[str, str]] = {}
     steps: dict[str, int | None] = {}
@@ -157,14 +157,14 @@ def _ended(rows: list[list[Any]], evals: list[list[Any]], file: Path) -> list[st
         if step is not None and last[action_id][0] == "lr" and last[action_id][1] in ("done", "standing")
     )
     for step in set(changed) ^ set(done):
-        if done.count(step) != 2:  # twice before one step, by a half and by two
+        if done.count(step) != 2:  # two actions before one step: halved and doubled
             wrong.append(f"rates changed before steps {changed}, the journal says {done}")
             break
     return wrong
 
 
 def _whole(path: Path) -> bool:
-    """Whether it is a checkpoint that can be read and verified."""
+    """Whether the file is a checkpoint that can be read and verified."""
     from probe.checkpoint.file import read_checkpoint
 
     try:
@@ -178,7 +178,7 @@ def _whole(path: Path) -> bool:
 
 
 def start_at_once(campaign: Campaign, number: int, nursery: Nursery) -> None:
-    """Many commands where there is no server: all are answered, by one server."""
+    """Start many commands without a server: all must be answered, by one server."""
     with ground(campaign, number) as place:
         command = ("steps_on_file", "--steps", "50", "--file", str(place.directory / "one"))
         with forked(nursery, place, command, PROBE_SERVER_PYTHON="/nonexistent") as [job]:
@@ -202,7 +202,7 @@ def start_at_once(campaign: Campaign, number: int, nursery: Nursery) -> None:
 
 
 def _servers(place: Place) -> list[str]:
-    """Processes that serve, once those that lost the race have ended."""
+    """The server processes, after those that lost the race have ended."""
     deadline = time.monotonic() + 30.0
     while True:
         found = [
@@ -215,7 +215,7 @@ def _servers(place: Place) -> list[str]:
 
 
 def _server_beside_the_lock(place: Place) -> None:
-    """For the control: a server that takes another lock, until it serves. `Place.close` ends it."""
+    """For the control: start a server with a different lock, wait until it serves. `Place.close` ends it."""
     code = (
         "import sys\nfrom probe.boot import launch\n"
         "launch.lock_path = lambda folder: folder / 'another.lock'\n"

@@ -1,7 +1,7 @@
-"""The disk under a job and its server is full, without inodes, read-only or gone: in a mount namespace.
+"""Disk faults under a job and its server: full, no inodes, read-only or deleted; in a mount namespace.
 
-Run as a program (`python -m campaigns.kill_disks FAULT WHERE WHEN SERVER CONTROL`) it is one round, inside a
-namespace of its own; what went wrong is printed as JSON.
+Run as a program (`python -m campaigns.kill_disks FAULT WHERE WHEN SERVER CONTROL`) it runs one round inside
+its own namespace and prints its findings as JSON.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CAUSES = {
     "readonly": ("read-only",),
     "deleted": ("no such file", "was deleted", "is gone", "not there", "no recording", "no process"),
 }
-"""Words of which one is in what a command says that could not do what was asked."""
+"""The error of a failing command must contain one of these words."""
 _COMMAND_S = 60.0
 
 
 def lose_the_disk(campaign: Campaign, number: int, _nursery: Nursery) -> None:
-    """One round in a namespace of its own."""
+    """Run one round in its own namespace."""
     dice = campaign.dice(number)
     chosen = dice.choice(ROUNDS)
     words = [*chosen, "control" if campaign.control else ""]
@@ -63,7 +63,7 @@ def lose_the_disk(campaign: Campaign, number: int, _nursery: Nursery) -> None:
 
 
 class Disk:
-    """One of a place's two folders as a small file system of its own, and what befalls it."""
+    """One of a place's two folders as a small file system, and its fault."""
 
     def __init__(self, folder: Path, fault: str) -> None:
         self.folder = folder
@@ -74,14 +74,14 @@ class Disk:
         self._ballast = folder / "ballast"
 
     def lose(self) -> None:
-        """It happens."""
+        """Cause the fault."""
         if self._fault == "deleted":
             shutil.rmtree(self.folder, ignore_errors=True)
         elif self._fault == "readonly":
             self._bound = subprocess.run(
                 ["mount", "-o", "remount,ro", str(self.folder)], capture_output=True, check=False
             ).returncode != 0
-            if self._bound:  # somebody writes there
+            if self._bound:  # a process is writing there
                 _run("mount", "--bind", str(self.folder), str(self.folder))
                 _run("mount", "-o", "remount,bind,ro", str(self.folder))
         else:
@@ -95,7 +95,7 @@ class Disk:
                     (self._ballast / str(number)).touch()
 
     def give_back(self) -> None:
-        """There is room again."""
+        """Remove the fault."""
         if self._fault == "deleted":
             self.folder.mkdir(mode=0o700, exist_ok=True)
         elif self._fault == "readonly":
@@ -117,14 +117,14 @@ class Round:
         self.found: list[str] = []
         self.counts: dict[str, int] = {}
         self.agentless = False
-        """Whether a command said so: then the job itself has to say why, once."""
+        """Whether a command reported a missing agent: then the job itself must say why, once."""
         self.place = Place()
         self.own = Path(tempfile.mkdtemp(prefix="probe-test-own-"))
         self.disk = Disk(self.place.directory if where == "directory" else self.place.rings, fault)
         self.nursery = Nursery()
 
     def job(self, name: str, *options: str, watched: bool = True) -> Forked:
-        """A job whose own files are elsewhere."""
+        """Start a job whose own files are elsewhere."""
         settings = {"PROBE": "1", "PROBE_SERVER_PYTHON": sys.executable, "PROBE_RINGS_BYTES": "2000000"}
         environ = self.place.environ(**UNHURRIED, **(settings if watched else {}))
         words = ("--file", str(self.own / name), "--hold", *options)
@@ -133,7 +133,7 @@ class Round:
         return job
 
     def run(self) -> None:
-        """The round."""
+        """Run the round."""
         if self.served:
             Server(self.place).states()
         if self.when == "before":
@@ -161,7 +161,7 @@ class Round:
             time.sleep(0.02)
 
     def _ask(self, job: Forked, words: list[str]) -> None:
-        """A command while the disk is lost: an answer, or an error that names the cause."""
+        """Run a command during the fault: it must answer, or report an error that names the cause."""
         words = [str(job.pid) if word == "PID" else word for word in words]
         try:
             done = probe_process(self.place, *words, timeout_s=_COMMAND_S, **UNHURRIED)
@@ -183,7 +183,7 @@ class Round:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def _recovers(self, job: Forked) -> None:
-        """With room again: commands answer, and a recording says what it lost; a new job is recorded."""
+        """After the fault: commands answer, a recording reports its lost rows, a new job is recorded."""
         server = Server(self.place)
         with self._noting("the next job is not recorded"):
             second = self.job("second", "--steps", "60")
@@ -214,7 +214,7 @@ class Round:
             self.found.append(f"{what}: {type(error).__name__}: {error}")
 
     def _ends(self, job: Forked) -> None:
-        """The job is as one without probe, bit by bit, and says no more than one line."""
+        """End the job. Its results must equal a run without probe bit for bit; stderr may hold one line."""
         tell(job)
         result = job.result()
         status = job.let_go()
@@ -232,7 +232,7 @@ class Round:
                 self.found.append(f"{name} differ from those of a training without probe")
 
     def close(self) -> None:
-        """End what is there."""
+        """End all processes and remove the files."""
         self.nursery.close()
         self.place.close()
         shutil.rmtree(self.own, ignore_errors=True)
@@ -242,7 +242,7 @@ class Round:
 
 
 def one_round(words: list[str]) -> dict[str, Any]:
-    """What a round found."""
+    """Run a round; returns its findings and counts."""
     fault, where, when, server, control = words
     this = Round(fault, where, when, server, control == "control")
     steps: tuple[Callable[[], None], ...] = (this.run, this.close)

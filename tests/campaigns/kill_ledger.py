@@ -1,8 +1,8 @@
-"""Jobs that note every step themselves, and what their recording must say when somebody was killed.
+"""Ledger jobs: programs that note every step themselves, compared with their recordings after a kill.
 
-The oracle of the campaign `kills`: a step is acknowledged once the program has written it into a file of its
-own. The tables hold each step once and none that was not made; what a ring lost before it was sealed is
-counted in probe.rings and said in the answer of the query.
+The oracle of the campaign `kills`: a step is acknowledged once the program has written it into its own file.
+The tables must contain each step once and no others; rows that a ring lost before it was sealed must be
+counted in probe.rings and reported in the query's notes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from probe.boot import launch
 from probe.recording import places
 
 SMALL_RINGS = "1200000"
-"""Rings of a hundred steps: a job of short steps writes over them many times a second."""
+"""Rings of a hundred steps: a job of short steps overwrites them many times a second."""
 UNHURRIED = {"PROBE_QUERY_TIMEOUT_S": "60"}
-"""On a busy machine a query's usual deadline is over before its answer: it says so, and tells us nothing."""
+"""On a busy machine a query would miss its default deadline, and the round would test nothing."""
 SETTINGS: tuple[dict[str, str], ...] = tuple({**UNHURRIED, **more} for more in (
     {},
     {"PROBE_RINGS_BYTES": SMALL_RINGS},
@@ -42,14 +42,14 @@ KILLS_OF_A_ROUND = 10
 _STEPS = "SELECT step, loss FROM python.steps ORDER BY step"
 _LOSSES = "SELECT step, loss FROM python.losses ORDER BY step"
 _WRITTEN_OVER, _DELETED = "overwritten", "were deleted before they were sealed"
-"""The words by which a query's answer says that rows are missing."""
+"""Phrases by which a query's notes report missing rows."""
 
 Noted = list[tuple[int, float]]
 
 
 @contextlib.contextmanager
 def ground(campaign: Campaign, number: int) -> Iterator[Place]:
-    """A private PROBE_DIR; what is left of it afterwards, or ends the round by an exception, is a finding."""
+    """A private PROBE_DIR; leftovers, and exceptions that end the round, become findings."""
     place = Place()
     try:
         yield place
@@ -63,23 +63,23 @@ def ground(campaign: Campaign, number: int) -> Iterator[Place]:
 
 
 def noted(file: Path) -> Noted:
-    """Steps and losses that the program noted; a line that was cut short does not count."""
+    """Steps and losses noted by the program; a truncated line does not count."""
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     words = [line.split() for line in lines if line.endswith("\n")]
     return [(int(step), float.fromhex(loss)) for step, loss, *_ in words]
 
 
 class Server:
-    """The server of a place, asked over its socket; started when there is none."""
+    """A client of a place's server, which it starts if there is none."""
 
     def __init__(self, place: Place, **environ: str) -> None:
         self._directory = place.directory
         self._settings = Settings(place.environ(**{**UNHURRIED, **environ}))
         self.skips = False
-        """For the control: an answer lacks its middle row."""
+        """For the control: drop the middle row of each answer."""
 
     def ask(self, method: str, target: str, body: object = None) -> Any:
-        """Its answer; asked again when it died while it was asked."""
+        """Send a request and return the answer; retries if the server died during the request."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             launch.ensure_server(self._directory, self._settings, wait_s=PATIENCE_S)
@@ -93,7 +93,7 @@ class Server:
                     raise
 
     def query(self, endpoint: object, sql: str) -> tuple[list[list[Any]], list[str]]:
-        """Rows and notes."""
+        """Run a query; returns rows and notes."""
         body = {"endpoint": str(endpoint), "sql": sql, "limit": 10**6}
         answer = self.ask("POST", "/v1/query", body)
         assert not answer["truncated"]
@@ -103,20 +103,20 @@ class Server:
         return rows, answer["notes"]
 
     def states(self) -> dict[int, str]:
-        """State of every recorded process by pid."""
+        """State of every recorded process by PID."""
         found = self.ask("GET", "/v1/processes?all=1")["processes"]
         return {one["pid"]: one["state"] for one in found}
 
 
 def compare(file: Noted, rows: list[list[Any]], dropped: int | None, notes: list[str]) -> list[str]:
-    """What is wrong with the steps of a table beside those that the program noted."""
+    """Differences between the steps of a table and those that the program noted."""
     wrong = []
     steps = [int(step) for step, _ in rows]
     if len(set(steps)) != len(steps):
         twice = sorted({step for step in steps if steps.count(step) > 1})
         wrong.append(f"{len(twice)} steps are there twice, such as {twice[:5]}")
     true = dict(file)
-    # The row is written inside optimizer.step(), the note after it: one may be ahead.
+    # The row is written inside optimizer.step(), the note after it: the table may be one step ahead.
     invented = [step for step in steps if step not in true and step != len(file)]
     if invented:
         wrong.append(f"steps that were not made: {invented[:5]}")
@@ -134,7 +134,7 @@ def compare(file: Noted, rows: list[list[Any]], dropped: int | None, notes: list
 
 
 def dropped_of(server: Server, pid: int, table: str) -> int:
-    """Rows that probe.rings calls dropped."""
+    """Number of dropped rows according to probe.rings."""
     [[dropped]], _ = server.query(pid, f"SELECT rows_dropped FROM probe.rings WHERE table_name = '{table}'")
     return int(dropped)
 
@@ -153,9 +153,9 @@ def check(campaign: Campaign, number: int, server: Server, job: Forked, file: Pa
         dropped = dropped_of(server, job.pid, table) if dead else None
         known = before if dead else after[: len(before)]
         if table == "python.losses" and dead:
-            # A backward call whose step was not finished has a row, and no note.
+            # A backward call of an unfinished step has a row but no note.
             kept = [row for row in kept if int(row[0]) <= len(known)]
-        notes = notes if dead else [_WRITTEN_OVER] * (len(kept) < len(known))  # of a living job more may go
+        notes = notes if dead else [_WRITTEN_OVER] * (len(kept) < len(known))  # a live job may lose more rows
         for line in compare(known, kept, dropped, notes):
             campaign.found(number, f"pid {job.pid}, {table}: {line}")
         campaign.count(f"rows of {table} compared", len(kept))
@@ -163,7 +163,7 @@ def check(campaign: Campaign, number: int, server: Server, job: Forked, file: Pa
 
 
 def seal_everything(place: Place, server: Server, jobs: list[Forked]) -> None:
-    """Wait until the server has sealed what the killed jobs left in their rings."""
+    """Wait until the server has sealed the rows left in the killed jobs' rings."""
     deadline = time.monotonic() + PATIENCE_S
     server.states()
     while place.ring_files() and time.monotonic() < deadline:
@@ -172,7 +172,7 @@ def seal_everything(place: Place, server: Server, jobs: list[Forked]) -> None:
 
 
 def plant(campaign: Campaign, place: Place, server: Server, dice: random.Random) -> None:
-    """For the control: rows that are sealed twice, or a reader that skips a row."""
+    """For the control: plant rows sealed twice, or a reader that skips a row."""
     if dice.random() < 0.5:
         pattern = "run=*/attempt=*/table=python.steps/rank=*/*.parquet"
         file = dice.choice(sorted(places.recordings(place.directory).glob(pattern)))
@@ -188,7 +188,7 @@ def plant(campaign: Campaign, place: Place, server: Server, dice: random.Random)
 
 
 def kill_jobs(campaign: Campaign, number: int, nursery: Nursery) -> None:
-    """Several jobs of short steps at once, each killed at any moment."""
+    """Run several jobs of short steps at once, and kill each at a random moment."""
     dice = campaign.dice(number)
     with ground(campaign, number) as place:
         chosen = dice.choice(SETTINGS)
@@ -205,7 +205,7 @@ def kill_jobs(campaign: Campaign, number: int, nursery: Nursery) -> None:
                 job.signal(signal.SIGKILL)
                 job.wait()
                 campaign.count("jobs killed")
-            early = dice.random() < 0.5  # asked at once, from the rings, or when all is sealed
+            early = dice.random() < 0.5  # query at once, from the rings, or only when all is sealed
             for job, file in zip(jobs, files, strict=True):
                 if early:
                     check(campaign, number, server, job, file, dead=True)
@@ -217,7 +217,7 @@ def kill_jobs(campaign: Campaign, number: int, nursery: Nursery) -> None:
 
 
 def kill_servers(campaign: Campaign, number: int, nursery: Nursery) -> None:
-    """A job trains, somebody asks, and the server is killed at any moment, again and again."""
+    """Kill the server repeatedly at random moments, while a job trains and a client queries."""
     dice = campaign.dice(number)
     with ground(campaign, number) as place:
         chosen = dice.choice(SETTINGS)
@@ -252,17 +252,17 @@ def kill_servers(campaign: Campaign, number: int, nursery: Nursery) -> None:
 
 
 def _asks(server: Server, pid: int) -> None:
-    """Somebody who asks while the server is killed; what it hears does not matter."""
+    """Query while the server is killed; the answer does not matter."""
     with contextlib.suppress(ProbeError, OSError, ValueError):
         server.query(pid, _STEPS)
 
 
 LONG_SQL = "SELECT count(*), sum(a.step), (SELECT max(range) FROM range(300000000)) FROM python.steps a"
-"""Half a second or more of work, over rows that are known."""
+"""At least half a second of work, with a known result."""
 
 
 def kill_workers(campaign: Campaign, number: int, nursery: Nursery) -> None:
-    """The process that runs a query is killed in the middle of it: the answer is right, or says so."""
+    """Kill the query worker during a query: the answer must be right or report the death."""
     dice = campaign.dice(number)
     with ground(campaign, number) as place:
         server = Server(place, **UNHURRIED)
@@ -278,7 +278,7 @@ def kill_workers(campaign: Campaign, number: int, nursery: Nursery) -> None:
                 answers: list[Any] = []
                 asking = threading.Thread(target=_keep_answer, args=(server, job.pid, answers))
                 asking.start()
-                for _ in range(dice.choice((1, 1, 6))):  # of six one meets the process that took its place
+                for _ in range(dice.choice((1, 1, 6))):  # with six, one hits the replacement worker
                     time.sleep(dice.uniform(0.0, 0.4))
                     for pid in _workers(place):
                         with contextlib.suppress(ProcessLookupError):
@@ -311,7 +311,7 @@ def _keep_answer(server: Server, pid: int, answers: list[Any]) -> None:
 
 
 def _workers(place: Place) -> list[int]:
-    """Query workers of the place's server: its children."""
+    """Query workers (children) of the place's server."""
     parent = place.server_pid()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

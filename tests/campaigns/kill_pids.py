@@ -1,7 +1,7 @@
-"""Pids that are used again, in a pid namespace where the next pid can be chosen.
+"""PID reuse, in a PID namespace where the next PID can be chosen.
 
-Run as a program (`python -m campaigns.kill_pids CONTROL`) it is one round, the first process of a namespace
-of its own; what went wrong is printed as JSON.
+Run as a program (`python -m campaigns.kill_pids CONTROL`) it runs one round as the first process of its own
+namespace and prints its findings as JSON.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ATTEMPTS = 50
 
 
 class _Taken(Exception):
-    """On a busy machine threads of others got the pid each time: nothing was tried."""
+    """On a busy machine other threads got the PID each time: nothing was tested."""
 
 
 def use_pids_again(campaign: Campaign, number: int, _nursery: Nursery) -> None:
-    """One round in a namespace of its own."""
+    """Run one round in its own namespace."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = ["control"] if campaign.control else []
     done = subprocess.run(
@@ -70,7 +70,7 @@ class Round:
         return Forked(self.nursery, "steps_on_file", *words, environ=environment, folder=self.place.directory)
 
     def _killed(self, name: str, *, server: bool = True) -> Forked:
-        """A recorded job that was killed, and waited for: its pid is free."""
+        """A recorded job that was killed and reaped, so that its PID is free."""
         job = self._job(name, "--forever", server=server)
         job.wait_for("READY")
         job.kill()
@@ -81,7 +81,7 @@ class Round:
         return job
 
     def _again(self, pid: int, start: Callable[[], tuple[int, Callable[[], None]]]) -> Callable[[], None]:
-        """Have `start` make a process with this pid; the function that ends it."""
+        """Call `start` until its process has this PID; returns the function that ends it."""
         for _ in range(_ATTEMPTS):
             _NEXT.write_text(str(pid - 1))
             found, end = start()
@@ -92,7 +92,7 @@ class Round:
         raise _Taken
 
     def _stranger(self) -> tuple[int, Callable[[], None]]:
-        """A process that has nothing to do with probe."""
+        """Start a process unrelated to probe."""
         process = subprocess.Popen(["sleep", "1000"])
 
         def end() -> None:
@@ -102,7 +102,7 @@ class Round:
         return process.pid, end
 
     def run(self) -> None:
-        """All cases one after the other."""
+        """Run all cases one after the other."""
         for case in (self.a_stranger, self.another_job, self.a_stranger_without_server, self.a_server):
             try:
                 case()
@@ -112,7 +112,7 @@ class Round:
                 self.found.append(f"{case.__name__}: {type(error).__name__}: {error}")
 
     def a_stranger(self) -> None:
-        """The pid of a killed job is a stranger's: nothing says that the job lives, nothing reaches it."""
+        """A stranger has the PID of a killed job: the job must count as dead, the stranger be unaffected."""
         self.server.states()
         job = self._killed("first")
         end = self._again(job.pid, self._stranger)
@@ -124,7 +124,7 @@ class Round:
             end()
 
     def a_stranger_without_server(self) -> None:
-        """The same when no server saw the end: the socket and the rings are still there."""
+        """The same if no server saw the end: the socket and the rings still exist."""
         pid = self.place.server_pid()
         if pid is not None:
             end_process(pid)
@@ -160,7 +160,7 @@ class Round:
         self._compare(job.pid, "first" if (self.place.directory / "second").exists() is False else "second")
 
     def another_job(self) -> None:
-        """The pid of a killed job is another job's: each has its own rows, and is asked alone."""
+        """Another job has the PID of a killed job: each must have its own rows and its own address."""
         old = self._killed("old")
         new: list[Forked] = []
 
@@ -200,7 +200,7 @@ class Round:
             self.found.append(f"{endpoint}: {line}")
 
     def a_server(self) -> None:
-        """The pid of a killed server is a stranger's: another one starts, and the stranger is left alone."""
+        """A stranger has the PID of a killed server: a new server starts, the stranger is left alone."""
         self.server.states()
         pid = self.place.server_pid()
         assert pid is not None
@@ -209,7 +209,7 @@ class Round:
         deadline = time.monotonic() + PATIENCE_S
         while Path(f"/proc/{pid}").exists():
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(-1, os.WNOHANG)  # we are the first process here: orphans are ours
+                os.waitpid(-1, os.WNOHANG)  # this is the first process here: it inherits orphans
             assert time.monotonic() < deadline
         end = self._again(pid, self._stranger)
         try:
@@ -224,7 +224,7 @@ class Round:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def close(self) -> None:
-        """End what is there."""
+        """End all processes and remove the files."""
         self.nursery.close()
         self.place.close()
         self.place.remove()
@@ -235,7 +235,7 @@ def _line(status: str, name: str) -> str:
 
 
 def _take_over(place: Place, pid: int) -> None:
-    """For the control: the recording says of itself what is true of the process that has the pid now."""
+    """For the control: make the recording claim the process that has the PID now."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     for folder in places.process_folders(place.directory):
         facts = json.loads((folder / "meta.json").read_text())
@@ -248,7 +248,7 @@ def _take_over(place: Place, pid: int) -> None:
 
 
 def one_round(control: bool) -> dict[str, Any]:
-    """What a round found."""
+    """Run a round; returns its findings and counts."""
     this = Round(control)
     for step in (this.run, this.close):
         try:

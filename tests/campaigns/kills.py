@@ -1,9 +1,9 @@
-"""Somebody is killed at any moment, or loses the disk: no row is lost untold, nothing stays armed or held.
+"""Kills processes at random moments, and breaks the disk: no row may be lost silently, nothing stay held.
 
-Parts (`--part`): `jobs` under load with rings that wrap, `servers`, `workers` in the middle of a query,
-`commands` in the middle of an action, `starts` of many commands at once without a server, `pids` that are
-used again, `disks` that are full, without inodes, read-only or gone. Without a part the rounds go through all
-of them in turn. With `--control` each part plants a fault of its own and must find it.
+Parts (`--part`): `jobs` under load with wrapping rings, `servers`, `workers` during a query, `commands`
+during an action, `starts` of many commands at once without a server, reused `pids`, and `disks` that are
+full, without inodes, read-only or deleted. Without a part the rounds cycle through all of them. With
+`--control` each part plants its own fault and must find it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PARTS: dict[str, tuple[int, Callable[[Campaign, int, Nursery], None]]] = {
     "pids": (3, use_pids_again),
     "disks": (12, lose_the_disk),
 }
-"""Rounds of each part; twenty jobs are killed in a round, or ten of the others."""
+"""Rounds of each part; a round kills twenty jobs, or ten of the others."""
 
 
 def plan() -> list[str]:
-    """The part of each round, spread evenly: a few rounds are a bit of everything."""
+    """The part of each round, spread evenly, so that a few rounds cover everything."""
     places = [
         ((number + 0.5) / rounds, part)
         for part, (rounds, _) in PARTS.items() for number in range(rounds)
@@ -41,7 +41,7 @@ def plan() -> list[str]:
 
 
 def main() -> int:
-    """Run the rounds; 0 when nothing was found, or with --control something in each part."""
+    """Run the rounds; 0 if nothing was found, or with --control if each part found its fault."""
     order = plan()
     campaign = Campaign("kills", __doc__, rounds=len(order))
     if campaign.part is not None:
@@ -66,7 +66,7 @@ def main() -> int:
             print(f"round {number}: {part}, {time.monotonic() - began_s:.0f} s", flush=True)
             if campaign.control:
                 silent += [part] if len(campaign.findings) == before else []
-                del campaign.findings[before + 1 :]  # one of each part is enough
+                del campaign.findings[before + 1 :]  # one finding per part is enough
     except KeyboardInterrupt:
         print("interrupted: these are the figures of the rounds so far", file=sys.stderr)
     finally:

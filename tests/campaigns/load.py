@@ -1,11 +1,11 @@
-"""Many jobs on one host for long, and a machine that is busy with other things: nothing grows, nothing lies.
+"""Load: many jobs on one host for a long time, or a busy machine: no growth and no wrong answers.
 
-Parts (`--part`): `many` is 64 jobs with steps of a millisecond and one of 2,000 modules, `many-8` so many
-jobs; `busy` is four jobs and one of two ranks beside 20 processes that always want a core, `busy-4` so
-many. A round is half a minute; twenty are ten minutes. The steps rest for as long as two cores need to
-carry all of them. Read are memory, disk, processor time, descriptors and threads of server and jobs, and
-how long `ps` and `query` take; compared are states, verdicts and rows with what the jobs are: all of them
-train. The control plants a server with a time-out of a millisecond, after which a job counts as dead.
+Parts (`--part`): `many` runs 64 jobs with steps of a millisecond and one of 2,000 modules (`many-8`: 8 jobs);
+`busy` runs four jobs and one of two ranks next to 20 processes that always want a core (`busy-4`: 4
+processes). A round is half a minute; twenty are ten minutes. Steps sleep so that two cores can carry all
+jobs. Measures memory, disk, processor time, descriptors and threads of server and jobs, and the times of
+`ps` and `query`; checks states, verdicts and rows: all jobs train. The control plants a server that takes a
+job for dead after a millisecond.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ JOBS, SPINNERS = 64, 20
 ROUND_S = 30.0
 SEALED_S = 900.0
 REST_MS = 3.0
-"""For each job, so long a step rests: all of them together use most of two cores."""
+"""Sleep per step and job: all jobs together use most of two cores."""
 LARGEST_GROWTH_RATIO, LARGEST_GROWTH_BYTES = 1.25, 32 << 20
-"""From the second quarter of the rounds to the last: more than both is growth."""
+"""From the second quarter of the rounds to the last: an increase beyond both counts as growth."""
 TRUE_OF_A_BUSY_MACHINE = frozenset({states.STARVED, states.SWAPPING, states.RUNNING_AGAIN})
-"""States that a verdict with an alarm may have, for a job that trains and gets too little of the machine."""
+"""States in which an alarm is correct for a training job that gets too little of the machine."""
 BLAME = frozenset({states.STRAGGLER, states.MISSING_RANK, states.DEAD_RANK, states.IMBALANCE})
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Reading(NamedTuple):
-    """One process: as /proc has it."""
+    """Figures of one process from /proc."""
 
     rss_bytes: int
     descriptors: int
@@ -55,7 +55,7 @@ class Reading(NamedTuple):
 
 
 def reading(pid: int) -> Reading:
-    """Of a living process; raises `OSError` for one that is gone."""
+    """Read a live process; raises `OSError` if it is gone."""
     folder = Path(f"/proc/{pid}")
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     pages = int((folder / "statm").read_text().split()[1])
@@ -66,7 +66,7 @@ def reading(pid: int) -> Reading:
 
 
 def files_of(folder: Path) -> tuple[int, int]:
-    """How many files are in a folder, and their bytes."""
+    """Number and bytes of the files in a folder."""
     count = size = 0
     for top, _, found in os.walk(folder):
         for name in found:
@@ -76,7 +76,7 @@ def files_of(folder: Path) -> tuple[int, int]:
 
 
 class Load:
-    """The jobs and the server, for as long as the campaign lasts."""
+    """The jobs and the server of the campaign."""
 
     def __init__(self, campaign: Campaign, place: Place, jobs: list[Forked]) -> None:
         self.campaign = campaign
@@ -88,17 +88,17 @@ class Load:
         self.most_files = 0
         self.steps: dict[int, int] = {}
         self._seen = 0
-        """Time of the newest verdict that was looked at."""
+        """Time of the newest verdict checked."""
         self.job_of_ranks = ""
-        """Name of a job of two ranks, where there is one."""
+        """Name of the job of two ranks, if there is one."""
 
     def note(self, what: str, value: float) -> None:
-        """One reading that must not grow without bound."""
+        """Add a reading that must not grow without bound."""
         self.series.setdefault(what, []).append(value)
         self.campaign.measure(what, value)
 
     def round(self, number: int) -> None:
-        """Ask for half a minute, then read what all that costs."""
+        """Send requests for half a minute, then measure the cost."""
         dice = self.campaign.dice(number)
         until = time.monotonic() + ROUND_S
         began = time.monotonic()
@@ -108,7 +108,7 @@ class Load:
         self._read(time.monotonic() - began)
         self._verdicts(number)
 
-    # What is answered -------------------------------------------------------------
+    # Answers ----------------------------------------------------------------------
 
     def _ask(self, number: int, dice: random.Random) -> None:
         kinds = ["ps", "query", "query", "command", "diagnose", "backtrace"]
@@ -117,7 +117,7 @@ class Load:
         began = time.monotonic()
         try:
             wrong = getattr(self, f"_{kind}")(job)
-        except LimitReached as error:  # it says that it was cut short
+        except LimitReached as error:  # it reports that it was limited
             self.campaign.count(f"{kind} refused: {error.code}")
             return
         except (ProbeError, OSError, subprocess.TimeoutExpired, ValueError) as error:
@@ -165,7 +165,7 @@ class Load:
         return f"{answer['state']}: {answer['what']} {answer['why']}" if alarm else ""
 
     def _ranks(self, _job: Forked) -> str:
-        """Of two ranks that do the same: whoever is late lacks a core, and is not to be blamed for it."""
+        """Diagnose two equal ranks: a late one lacks a core and must not be blamed."""
         answer = self.server.ask("GET", f"/v1/diagnose?endpoint={self.job_of_ranks}")
         self.campaign.count(f"two ranks diagnosed: {answer['state']} ({answer['severity']})")
         said = " ".join([answer["what"], *answer["why"]])
@@ -178,7 +178,7 @@ class Load:
         return "" if answer["threads"] else "no threads"
 
     def _verdicts(self, number: int) -> None:
-        """Alarms that the watch wrote by itself since the last round, and incidents of the monitor."""
+        """Check the verdicts written by the server since the last round."""
         everything = places.recordings(self.place.directory)
         try:
             sql = f"SELECT t_ns, pid, state, severity, what FROM probe.verdicts WHERE t_ns > {self._seen}"
@@ -192,7 +192,7 @@ class Load:
             if severity == states.ALARM and state not in TRUE_OF_A_BUSY_MACHINE:
                 self.campaign.found(number, f"pid {pid}: {state}: {what}")
 
-    # What it costs ----------------------------------------------------------------
+    # Cost -------------------------------------------------------------------------
 
     def _read(self, took_s: float) -> None:
         pid = self.place.server_pid()
@@ -221,8 +221,8 @@ class Load:
         self.note("rings, MiB", files_of(self.place.rings)[1] / 2**20)
 
     def growth(self) -> Iterator[str]:
-        """What is still growing in the last quarter, and files without a bound: each minute makes one of each
-        table that has new rows, and so many of one size become one."""
+        """Report values still growing in the last quarter, and too many files: each minute adds one file per
+        table with new rows, and `COMPACT_FILES` of one size are merged into one."""
         most = len(self.jobs) * len(TABLES) * COMPACT_FILES
         if self.most_files > most:
             yield f"{self.most_files} files in PROBE_DIR; {len(self.jobs)} jobs should make {most} at most"
@@ -247,8 +247,8 @@ def _children(pid: int) -> list[int]:
 
 @contextlib.contextmanager
 def _busy(count: int) -> Iterator[None]:
-    """So many processes that always want a core, each in a session of its own: the kernel shares the cores
-    between sessions."""
+    """Run this many busy processes, each in its own session, because the kernel shares cores between
+    sessions."""
     processes = [
         subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"], start_new_session=True)
         for _ in range(count)
@@ -279,7 +279,7 @@ main()
 
 
 def _start_impatient_server(place: Place) -> None:
-    """For the control: the server of the place takes a job for dead that made no step for a millisecond."""
+    """For the control: start a server that takes a job without a step for a millisecond for dead."""
     process = subprocess.Popen(
         [sys.executable, "-c", IMPATIENT], env=place.environ(PYTHONPATH=str(ROOT)), stderr=subprocess.DEVNULL
     )
@@ -288,7 +288,7 @@ def _start_impatient_server(place: Place) -> None:
 
 
 def main() -> int:
-    """Run the load; 0 when nothing grew and no answer was wrong."""
+    """Run the load; 0 if nothing grew and no answer was wrong."""
     campaign = Campaign("load", __doc__, rounds=20)
     part, _, count = (campaign.part or "many").partition("-")
     jobs = int(count) if part == "many" and count else JOBS if part == "many" and not campaign.control else 4
@@ -326,7 +326,7 @@ def main() -> int:
                     campaign.found(campaign.rounds - 1, f"pid {job.pid} said {job.errors()}")
         began_s = time.monotonic()
         while place.ring_files() and time.monotonic() < began_s + SEALED_S:
-            time.sleep(0.5)  # the sealer steps back behind everybody: on a busy machine it takes long
+            time.sleep(0.5)  # the sealer has the lowest priority: slow on a busy machine
         campaign.measure("until all jobs that ended were sealed, s", time.monotonic() - began_s)
         left = {what: found for what, found in place.close().items() if found}
         if left:

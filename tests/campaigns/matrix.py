@@ -1,10 +1,10 @@
-"""Every supported pair of Python and torch, each in an environment of its own: `tests/run --matrix [PAIR …]`.
+"""Tests every supported pair of Python and torch in its own environment: `tests/run --matrix [PAIR …]`.
 
-A pair is written `3.10+2.6.0`; without one, all of `base/versions.py` are tried, one after the other. An
-environment is made in a temporary folder and removed afterwards, for torch's wheels bring gigabytes along
-(`--keep FOLDER` keeps it there and uses it again). In each run jobs bit for bit, the start-up hook, acting,
-snippets, attaching and looking for NaNs; a hook that raises fails the test it raises in. The table in
-docs/versions.md is changed row by row: the rows of pairs that were not tried stay as they are.
+A pair is written `3.10+2.6.0`; without one, all pairs of `base/versions.py` are tested in turn. Environments
+are created in a temporary folder and removed afterwards, because torch's wheels take gigabytes (`--keep
+FOLDER` keeps and reuses them). Each run tests jobs bit for bit, the start-up hook, acting, snippets,
+attaching and NaN tracing; a hook that raises fails its test. The table in docs/versions.md is updated row by
+row: rows of pairs that were not tested stay.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ TESTS = {
     ),
     "versions": ("tests/test_versions.py::test_what_a_version_lacks_is_what_is_not_there",),
 }
-"""What is run in each pair, by what it is about. With `--whole`, all tests are."""
+"""The tests run for each pair, by topic. With `--whole`, all tests run."""
 LONGEST_S = 3600.0
 
 
 class Outcome(NamedTuple):
-    """What came of one pair."""
+    """The result of one pair."""
 
     passed: int
     skipped: Counter[str]
-    """How many by reason."""
+    """Number of skipped tests by reason."""
     failed: list[str]
 
 
 def pairs() -> list[tuple[str, str]]:
-    """All supported ones, the ends of the range first."""
+    """All supported pairs, the ends of the range first."""
     oldest = [(versions.plain(pair.python), pair.oldest_torch) for pair in versions.PAIRS]
     newest = [(versions.plain(pair.python), pair.newest_torch) for pair in versions.PAIRS]
     return [*oldest, *newest[::-1]]
 
 
 def make(folder: Path, python: str, torch: str) -> Path:
-    """An environment with that torch and this checkout; its interpreter."""
+    """Create an environment with that torch and this checkout; returns its interpreter."""
     there = folder / "bin" / "python"
     if (folder / "ready").exists():
         return there
@@ -94,14 +94,14 @@ def make(folder: Path, python: str, torch: str) -> Path:
 
 
 def run(python: Path, tests: list[str]) -> Outcome:
-    """The tests, one after the other in that environment; what failed once more, for a busy machine may be
-    too slow for a deadline of a test's own, and what fails twice has failed."""
+    """Run the tests in that environment. Failed tests run once more, because a busy machine may miss a test's
+    deadline; a test that fails twice counts as failed."""
     with tempfile.TemporaryDirectory(prefix="probe-matrix-") as folder:
         first = _once(python, Path(folder), tests)
         if not first.failed:
             return first
         print("once more what failed:", *dict.fromkeys(first.failed), sep="\n  ", flush=True)
-        # Whole files: a test that is named and did not fail is not found with `--last-failed`.
+        # Pass whole files: `--last-failed` does not find a named test that did not fail.
         files = dict.fromkeys(test.partition("::")[0] for test in tests)
         again = _once(
             python, Path(folder), ["--last-failed", "--last-failed-no-failures=none", *files]
@@ -123,7 +123,7 @@ def _once(python: Path, folder: Path, words: list[str]) -> Outcome:
 
 
 def outcome(report: str) -> Outcome:
-    """What a report in JUnit's form says."""
+    """Parse a JUnit report."""
     passed, skipped, failed = 0, Counter[str](), []
     for case in ElementTree.fromstring(report).iter("testcase"):
         bad = case.find("failure") is not None or case.find("error") is not None
@@ -148,7 +148,7 @@ def row(python: str, torch: str, when: str, found: Outcome) -> str:
 
 
 def table(page: str, rows: dict[tuple[str, str], str]) -> str:
-    """The page with these rows in its table, and what it said of the other pairs."""
+    """The page with these rows in its table; the rows of other pairs stay."""
     before, _, rest = page.partition(BEGIN)
     old, _, after = rest.partition(END)
     known = dict(rows)
@@ -164,12 +164,12 @@ def table(page: str, rows: dict[tuple[str, str], str]) -> str:
 
 
 def main() -> int:
-    """Try the pairs that are asked for; how many failed."""
+    """Test the requested pairs; returns 1 if any failed."""
     options = argparse.ArgumentParser(prog="tests/run --matrix", description=__doc__)
     options.add_argument("pairs", nargs="*", metavar="PAIR", help="such as 3.10+2.6.0; all without one")
-    options.add_argument("--whole", action="store_true", help="all tests, not those that were chosen")
-    options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep environments there, and use them")
-    options.add_argument("--part", choices=TESTS, help="one part of the chosen tests alone")
+    options.add_argument("--whole", action="store_true", help="run all tests, not only the selected ones")
+    options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep environments there and reuse them")
+    options.add_argument("--part", choices=TESTS, help="run only this part of the selected tests")
     options.add_argument("--no-table", action="store_true", help="leave docs/versions.md as it is")
     given = options.parse_args()
     wanted = [(pair.partition("+")[0], pair.partition("+")[2]) for pair in given.pairs] or pairs()

@@ -1,8 +1,8 @@
-"""Statements of a grammar over all that DuckDB has, against a real server with planted secrets.
+"""Fuzzes SQL: statements from a grammar over all of DuckDB, against a real server with planted secrets.
 
-The next query must be right (asked after each statement that ended oddly, and after every fourth), the server
-the same process, the planted files as they were, and no answer may hold what they hold. The control loosens
-the sandbox of the query workers.
+After each statement that ended oddly, and after every fourth, the next query must be right, the server the
+same process, the planted files unchanged, and no answer may contain their contents. The control weakens the
+sandbox of the query workers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from server.beside import Writer, until
 ROUNDS = 3000
 DEADLINE_S = 0.5
 NEXT_S = 5.0
-"""Of the query whose rows are known: queries step back behind other work, so half a second may be none."""
+"""Deadline of the query with a known result. Queries run at low priority: half a second may not suffice."""
 SLACK_S = 8.0
-"""A worker is killed a second after the deadline and another one starts, on a machine that may be busy."""
+"""A worker is killed a second after the deadline and a new one starts, on a possibly busy machine."""
 CHECKED_EVERY = 4
 STEPS = 500
 NEXT = "SELECT count(*), max(step), sum(loss) > 0 FROM python.steps"
@@ -38,7 +38,7 @@ RIGHT = [[STEPS, STEPS - 1, True]]
 
 
 class Target:
-    """A recorded process, its server, and what is planted around them."""
+    """A recorded process, its server, and the planted files."""
 
     def __init__(self, loosened: bool) -> None:
         self.place = Place()
@@ -72,7 +72,7 @@ class Target:
         self.before = self.state()
 
     def state(self) -> dict[str, Any]:
-        """What no statement may change."""
+        """The state that no statement may change."""
         files = [*self.files, self.writer.folder / "meta.json"]
         found: dict[str, Any] = {str(path): path.read_bytes() for path in files}
         found["planted"] = sorted(os.listdir(self.planted))
@@ -81,7 +81,7 @@ class Target:
         return found
 
     def ask(self, sql: str, timeout_s: float = DEADLINE_S) -> Any:
-        """The answer, or the error."""
+        """Run a query; returns the answer or the error."""
         body = {"endpoint": str(self.writer.pid), "sql": sql, "timeout_s": timeout_s}
         socket = server_socket(self.place.directory)
         try:
@@ -98,7 +98,7 @@ class Target:
 
 
 def _forms(word: str) -> list[str]:
-    """A word in the forms in which SQL can hand it over."""
+    """The encodings in which SQL could return a word."""
     data = word.encode()
     whole = base64.b64encode(data).decode()
     escaped = "".join(rf"\x{one:02x}" for one in data)
@@ -106,7 +106,7 @@ def _forms(word: str) -> list[str]:
 
 
 def main() -> int:
-    """Run it."""
+    """Run the campaign."""
     campaign = Campaign("sql", __doc__, rounds=ROUNDS)
     target = Target(loosened=campaign.control)
     try:
@@ -135,7 +135,7 @@ def main() -> int:
 def _round(campaign: Campaign, target: Target, number: int, kind: str, sql: str) -> None:
     shown = json.dumps(sql[:600])
     late = 0.0
-    for _ in range(2):  # late twice is late: a machine that does other work may be late once
+    for _ in range(2):  # only a second late answer counts: a busy machine may be late once
         began = time.monotonic()
         answer = target.ask(sql)
         late = time.monotonic() - began
@@ -171,7 +171,7 @@ def _round(campaign: Campaign, target: Target, number: int, kind: str, sql: str)
 
 
 def _next(campaign: Campaign, target: Target, number: int, shown: str) -> None:
-    """The next query is right; one that comes too late on a busy machine is asked once more."""
+    """Check that the next query is right; retries once if it was late on a busy machine."""
     began = time.monotonic()
     after = target.ask(NEXT, NEXT_S)
     campaign.measure("the next query, s", time.monotonic() - began)

@@ -1,7 +1,7 @@
-"""Statements for the campaign `sql`, made from what the installed DuckDB says it has.
+"""Random statements for the campaign `sql`, generated from the catalog of the installed DuckDB.
 
-Functions, settings, types and keywords are read from DuckDB's own catalog, so a new release brings new
-statements by itself. Everything is a function of the dice it is given.
+Functions, settings, types and keywords come from that catalog, so a new DuckDB release adds statements
+without a change here. The same random generator (`dice`) gives the same statements.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OF_TYPE = {
     "STRUCT": ("{'a': 1, 'b': [2]}",), "MAP": ("MAP {'k': 1}",), "UNION": ("union_value(n := 1)",), "DECIMAL": ("3.14",),
     "VARIANT": ("{'a': 1}::VARIANT",),
 }
-"""Values that fit, by the start of a type's name."""
+"""Matching values by type; a key is the start of the type's name."""
 OPERATORS = ("+", "-", "*", "/", "//", "%", "**", "||", "=", "<>", "<", "IS DISTINCT FROM", "AND", "OR", "LIKE", "~~*",
              "SIMILAR TO", "&", "|", "<<", ">>", "->", "->>", "IN", "^@", "@>", "&&", "COLLATE", "AT TIME ZONE")
 CASTS = ("INTEGER", "HUGEINT", "UTINYINT", "DECIMAL(38, 37)", "VARCHAR", "BLOB", "BIT", "DATE", "TIMESTAMP_NS", "TIMETZ",
@@ -73,14 +73,14 @@ WRAPS = (
 
 
 class Places(NamedTuple):
-    """What is planted: files to be read, and where a statement would write."""
+    """Paths planted for the campaign: files a statement may try to read, and a target for writes."""
 
     secrets: list[str]
     out: str
 
 
 class Function(NamedTuple):
-    """A function of DuckDB's catalog, one of its overloads."""
+    """One overload of a function in DuckDB's catalog."""
 
     name: str
     parameters: list[str]
@@ -88,7 +88,7 @@ class Function(NamedTuple):
 
 
 class Grammar:
-    """All kinds of statements over one DuckDB's catalog."""
+    """Generates statements of every kind from one DuckDB catalog."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -116,8 +116,8 @@ class Grammar:
         ]
 
     def statement(self, dice: random.Random, number: int) -> tuple[str, str]:
-        """Kind and text of the statement of a round. Kinds take turns, and within those that go through a
-        list of DuckDB's (functions, pragmas, settings) its entries do."""
+        """Return kind and text of a round's statement. Rounds cycle through the kinds; kinds built on a
+        DuckDB list (table functions, pragmas, settings) cycle through that list."""
         kind = self.kinds[number % len(self.kinds)]
         return kind.__name__, kind(dice, number // len(self.kinds))
 
@@ -141,14 +141,14 @@ class Grammar:
         return f"(SELECT {self.value(dice, depth + 1)} FROM {self.source(dice, depth + 1)} LIMIT 1)"
 
     def call(self, dice: random.Random, function: Function, depth: int) -> str:
-        """A call of it, mostly with as many arguments as it wants."""
+        """A call of the function, usually with the right number of arguments."""
         count = len(function.types) if dice.random() < 0.9 else dice.randrange(6)
         kinds = [*function.types, *["ANY"] * count][: min(count, 8)]
         words = [self.of_type(dice, kind, depth + 1) for kind in kinds]
         return f'{self.name(function)}({", ".join(words)})'
 
     def of_type(self, dice: random.Random, kind: str, depth: int) -> str:
-        """An expression that mostly has this type."""
+        """An expression, usually of this type."""
         chance = dice.random()
         fitting = next((words for start, words in OF_TYPE.items() if kind.startswith(start)), None)
         if chance < 0.15 or (fitting is None and not kind.endswith("]")):
@@ -161,11 +161,11 @@ class Grammar:
 
     @staticmethod
     def name(function: Function) -> str:
-        """Its name, quoted where it is an operator."""
+        """The function's name, quoted if it is an operator."""
         return function.name if function.name.isidentifier() else f'"{function.name}"'
 
     def path(self, dice: random.Random) -> str:
-        """A planted file, also by another way there."""
+        """The path of a planted file, sometimes spelled differently (URL, glob, symlink under /proc)."""
         path = dice.choice(self.places.secrets)
         folder, _, name = path.rpartition("/")
         spelled = (path, path, path, f"file://{path}", f"{folder}/*", f"{folder}/./{name}", f"/proc/self/root{path}",
@@ -173,7 +173,7 @@ class Grammar:
         return dice.choice(spelled)
 
     def source(self, dice: random.Random, depth: int = 0) -> str:
-        """What stands behind FROM."""
+        """The text after FROM: a table, a table function, a file reader, a range or a subquery."""
         chance = dice.random()
         if depth >= DEEPEST or chance < 0.4:
             return dice.choice(self.tables)
@@ -203,14 +203,14 @@ class Grammar:
         return text
 
     def called(self, dice: random.Random, function: Function) -> str:
-        """A table function with some positional arguments and some named ones."""
+        """A call of a table function with some positional and some named arguments."""
         words = [self.argument(dice, kind) for kind in function.types[: dice.randrange(4)]]
         for name in dice.sample(function.parameters, min(len(function.parameters), dice.randrange(3))):
             words.append(f"{name} = {self.value(dice, DEEPEST - 1)}")
         return f'{self.name(function)}({", ".join(words)})'
 
     def argument(self, dice: random.Random, kind: str) -> str:
-        """An argument of a table function, a path where one fits."""
+        """An argument for a table function; often a path if the type allows one."""
         if kind in ("VARCHAR", "ANY", "VARIANT", "ANY[]", "VARCHAR[]") and dice.random() < 0.6:
             path = f"'{self.path(dice)}'"
             return f"[{path}]" if kind.endswith("]") else path
@@ -225,13 +225,13 @@ class Grammar:
     # Kinds of statements ------------------------------------------------------
 
     def read_file(self, dice: random.Random, turn: int) -> str:
-        """A planted file, read by a reader."""
+        """A query that reads a planted file with one of `READERS`."""
         secret = self.places.secrets[turn % len(self.places.secrets)]
         path = secret if turn % 2 else self.path(dice)
         return f"SELECT * FROM {READERS[turn % len(READERS)].format(path)}"
 
     def table_function(self, dice: random.Random, turn: int) -> str:
-        """A table function; all of them in turn."""
+        """A query of a table function; cycles through all of them."""
         return f"SELECT * FROM {self.called(dice, self.of_tables[turn % len(self.of_tables)])}"
 
     def expression(self, dice: random.Random, turn: int) -> str:
@@ -240,7 +240,7 @@ class Grammar:
         return f"SELECT {self.call(dice, first, 1)}, {self.value(dice)}"
 
     def setting(self, dice: random.Random, turn: int) -> str:
-        """A setting, set, reset or read; all of them in turn."""
+        """Set, reset or read a setting; cycles through all of them."""
         name = self.settings[turn % len(self.settings)]
         value = dice.choice((f"'{self.places.out}'", f"'{self.path(dice)}'", "true", "false", "'1TB'", "-1", "''", "NULL",
                              f"['{self.path(dice)}']", "DEFAULT", "'/'"))
@@ -250,33 +250,33 @@ class Grammar:
         return form.format(name, value)
 
     def pragma(self, dice: random.Random, turn: int) -> str:
-        """A pragma; all of them in turn."""
+        """A pragma; cycles through all of them."""
         one = self.pragmas[turn % len(self.pragmas)]
         words = ", ".join(self.argument(dice, kind) for kind in one.types)
         return dice.choice((f"PRAGMA {one.name}({words})", f"PRAGMA {one.name}", f"CALL {one.name}({words})",
                             f"SELECT * FROM pragma_{one.name}({words})", f"PRAGMA {one.name} = {words or 1}"))
 
     def aggregate(self, dice: random.Random, turn: int) -> str:
-        """Aggregates, with everything that may stand beside one."""
+        """An aggregate with an optional FILTER, OVER or WITHIN GROUP clause, and a window."""
         one = self.sums[dice.randrange(len(self.sums))]
         more = dice.choice(("", " FILTER (WHERE step > 3)", " EXPORT_STATE", " OVER ()", " WITHIN GROUP (ORDER BY step)"))
         return f"SELECT {self.call(dice, one, 2)}{more}, {self.window(dice)} FROM {dice.choice(self.tables)} GROUP BY ALL"
 
     def write(self, dice: random.Random, turn: int) -> str:
-        """Something that would write, attach or load."""
+        """A statement that would write a file, attach a database or load an extension."""
         words = {"out": self.places.out, "secret": self.path(dice), "table": dice.choice(self.tables),
                  "format": dice.choice(FORMATS)}
         return WRITES[turn % len(WRITES)].format(**words)
 
     def join(self, dice: random.Random, turn: int) -> str:
-        """Several sources."""
+        """A join of several sources."""
         kind = dice.choice(("JOIN", "LEFT JOIN", "FULL JOIN", "ASOF JOIN", "SEMI JOIN", "ANTI JOIN", "CROSS JOIN",
                             "NATURAL JOIN", "POSITIONAL JOIN", ", LATERAL"))
         on = dice.choice(("", " USING (step)", " USING (rank, step)", f" ON {self.value(dice, 2)}"))
         return f"SELECT * FROM {self.source(dice)} a {kind} {self.source(dice)} b{on} LIMIT 50"
 
     def cast(self, dice: random.Random, turn: int) -> str:
-        """Casts of casts."""
+        """A value in nested casts."""
         text = dice.choice(VALUES)
         for _ in range(dice.randrange(1, 5)):
             how = dice.choice(("CAST({} AS {})", "TRY_CAST({} AS {})"))
@@ -284,13 +284,13 @@ class Grammar:
         return f"SELECT {text}"
 
     def wrapped(self, dice: random.Random, turn: int) -> str:
-        """A query inside something that runs, explains or keeps queries."""
+        """A query inside a statement that runs, explains or stores queries."""
         inner = self.select(dice, 1) if turn % 3 else f"SELECT * FROM {dice.choice(READERS).format(self.path(dice))}"
         form = WRAPS[turn % len(WRAPS)]
         return form.replace("{!q}", inner.replace("'", "''")).replace("{}", inner)
 
     def mutated(self, dice: random.Random, turn: int) -> str:
-        """One of the known hostile statements with pieces taken out, doubled or exchanged for another's."""
+        """A known hostile statement with words removed, doubled, or replaced by words of another one."""
         words = dice.choice(self.corpus).split(" ")
         other = dice.choice(self.corpus).split(" ")
         for _ in range(dice.randrange(1, 4)):
@@ -300,7 +300,7 @@ class Grammar:
         return " ".join(words)[: 32 << 10]
 
     def settings_of_reader(self, dice: random.Random, turn: int) -> str:
-        """A reader of files with options that lead to other files."""
+        """A call of a file reader with options that refer to other files."""
         reader = dice.choice(("read_csv", "read_json", "read_parquet", "read_text"))
         options: dict[str, Any] = {
             "filename": "true", "hive_partitioning": "true", "union_by_name": "true", "store_rejects": "true",

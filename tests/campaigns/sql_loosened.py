@@ -1,6 +1,6 @@
-"""A server whose query workers keep everything: what the control of the campaign `sql` plants.
+"""A server whose query workers run without sandbox and DuckDB lock: the fault that `sql --control` plants.
 
-Run as a module it is that server; its workers come from here too, with no sandbox and no lock.
+Running this module starts that server; its workers run `worker` of this file.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 SECRET = "CAMPAIGN_SECRET"
-"""The variable of the environment that such a worker is given."""
+"""Environment variable with a secret that these workers inherit."""
 
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -18,7 +18,7 @@ _WORKER = (
 
 
 def server() -> None:
-    """The server, with workers of this file and with the secret in their environment."""
+    """Run the server; its workers come from this file and have the secret in their environment."""
     import os
     import subprocess
 
@@ -39,7 +39,7 @@ def server() -> None:
 
 
 def worker(arguments: list[str]) -> None:
-    """A worker that gives up nothing and locks nothing."""
+    """Run a query worker that enters no sandbox and does not lock DuckDB."""
     from probe.confined import sandbox
     from probe.server.sql import statements
     from probe.server.sql import worker as true_worker

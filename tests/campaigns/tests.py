@@ -1,7 +1,7 @@
-"""The tests that take longer than a commit may wait: repetitions and combinations of what is tested daily.
+"""Runs the tests that are too slow for every commit: repetitions and combinations of the daily tests.
 
-They are those with `@pytest.mark.campaign`. What needs an installation of its own, such as the frameworks or
-a Prometheus, is skipped where that is not.
+They carry `@pytest.mark.campaign`. Tests that need an extra installation, such as a framework or Prometheus,
+are skipped if it is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from suite import Phase, files_with, run_all
 
 
 def main() -> int:
-    """Run them; pytest's worst exit status."""
+    """Run them and return pytest's worst exit status."""
     options = argparse.ArgumentParser(prog="tests/run --campaign tests", description=__doc__)
     options.add_argument("--workers", type=int, default=4, help="how many run at once")
     given = options.parse_args()

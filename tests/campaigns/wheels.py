@@ -1,9 +1,9 @@
-"""Wheel and source distribution, made and used in clean environments: compiled, and plain without a compiler.
+"""Builds the wheel and the source distribution and tests both in clean environments.
 
-`python -m build` makes both. The wheel is installed in an environment of every supported Python on this
-machine, where tests/instruments/test_compiled.py holds the compiled hot path against the Python source; the
-source distribution in one whose PATH has no compiler, where the plain source must run. `--control` removes
-the library from the wheel first, and succeeds when that is noticed.
+`python -m build` builds both. The wheel is installed for every supported Python on this machine, and
+tests/instruments/test_compiled.py compares the compiled hot path with the Python source there. The source
+distribution is installed in an environment without a compiler, where the Python source must run. `--control`
+removes the compiled library from the wheel first, and succeeds if the tests notice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ print(compiled.why_plain(), ring.read(1))
 
 
 def environment(folder: Path, python: str, *words: str, environ: dict[str, str] | None = None) -> Path:
-    """A new environment with that installed; its interpreter."""
+    """Create a virtual environment, install `words` with pip, and return its interpreter."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     there = folder / "bin" / "python"
     pip = [str(there), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -43,7 +43,7 @@ def environment(folder: Path, python: str, *words: str, environ: dict[str, str] 
 
 
 def without_library(wheel: Path) -> None:
-    """Take the compiled hot path out of a wheel."""
+    """Remove the compiled hot path from a wheel."""
     kept = wheel.with_suffix(".kept")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(kept, "w") as new:
         for item in old.infolist():
@@ -53,7 +53,7 @@ def without_library(wheel: Path) -> None:
 
 
 def try_wheel(campaign: Campaign, folder: Path, wheel: Path, python: str, name: str) -> None:
-    """Whether the wheel runs compiled in this Python, and does what the Python source does."""
+    """Check that the wheel runs compiled in this Python and behaves like the Python source."""
     there = environment(folder / name, python, "pytest")
     subprocess.run([str(there), "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True)
     done = subprocess.run(
@@ -69,7 +69,7 @@ def try_wheel(campaign: Campaign, folder: Path, wheel: Path, python: str, name: 
 
 
 def try_source(campaign: Campaign, folder: Path, source: Path) -> None:
-    """Whether the source distribution installs without a compiler, and runs as Python."""
+    """Check that the source distribution installs without a compiler and runs as plain Python."""
     programs = folder / "programs"
     programs.mkdir()
     there = environment(
@@ -85,12 +85,12 @@ def try_source(campaign: Campaign, folder: Path, source: Path) -> None:
 
 
 def clean() -> dict[str, str]:
-    """This environment without what would bring another probe."""
+    """This process's environment without variables that could select another probe."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "PYTHON"))}
 
 
 def main() -> int:
-    """Make both and try them."""
+    """Build both, test them, and return the exit status."""
     campaign = Campaign("wheels", __doc__, rounds=1)
     with tempfile.TemporaryDirectory(prefix="probe-wheels-") as name:
         folder = Path(name)

@@ -76,7 +76,7 @@ def test_a_job_of_two_ranks_is_watched_asked_paused_and_seen_to_lose_a_server_an
             server = place.server_pid()
             assert server is not None
             os.kill(server, signal.SIGKILL)
-            typist.wait_for("trying again")
+            typist.wait_for("retrying")
             wait_until(lambda: place.server_pid() not in (None, server))
             seen = len(typist.shown)
             os.kill(ranks[1].pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A loop that tries the same again and again: the verdict says what, where raised, and what is short."""
+"""Verdicts on retry loops: they name the exception, where it is raised, and the scarce resource."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def found(nursery: Nursery) -> Iterator[dict[str, dict[str, Any]]]:
                 def named(pid: int = job.pid, way: str = way) -> dict[str, Any] | None:
                     done = run_probe(place, str(pid), "diagnose", "hang", "--format", "json")
                     answer: dict[str, Any] = json.loads(done.stdout)
-                    return answer if way == "polls" or "again and again" in answer["what"] else None
+                    return answer if way == "polls" or "caught repeatedly" in answer["what"] else None
 
                 answers[way] = until(named, f"the exception of {way}") or {}
             for job in jobs:
@@ -60,17 +60,17 @@ def test_what_is_tried_again_and_again_is_said_with_where_it_was_raised(
 ) -> None:
     what, place = SAID[way]
     said = found[way]["what"]
-    assert what in said and f"raised in {place}" in said and " different ones in " in said
-    assert way != "descriptors" or "descriptors are open, of 200 at most)" in said
+    assert what in said and f"raised in {place}" in said and " distinct ones in " in said
+    assert way != "descriptors" or "of at most 200 descriptors are open)" in said
     expected = states.WAITING_FOR_DATA if way == "data" else states.RETRYING
     assert found[way]["state"] == expected and "try_for_ever (retries.py:" in said
 
 
 def test_without_room_the_file_system_is_named_with_what_is_left_there(tmp_path: Path) -> None:
     said = lacks(os.getpid(), errno.ENOSPC, str(tmp_path / "not-yet-there.pt"))
-    assert re.fullmatch(rf"[\d,]+ MiB are free, of [\d,]+, on the file system of {tmp_path}", said)
+    assert re.fullmatch(rf"[\d,]+ of [\d,]+ MiB are free on the file system of {tmp_path}", said)
     assert lacks(os.getpid(), errno.ENOENT, "x") == "", "an error that tells of no shortage"
 
 
 def test_a_poll_is_no_retry(found: dict[str, dict[str, Any]]) -> None:
-    assert found["polls"]["state"] != states.RETRYING and "again and again" not in found["polls"]["what"]
+    assert found["polls"]["state"] != states.RETRYING and "caught repeatedly" not in found["polls"]["what"]

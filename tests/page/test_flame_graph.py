@@ -101,7 +101,7 @@ def test_a_difference_says_what_its_colours_mean(page: Any, tmp_path: Path) -> N
     root = difference({"rank 1": STACKS["rank 1"]}, {"rank 0": STACKS["rank 0"]})
     opened(page, tmp_path / "d.svg", svg(root, "gpt", "200 samples", ("rank 1", "rank 0")))
     shown = page.evaluate("document.documentElement.textContent")
-    assert "more time in rank 1" in shown and "as much" in shown and "more in rank 0" in shown
+    assert "more time in rank 1" in shown and "equal" in shown and "more in rank 0" in shown
     frame(page, "rank 1: 88 %").hover()
     assert details(page) == f"{READ}: rank 1: 88 %, rank 0: 30 % (+58.0 points)"
     more, less = (frame(page, name).locator("rect").get_attribute("fill") for name in ("rank 1: 88 %", STEP))

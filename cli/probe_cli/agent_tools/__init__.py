@@ -1,1 +1,1 @@
-"""What `probe mcp` offers to agents: tools and resources, over the client and routes that commands use."""
+"""The MCP tools and resources of `probe mcp`, built on the same client and routes as the commands."""

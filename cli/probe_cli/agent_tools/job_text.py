@@ -1,8 +1,8 @@
-"""Answers as text for an agent: JSON without control characters, and only what helps to decide.
+"""Formats answers for an agent: JSON without control characters, reduced to the fields it needs.
 
-What a job chose itself (names, logged texts, frames) is data that an agent reads. It cannot be told from
-instructions by its form, so the tools say so; but it cannot hide anything in characters that nobody sees.
-Pure; standard library only.
+Texts chosen by the job (names, logged texts, frames) reach the agent as data. Their form does not
+distinguish them from instructions, so the tool descriptions warn about them; invisible characters are
+escaped, so that they cannot hide anything. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_FRAMES = 60
 MOST_THREADS = 64
 _LONGEST_TEXT = 4000
 _LONGEST_ANSWER = 120_000
-"""Characters; what is longer does not help, and fills an agent's memory."""
+"""Characters; a longer answer only fills the agent's context."""
 _OF_FINDING = (
     "recipe", "state", "severity", "what", "why", "next", "step", "rank", "over", "explained_by", "cause",
 )
@@ -27,7 +27,7 @@ _OF_PROCESS = (
 
 
 def text(answer: object) -> str:
-    """An answer as JSON in one text. What was cut is said in it."""
+    """An answer as JSON text, cut at `_LONGEST_ANSWER` with a note."""
     found = json.dumps(clean(answer), ensure_ascii=False)
     if len(found) <= _LONGEST_ANSWER:
         return found
@@ -35,7 +35,7 @@ def text(answer: object) -> str:
 
 
 def clean(value: Any) -> Any:
-    """The same with characters that are not printed (control, direction, invisible) shown as `\\uXXXX`."""
+    """The value with unprintable characters (control, direction, invisible) escaped as `\\uXXXX`."""
     if isinstance(value, str):
         if len(value) > _LONGEST_TEXT:
             value = value[:_LONGEST_TEXT] + "…"
@@ -52,12 +52,12 @@ def _visible(sign: str) -> str:
 
 
 def processes(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of `/v1/processes` or `/v1/ranks`."""
+    """Rows of `/v1/processes` or `/v1/ranks`, reduced to `_OF_PROCESS`."""
     return [{name: row[name] for name in _OF_PROCESS if name in row} for row in rows]
 
 
 def diagnosis(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict and the findings, the worst first, without the evidence behind them."""
+    """The verdict and the findings, worst first, without their evidence."""
     found = {name: answer[name] for name in _OF_FINDING if name in answer}
     findings = [finding(one) for one in answer.get("findings") or () if one.get("severity") != "info"]
     found["findings"] = findings[:MOST_FINDINGS]
@@ -75,12 +75,12 @@ def diagnosis(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finding(one: Mapping[str, Any]) -> dict[str, Any]:
-    """A finding without fields that say nothing."""
+    """A finding without empty fields."""
     return {name: one[name] for name in _OF_FINDING if one.get(name) not in (None, "", [], False)}
 
 
 def stacks(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Stacks as lines, innermost frame first; of a job, each place with the ranks that are there."""
+    """Stacks as lines, innermost frame first; for a multi-rank job, each place with its ranks."""
     if "classes" in answer:
         places = [
             {name: one.get(name) for name in ("ranks", "state", "step", "phase", "stack")}

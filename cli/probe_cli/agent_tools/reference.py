@@ -1,7 +1,7 @@
-"""What agents can read about probe: tables with their columns, recipes, pages of the documentation.
+"""Reference texts for agents: tables with their columns, recipes, documentation pages.
 
-Of this version of probe, without a job. Names are looked up in lists and never become paths. Worker threads
-of the MCP server; standard library, and pydantic through the recipes.
+They describe this version of probe and need no job. Names are looked up in lists and never used as paths.
+Runs in worker threads of the MCP server; imports the standard library, and pydantic through the recipes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from probe.base.settings import Settings
 
 
 def tables() -> str:
-    """All tables, and what a row of each is."""
+    """All tables, each with the meaning of a row."""
     from probe.recording.tables import TABLES
 
     lines = [f"{table.full_name}: one row per {table.doc}" for table in TABLES]
@@ -57,7 +57,7 @@ def recipe(name: str, settings: Settings) -> str:
 
 
 def pages() -> dict[str, Path]:
-    """The pages of the documentation by their names: in the package, or beside it in a checkout."""
+    """The documentation pages by name: from the package, or from `docs/` in a checkout."""
     folder = Path(package.FOLDER)
     packaged = folder / "docs"
     docs = packaged if packaged.is_dir() else folder.parent / "docs"
@@ -65,7 +65,7 @@ def pages() -> dict[str, Path]:
 
 
 def contents() -> str:
-    """The names of the pages, with their titles."""
+    """The names and titles of the pages."""
     return "\n".join(_titles())
 
 

@@ -1,6 +1,6 @@
-"""One module per command, named in `probe_cli.command_table` and imported when it is needed.
+"""One module per command, named in `probe_cli.command_table` and imported on demand.
 
-Each holds `command`, whose signature and docstring are what Typer shows, and `EXAMPLES`, which are in its
-`--help` and in docs/cli.md and are run by tests/docs (PID and JOB stand for those of a job, ID for that of an
-action). The command's main thread; libraries other than typer are imported inside functions.
+Each has `command`, whose signature and docstring become its `--help`, and `EXAMPLES`, which appear in
+`--help` and docs/cli.md and are run by tests/docs (PID and JOB stand for a job's, ID for an action's). Runs
+in the command's main thread; libraries other than typer are imported inside functions.
 """

@@ -54,7 +54,7 @@ def command(
     if path is None and every is not None:
         raise UsageError("--every needs a folder", hint="For example `checkpoint kept --every 1000`.")
     if path is None and not session.runs_later and _several_ranks(session):
-        path = "."  # in which a checkpoint of all ranks makes a folder of its own
+        path = "."  # a checkpoint of all ranks creates its own folder there
     place = file_for(session, path, "checkpoint", ".pt")
     if every is None and (keep is not None or best is not None):
         raise UsageError("--keep and --best need --every", hint="Add --every N.")
@@ -69,7 +69,7 @@ def command(
 
 
 def _several_ranks(session: Session) -> bool:
-    """Whether the endpoint is more than one live process; without a server it is one."""
+    """Whether the endpoint is more than one live process; without a server, assume one."""
     from probe_cli.commands.ps import known_processes
 
     try:

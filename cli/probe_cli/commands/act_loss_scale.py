@@ -26,7 +26,7 @@ def command(
     wait: Wait = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """Show or set the scale of the GradScaler."""
+    """Show or set the loss scale of the GradScaler."""
     session: Session = context.obj
     if value is not None:
         scale = number(value, "--set", above_zero=True)

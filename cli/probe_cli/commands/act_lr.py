@@ -1,6 +1,6 @@
 """`probe lr`: show the learning rates of an optimizer, or change them.
 
-The present comes from the job and the past from its recording, so the past of a dead job is shown too."""
+The current rates come from the job, their history from its recording: a dead job still has a history."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def command(
 
 
 def _rates(session: Session, answer: dict[str, Any]) -> Iterator[str]:
-    """The rates of one process, or of all ranks with equal ones together."""
+    """The rates of one process, or of all ranks, grouped where equal."""
     if not by_rank(answer):
         yield from _rates_of_one(session, answer)
         return

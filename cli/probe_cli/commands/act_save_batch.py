@@ -28,7 +28,7 @@ def command(
 ) -> None:
     """Save the batch of the last NaN, or the latest batch.
 
-    The batch of a NaN is the one with which NaN or infinity appeared.
+    The batch of a NaN is the batch in which NaN or infinity first appeared.
     """
     place = file_for(context.obj, path, "batch", ".pt")
     act(context.obj, "save_batch", wait, output_format, path=place, drop=drop, overwrite=overwrite)

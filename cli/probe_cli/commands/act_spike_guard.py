@@ -27,7 +27,7 @@ def command(
     wait: Wait = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """Reset the momentum when gradients spike."""
+    """Reset momentum when gradients spike."""
     one_of(threshold=threshold, off=off)
     if off:
         end_standing(context.obj, "spike_guard", wait, output_format)

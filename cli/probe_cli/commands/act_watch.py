@@ -1,7 +1,7 @@
-"""`probe watch`: expressions of the job step by step, and deep statistics of some steps.
+"""`probe watch`: the values of expressions step by step, and deep statistics of some steps.
 
 The job records them (python.variables; python.gradients, python.activations, python.histograms); this command
-queries the rows and writes them. Ctrl-C stops the watch in the job too.
+queries the rows and prints them. Ctrl-C also stops the watch in the job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXAMPLES = (
     "probe PID watch --gradients --histograms --activations --updates --steps 3",
 )
 _DEFAULT_STEPS, _DEEP_STEPS = 100, 5
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _NARROWEST_COLUMN = 10
 _WIDEST_COLUMN = 40
 _ENDED = ("ended", "undone", "failed", "cancelled", "refused", "done")
@@ -37,7 +37,7 @@ _MOST_ROWS = 1_000_000
 
 
 def is_endpoint(word: str, _words: Sequence[str], session: Session) -> bool:
-    """Whether the only argument is no expression: `probe watch PID --gradients`."""
+    """Whether the only argument is an endpoint and not an expression: `probe watch PID --gradients`."""
     return names_agent(word, session.address)
 
 
@@ -54,7 +54,7 @@ class Written:
     """Writes rows, with headings before the first."""
 
     def __init__(self, session: Session, output_format: Literal["table", "ndjson"], ranks: list[int]) -> None:
-        """`ranks`: those of a multi-rank job, empty for a single process."""
+        """`ranks`: the ranks of a multi-rank job, empty for a single process."""
         self._session = session
         self._format = output_format
         self._several = bool(ranks)
@@ -108,7 +108,7 @@ def command(
         bool, typer.Option("--activations", help="Output statistics of every module.")
     ] = False,
     updates: Annotated[
-        bool, typer.Option("--updates", help="Measure the update of every parameter, not only of a sample.")
+        bool, typer.Option("--updates", help="Measure every parameter's update, not only a sample.")
     ] = False,
     steps: Annotated[
         int | None, typer.Option("--steps", metavar="N", min=1, help="Number of steps.")
@@ -130,7 +130,7 @@ def command(
             "nothing to watch: give expressions or statistics",
             hint="For example `probe PID watch loss`, or `probe PID watch --gradients`.",
         )
-    session.connect()  # rows can only be read through a server: fail before the watch starts
+    session.connect()  # rows are read through the server: without one, fail before the watch starts
     steps = steps or (_DEFAULT_STEPS if expressions is not None else _DEEP_STEPS)
     answer = request_action(session, "watch", wait, expressions=expressions, steps=steps, every=every, **deep)
     for note in answer.get("notes") or ():
@@ -170,11 +170,11 @@ def _follow(session: Session, watched: Watched, written: Written) -> None:
         if process in _GONE:
             session.note(f"the process has ended: {process}")
         ended = state in _ENDED or process in _GONE
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _states(session: Session, watched: Watched) -> tuple[str, str]:
-    """States of the action and of its process; of a rank that is still running, if any."""
+    """States of the action and of its process; of a running rank if there is one."""
     pids = ", ".join(str(pid) for pid in watched.pids)
     found = _rows_of(
         session,
@@ -189,7 +189,7 @@ def _states(session: Session, watched: Watched) -> tuple[str, str]:
 
 
 def _last(states: list[str], over: tuple[str, ...]) -> str:
-    """A state that is not final, if there is one."""
+    """A state that is not final if there is one, else the first."""
     going = [state for state in states if state not in over]
     return (going or states or [""])[0]
 
@@ -208,7 +208,7 @@ def _rows(session: Session, watched: Watched, after_ns: int) -> list[Row]:
 
 
 def _pid(action_id: str) -> int:
-    """The process of a single-process action; makes sure that only a number gets into a statement."""
+    """The PID in a single-process action's ID; ensures that only a number gets into the SQL."""
     pid, _, number = action_id.partition("-")
     try:
         return int(pid) if int(number) >= 0 else 0

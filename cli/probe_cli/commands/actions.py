@@ -48,7 +48,7 @@ def command(context: typer.Context, output_format: RowsFormat = None, output: Ou
 
 
 def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Coordinated actions once for each state they have on some ranks; `ranks` lists those."""
+    """Merge the rows of a coordinated action into one per state; `ranks` lists the ranks in that state."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         of_all = str(row["action_id"]).startswith("all-")

@@ -1,4 +1,4 @@
-"""`probe archive`: ship recordings into an archive, say what is there, compact it, delete old runs."""
+"""`probe archive`: ship recordings to an archive, show its status, compact it, delete old runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(
     context: typer.Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN…] [URL]", help="Runs or jobs; then the archive."),
+        typer.Argument(metavar="[RUN…] [URL]", help="Runs or jobs, then the archive."),
     ] = None,
     status: Annotated[
         bool, typer.Option("--status", help="Show what this host has archived and what is waiting.")
@@ -44,7 +44,7 @@ def command(
     compact: Annotated[bool, typer.Option("--compact", help="Merge the small files of the archive.")] = False,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="TIME", help="Delete runs that ended longer ago, e.g. 90d."),
+        typer.Option("--older-than", metavar="TIME", help="Delete runs that ended before then, e.g. 90d."),
     ] = None,
     keep_bytes: Annotated[
         str | None,
@@ -52,10 +52,10 @@ def command(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before deleting.")] = False,
 ) -> None:
-    """Ship recordings of this host into an archive of many runs.
+    """Ship recordings of this host to an archive of many runs.
 
-    Rows that are already in the archive are not sent again. Without a URL, PROBE_ARCHIVE is used. The options
-    act on an existing archive.
+    Skips rows that are already in the archive. Without a URL, PROBE_ARCHIVE is used. The options act on an
+    existing archive.
     """
     session: Session = context.obj
     session.no_endpoint("archive")
@@ -94,11 +94,11 @@ def _ship(session: Session, names: list[str]) -> None:
         running += not done.complete
     shipper.close()
     if running:
-        session.note(f"{running} of them have not ended: rows that are not sealed yet are not in the archive")
+        session.note(f"{running} of them have not ended: unsealed rows are not in the archive yet")
 
 
 def _chosen(home: Path, names: list[str]) -> list[tuple[Path, Meta]]:
-    """The recordings that the names mean; raises `EndpointUnknown` for a name that means none."""
+    """The recordings with these job or run names; raises `EndpointUnknown` for a name without one."""
     found = []
     for folder, meta in _recordings(home):
         if any(name in (meta.run, meta.job) for name in names):
@@ -120,7 +120,7 @@ def _recordings(home: Path) -> list[tuple[Path, Meta]]:
 
 
 def _status(session: Session, names: list[str]) -> None:
-    """What is in which archive; works while an archive is out of reach."""
+    """Print what each archive has and lacks; works while an archive is unreachable."""
     from probe.archive import archive_state, shipped
     from probe.archive.shipping import destination
     from probe.archive.store import normal_url
@@ -137,15 +137,15 @@ def _status(session: Session, names: list[str]) -> None:
             archives.setdefault(url, []).append((folder, meta))
     known = archive_state.read(home)
     for url, recordings in archives.items():
-        told = [(folder, meta, shipped.read(folder, url)) for folder, meta in recordings]
-        whole = sum(one.complete for _, _, one in told)
-        rows = sum(one.rows or 0 for _, _, one in told)
-        least = "at least " if any(one.rows is None for _, _, one in told) else ""
+        states = [(folder, meta, shipped.read(folder, url)) for folder, meta in recordings]
+        whole = sum(one.complete for _, _, one in states)
+        rows = sum(one.rows or 0 for _, _, one in states)
+        least = "at least " if any(one.rows is None for _, _, one in states) else ""
         session.out.line(
-            f"{escape_controls(url)}: {whole} of {len(told)} recordings of this host are there completely, "
+            f"{escape_controls(url)}: {whole} of {len(states)} recordings of this host are complete there, "
             f"{least}{rows:,} rows"
         )
-        for folder, meta, one in told[-_LONGEST_LIST:]:
+        for folder, meta, one in states[-_LONGEST_LIST:]:
             if not one.complete:
                 number = shipped.waiting(folder, meta.rank, meta.pid, one).rows
                 last = f"last shipped {_ago(one.shipped_ns)}" if one.shipped_ns else "not shipped yet"

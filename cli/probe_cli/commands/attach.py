@@ -1,7 +1,7 @@
 """`probe attach`: start an agent in a running process.
 
-This process attaches, not the server: the rights of the person at the terminal count, and a long
-wait is reported to that person.
+The command's own process attaches, not the server: so the user's own privileges apply, and the user sees
+a long wait.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _FROM_ITS_START = "`PROBE=1` in a job's environment records it from its start, w
 
 
 def settings_for(settings: Settings, directory: str, name: str | None) -> dict[str, str]:
-    """The variables of this command's environment that the agent gets."""
+    """The probe variables of this command's environment that are passed to the agent."""
     found = {
         setting.env: settings.environ[setting.env]
         for setting in SETTINGS

@@ -23,7 +23,7 @@ EXAMPLES = (
 _TIMEOUT_S = 15.0
 """The server has its own deadlines: a second for the agent, ten for native frames."""
 _IMPORTING = "<frozen importlib."
-"""Files of frames that only say that a module imports another: text leaves them out, JSON has them."""
+"""File prefix of import-machinery frames: omitted in text output, present in JSON."""
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Show the current stack of a process.
 
-    Works on any Python process, recorded or not. For a multi-rank job, groups the ranks by where they are,
-    smallest group first.
+    Works on any Python process, recorded or not. For a multi-rank job, groups the ranks by stack, smallest
+    group first.
     """
     wanted = {"all_threads": all_threads, "native": native, "locals": variables, "workers": workers}
     capture = _capture(session, wanted)
@@ -72,7 +72,7 @@ def command(
 
 
 def _notes(answer: dict[str, Any]) -> Iterator[str]:
-    """How stacks were read, where not by the agent."""
+    """Notes on how the stacks were read, if not by the agent."""
     if "classes" not in answer:
         yield from map(str, answer.get("notes") or ())
         return
@@ -96,7 +96,7 @@ def _capture(session: Session, wanted: dict[str, bool]) -> dict[str, Any]:
 
 
 def _from_outside(session: Session, wanted: dict[str, bool], error: ProbeError) -> dict[str, Any]:
-    """What the command itself can read without a server; raises `error` if no process is identified."""
+    """Stacks read by the command itself, without a server; raises `error` if no process is identified."""
     address = session.address
     if address.directory is None or session.has_own_transport:
         raise error
@@ -116,7 +116,7 @@ def _from_outside(session: Session, wanted: dict[str, bool], error: ProbeError) 
 def _rank_lines(
     answer: dict[str, Any], out: Output, *, details: bool, all_frames: bool
 ) -> Iterator[str]:
-    """All ranks, grouped by stack, the smallest group first; `details`: the whole stack of one of each."""
+    """All ranks, grouped by stack, smallest group first; `details`: one whole stack per group."""
     classes = sorted(answer["classes"], key=lambda one: -int(one["class"]))
     places = "one place" if len(classes) == 1 else f"{len(classes)} places, the fewest ranks first"
     yield out.style(f"{sum(one['rank_count'] for one in classes)} ranks in {places}", "dim")

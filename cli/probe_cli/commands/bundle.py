@@ -51,14 +51,14 @@ def command(
 ) -> None:
     """Write everything recorded about a job into one file.
 
-    Contains rows, verdicts, stacks and facts of all ranks, as they are now, without secrets; for ranks on
-    other hosts, what those hosts answer. `probe FILE diagnose` opens it on any machine.
+    Contains the current rows, verdicts, stacks and facts of all ranks, without secrets; for ranks on other
+    hosts, what those hosts return. `probe FILE diagnose` opens it on any machine.
     """
     from probe.bundle import archive, making
 
     if session.address.directory is None:
         raise UsageError(
-            "a bundle is made from the recording's files, so only on the job's host",
+            "a bundle needs the recording's files: make it on the job's host",
             hint=f"There: `{typed(session, 'bundle')}`.",
         )
     most_bytes = _bytes(max_size)
@@ -73,7 +73,7 @@ def command(
     except (KeyError, TypeError, IndexError) as error:
         raise ServerUnavailable(f"invalid list of ranks: {error!r}") from None
     if not here:
-        raise EndpointUnknown("no rank of it is recorded on this host", hint=f"{missing[0]}.")
+        raise EndpointUnknown("no rank of this job is recorded on this host", hint=f"{missing[0]}.")
     path = _path(output, here, archive.best_suffix(), overwrite)
     answers, subjects, elsewhere = _answers(session, here, others, several)
     made_ns = subjects[0].moment.made_ns
@@ -103,7 +103,7 @@ def _bytes(text: str) -> int:
 
 
 def _path(output: str | None, here: Sequence[dict[str, Any]], suffix: str, overwrite: bool) -> Path:
-    """The bundle's path; its default name says run, attempt and the last finished step."""
+    """The bundle's path; the default name contains run, attempt and last finished step."""
     from probe.bundle import archive
 
     if output is None:
@@ -123,7 +123,7 @@ def _path(output: str | None, here: Sequence[dict[str, Any]], suffix: str, overw
 def _answers(
     session: Session, here: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], several: bool
 ) -> tuple[dict[str, Any], list[Subject], Elsewhere]:
-    """What the server says of the job now, by names of files; of each rank here, and of those elsewhere."""
+    """The server's current answers by file name; the ranks on this host; the ranks on other hosts."""
     from probe.bundle.asked import Elsewhere
     from probe.bundle.collecting import Subject
     from probe.bundle.moment import Moment
@@ -164,7 +164,7 @@ def _answers(
 def _others(
     rows: Sequence[dict[str, Any]], first: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The ranks on other hosts that can be asked: of the same attempt. And those that cannot."""
+    """The ranks on other hosts that can be queried (of the same attempt), and those that cannot."""
     asked = [row for row in rows if all(row[name] == first[name] for name in ("job", "run", "attempt"))]
     return asked, [row for row in rows if row not in asked]
 
@@ -181,7 +181,7 @@ def _nothing_odd(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _elsewhere(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Which ranks lie on other hosts, and how to get them."""
+    """Notes on the ranks on other hosts, and how to get them."""
     from probe.base.rank_sets import named
 
     hosts: dict[str, list[dict[str, Any]]] = {}
@@ -195,7 +195,7 @@ def _elsewhere(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _left_out(found: Sequence[dict[str, Any]]) -> list[str]:
-    """What did not fit, the largest first."""
+    """Notes on tables that did not fit, largest first."""
     largest = sorted(found, key=lambda one: -int(one["bytes"]))
     said = [
         f"left out for --max-size: {one['table']} of rank {one['rank']}, rows {one['first_row']:,} to "

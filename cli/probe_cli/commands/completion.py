@@ -41,11 +41,11 @@ _PLACES = {
     "zsh": ("XDG_DATA_HOME", ".local/share", "zsh/site-functions/_probe"),
     "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/probe.fish"),
 }
-"""Where a shell looks: the variable that may name the folder, its default below HOME, the file."""
+"""Where each shell looks: the variable for the folder, its default below HOME, the file."""
 
 
 def is_endpoint(_word: str, _words: list[str], _session: Session) -> bool:
-    """A word to complete may be anything."""
+    """Never: the words after `completion words` may be anything."""
     return False
 
 
@@ -78,7 +78,7 @@ def _script(shell: str) -> str:
 
 
 def _install(session: Session, shell: str) -> None:
-    """Write the script where the shell looks for it; no file of the user's is edited."""
+    """Write the script where the shell looks for it; edits none of the user's files."""
     script = _script(shell)
     variable, default, name = _PLACES[shell]
     home = session.environ.get("HOME") or os.path.expanduser("~")

@@ -19,7 +19,7 @@ _TIMEOUT_S = 12.0
 def command(context: typer.Context) -> None:
     """Remove probe from a process. The recording is kept."""
     session: Session = context.obj
-    if _withdrawn(session):
+    if _cancelled(session):
         return
     answer: Mapping[str, object] = request_process(
         session,
@@ -36,8 +36,8 @@ def command(context: typer.Context) -> None:
         session.err.line(f"  next: the recording is kept: probe {answer['folder']} query …")
 
 
-def _withdrawn(session: Session) -> bool:
-    """Whether an agent was only waiting for the process to import torch; it will not start now."""
+def _cancelled(session: Session) -> bool:
+    """Cancel an attach that still waits for the process to import torch; False if there is none."""
     here = session.address.local_pid
     if here is None:
         return False

@@ -21,17 +21,17 @@ EXAMPLES = (
 )
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
 ALARM = 1
-"""Exit code of `--exit-code` with an alarm among the verdicts."""
+"""Exit code with `--exit-code` if any verdict is an alarm."""
 _MOST_OF_ONE = 3
-"""Findings shown of one recipe."""
+"""Findings shown per recipe without `--all`."""
 _OF_CHECKS = ("findings", "judged", "unknown", "own_recipes", "diagnosis_id")
-"""Parts of the answer that the checks give."""
+"""Keys of the answer that come from the checks."""
 _DEEP_S = 60.0
-"""Time limit with a symptom, which may wait for steps of the job."""
+"""Time limit with a symptom, whose checks may wait for steps of the job."""
 
 
 def is_endpoint(word: str, _words: Sequence[str], _session: Session) -> bool:
-    """Whether the only argument is no symptom, nor a misspelt one: `probe diagnose JOB`."""
+    """Whether the only argument is an endpoint, not a (misspelt) symptom: `probe diagnose JOB`."""
     import difflib
 
     return not difflib.get_close_matches(word.lower(), SYMPTOMS, n=1)
@@ -74,7 +74,7 @@ def command(
         if symptom is not None:
             asked["symptom"] = symptom
         if symptom is None and output_format == "text" and session.out.terminal and output is None:
-            answer = _as_it_comes(session, asked, everything)
+            answer = _streamed(session, asked, everything)
         else:
             answer = session.request("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
     _show(session, answer, log, everything, output_format, output)
@@ -82,9 +82,9 @@ def command(
     return ALARM if exit_code and any(one.get("severity") == "alarm" for one in judged) else 0
 
 
-def _as_it_comes(session: Session, asked: Mapping[str, str], everything: bool) -> dict[str, Any]:
-    """The answer. Its state is shown as soon as it is known, and then each finding as soon as no check still
-    to come can explain it."""
+def _streamed(session: Session, asked: Mapping[str, str], everything: bool) -> dict[str, Any]:
+    """Print the answer as it arrives, then return it: first the state, then each finding as soon as no
+    outstanding check can explain it."""
     checks = session.begin("/v1/diagnose", {**asked, "part": "checks"}, "running the checks")
     state = session.request("GET", "/v1/diagnose", {**asked, "part": "state"})
     session.out.lines(verdict_lines(state, session.out))
@@ -107,7 +107,7 @@ def _as_it_comes(session: Session, asked: Mapping[str, str], everything: bool) -
 def _listed(
     findings: Sequence[Mapping[str, Any]], out: Output, everything: bool, before: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Findings, after those `before`: a consequence that does not follow its cause names that."""
+    """Lines of findings that follow `before`; a consequence not directly below its cause names it."""
     above = "" if not before else before[-1].get("explained_by") or before[-1]["recipe"]
     for one in _few([dict(one) for one in findings if everything or one["severity"] != "info"], everything):
         cause = one.get("explained_by")
@@ -146,7 +146,7 @@ def _show(
 
 
 def _rows(answer: Mapping[str, Any], *, of_process: bool) -> list[dict[str, Any]]:
-    """The verdict on the process or job, and each finding, with the lines of `why` and `next` as one text."""
+    """Rows for the verdict on the process or job and each finding; `why` and `next` become one text each."""
     found = [*([answer] if of_process else []), *(answer.get("findings") or ())]
     names = ("recipe", "state", "severity", "rank", "step", "what", "why", "next", "explained_by")
     return [
@@ -159,7 +159,7 @@ def _rows(answer: Mapping[str, Any], *, of_process: bool) -> list[dict[str, Any]
 
 
 def _verdict_and_findings(answer: dict[str, Any], out: Output, everything: bool) -> Iterator[str]:
-    """The verdict on the process and the findings, in the order of the answer; then how many checks ran."""
+    """The verdict on the process and the findings, in the answer's order; then the count of checks."""
     found = list(answer.get("findings") or ())
     found.insert(answer.get("position") or 0, answer)
     shown = [one for one in found if one is answer or everything or one["severity"] != "info"]
@@ -187,7 +187,7 @@ def _counts(answer: Mapping[str, Any], out: Output, everything: bool) -> Iterato
 
 
 def _checks_and_conclusion(answer: dict[str, Any], out: Output, everything: bool) -> Iterator[str]:
-    """All checks of a symptom, the findings other than the cause, and the conclusion."""
+    """All checks of a symptom, the findings except the cause, and the conclusion."""
     conclusion = answer["conclusion"]
     checks = answer["checks"]
     width = max((len(str(check["check_name"])) for check in checks), default=0)
@@ -206,7 +206,7 @@ def _checks_and_conclusion(answer: dict[str, Any], out: Output, everything: bool
         one for one in answer["findings"] if one.get("explained_by") == cause["recipe"]
     ]
     for one in _few(answer["findings"], everything):
-        if one is not cause and one not in of_cause:  # the conclusion says it
+        if one is not cause and one not in of_cause:  # the conclusion has the cause
             yield from verdict_lines(one, out)
     yield from verdict_lines(conclusion, out)
     for one in _few(of_cause, everything):
@@ -214,7 +214,7 @@ def _checks_and_conclusion(answer: dict[str, Any], out: Output, everything: bool
 
 
 def _few(findings: list[dict[str, Any]], everything: bool) -> Iterator[dict[str, Any]]:
-    """At most `_MOST_OF_ONE` findings of each recipe, unless `everything`; the last says how many more."""
+    """At most `_MOST_OF_ONE` findings per recipe, unless `everything`; the last tells how many more exist."""
     counts = Counter(one.get("recipe") for one in findings)
     shown: Counter[str | None] = Counter()
     for one in findings:

@@ -1,6 +1,6 @@
 """`probe doctor`: check what works on this machine.
 
-Checks change nothing: no server is started, no folder made, torch is not imported.
+The checks change nothing: they start no server, create no folder and do not import torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEALTH_TIMEOUT_S = 2.0
 
 
 class CheckResult(NamedTuple):
-    """Result of one check, with what to do about it (`fix`, empty if nothing)."""
+    """Result of one check; `fix` tells how to fix it, empty if there is nothing to do."""
 
     level: Literal["ok", "warn", "fail"]
     subject: str
@@ -67,7 +67,7 @@ def command(context: typer.Context) -> None:
 
 
 def results(session: Session) -> Iterator[CheckResult]:
-    """All checks, in the order a person would go through them."""
+    """Run all checks, in the order a person would go through them."""
     yield check_python(sys.version_info[:3])
     yield check_torch()
     yield from check_settings(session)
@@ -87,7 +87,7 @@ def results(session: Session) -> Iterator[CheckResult]:
 
 
 def check_python(version: tuple[int, ...]) -> CheckResult:
-    """Whether this Python is supported, and what is missing in it."""
+    """Whether this Python is supported, and which features it lacks."""
     text = f"{'.'.join(map(str, version))} at {sys.executable}"
     if version[:2] < versions.OLDEST_PYTHON:
         oldest = versions.plain(versions.OLDEST_PYTHON)
@@ -96,7 +96,7 @@ def check_python(version: tuple[int, ...]) -> CheckResult:
 
 
 def check_torch(found: str | None = None) -> CheckResult:
-    """Whether this Python has a supported torch, and what is missing in it; jobs may use another Python.
+    """Whether this Python has a supported torch, and which features it lacks; jobs may use another Python.
     `found`: its version, if already known."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -149,7 +149,7 @@ def check_settings(session: Session) -> Iterator[CheckResult]:
 
 
 def check_server_needs(server_python: str) -> CheckResult:
-    """Whether the Python that runs the server has what it needs."""
+    """Whether the Python that runs the server has the packages it needs."""
     import subprocess
 
     from probe.boot.launch import SERVER_NEEDS
@@ -185,13 +185,13 @@ def check_server_needs(server_python: str) -> CheckResult:
 
 
 def check_directory_of(settings: Settings) -> Iterator[CheckResult]:
-    """Whether PROBE_DIR can be used, and whether it is the one that is expected."""
+    """Whether PROBE_DIR is usable, and whether it is the expected folder."""
     directory = places.home(settings)
     yield check_directory(directory)
     elsewhere = places.why_elsewhere(directory, settings)
     if elsewhere:
         yield CheckResult(
-            "warn", "PROBE_DIR", elsewhere, "Set PROBE_DIR for jobs and commands to use another."
+            "warn", "PROBE_DIR", elsewhere, "Set PROBE_DIR for jobs and commands to choose another folder."
         )
 
 
@@ -236,7 +236,7 @@ def _check_can_be_made(directory: Path) -> CheckResult:
 
 
 def check_rings(settings: Settings) -> CheckResult:
-    """Whether there is memory for the rings of another process."""
+    """Whether there is enough memory for the rings of one more process."""
     folder, needed = Path(settings.rings_directory), settings.rings_bytes
     room = places.room_bytes(folder)
     kind = places.file_system(folder)
@@ -264,7 +264,7 @@ def check_rings(settings: Settings) -> CheckResult:
 
 
 def check_server(directory: Path) -> CheckResult:
-    """Whether the server of this folder runs, and has the version of this command."""
+    """Whether the server of this folder is running, and has this command's version."""
     from probe.base.wire import call
 
     path = places.server_socket(directory)
@@ -288,7 +288,7 @@ def check_server(directory: Path) -> CheckResult:
 
 
 def check_compiled(environ: Mapping[str, str]) -> CheckResult:
-    """Whether jobs of this installation run their hooks compiled."""
+    """Whether jobs of this installation use compiled hooks."""
     from probe.base import compiled
 
     if compiled.is_off(environ):
@@ -298,8 +298,8 @@ def check_compiled(environ: Mapping[str, str]) -> CheckResult:
         return CheckResult("ok", "hooks", "compiled")
     return CheckResult(
         "warn", "hooks", f"as Python: {why}",
-        "A step costs some ten microseconds more. Install a C compiler and Python's headers, then "
-        f"`{sys.executable} -m probe.base.compiled.build`, or a wheel for this machine.",
+        "Each step takes some ten microseconds longer. Install a C compiler and Python's headers and run "
+        f"`{sys.executable} -m probe.base.compiled.build`, or install a wheel for this machine.",
     )
 
 
@@ -328,7 +328,7 @@ def check_outside() -> CheckResult:
 
 
 def check_attaching() -> CheckResult:
-    """Whether `attach` has what it needs."""
+    """Whether the tools that `attach` needs are installed."""
     from shutil import which
 
     from probe.base import c_compiler
@@ -357,7 +357,7 @@ def _site_folders() -> list[Path]:
 
 
 def check_hook(folders: list[Path]) -> CheckResult:
-    """Whether the start-up hook that PROBE=1 needs is in one of these folders of this Python."""
+    """Whether one of these site-packages folders has the start-up hook that PROBE=1 needs."""
     for folder in folders:
         for found in sorted(folder.glob("*.pth")):
             if HOOK_MODULE in found.read_text(encoding="utf-8", errors="replace"):

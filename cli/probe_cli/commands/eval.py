@@ -32,7 +32,7 @@ _CLASSES = {
 
 
 def is_endpoint(word: str, _words: Sequence[str], session: Session) -> bool:
-    """Whether the only argument is no code: `probe eval PID`."""
+    """Whether the only argument is an endpoint and not code: `probe eval PID`."""
     return names_agent(word, session.address)
 
 
@@ -61,7 +61,7 @@ def command(
     """Run Python in the process or in every rank.
 
     Prints the output and the last value. Read-only code runs immediately; code that changes the job runs
-    between two steps, at the same step on every rank. Without CODE: a prompt at a terminal, else code from
+    between two steps, at the same step on every rank. Without CODE: a prompt in a terminal, else code from
     stdin.
     """
     if now and (at_step or together):
@@ -101,9 +101,9 @@ def _request(
 
 
 def names_in_job(session: Session, expression: str) -> list[str]:
-    """What can follow an expression and a dot; of the empty text, the names that a snippet sees.
+    """Completions after an expression and a dot; for an empty expression, the names that a snippet sees.
 
-    Empty if finding out would do more than read, or takes long: a completion is not worth it."""
+    Empty if `dir` of the expression would do more than read, or takes too long for a completion."""
     what = f"dir({expression})" if expression else "__names__"
     snippet = f"print(*{what}, sep='\\n'){COMPLETION}"
     try:
@@ -139,7 +139,7 @@ def _show(session: Session, answer: dict[str, Any]) -> int:
 
 
 def _show_ranks(session: Session, answer: dict[str, Any]) -> int:
-    """Write the output of each rank with its number; ranks with equal output together."""
+    """Write the output of each rank with its number, grouping ranks with equal output."""
     answers = by_rank(answer)
     for ranks, one in alike(answers, lambda one: (one.get("output"), one.get("value"))):
         said = str(one.get("output") or "").splitlines()
@@ -174,7 +174,7 @@ def _because(answer: dict[str, Any]) -> str:
 
 
 def _where_and_why(answer: dict[str, Any]) -> list[str]:
-    """Notes on a snippet that did more than read: its class, where it ran, what was restored."""
+    """Notes on a snippet that did more than read: its class, where it ran, what probe restored."""
     lines = []
     kind = str(answer.get("class") or "reading")
     because, place = _because(answer), where(answer)

@@ -1,7 +1,7 @@
 """`probe export`: export a recording to TensorBoard, W&B, MLflow or CSV.
 
-Step figures, logged values, gradients per parameter, histograms and verdicts, queried page by page and
-written here. The other tool is imported on use and obeys its own settings (`WANDB_MODE=offline`,
+Exports step figures, logged values, gradients per parameter, histograms and verdicts, queried page by page.
+The other tool is imported on use and obeys its own settings (`WANDB_MODE=offline`,
 `MLFLOW_TRACKING_TOKEN` …). A repeated export replaces the earlier one.
 """
 
@@ -70,7 +70,7 @@ Item = Scalar | Histogram | Text
 
 
 class Writer(Protocol):
-    """Writes the items of one rank, which come table by table."""
+    """Writes the items of one rank, which arrive table by table."""
 
     def write(self, item: Item) -> None:
         """Write one item."""
@@ -130,7 +130,7 @@ def command(
 
 def items(session: Session, rank: int, progress: Progress) -> Iterator[Item]:
     """All items of one rank, table by table."""
-    if session.err.moves:  # nobody sees a bar elsewhere
+    if session.err.moves:  # a progress bar is only visible there
         counts = ", ".join(f"(SELECT count(*) FROM {table} WHERE rank = {rank})" for table in _TABLES)
         progress.total = sum(Answer.query(session, f"SELECT {counts}").rows[0])
 
@@ -171,14 +171,14 @@ def _step(row: dict[str, Any]) -> int:
 
 
 def _scalar(tag: str, row: dict[str, Any], column: str) -> Iterator[Scalar]:
-    """No item for NULL, which was not measured; NaN and infinity come as strings."""
+    """One item, none for NULL (not measured); NaN and infinity arrive as strings."""
     value = row[column]
     if value is not None and row["t_ns"] is not None:
         yield Scalar(tag, _step(row), row["t_ns"] / 1e9, float(value))
 
 
 def _paged(session: Session, sql: str, rank: int) -> Iterator[dict[str, Any]]:
-    """All rows of a statement, in the order they were written."""
+    """All rows of a statement in time order, queried page by page."""
     offset = 0
     while True:
         page = f"{sql} WHERE rank = {rank} ORDER BY t_ns LIMIT {PAGE_ROWS} OFFSET {offset}"
@@ -210,7 +210,7 @@ def _missing(what: str, package: str) -> PackageMissing:
 
 
 class TensorBoard:
-    """An event file in a folder per rank; replaces those of earlier exports."""
+    """Writes one event file into a folder per rank; replaces the files of earlier exports."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -253,13 +253,13 @@ class TensorBoard:
     def close(self) -> str:
         """See `Writer`."""
         self._writer.close()
-        for path in self._before:  # only now that the replacement is complete
+        for path in self._before:  # deleted only once the replacement is complete
             path.unlink(missing_ok=True)
         return str(self._folder)
 
 
 class Csv:
-    """One line per number: tag, step, time, value. Without histograms and verdicts: use `query`."""
+    """Writes one line per number: tag, step, time, value. Histograms and verdicts need `query`."""
 
     def __init__(self, path: Path) -> None:
         import csv
@@ -347,7 +347,7 @@ class MLflow:
         self._uri = uri
 
     def write(self, item: Item) -> None:
-        """See `Writer`. MLflow keeps old values, so those of an earlier export are skipped."""
+        """See `Writer`. MLflow keeps old values, so values already exported are skipped."""
         if isinstance(item, Text):
             self._texts.append(f"step {item.step}: {item.text}")
         elif isinstance(item, Scalar) and item.t_s > self._until:
@@ -376,6 +376,6 @@ class MLflow:
 
 
 def _plain_name(tag: str) -> str:
-    """A tag with the characters that MLflow allows."""
+    """The tag with characters that MLflow does not allow replaced by `_`."""
     return "".join(letter if letter.isalnum() or letter in "_-. /" else "_" for letter in tag)
 

@@ -1,8 +1,8 @@
 """`probe flamegraph`: where the training threads spend their time, sampled now or recorded before.
 
-Ranks of this machine are sampled by py-spy, which only reads their memory; for others, and where that is not
-allowed, the agents are asked for their stacks again and again. Nothing is written into the recording. With
---since the samples are those that PROBE_SAMPLE_HZ recorded, and the job may have ended.
+py-spy samples the ranks on this machine by reading their memory. For other ranks, and where py-spy is not
+permitted, the command polls the agents for their stacks. Nothing is written into the recording. With --since
+it draws the samples that PROBE_SAMPLE_HZ recorded; the job may have ended.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ EXAMPLES = (
 LIVE_S = 5
 RATE_HZ = 100
 AGENT_HZ = 10
-"""An agent's answer takes the GIL for about a millisecond."""
-_SEEN = "sampled where threads release the GIL: time in C code that holds it counts for the line after it"
+"""Polling rate; an agent holds the GIL for about a millisecond per answer."""
+_BIAS = "sampled where threads release the GIL: time in C code that holds it counts for the line after it"
 _ENDED = "ended"
 _OTHERS = "others"
 
 
 class Target(NamedTuple):
-    """A process to sample: the name it has in the graph, its rank if it is one of several, and the kernel's
-    id of its training thread."""
+    """A process to sample: its name in the graph, its rank in a multi-rank job, its PID, the kernel's
+    ID of its training thread, and whether it runs on this machine."""
 
     name: str
     rank: int | None
@@ -59,7 +59,7 @@ def command(
         str | None,
         Option(
             "--output", "-o", metavar="FILE",
-            help="SVG, or a file for speedscope if it ends in .json (default: a new .svg file here).",
+            help="SVG, or a speedscope file if the name ends in .json (default: a new .svg file here).",
         ),
     ] = None,
     seconds: Annotated[
@@ -73,7 +73,7 @@ def command(
         int | None, Option("--until", metavar="STEP", min=0, help="Draw recorded samples up to this step.")
     ] = None,
     threads: Annotated[
-        bool, Option("--threads", help="With --since: include other busy threads, each below its own frame.")
+        bool, Option("--threads", help="With --since: include other busy threads, each under its own frame.")
     ] = False,
     rank: Ranks = None,
     native: Annotated[
@@ -82,20 +82,20 @@ def command(
     ] = False,
     diff: Annotated[
         str | None,
-        Option("--diff", metavar="OTHER", help="Show the difference to these ranks: a set, or `others`."),
+        Option("--diff", metavar="OTHER", help="Compare --rank with these ranks: a set, or `others`."),
     ] = None,
 ) -> None:
     """Sample where the training spends its time, as a flame graph.
 
-    Samples all ranks at the same time and draws each below its own frame. With --diff, shows what the ranks
-    of --rank do more and less than the others. Waiting time counts like computing time.
+    Samples all ranks at the same time and draws each under its own frame. With --diff, shows where the ranks
+    of --rank spend more or less time than the others. Waiting time counts like computing time.
     """
     path = file_for(session, None, "flamegraph", ".svg") if output is None else output
     for_speedscope = path.endswith(".json")
     if diff is not None and for_speedscope:
-        raise UsageError("a difference is drawn as SVG only", hint="Give a name that ends in .svg with -o.")
+        raise UsageError("--diff writes SVG only", hint="Give a name that ends in .svg with -o.")
     if diff is not None and rank is None:
-        raise UsageError("--diff needs --rank", hint="Such as --rank 3 --diff others.")
+        raise UsageError("--diff needs --rank", hint="For example --rank 3 --diff others.")
     if since is None and until is None:
         if threads:
             raise UsageError("--threads needs --since", hint="Only recorded samples have other threads.")
@@ -124,8 +124,8 @@ def command(
 
 
 class Drawn(NamedTuple):
-    """What is drawn: stacks by what they are of, those of the other side of a difference, how many make a
-    second, and the names of the sides, of one of them and of both."""
+    """The data of one graph: stacks by process or thread, the stacks they are compared with, counts per
+    second, a description of the samples, the names of both sides and of all, and notes."""
 
     ours: dict[str, Counter[Stack]]
     theirs: dict[str, Counter[Stack]]
@@ -138,7 +138,7 @@ class Drawn(NamedTuple):
 
 
 def _live(session: Session, seconds: int, rank: str | None, native: bool, diff: str | None) -> Drawn:
-    """Samples that are taken now."""
+    """Take samples now."""
     targets = _targets(session)
     chosen = _chosen(targets, rank)
     others = _others(targets, chosen, diff)
@@ -148,7 +148,7 @@ def _live(session: Session, seconds: int, rank: str | None, native: bool, diff: 
     if not ours or (others and not theirs):
         for note in notes:
             session.note(note)
-        raise StacksUnavailable("no stack was sampled", hint="`backtrace` says why stacks cannot be read.")
+        raise StacksUnavailable("no stack was sampled", hint="`backtrace` shows why stacks cannot be read.")
     samples = count(sum(one.total() for one in (*ours.values(), *theirs.values())))
     return Drawn(
         ours, theirs, RATE_HZ, f"{samples} samples in {seconds} s", _names(chosen), _names(others),
@@ -159,7 +159,7 @@ def _live(session: Session, seconds: int, rank: str | None, native: bool, diff: 
 def _recorded(
     session: Session, since: int | None, until: int | None, rank: str | None, threads: bool, diff: str | None
 ) -> Drawn:
-    """Samples that were recorded while the job ran."""
+    """Read samples that were recorded while the job ran."""
     if since is not None and until is not None and until < since:
         raise UsageError(f"--until {until} is before step {since}", hint="Give the first step with --since.")
     wanted = None if rank is None else _set(rank)
@@ -184,7 +184,7 @@ def _recorded(
         for (one, thread), stacks in found.others.items():
             if one in chosen:
                 ours[f"rank {one}: thread {thread}" if several else f"thread {thread}"] = stacks
-    notes = [*found.notes, _SEEN]
+    notes = [*found.notes, _BIAS]
     if found.older:
         notes.append(f"attempt {found.attempt} only: earlier attempts have samples of these steps too")
     about = f"{count(found.samples)} samples, steps {found.first} to {found.last}"
@@ -194,11 +194,11 @@ def _recorded(
     )
 
 
-# Whom to sample -----------------------------------------------------------------
+# Choosing processes -------------------------------------------------------------
 
 
 def _targets(session: Session) -> list[Target]:
-    """The living processes that the endpoint means, by one look at their stacks."""
+    """The live processes of the endpoint, from one backtrace request."""
     answer = session.request("GET", "/v1/backtrace", {"endpoint": session.address.endpoint})
     here = session.address.directory is not None and not session.has_own_transport
     if "ranks" not in answer:
@@ -224,8 +224,8 @@ def _targets(session: Session) -> list[Target]:
 def _dead(what: str) -> ProcessDead:
     return ProcessDead(
         f"no running process can be sampled: {what}",
-        hint="`probe JOB flamegraph --since 0` draws what was sampled while it ran, `probe JOB backtrace`"
-        " shows its last stacks.",
+        hint="`probe JOB flamegraph --since 0` draws the samples recorded while it ran, "
+        "`probe JOB backtrace` shows its last stacks.",
     )
 
 
@@ -238,7 +238,7 @@ def _set(text: str) -> set[int]:
     try:
         return set(rank_sets.from_text(text))
     except ValueError:
-        raise UsageError(f"{text}: not a set of ranks", hint="Such as 3, or 0,2-7.") from None
+        raise UsageError(f"{text}: not a set of ranks", hint="For example 3, or 0,2-7.") from None
 
 
 def _chosen(targets: list[Target], text: str | None) -> list[Target]:
@@ -284,7 +284,7 @@ def _sampled(
         sampling.sampling(requests, seconds, RATE_HZ) as running,
     ):
         if by_agent:
-            notes += _ask_agents(session, by_agent, seconds, found)
+            notes += _poll_agents(session, by_agent, seconds, found)
         results = running.results()
     for (target, _), samples in zip(by_pyspy, results, strict=True):
         found[target.name] = samples.stacks
@@ -295,7 +295,7 @@ def _sampled(
 def _ways(
     targets: Sequence[Target], native: bool
 ) -> tuple[list[tuple[Target, Request]], list[Target], list[str]]:
-    """Whom py-spy samples, with what it is asked; whom the agents answer for; and why."""
+    """The targets that py-spy samples, with their requests; the targets polled through agents; and why."""
     from probe.outside.processes.target import check_tracing, read_target
     from probe.outside.stacks import pyspy, sampling
     from probe.outside.stacks.outside_view import why_not_stopped
@@ -311,29 +311,29 @@ def _ways(
             pyspy.program()
             check_tracing(read_target(one.pid))
         except ProbeError as error:
-            notes.append(f"{one.name}: its agent is asked for stacks: {error.message}")
+            notes.append(f"{one.name}: sampled through its agent: {error.message}")
             by_agent.append(one)
             continue
         why_not = why_not_stopped(one.pid) if native else None
         if why_not:
-            notes.append(f"{one.name}: no native frames, for which it would be stopped: {why_not}")
+            notes.append(f"{one.name}: no native frames, because reading them stops the process: {why_not}")
         by_pyspy.append((one, sampling.Request(one.pid, one.thread, native and not why_not)))
     if by_agent and native:
         notes.append(f"{_names(by_agent)}: no native frames: agents see Python frames only")
     return by_pyspy, by_agent, notes
 
 
-def _ask_agents(
+def _poll_agents(
     session: Session, targets: Sequence[Target], seconds: int, found: dict[str, Counter[Stack]]
 ) -> Iterator[str]:
-    """Fill in the stacks that the agents tell, a few times a second."""
-    deadline, looks = time.monotonic() + seconds, 0
+    """Poll the agents at `AGENT_HZ` and count their stacks in `found`; yields a note."""
+    deadline, polls = time.monotonic() + seconds, 0
     names = {one.rank: one.name for one in targets}
     while True:
         began = time.monotonic()
         if began >= deadline:
             break
-        looks += 1
+        polls += 1
         answer = session.request("GET", "/v1/backtrace", {"endpoint": session.address.endpoint})
         captures = answer.get("ranks")
         by_rank: dict[int | None, Any] = {None: answer}
@@ -345,19 +345,19 @@ def _ask_agents(
                 found[name][stack] += 1
         time.sleep(max(0.0, min(began + 1 / AGENT_HZ, deadline) - time.monotonic()))
     yield (
-        f"{_names(targets)}: {looks} looks by their agents, which sample a thread where it releases the GIL"
+        f"{_names(targets)}: {polls} samples by their agents, which see a thread where it releases the GIL"
     )
 
 
 def _stack(capture: Mapping[str, Any]) -> Stack:
-    """The training thread's frames of one look, as py-spy writes them."""
+    """The training thread's frames of one capture, in py-spy's format."""
     threads = capture.get("threads") or ()
     frames = next((one["frames"] for one in threads if one.get("training")), ())
     return tuple(f"{one['func']} ({_short(str(one['file']))}:{one['lineno']})" for one in reversed(frames))
 
 
 def _short(file: str) -> str:
-    """A file within its package, or its own name."""
+    """The file's path below site-packages, or its name."""
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in file:
             return file.rpartition(folder)[2]

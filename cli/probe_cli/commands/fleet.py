@@ -1,4 +1,4 @@
-"""`probe fleet`: questions over all runs of an archive."""
+"""`probe fleet`: query, diagnose and compare the runs of an archive."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _ASKS = Literal["query", "runs", "hosts", "report", "diagnose", "compare"]
 _UNITS_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _MOST_NOTES = 20
 _MOST_OF_ONE = 3
-"""Findings shown of one run."""
+"""Findings shown per run without `--all`."""
 
 
 def is_endpoint(_word: str, _words: Sequence[str], _session: Session) -> bool:
-    """No word is an endpoint: the first one is the archive."""
+    """Never: the first word is the archive."""
     return False
 
 
@@ -73,7 +73,7 @@ def command(
     host: Annotated[list[str] | None, Option("--host", metavar="HOST", help="Only this host.")] = None,
     since: Annotated[
         str | None,
-        Option("--since", metavar="TIME", help="Only what ran since then: 12h, 7d, 2w or 2026-03-01."),
+        Option("--since", metavar="TIME", help="Only runs active since then: 12h, 7d, 2w or 2026-03-01."),
     ] = None,
     recipe: Annotated[
         list[str] | None,
@@ -84,7 +84,7 @@ def command(
         bool, Option("--all", help="With diagnose, report, compare: show everything.")
     ] = False,
     explain: Annotated[
-        bool, Option("--explain", help="With query: show which files it would open.")
+        bool, Option("--explain", help="With query: show which files it would open, and do not run it.")
     ] = False,
     per_run: Annotated[
         str | None,
@@ -100,13 +100,13 @@ def command(
     ] = None,
     live: Annotated[
         bool,
-        Option("--live", help="Include rows of live runs not archived yet, from their servers."),
+        Option("--live", help="Include rows of live runs that are not archived yet, from their servers."),
     ] = False,
     server: Annotated[
         list[str] | None,
         Option(
             "--server", metavar="HOST:PORT",
-            help="Like --live, but also ask this server, besides that of PROBE_DIR and those in PROBE_PEERS.",
+            help="Like --live; also query this server, in addition to PROBE_DIR's and PROBE_PEERS.",
         ),
     ] = None,
     output_format: RowsFormat = None,
@@ -120,7 +120,7 @@ def command(
 ) -> None:
     """Query, diagnose and compare the runs of an archive.
 
-    `query` runs SQL over every table of every run; `runs` and `hosts` list them; `report` says which
+    `query` runs SQL over every table of every run; `runs` and `hosts` list them; `report` shows which
     hosts, jobs and runs stand out; `diagnose` runs the recipes on each run; `compare` compares two runs.
     """
     from probe.archive.store import open_store
@@ -159,7 +159,7 @@ def command(
 
 
 def _since_ns(text: str) -> int:
-    """The wall time that `--since` means; raises `UsageError`."""
+    """Parse `--since` into wall time in nanoseconds; raises `UsageError`."""
     import time
     from datetime import datetime, timezone
 
@@ -174,8 +174,8 @@ def _since_ns(text: str) -> int:
 
 
 def _answers_of_runs(session: Session, fleet: Fleet, answering: Answering, sql: str) -> bytes:
-    """What the runs answer to a statement, as the Arrow stream that the outer one reads; a run that does not
-    answer is left out, and a note says so."""
+    """Run a statement on each run and return the rows as the Arrow stream that the outer statement reads. A
+    run that fails is left out with a note."""
     from probe.fleet import per_run
 
     runs = fleet.runs()
@@ -200,7 +200,7 @@ def _answers_of_runs(session: Session, fleet: Fleet, answering: Answering, sql: 
 
 
 def _live_rows(session: Session, given: Sequence[str]) -> Source:
-    """Asks the servers that the user named."""
+    """The source of live rows: the servers that the user named, and those in the settings."""
     from probe.client.live_rows import LiveRows, named_servers
 
     servers, notes = named_servers(given, session.settings)
@@ -242,8 +242,8 @@ def _say_opened(session: Session, fleet: Fleet, plan: Plan) -> None:
     for table, files in plan.files.items():
         every = fleet.catalog.listing(table)
         if every or files:
-            told = size(sum(one.size_bytes for one in files)), size(sum(one.size_bytes for one in every))
-            session.note(f"{table}: opens {len(files):,} of {len(every):,} files, {told[0]} of {told[1]}")
+            opened, total = (size(sum(one.size_bytes for one in found)) for found in (files, every))
+            session.note(f"{table}: opens {len(files):,} of {len(every):,} files, {opened} of {total}")
 
 
 # Recipes ------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def _report(
         for one in found:
             session.out.lines(verdict_lines(one.as_dict(), session.out))
     clear = [check.recipe.name for check in checks if check.state == "clear"]
-    session.note(f"{len(fleet.runs()):,} runs; nothing found by {', '.join(clear) or 'no recipe'}")
+    session.note(f"{len(fleet.runs()):,} runs; clear: {', '.join(clear) or 'no recipe'}")
     for check in checks:
         if check.state == "unknown":
             session.note(f"{check.recipe.name} is unknown: {check.reason}")

@@ -1,6 +1,6 @@
-"""`probe health`: one screen on a run: learning, speed, memory, problems, next steps.
+"""`probe health`: one screen about a run: learning, speed, memory, problems, next steps.
 
-All figures come from one answer of the server (`GET /v1/summary`); this is its layout.
+All figures come from one answer of the server (`GET /v1/summary`); this module formats it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LABEL = 11
 _WIDTH = 100
 """Columns without a terminal."""
 _SLOWER_RATIO = 1.05
-"""A rank slower than the median by this factor is named."""
+"""A rank slower than the median by this factor is reported."""
 
 
 def command(
@@ -76,7 +76,7 @@ def _to_file(session: Session, answer: dict[str, Any], output: str, output_forma
 
 
 def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
-    """The screen."""
+    """The lines of the screen."""
     width = out.width or _WIDTH
     yield _title(answer, out)
     yield from _line("time", [escape_controls(part) for part in time_left_parts(_lead(answer))], width, out)
@@ -101,12 +101,12 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
 
 
 def _lead(answer: dict[str, Any]) -> dict[str, Any]:
-    """The lowest rank, whose time is shown."""
+    """The figures of the lowest rank, whose remaining time is shown."""
     return {**answer, "step": answer["steps"]["last"]}
 
 
 def _unread(answer: dict[str, Any]) -> bool:
-    """Whether it is not known if a step has finished: the query for that failed."""
+    """Whether the query for the last finished step failed."""
     return "run" in (answer.get("unread") or ())
 
 
@@ -231,7 +231,7 @@ def _ranks(answer: dict[str, Any]) -> list[str]:
 
 
 def _phases(speed: dict[str, Any], width: int, out: Output) -> Iterator[str]:
-    """One bar for each measured phase: its share of the steps' time, and its mean, so that both add up."""
+    """One bar per measured phase: its share of the step time, and its mean, so that both columns add up."""
     label = "mean step"
     room = max(8, min(40, width - _LABEL - 32))
     measured = [(name, speed["phases"].get(f"{name}_s")) for name in _PHASES]
@@ -245,7 +245,7 @@ def _phases(speed: dict[str, Any], width: int, out: Output) -> Iterator[str]:
 
 
 def _intervals(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Evaluations and the like: how many, how long, and their share of the run's time."""
+    """Evaluations, checkpoints and other intervals: count, duration, share of the run's time."""
     parts = []
     for one in found:
         text = f"{one['count']:,} {one['kind']}{'s' if one['count'] > 1 and one['kind'] in _PLURAL else ''}"
@@ -258,7 +258,7 @@ def _intervals(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
-    """Problems and what to do, in the order of the answer."""
+    """Problems and next steps, in the order of the answer."""
     found = list(answer.get("findings") or ())
     if answer.get("position") is not None:
         found.insert(answer["position"], answer["verdict"])

@@ -1,4 +1,4 @@
-"""`probe mcp`: let an agent ask, over the Model Context Protocol on stdin and stdout."""
+"""`probe mcp`: serve an agent over the Model Context Protocol on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """Run an MCP server for agents on stdin and stdout.
 
-    Its tools do what the commands do, with the same rights. They only read unless --allow-act is given.
+    Its tools correspond to the commands, with the same permissions. Without --allow-act they are read-only.
     """
     from probe_cli.agent_tools.tools import need_mcp
 
@@ -35,7 +35,7 @@ def command(
     need_mcp()
     if session.input is not sys.stdin or session.out.terminal:
         raise UsageError(
-            "`mcp` is used by programs, not in a terminal",
+            "`mcp` is for programs, not for a terminal",
             hint="Add it to the configuration of an MCP client; docs/agents.md shows how.",
         )
     from probe_cli.agent_tools import tool_server

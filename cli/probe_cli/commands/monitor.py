@@ -1,7 +1,7 @@
 """`probe monitor`: open incidents, alert destinations and automatic actions.
 
-What follows `--on RECIPE` is parsed at once by the command it names, so that mistakes are reported now and
-not when the recipe fires.
+The action after `--on RECIPE` is parsed immediately by the command it names, so that errors are reported now
+and not when the recipe fires.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _HEADINGS = (
 )
 _PATH = "/v1/monitor"
 _SHOWS = frozenset({"lr", "loss_scale"})
-"""Actions that without arguments only show something."""
+"""Actions that only show something if they have no arguments."""
 _HINT = 'Give a command that acts on a job: "lr --scale 0.5", "checkpoint rescue.pt", "stop".'
 
 
 def is_endpoint(_word: str, words: Sequence[str], _session: Session) -> bool:
-    """Whether the first argument is no action: without `--on` there is none."""
+    """Whether the first argument is an endpoint: actions occur only with `--on`."""
     return not any(word == "--on" or word.startswith("--on=") for word in words)
 
 
@@ -77,7 +77,7 @@ def command(
 ) -> None:
     """Show incidents; configure alerts and actions.
 
-    At a terminal the list is refreshed until Ctrl-C.
+    In a terminal the list is refreshed until Ctrl-C.
     """
     session: Session = context.obj
     recipes, words = on or [], actions or []
@@ -142,7 +142,7 @@ def _cells(one: dict[str, Any]) -> list[str]:
 
 
 def _destinations(session: Session, destinations: list[dict[str, Any]] | None) -> None:
-    if destinations is None:  # not visible to the viewer role
+    if destinations is None:  # hidden from the viewer role
         return
     if not destinations:
         session.note("no alert destinations: add one with `probe monitor --notify URL`")
@@ -174,7 +174,7 @@ class _Reading:
 
 
 class _Parsing(Session):
-    """A session in which commands are parsed and not run. Paths are still relative to this directory."""
+    """A session that parses commands without running them. Paths are relative to this directory."""
 
     runs_later = True
 
@@ -185,7 +185,7 @@ class _Parsing(Session):
 
 
 def _rule(session: Session, recipe: str, words: str) -> dict[str, Any]:
-    """The rule that `--on RECIPE "ACTION …"` describes; raises the error of the command it names."""
+    """Parse `--on RECIPE "ACTION …"` into a rule; raises the error of the command it names."""
     try:
         split = shlex.split(words)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`probe plot`: the result of a query as lines, in the terminal or as an image."""
+"""`probe plot`: plot the result of a query, in the terminal or as an image."""
 
 from __future__ import annotations
 

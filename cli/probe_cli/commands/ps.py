@@ -1,4 +1,4 @@
-"""`probe ps`: the processes known on this host."""
+"""`probe ps`: list the recorded processes of this host."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def command(
 def known_processes(
     session: Session, everything: bool = False, figures: bool = False
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The processes of the session's endpoint (all, if none is named) as `/v1/processes` has them, and notes;
-    `everything`: also what ended long ago; `figures`: with those of what lives. Starts no server where
-    nothing was recorded."""
+    """The processes of the session's endpoint (all without one) in the form of `/v1/processes`, and notes.
+
+    `everything`: include processes that ended long ago; `figures`: include the figures of live processes.
+    Starts no server if nothing was recorded."""
     listed, notes = _ask(session, everything, figures)
     listed += _waiting(session, {process.get("pid") for process in listed if process.get("ended_ns") is None})
     endpoint = session.address.endpoint
@@ -75,7 +76,7 @@ def known_processes(
 
 
 def table_lines(processes: Sequence[dict[str, Any]], out: Output) -> Iterator[str]:
-    """One line for each process, under headings; the time left where it is known of any."""
+    """One line per process, under headings; with the time left if known for any of them."""
     headings, rows = list(_HEADINGS), [_cells(process) for process in processes]
     if any(process.get("left_s") is not None for process in processes):
         place = headings.index(_LAST_STEP)
@@ -86,7 +87,7 @@ def table_lines(processes: Sequence[dict[str, Any]], out: Output) -> Iterator[st
 
 
 def _say_where_else(session: Session) -> None:
-    """PROBE_DIR may have moved, if another user held its default name for a while."""
+    """Report recordings in another home: the default PROBE_DIR moves while another user holds its name."""
     directory = session.address.directory
     if directory is None or session.settings.directory or directory != places.home(session.settings):
         return
@@ -109,7 +110,7 @@ def _ask(session: Session, everything: bool, figures: bool) -> tuple[list[dict[s
 
 
 def _waiting(session: Session, live: set[Any]) -> list[dict[str, Any]]:
-    """Attached processes that have not imported torch yet: only this host knows them."""
+    """Rows for attached processes that have not imported torch yet; only this host knows them."""
     directory = session.address.directory
     if directory is None or session.has_own_transport:
         return []
@@ -124,7 +125,7 @@ def _waiting(session: Session, live: set[Any]) -> list[dict[str, Any]]:
 
 
 def _anything_recorded(directory: Path) -> bool:
-    """Whether there is any reason to start a server."""
+    """Whether the directory has any recording, so that a server is worth starting."""
     try:
         places.check_private(directory, os.lstat(directory))
     except FileNotFoundError:

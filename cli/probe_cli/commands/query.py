@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Run an SQL query. `probe tables` describes the tables.
 
-    Without SQL: a prompt at a terminal, else SQL from stdin.
+    Without SQL: a prompt in a terminal, else SQL from stdin.
     """
     chosen = chosen_format(output_format, output, session.out)
     unasked = sql is None and file is None and output is None and output_format is None
@@ -53,7 +53,7 @@ def command(
 
 
 def say_about(session: Session, answer: Answer, *, count: bool) -> None:
-    """Write to stderr what belongs to an answer and is no row: how many, how long, notes."""
+    """Write to stderr what an answer has in addition to its rows: their number, the time, notes."""
     if count and (session.out.terminal or not answer.rows):
         elapsed = "" if answer.elapsed_ms is None else f" in {duration(answer.elapsed_ms / 1000)}"
         session.err.line(session.err.style(f"{number_of_rows(answer)}{elapsed}", "dim"))

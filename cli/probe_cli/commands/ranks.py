@@ -1,4 +1,4 @@
-"""`probe ranks`: all ranks of one job on all its hosts."""
+"""`probe ranks`: list the ranks of a job on all its hosts."""
 
 from __future__ import annotations
 

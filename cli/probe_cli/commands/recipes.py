@@ -1,6 +1,6 @@
-"""`probe recipes`: the checks of `diagnose` and the monitor.
+"""`probe recipes`: list the checks of `diagnose` and the monitor.
 
-Those of this installation and of PROBE_RECIPES; those of a server when an endpoint is named."""
+Lists the recipes of this installation and of PROBE_RECIPES; with an endpoint, the recipes of its server."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _list(recipes: Sequence[Mapping[str, Any]], out: Output) -> Iterator[str]:
 
 
 def _recipe_lines(recipe: Mapping[str, Any], out: Output) -> Iterator[str]:
-    """One recipe: what it reports when, its parameters with their sources, its SQL."""
+    """One recipe: what it reports and when, its parameters with their sources, its SQL."""
     name, title = (escape_controls(str(recipe[key])) for key in ("name", "title"))
     yield f"{out.style(name, 'bold')}  {title}"
     about = {

@@ -1,4 +1,4 @@
-"""`probe run`: replace this process by a command with probe enabled."""
+"""`probe run`: replace this process with a command that has probe enabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`probe tables`: the tables that queries can use, and the columns of one."""
+"""`probe tables`: list the tables for queries, and the columns of one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
     ] = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """List the tables that queries can use, or the columns of one."""
+    """List the tables for queries, or the columns of one."""
     session: Session = context.obj
     found = _tables(session)
     if name is not None:
@@ -85,7 +85,7 @@ def _named(name: str, tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _table_lines(table: dict[str, Any], out: Output) -> Iterator[str]:
-    """One table: what a row is, its columns, an example."""
+    """One table: the meaning of a row, its columns, an example."""
     yield out.style(escape_controls(str(table["name"])), "bold") + escape_controls(
         f"  one row per {table['doc']}"
     )

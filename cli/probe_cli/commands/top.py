@@ -1,7 +1,7 @@
 """`probe top`: a live view of the jobs of this host, or of the ranks of one job.
 
-The command's main thread draws and reads keys; a thread asks the server (`prompts.live_jobs`). What a key
-asks for is the command of that name, on a thread of its own, whose output is a page that can be scrolled.
+The command's main thread draws and reads keys; another thread queries the server (`prompts.live_jobs`). A key
+such as `b` runs the command `backtrace` on its own thread and shows the output as a scrollable page.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ EXAMPLES = (
     "probe JOB top --once",
 )
 _STALE_S = 3.0
-"""From so long after the answer that was due, the view says how old the last one is."""
+"""If an answer is overdue by this long, the view shows the age of the last one."""
 _PAUSE_S = 600.0
-"""A pause ends by itself, in case nobody comes back."""
+"""A pause ends by itself after this time, in case nobody comes back."""
 _BUSY_S = 0.5
-"""The time of a page that waits for its command is drawn so often."""
+"""Redraw interval of the elapsed time while a page waits for its command."""
 _IDLE_S = 5.0
 _LONGEST_NAME = 40
 _KEYS = "up/down select  b backtrace  d diagnose  p pause  r resume  h help  q quit"
 _PAGE_KEYS = "up/down scroll  Esc back  q quit"
 _HELP = f"""\
 up, down, page up/down   select a job or a rank
-Enter or b               where it is: its stack; of a job those of all ranks
+Enter or b               where it is: its stack; for a job, the stacks of all ranks
 d                        what is wrong, why, and what to do
 p                        pause the job before its next step; asks first
 r                        resume a paused job
@@ -53,15 +53,15 @@ Esc                      back from a page like this one
 q, Ctrl-C                quit
 
 STEP/S  over the last 32 steps, without evaluations, checkpoints and pauses;
-        less while no step has ended for three times as long as they took
+        drops once no step has ended for three times the usual step time
 LOSS    of the last step that has one; curve: the last 256 steps
-PHASES  shares of their time: {LEGEND}
-MEMORY  at the last step: of tensors on the device, without one resident
-!       an open verdict; the newest is beside the row or below the table
+PHASES  shares of step time: {LEGEND}
+MEMORY  at the last step: tensors on the device; without a device, resident memory
+!       an open verdict; the newest is next to the row or below the table
 -       not measured, or not yet
 
-A job has the figures of its lowest living rank, the worst state of its ranks,
-and the memory of the rank that has most."""
+A job shows the figures of its lowest live rank, the worst state of its ranks,
+and the memory of the rank that uses most."""
 
 
 def command(
@@ -77,10 +77,10 @@ def command(
     """
     drawn = session.out.moves and session.input.isatty() and not once
     jobs = LiveJobs(session, interval, partial(known_processes, figures=True))
-    with waiting(session.err, "reading what runs"):
+    with waiting(session.err, "listing the jobs"):
         jobs.refresh(everything=not drawn)
     if drawn:
-        gc.enable()  # off in a command, which ends before there is anything to collect
+        gc.enable()  # `main` disables it for commands that end at once
         return View(session, jobs).run()
     if session.out.terminal and not once:
         session.note("this terminal does not support the live view: printed once")
@@ -94,15 +94,15 @@ def command(
 
 
 class _Screen(io.StringIO):
-    """What a command writes for a page: to a terminal that shows no colour and cannot be drawn on."""
+    """Captures a command's output for a page, as a terminal without colours or cursor movement."""
 
     def isatty(self) -> bool:
         return True
 
 
 class Page:
-    """The output of a command, or another text, in place of the table. `began_s`: when its command began,
-    None when it has ended."""
+    """The output of a command, or another text, shown in place of the table. `began_s`: start of its command,
+    None once it has ended."""
 
     def __init__(self, title: str, text: str = "") -> None:
         self.title = title
@@ -111,7 +111,7 @@ class Page:
         self._screen = _Screen(text)
 
     def run(self, session: Session, words: Sequence[str], columns: int, changed: object) -> None:
-        """Run a command line on a thread; `changed` is called when it has ended."""
+        """Run a command line on a thread, and call `changed` when it has ended."""
         beside = session.beside(self._screen, TERM="dumb", PAGER="cat", COLUMNS=str(columns))
         self.began_s = time.monotonic()
 
@@ -127,7 +127,7 @@ class Page:
         threading.Thread(target=work, name="page", daemon=True).start()
 
     def lines(self, columns: int, height: int) -> Iterator[str]:
-        """So many lines of it, from `top` on."""
+        """At most `height` lines, from `top` on."""
         found = self._screen.getvalue().splitlines()
         self.top = max(0, min(self.top, len(found) - height))
         for line in found[self.top : self.top + height]:
@@ -135,7 +135,7 @@ class Page:
 
 
 class View:
-    """The live view: what is selected, the page that is open, the question that is asked."""
+    """The live view: the selected row, the open page, the pending question."""
 
     def __init__(self, session: Session, jobs: LiveJobs) -> None:
         self._session = session
@@ -143,14 +143,14 @@ class View:
         self._selected: tuple[object, ...] = ()
         self._page: Page | None = None
         self._question: Row | None = None
-        """The row whose job is to be paused, once this is confirmed."""
+        """The row whose job is paused once the user confirms."""
         self._message = ""
         self._left = False
         self._place = self._first = self._room = 0
         self._screen = FullScreen(session.input, session.out)
 
     def run(self) -> int:
-        """Until the user or a signal ends it; returns the exit code."""
+        """Run until the user or a signal ends it; returns the exit code."""
         with self._screen as screen:
             self._jobs.start(screen.wake)
             try:
@@ -219,7 +219,7 @@ class View:
         self._page.run(self._session, ["-t", self._addressed(endpoint), *command], columns, changed)
 
     def _addressed(self, endpoint: str) -> str:
-        """The endpoint, on the server that this view is about."""
+        """The endpoint, prefixed with the server of this view."""
         address = self._session.address
         if address.url:
             return f"{address.url}/{endpoint}"
@@ -244,7 +244,7 @@ class View:
     # Lines ------------------------------------------------------------------------
 
     def _lines(self, columns: int, height: int) -> list[str]:
-        """The whole screen."""
+        """The lines of the whole screen."""
         page = self._page
         self._room = max(1, height - (3 if page is not None else 5))
         if page is not None:
@@ -276,35 +276,35 @@ class View:
             yield "no process is running under probe, and none ended recently"
 
     def _below(self, columns: int) -> list[str]:
-        """The verdict on what is selected, and what has to be said, else when it ends; or the question."""
+        """The pending question; or the verdict on the selected row, and a message, else the time left."""
         out, row, seen = self._session.out, self._row(), self._jobs.seen
         found = (row.verdict if row is not None else None) or seen.verdict
         verdict = "" if found is None else verdict_line(found, time.time_ns(), out, columns)
         old = age(time.monotonic() - seen.at_s)
         if self._question is not None:
-            return self._asked(self._question, columns)
+            return self._question_lines(self._question, columns)
         if seen.problem:
-            said = f"as of {old}, trying again: {seen.problem}"
+            message = f"as of {old}, retrying: {seen.problem}"
         elif time.monotonic() - seen.at_s > self._jobs.interval_s + _STALE_S:
-            said = f"as of {old}, waiting for the server"
+            message = f"as of {old}, waiting for the server"
         else:
-            said = self._message or next(iter(seen.notes), "")
-        if not said and row is not None:
+            message = self._message or next(iter(seen.notes), "")
+        if not message and row is not None:
             return [verdict, cut(escape_controls(", ".join(time_left_parts(row.process))), columns)]
-        return [verdict, out.style(cut(escape_controls(said), columns), "yellow")]
+        return [verdict, out.style(cut(escape_controls(message), columns), "yellow")]
 
-    def _asked(self, row: Row, columns: int) -> list[str]:
+    def _question_lines(self, row: Row, columns: int) -> list[str]:
         several = row.process.get("world_size") or row.ranks[1]
         ranks = f", all {several} ranks," if several > 1 else ""
         job = cut(escape_controls(row.job), _LONGEST_NAME)
         what = (
             f"Pause {job}{ranks} before the next step? It then waits there, with its memory and devices, "
-            f"until r resumes it or {_PAUSE_S:g} s are over. y/n"
+            f"until r resumes it or {_PAUSE_S:g} s have passed. y/n"
         )
         return [self._session.out.style(line, "bold") for line in textwrap.wrap(what, columns)]
 
     def _ends(self, left: str, right: str, columns: int) -> str:
-        """A title, with something at its right end."""
+        """A title line with text at both ends."""
         left = cut(left, max(1, columns - len(right) - 1))
         space = " " * max(0, columns - display_width(left) - len(right))
         return self._session.out.style(left + space + right, "bold")

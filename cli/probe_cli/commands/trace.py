@@ -1,7 +1,7 @@
-"""`probe trace`: recorded steps of all ranks on one time line, as a file for Perfetto.
+"""`probe trace`: write recorded steps of all ranks on one timeline, as a file for Perfetto.
 
-The rows come page by page and are written as they come. The trace is made from what is recorded, so it costs
-the job nothing and works for one that has ended.
+Rows are read and written page by page. The trace uses only the recording, so it costs the job nothing and
+works for an ended job.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EXAMPLES = (
     "probe JOB trace --last 20 --rank 0-3 -o steps.json.gz",
 )
 LAST = 100
-"""Steps that are written unless others are asked for."""
+"""Default number of steps."""
 MOST_ROWS = 500_000
-"""About 100 MB of JSON, which Perfetto opens in seconds; of a longer range the newest steps are written."""
+"""About 100 MB of JSON, which Perfetto opens in seconds; a longer range is cut to its newest steps."""
 _OPEN_NS = 1 << 62
 
 
 class Rank(NamedTuple):
-    """One rank of the newest attempt; steps are None before the first ended."""
+    """One rank of the newest attempt; `last_step` is None before the first step ended."""
 
     rank: int
     pid: int
@@ -52,7 +52,7 @@ def command(
         str | None,
         Option(
             "--output", "-o", metavar="FILE",
-            help="Trace file; compressed if it ends in .gz (default: a new one in the current directory).",
+            help="Trace file; compressed if its name ends in .gz (default: a new one here).",
         ),
     ] = None,
     since: Annotated[int | None, Option("--since", metavar="STEP", min=0, help="First step.")] = None,
@@ -65,7 +65,7 @@ def command(
     """Write recorded steps as a trace for Perfetto.
 
     Shows all ranks on one timeline: steps, phases, modules of sampled steps, collectives with arrows from the
-    rank that entered last, waits for data, evaluations, checkpoints, actions, verdicts, loss and memory. Uses
+    rank that entered last, data waits, evaluations, checkpoints, actions, verdicts, loss and memory. Reads
     only the recording and does not contact the job.
     """
     if last is not None and (since is not None or until is not None):
@@ -98,18 +98,18 @@ def command(
     session.err.line("  next: open it in https://ui.perfetto.dev, read only in the browser")
 
 
-# What to write ----------------------------------------------------------------
+# Choosing steps and ranks -----------------------------------------------------
 
 
 def _set(text: str) -> set[int]:
     try:
         return set(rank_sets.from_text(text))
     except ValueError:
-        raise UsageError(f"--rank {text}: not a set of ranks", hint="Such as 3, or 0,2-7.") from None
+        raise UsageError(f"--rank {text}: not a set of ranks", hint="For example 3, or 0,2-7.") from None
 
 
 def _ranks(session: Session, wanted: set[int] | None) -> tuple[int, list[Rank]]:
-    """The newest attempt and its ranks; raises `EndpointUnknown` when nothing of them is recorded."""
+    """The newest attempt and its ranks; raises `EndpointUnknown` if none of them is recorded."""
     tables = ("python.steps", "python.batches", "python.collectives", "python.pulse")
     union = " UNION ALL ".join(
         f"SELECT rank, attempt, pid, t_ns, {'step' if table == 'python.steps' else 'NULL'} AS step"
@@ -143,8 +143,8 @@ def _ranks(session: Session, wanted: set[int] | None) -> tuple[int, list[Rank]]:
 def _range(
     session: Session, attempt: int, ranks: list[Rank], since: int | None, until: int | None, last: int
 ) -> tuple[int, int | None, list[str]]:
-    """First and last step to write (None: whatever is recorded after the first), and a note if that is less
-    than was asked for."""
+    """First and last step to write (None: everything recorded after the first), and a note if the range was
+    cut."""
     newest = max((one.last_step for one in ranks if one.last_step is not None), default=-1)
     if since is None:
         since = max(0, newest - last + 1) if until is None else 0
@@ -158,7 +158,7 @@ def _range(
         f"SELECT step FROM {table} WHERE {only} AND step >= {since}" for table in tables
     )
     upto = "" if until is None else f" WHERE step <= {until}"
-    # Of the newest step on back, the one from which on all rows together are more than are written.
+    # Counting back from the newest step, the first step at which the rows exceed MOST_ROWS.
     found = Answer.query(
         session,
         f"SELECT max(step) AS step FROM (SELECT step, sum(count(*)) OVER (ORDER BY step DESC) AS many"
@@ -180,7 +180,7 @@ def _range(
 def _windows(
     session: Session, attempt: int, ranks: list[Rank], since: int, until: int | None
 ) -> Iterator[Window]:
-    """The time of each rank in which the steps were; of one that has none of them, from its last step on."""
+    """The time window of the steps on each rank; for a rank without any of them, from its last step on."""
     upto = "" if until is None else f" FILTER (WHERE step <= {until})"
     rows = Answer.query(
         session,
@@ -198,7 +198,7 @@ def _windows(
 
 
 def _write(trace: TraceFile, rows: TraceRows) -> int:
-    """Write all of it; returns the number of arrows."""
+    """Write all slices, instants, counters and arrows; returns the number of arrows."""
     for track, found in (
         ("steps", rows.steps()), ("modules", rows.modules()), ("intervals", rows.intervals()),
         ("spans", rows.spans()),
@@ -214,7 +214,7 @@ def _write(trace: TraceFile, rows: TraceRows) -> int:
     arrows = 0
     for met in rows.meetings():
         if any((rank, start_ns) not in lanes for rank, start_ns, _ in met):
-            continue  # read after the slices, of a job that runs on
+            continue  # recorded after the slices were read: the job is still running
         shown = [
             (trace.shown_ns(rank, start_ns), None if end_ns is None else trace.shown_ns(rank, end_ns), rank,
              lanes[rank, start_ns])
@@ -230,7 +230,7 @@ def _write(trace: TraceFile, rows: TraceRows) -> int:
     return arrows
 
 
-# What is said of it -------------------------------------------------------------
+# Notes --------------------------------------------------------------------------
 
 
 def _name(one: Rank) -> str:
@@ -242,7 +242,7 @@ def _ahead_ns(found: Offset | None) -> int:
 
 
 def _clock_lines(clocks: Mapping[str, Offset | None], ranks: list[Rank]) -> list[str]:
-    """How the clocks of the hosts were aligned; nothing for one host, whose ranks have one clock."""
+    """Notes on how the hosts' clocks were aligned; none for a single host, whose ranks share one clock."""
     lines = []
     for host, found in clocks.items():
         at = f"{host}: its clock"
@@ -268,7 +268,7 @@ def _path(session: Session, given: str | None) -> str:
 
 @contextmanager
 def _opened(path: str) -> Iterator[TextIO]:
-    """The file to write, which takes its name when it is whole; raises `UsageError`."""
+    """Open the file to write; it is renamed to `path` once complete. Raises `UsageError`."""
     part = f"{path}.part"
     try:
         if path.endswith(".gz"):

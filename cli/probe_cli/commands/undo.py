@@ -37,9 +37,9 @@ def command(
 
 
 def _last(session: Session) -> str | None:
-    """ID of the last action that can be undone, if the person at the terminal wants that.
+    """ID of the last action that can be undone, if the user confirms it.
 
-    Raises `UsageError` where nobody can be asked: what a script undoes, it names."""
+    Raises `UsageError` without a terminal: a script must name the action."""
     rows = [row for row in latest(session) if row["undo"]]
     if not rows:
         raise UsageError(

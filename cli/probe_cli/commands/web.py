@@ -1,7 +1,7 @@
-"""`probe JOB web`: the live page, in a browser.
+"""`probe JOB web`: serve the live page of a job to a browser.
 
-The command itself serves it, on the loopback interface, and asks the server for what the page shows: over the
-unix socket, or over TCP with a token as every command does. It ends with Ctrl-C, and its links with it.
+The command serves the page on the loopback interface, and forwards its requests to the server over the unix
+socket, or over TCP with a token, like every command. Ctrl-C ends the page and invalidates its links.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXAMPLES = (
     "probe JOB web --look-only --port 8123",
 )
 _LONGEST_REQUEST_S = 4000.0
-"""Beyond an action's longest wait for the end of a step; the server has its own limits."""
+"""Longer than an action may wait for the end of a step; the server has its own limits."""
 
 
 def command(
@@ -38,18 +38,18 @@ def command(
         int | None, Option("--port", metavar="N", min=1, help="Port on this machine (default: any free one).")
     ] = None,
     look_only: Annotated[
-        bool, Option("--look-only", help="Let the page show everything but change nothing.")
+        bool, Option("--look-only", help="Make the page read-only.")
     ] = False,
 ) -> None:
     """Show a live page of a job in the browser.
 
-    Prints a link that can be opened once, and serves the page until Ctrl-C. Enter prints another link.
+    Prints a link that works once, and serves the page until Ctrl-C. Enter prints another link.
     """
     from probe.page.gateway import Gateway
     from probe.page.link_keys import LinkKeys
     from probe.page.page_serving import HOST, listener, serve
 
-    gc.enable()  # `main` stops it for commands that end at once
+    gc.enable()  # `main` disables it for commands that end at once
     found = session.request("GET", "/v1/ranks", {"endpoint": session.address.endpoint})
     endpoint = session.address.endpoint or str(found["ranks"][0]["pid"])
     viewer = look_only or session.request("GET", "/v1/health")["role"] == "viewer"
@@ -72,9 +72,9 @@ def command(
 
 
 def _explain(session: Session, origin: str) -> None:
-    """Say on stderr what to do with the link."""
+    """Explain on stderr how to use the link."""
     port = origin.rpartition(":")[2]
-    session.note("open this link in a browser; it opens once, Enter prints another, Ctrl-C ends the page")
+    session.note("open this link in a browser; it works once, Enter prints another, Ctrl-C ends the page")
     if "SSH_CONNECTION" in session.environ:
         tunnel = f"ssh -L {port}:127.0.0.1:{port} {os.uname().nodename}"
         session.note(f"from your own machine: {tunnel}, then the same link")
@@ -88,7 +88,7 @@ def _more_links(session: Session, show_link: Callable[[], None]) -> None:
 
 
 def _sampled(session: Session, endpoint: str, seconds: int) -> bytes:
-    """What `probe ENDPOINT flamegraph` samples, as a file for speedscope."""
+    """Run `probe ENDPOINT flamegraph` and return its speedscope file."""
     with tempfile.TemporaryDirectory(prefix="probe-web-") as folder:
         path = os.path.join(folder, "samples.json")
         words = ["-t", session.named or endpoint, "flamegraph", "--seconds", str(seconds), "-o", path]
@@ -98,7 +98,7 @@ def _sampled(session: Session, endpoint: str, seconds: int) -> bytes:
 
 
 def _forward(session: Session, look_only: bool) -> Callable[[Asked], Reply]:
-    """Asks the session's server, from any thread; starts this machine's server again if it has ended."""
+    """Forward requests to the session's server, from any thread; restarts a local server that has ended."""
     from probe.client.transport import open_transport
 
     more = {ROLE_HEADER: "viewer"} if look_only else {}
@@ -111,7 +111,7 @@ def _forward(session: Session, look_only: bool) -> Callable[[Asked], Reply]:
             return opened[0].forward(*request)
         except ServerUnavailable:
             if asked.method != "GET" and not asked.target.startswith("/v1/query"):
-                raise  # it may have been done
+                raise  # the server may have carried it out
             opened[0] = open_transport(session.address, session.settings)
             return opened[0].forward(*request)
 

@@ -1,1 +1,1 @@
-"""What every command uses: session, transport, endpoints, terminal."""
+"""Shared by all commands: session, arguments, direct access to processes, terminal."""

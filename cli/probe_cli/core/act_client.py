@@ -1,6 +1,6 @@
-"""Actions on a job: send the request, report what was done, when, and how to undo it.
+"""Actions on a job: sends the request, reports what was done, when, and how to undo it.
 
-Every command that acts goes through `act`. The command's main thread; standard-library layers only.
+Every command that acts goes through `act`. Runs in the command's main thread; standard-library layers only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from probe_cli.core.terminal import escape_controls
 from probe_cli.core.wait_line import waiting
 
 LONGEST_ACTION_S = 120.0
-"""Time limit of an action itself, beyond waiting for a step to end: a large checkpoint on a slow disk."""
+"""Time limit of the action after waiting for a step to end: enough for a large checkpoint on a slow disk."""
 
 
 def act(
@@ -38,13 +38,13 @@ def act(
 def request_action(
     session: Session, action: str, wait_s: float | None, *, now: bool = False, **arguments: Any
 ) -> dict[str, Any]:
-    """The job's answer to an action; raises its refusal."""
+    """Request an action and return the job's answer; raises its refusal."""
     given = {name: value for name, value in arguments.items() if value is not None and value is not False}
     return _request(session, "/v1/act", {"action": action, "arguments": given, "now": now or None}, wait_s)
 
 
 def request_undo(session: Session, action_id: str, wait_s: float | None) -> dict[str, Any]:
-    """The job's answer to an undo."""
+    """Request an undo and return the job's answer."""
     return _request(session, "/v1/undo", {"id": action_id}, wait_s)
 
 
@@ -139,7 +139,7 @@ def say_how_to_undo(session: Session, answer: dict[str, Any]) -> None:
 
 
 def where(answer: dict[str, Any]) -> str:
-    """Where something ran that waited for a boundary, and for how long training was held."""
+    """At which step boundary an action ran, and for how long training was held."""
     held_ms = answer.get("held_ms")
     held = "" if held_ms is None else duration(held_ms / 1000)
     ranks = by_rank(answer)
@@ -159,7 +159,7 @@ def _between(step: int | None) -> str:
 
 
 def typed(session: Session, *words: str) -> str:
-    """A command on the same endpoint, as it would be typed."""
+    """The command line of a command on the same endpoint."""
     endpoint = [session.named] if session.named else []
     return " ".join(["probe", *(_quoted(word) for word in [*endpoint, *words])])
 
@@ -190,8 +190,8 @@ def path_for(session: Session, path: str) -> str:
 
 
 def file_for(session: Session, given: str | None, kind: str, suffix: str) -> str:
-    """The path for the job to write: the given one, or a new one of this kind in the current directory, such
-    as `trace-train-0-20260131-235959.json`."""
+    """The path for the job to write: the given one, or a new one in the current directory, such as
+    `trace-train-0-20260131-235959.json`."""
     if given is not None:
         return path_for(session, given)
     if session.runs_later:
@@ -203,7 +203,7 @@ def file_for(session: Session, given: str | None, kind: str, suffix: str) -> str
     name = "".join(one if one.isalnum() or one in "._" else "-" for one in named).strip("-")
     name += time.strftime("-%Y%m%d-%H%M%S")
     path, number = path_for(session, name + suffix), 2
-    while os.path.exists(path):  # two within a second
+    while os.path.exists(path):  # a second one within one second
         path, number = path_for(session, f"{name}-{number}{suffix}"), number + 1
     return path
 

@@ -1,6 +1,6 @@
-"""Actions of a job, from its recording: all of them, and those still in effect.
+"""Action log: reads a job's actions from its recording, and ends the ones still in effect.
 
-The recording outlives the job, so actions of a dead job are found too. The command's main thread.
+The recording outlives the job, so it also has the actions of a dead job. Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from probe_cli.core.direct import Request, request_process
 from probe_cli.core.session import Session
 
 COMPLETION = "  # completion"
-"""End of a snippet that only completes what somebody types at a prompt: recorded, and not listed."""
+"""Suffix of snippets that only serve completion at a prompt: recorded, but not listed."""
 _LONGEST_CODE = 60
 _LATEST = (
     "SELECT action_id, min(t_ns) OVER asked AS t_ns, min(step) OVER asked AS step, action, arguments, state,"
@@ -23,7 +23,7 @@ _LATEST = (
     " QUALIFY row_number() OVER (PARTITION BY pid, action_id ORDER BY probe.actions.t_ns DESC) = 1"
     " ORDER BY 2, action_id"
 )
-"""One row for each action: when it was requested, and its latest state."""
+"""One row per action: its request time and its latest state."""
 _EVALS = (
     "SELECT eval_id AS action_id, min(t_ns) OVER asked AS t_ns, max(step) OVER asked AS step,"
     " 'eval' AS action, to_json({'code': code}) AS arguments, outcome AS state, class AS what, NULL AS undo,"
@@ -32,7 +32,7 @@ _EVALS = (
     " WINDOW asked AS (PARTITION BY pid, eval_id)"
     " QUALIFY row_number() OVER (PARTITION BY pid, eval_id ORDER BY probe.evals.t_ns DESC) = 1"
 )
-"""One row for each snippet, in the columns of an action."""
+"""One row per snippet, with the columns of an action."""
 
 
 def latest(session: Session) -> list[dict[str, Any]]:
@@ -42,14 +42,14 @@ def latest(session: Session) -> list[dict[str, Any]]:
 
 
 def latest_with_evals(session: Session) -> list[dict[str, Any]]:
-    """The same with the snippets of `eval` among them, as actions that cannot be undone."""
+    """Like `latest`, with the snippets of `eval` as actions that cannot be undone."""
     sql = f"FROM ({_LATEST}) UNION ALL BY NAME FROM ({_EVALS}) ORDER BY t_ns, action_id"
     rows = Answer.query(session, sql).records()
     return [{**row, "arguments": decoded(row["arguments"])} for row in rows]
 
 
 def decoded(text: object) -> Any:
-    """The arguments of an action, which are stored as JSON."""
+    """Decode the arguments of an action, stored as JSON; other text is returned as it is."""
     try:
         return json.loads(str(text))
     except ValueError:
@@ -57,7 +57,7 @@ def decoded(text: object) -> Any:
 
 
 def action_text(action: str, arguments: Any) -> str:
-    """An action in a few words: `lr scale=0.1 group=0`."""
+    """Short text of an action: `lr scale=0.1 group=0`."""
     if not isinstance(arguments, dict):
         return action
     if action == "eval":
@@ -76,7 +76,7 @@ def _short(value: Any) -> str:
 def end_standing(
     session: Session, action: str, wait_s: float | None, output_format: Literal["text", "json"]
 ) -> None:
-    """Undo every standing instance of an action, the latest first."""
+    """Undo every standing instance of an action, latest first."""
     standing = [one for one in _standing(session) if one["action"] == action]
     if not standing:
         text = f"{action.replace('_', '-')} is not on; nothing to undo"
@@ -86,7 +86,7 @@ def end_standing(
 
 
 def _standing(session: Session) -> list[dict[str, Any]]:
-    """Actions in effect: from the recording, or from the process itself where no server answers."""
+    """Actions in effect: from the recording, or from the process itself if no server answers."""
     answer = request_process(
         session,
         server=Request("POST", "/v1/query", body={"endpoint": session.address.endpoint, "sql": _LATEST}),

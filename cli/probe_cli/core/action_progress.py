@@ -1,7 +1,7 @@
-"""How far an action is that takes steps or writes a large file, for the line that says what is waited for.
+"""Progress of an action that takes several steps or writes a large file, for the wait line.
 
-Looks at files of this host and at the step that the server knows; the job is not asked. Runs on the line's
-thread, at a terminal only; standard-library layers only.
+Reads file sizes on this host and the step known to the server; sends nothing to the job. Runs on the wait
+line's thread, only in a terminal; standard-library layers only.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from probe_cli.core.wait_line import Progress
 
 Look = Callable[[Progress], None]
 _EVERY_S = 1.0
-"""Between two requests for the step."""
+"""Interval between two requests for the step."""
 _DOING = {"profile": "profiling", "capture": "capturing", "watch": "watching"}
 _STOP = "; Ctrl-C stops waiting"
 
 
 def look_of(session: Session, action: str, arguments: Mapping[str, Any]) -> Look | None:
-    """What tells the progress of an action, None for one that tells none."""
+    """A callable that updates the progress of an action; None for an action without progress."""
     steps, path = arguments.get("steps"), arguments.get("path")
     if isinstance(steps, int) and steps > 0:
         return _Steps(session, action, steps)
-    if action == "checkpoint" and isinstance(path, str) and os.path.isabs(path):  # of a job on this host
+    if action == "checkpoint" and isinstance(path, str) and os.path.isabs(path):  # the job is on this host
         return _Bytes(Path(path))
     return None
 
 
 class _Bytes:
-    """How much of a checkpoint is written. Its size is known to nobody before."""
+    """Bytes of a checkpoint written so far; its final size is not known in advance."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._began_s = time.time() - 1.0  # clocks of files are coarse
+        self._began_s = time.time() - 1.0  # file timestamps are coarse
 
     def __call__(self, progress: Progress) -> None:
         written = self._written()
@@ -48,8 +48,8 @@ class _Bytes:
             progress.what = f"writing {self._path.name or self._path}: {size(written)} so far{_STOP}"
 
     def _written(self) -> int:
-        """Bytes in files that grow beside the path, or in folders of all ranks below it (`job.actions.saving`
-        names them)."""
+        """Bytes in temporary files next to the path, or below it in the folder of all ranks; named by
+        `job.actions.saving`."""
         found = 0
         with contextlib.suppress(OSError):
             beside = self._path.parent.glob(f".{self._path.name}.*.tmp") if self._path.name else ()
@@ -60,7 +60,7 @@ class _Bytes:
 
 
 class _Steps:
-    """How many of the wanted steps are over: the first begins when the present one ends."""
+    """How many of the requested steps have finished; the first starts when the current one ends."""
 
     def __init__(self, session: Session, action: str, steps: int) -> None:
         self._session = session
@@ -75,7 +75,7 @@ class _Steps:
         self._next_s = time.monotonic() + _EVERY_S
         try:
             step = self._step()
-        except ProbeError:  # it matters to nothing but this line
+        except ProbeError:  # only this line needs the step
             return
         if step is None:
             return
@@ -84,7 +84,7 @@ class _Steps:
         if over >= 0:
             progress.done, progress.total = min(over, self._steps), self._steps
             doing = f"{self._doing} step {over + 1} of {self._steps}"
-            progress.what = (doing if over < self._steps else f"all {self._steps} steps are over") + _STOP
+            progress.what = (doing if over < self._steps else f"all {self._steps} steps finished") + _STOP
 
     def _step(self) -> int | None:
         """The newest step that all ranks have finished."""

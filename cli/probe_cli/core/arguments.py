@@ -1,8 +1,8 @@
-"""A command line, read before the command is known: `probe ENDPOINT COMMAND …`, `probe COMMAND ENDPOINT …`.
+"""Splits a command line into endpoint and command: `probe ENDPOINT COMMAND …`, `probe COMMAND ENDPOINT …`.
 
 The first word that is neither an option nor a command is the endpoint. For a job named like a command, use
-`-t`. A misspelt word never runs anything: at most three commands are suggested, and one that changes a job
-only for a word that can hardly be another one. Pure, standard library only; the command's main thread.
+`-t`. A misspelt word never runs anything: at most three commands are suggested, and a command that changes a
+job only for a near-certain typo. Pure, standard library only; runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ HELP_OPTIONS = frozenset({"--help", "-h", "--version", "-V"})
 ALL_COMMANDS = "All commands: `probe --help`."
 MOST_GUESSES = 3
 _NEAR = 0.7
-"""How alike a word and a suggested command are, by difflib: `atach` suggests `attach`, and not `watch`."""
+"""Least difflib similarity of a word and a suggested command: `atach` suggests `attach`, but not `watch`."""
 _SHORTEST_ACTING = 4
-"""Letters of a word for which a command that changes a job is suggested."""
+"""Least length of a word for which a command that changes a job is suggested."""
 _SQL = frozenset({"select", "from", "with", "show", "describe", "summarize", "explain", "values", "pivot"})
-_NUMBER = r"[-+]?(\d+\.\d*|\.\d+|\d+(\.\d*)?e[-+]?\d+)"  # compiled where it is needed, which is seldom
-"""Not a whole number, so neither a PID nor, most likely, a job: the value of an option."""
+_NUMBER = r"[-+]?(\d+\.\d*|\.\d+|\d+(\.\d*)?e[-+]?\d+)"  # compiled on use, which is rare
+"""A number that is not an integer: neither a PID nor, most likely, a job, but the value of an option."""
 _CODE = r"[(=\[]|\s[-+*/]\s"
 
 
 class Vocabulary(NamedTuple):
-    """Our commands; words that mean one; words that mean none, with what to type; commands that change a
-    job."""
+    """The commands; aliases of commands; other words with a hint what to type instead; the commands that
+    change a job."""
 
     commands: Collection[str]
     same_as: Mapping[str, str]
@@ -55,7 +55,7 @@ class CommandLine(NamedTuple):
 
     @property
     def endpoint(self) -> str | None:
-        """The endpoint that is named, if one is."""
+        """The endpoint among the options, None if there is none."""
         for place, word in enumerate(self.options):
             if word in ENDPOINT_OPTIONS:
                 return "".join(self.options[place + 1 : place + 2])
@@ -65,15 +65,15 @@ class CommandLine(NamedTuple):
         return None
 
     def addressed_to(self, place: int) -> CommandLine:
-        """The same with the word at `place` of the rest as the endpoint."""
+        """This line with the word at `place` of `rest` as the endpoint."""
         rest = [*self.rest[:place], *self.rest[place + 1 :]]
         return CommandLine([*self.options, "-t", self.rest[place]], self.command, rest)
 
 
 def read(words: Sequence[str], known: Vocabulary) -> CommandLine:
-    """Take a command line apart; raises `UsageError` for an unknown command.
+    """Parse a command line up to its command; raises `UsageError` for an unknown command.
 
-    Words after the command are left alone."""
+    Leaves the words after the command alone."""
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] != "-":
         position += 2 if words[position] in ENDPOINT_OPTIONS else 1
@@ -112,7 +112,7 @@ def _endpoint_alone(line: CommandLine, word: str, known: Vocabulary) -> CommandL
 
 
 def _neither(first: str, rest: Sequence[str], known: Vocabulary) -> UsageError:
-    """The error for two words of which none is a command: which one was meant as the command?"""
+    """The error for two words that are both no command; guesses which of them was meant as the command."""
     second = rest[0]
     if second.startswith("-"):
         if first in known.instead or first.endswith(".py") or guesses(first, known):
@@ -130,7 +130,7 @@ def _neither(first: str, rest: Sequence[str], known: Vocabulary) -> UsageError:
 
 
 def unknown_command(word: str, rest: Sequence[str], endpoint: str | None, known: Vocabulary) -> UsageError:
-    """What to type instead of a word that is no command."""
+    """The error for a word that is not a command, with a hint what to type instead."""
     if endpoint is None and rest and rest[0].isdigit():
         endpoint = rest[0]
     whom = endpoint or "PID"
@@ -150,7 +150,7 @@ def unknown_command(word: str, rest: Sequence[str], endpoint: str | None, known:
 
 
 def _is_text(word: str) -> bool:
-    """SQL or Python instead of a command."""
+    """Whether the word looks like SQL or Python and not like a command."""
     return word.partition(" ")[0].lower() in _SQL or re.search(_CODE, word) is not None
 
 
@@ -159,7 +159,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def guesses(word: str, known: Vocabulary) -> list[str]:
-    """At most three commands that a misspelt word may mean, the nearest first."""
+    """At most three commands that a misspelt word may mean, best match first."""
     import difflib
 
     typed = word.lower().replace("_", "-")
@@ -171,8 +171,8 @@ def guesses(word: str, known: Vocabulary) -> list[str]:
 
 
 def _slipped(typed: str, command: str) -> bool:
-    """Whether a word is the command but for one slip that seldom makes another word of it: two letters
-    swapped, one left out, one doubled. `step` and `shop` are not slips of `stop`."""
+    """Whether a word is the command with one typo that rarely produces another word: two letters swapped,
+    one missing, one doubled. `step` and `shop` are not typos of `stop`."""
     if typed == command:
         return True
     if len(typed) < _SHORTEST_ACTING:
@@ -192,8 +192,9 @@ def _slipped(typed: str, command: str) -> bool:
 def with_endpoint_first(
     line: CommandLine, valued: Collection[str], most: float, module: ModuleType, session: Session
 ) -> CommandLine:
-    """`probe COMMAND ENDPOINT …` as `probe ENDPOINT COMMAND …`; other lines as they are. `valued` and `most`:
-    see `endpoint_after`; `module`: the command's, whose `is_endpoint` says which words are one."""
+    """Turn `probe COMMAND ENDPOINT …` into `probe ENDPOINT COMMAND …`; other lines are returned unchanged.
+    `valued` and `most`: see `endpoint_after`; `module`: the command's module; its `is_endpoint` decides which
+    words are endpoints."""
     if line.endpoint is not None or line.command == "run" or all(word.startswith("-") for word in line.rest):
         return line
     is_endpoint = getattr(module, "is_endpoint", _is_pid)
@@ -202,17 +203,17 @@ def with_endpoint_first(
 
 
 def _is_pid(word: str, _rest: Sequence[str], _session: Session) -> bool:
-    """A command whose arguments are never bare numbers declares no `is_endpoint` of its own."""
+    """The default `is_endpoint`, for commands whose arguments are never bare numbers."""
     return word.isascii() and word.isdigit()
 
 
 def endpoint_after(
     rest: Sequence[str], valued: Collection[str], most: float, is_endpoint: Callable[[str], bool]
 ) -> int | None:
-    """Place of the endpoint among the words after a command, None without one.
+    """Index of the endpoint among the words after a command, None without one.
 
-    `valued`: options whose value is the next word. `most`: positional arguments of the command. The first
-    positional is the endpoint if there are more than that, or if `is_endpoint` says so."""
+    `valued`: options whose value is the next word. `most`: number of positional arguments of the command. The
+    first positional is the endpoint if there are more than `most`, or if `is_endpoint` accepts it."""
     places: list[int] = []
     place = 0
     while place < len(rest):

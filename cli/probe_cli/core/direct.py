@@ -1,8 +1,8 @@
-"""Requests directly to an agent, if no server answers and none can be started.
+"""Requests sent directly to an agent, if no server answers and none can be started.
 
-The agent's socket speaks the same HTTP and JSON, so `backtrace`, `eval` and actions work
+The agent's socket uses the same HTTP and JSON, so `backtrace`, `eval` and actions work
 without a server. No request is sent twice: an agent gets it only if no server accepted it.
-The command's main thread; standard-library layers only.
+Runs in the command's main thread; standard-library layers only.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from probe.recording.recording import Meta
 
 SERVER_WAIT_S = 5.0
-"""Wait for a server if the agent itself can answer."""
+"""Longest wait for a server if the agent itself can answer."""
 _GRACE_S = 2.0
-"""Added to the agent's own deadline for the response."""
+"""Extra time for the response, in addition to the agent's own deadline."""
 _HEALTH_S = 1.0
 """Time limit of a health check before a long request."""
 
 
 class Request(NamedTuple):
-    """One request, in the form for a server or, without the endpoint, for an agent."""
+    """One request to a server or, without the endpoint, to an agent."""
 
     method: str
     path: str

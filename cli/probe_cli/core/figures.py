@@ -1,6 +1,6 @@
-"""Formatting for people: numbers, sizes, durations, ages, percentages, bars. Pure; standard library only.
+"""Formats numbers, sizes, durations, ages, percentages and bars as text. Pure; standard library only.
 
-A missing value is `unknown` or `-`, never 0.
+A missing value is shown as `unknown` or `-`, never as 0.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def duration(found: object) -> str:
 
 
 def durations(found: Sequence[object]) -> list[str]:
-    """Seconds of one list as text, all in one unit: ms, or s from ten seconds on."""
+    """A list of seconds as text in one common unit: ms, or s if the longest is ten seconds or more."""
     numbers = [value(one) for one in found]
     longest = max((abs(one) for one in numbers if one is not None), default=0.0)
     factor, unit = (1.0, "s") if longest >= 10 else (1e3, "ms")

@@ -1,9 +1,9 @@
 """The figures of a live view: each rank's loss, step time, phases and memory.
 
-The server says those of a living rank beside its state, from its ring (`diagnose/recent_steps`). Those of
-what has ended are a query's, once; and of ranks whose host has an older server, again and again. A query
-costs as much as twenty lists of processes, so these are spaced by the time that they take (`SHARE_RATIO`).
-Runs on the thread that asks; standard-library layers only.
+For a live rank the server sends them with its state, from its ring (`diagnose/recent_steps`). For an ended
+rank one query reads them; for ranks on a host with an older server, repeated queries. A query costs as much
+as twenty lists of processes, so queries are spaced by the time they take (`SHARE_RATIO`). Runs on the thread
+that sends the requests; standard-library layers only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from probe_cli.core import figures
 from probe_cli.core.session import Session
 
 SHARE_RATIO = 0.012
-"""Share of the time that may pass in waiting for queries. One takes the processor about as long as its caller
-waits on a quiet machine, and a fifth more while the worker makes room for the next."""
+"""Largest share of the time spent waiting for queries. On an idle machine a query uses the processor about as
+long as its caller waits, and a fifth longer while the worker frees memory for the next."""
 _LONGEST_S, _LONGEST_RATIO = 10.0, 10.0
-"""But no more than this, and this many times what it took: on a busy machine most of that was waiting."""
+"""Upper limit of the spacing: this long plus this multiple of the query's time. On a busy machine most of
+that time was spent waiting."""
 _LATE = 3.0
 _NOT_WORKED = " - ".join(f"coalesce({name}, 0)" for name in NOT_WORKED)
 _PHASE_COLUMNS = ", ".join(f"{name}_s" for name in PHASES)
@@ -38,17 +39,17 @@ parts AS (
     arg_max(allocated_bytes, step) AS allocated_bytes, {_PHASE_SUMS}
   FROM recent GROUP BY ALL)
 SELECT * FROM parts ORDER BY rank, pid, part"""
-"""One row for each rank and part, the newest part first. Memory is in these rows too: process.memory, which
-goes on while no step ends, would make the query half as dear again."""
+"""One row per rank and part, newest part first. Memory comes from the same rows: reading process.memory,
+which is also sampled while no step ends, would make the query half as expensive again."""
 _MOST_ROWS = 100_000
 Key = tuple[int, int]
 """Rank and pid."""
 
 
 class Figures(NamedTuple):
-    """What the recording says of one rank; None for what was not measured.
+    """The recorded figures of one rank; None if not measured.
 
-    `curve`: mean loss of each part, the oldest first. `shares`: of each phase in the timed steps."""
+    `curve`: mean loss of each part, oldest first. `shares`: share of each phase in the timed steps."""
 
     loss: float | None = None
     curve: tuple[float | None, ...] = ()
@@ -61,7 +62,7 @@ UNREAD = Figures()
 
 
 def said(process: Mapping[str, Any]) -> Figures | None:
-    """What the server says of a living rank beside its state; None of an older server, which does not."""
+    """The figures that the server sent with a live rank's state; None from an older server."""
     if "figures" not in process:
         return None
     found = process["figures"]
@@ -79,8 +80,8 @@ def said(process: Mapping[str, Any]) -> Figures | None:
 
 
 def read_figures(session: Session, endpoint: str, least_step: int) -> dict[Key, Figures]:
-    """The figures of all ranks of an endpoint. `least_step`: the newest step of the rank that is furthest
-    behind; what is more than some parts older is then not read."""
+    """Query the figures of all ranks of an endpoint. `least_step`: newest step of the rank furthest behind;
+    the query skips steps more than `PARTS` parts older."""
     sql = _SQL.replace("$least", str(least_step - PARTS * PART_STEPS - 1))
     body = {"endpoint": endpoint, "sql": sql, "limit": _MOST_ROWS}
     found: dict[Key, list[dict[str, Any]]] = {}
@@ -108,9 +109,8 @@ def _figures(parts: Sequence[Mapping[str, Any]]) -> Figures:
 
 
 def steps_per_s(found: Figures, last_step_s: float | None) -> float | None:
-    """Steps a second of a living process: those of the newest part, and fewer while no step has ended for
-    `_LATE` times as long as theirs took: then the present one has taken that long already. None before a step
-    has ended."""
+    """Steps per second of a live process, from the newest part; once no step has ended for `_LATE` times its
+    step time, from the time since the last step. None before a step has ended."""
     if not found.step_s or found.step_s <= 0:
         return None
     late = last_step_s is not None and last_step_s > _LATE * found.step_s
@@ -118,7 +118,7 @@ def steps_per_s(found: Figures, last_step_s: float | None) -> float | None:
 
 
 class Spacing:
-    """When to ask again, so that waiting for answers takes `SHARE_RATIO` of the time."""
+    """Schedules queries so that waiting for them takes `SHARE_RATIO` of the time."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
@@ -126,10 +126,10 @@ class Spacing:
 
     @property
     def due(self) -> bool:
-        """Whether it is time."""
+        """Whether the next query is due."""
         return time.monotonic() >= self._next_s
 
     def took(self, seconds: float) -> None:
-        """A query has just been answered, after so many seconds."""
+        """Record that a query has just been answered, after this many seconds."""
         longest_s = _LONGEST_S + _LONGEST_RATIO * seconds
         self._next_s = time.monotonic() + max(self._least_s, min(seconds / SHARE_RATIO, longest_s))

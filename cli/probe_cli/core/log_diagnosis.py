@@ -1,7 +1,7 @@
-"""Diagnosing a run from its log, for `probe diagnose --log FILE`.
+"""Diagnoses a run from its log, for `probe diagnose --log FILE`.
 
-Needs no server, job or torch: the log becomes tables of an in-process database, and the usual recipes run on
-them. The command's main thread; DuckDB is imported on use.
+Needs no server, job or torch: the log is loaded into tables of an in-process database, and the usual recipes
+run on them. Runs in the command's main thread; imports DuckDB on use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECIPES_ON = ("python.steps", "python.losses", "python.scalars")
 
 
 def diagnose_log(session: Session, file: str) -> dict[str, Any]:
-    """Findings, worst first, and notes on what the log does not show."""
+    """Findings, worst first, and notes on what the log cannot show."""
     from probe.diagnose.recipes import local_query, training_log
     from probe.diagnose.recipes.library import folders, load
     from probe.diagnose.recipes.recipe import CLEAR, UNKNOWN
@@ -71,7 +71,7 @@ def _read(session: Session, file: str, progress: Progress) -> Any:
 
 
 def _reads_a_log(sql: str) -> bool:
-    """Whether a recipe reads a table that a log fills. Other tables that it reads are empty."""
+    """Whether a recipe reads a table that a log can fill. Its other tables are empty."""
     return any(table in sql for table in RECIPES_ON)
 
 

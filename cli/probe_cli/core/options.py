@@ -1,4 +1,4 @@
-"""Options that several commands share, each declared once."""
+"""Options shared by several commands, each declared once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ VerdictFormat = Annotated[Literal["text", "json", "ndjson", "csv", "markdown", "
 WatchFormat = Annotated[Literal["table", "ndjson"], _FORMAT]
 RowsFormat = Annotated[
     Literal["table", "json", "ndjson", "csv", "markdown", "parquet", "arrow"] | None,
-    Option("--format", help="Output format (default: by the name of --output, else a table)."),
+    Option("--format", help="Output format (default: from the name of --output, else a table)."),
 ]
 OutputFile = Annotated[
     str | None, Option("--output", "-o", metavar="FILE", help="Write the rows to FILE.")
 ]
 ScreenFile = Annotated[
     str | None,
-    Option("--output", "-o", metavar="FILE", help="Write to FILE, as JSON if it ends in .json."),
+    Option("--output", "-o", metavar="FILE", help="Write to FILE, as JSON if its name ends in .json."),
 ]
 File = Annotated[
     str | None, Option("--file", "-f", metavar="FILE", help="Read from FILE (`-`: stdin).")
@@ -42,7 +42,7 @@ Wait = Annotated[
 JobName = Annotated[str | None, Option("--name", metavar="JOB", help="Job name.")]
 Force = Annotated[bool, Option("--force", help="Apply to one rank of a multi-rank job.")]
 Ranks = Annotated[
-    str | None, Option("--rank", metavar="SET", help="Only these ranks, such as 0,2-7 (default: all).")
+    str | None, Option("--rank", metavar="SET", help="Only these ranks, e.g. 0,2-7 (default: all).")
 ]
 Steps = Annotated[int, Option("--steps", metavar="N", min=1, help="Number of steps.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Overwrite an existing file.")]

@@ -1,9 +1,9 @@
-"""Arguments and options as commands declare them, and plain lines read by them.
+"""Declarations of arguments and options, and a fast parser for plain command lines.
 
 A command whose first parameter is `session` declares the others with `Option` and `Argument`. Importing
-typer takes longer than most commands do, so a line that uses them as declared is read here. Everything else
-(`--help`, a mistake, `--`) is left to the click group of typer, which `command_group` makes of the same
-declarations: what is accepted here means the same there. The command's main thread; standard library only.
+typer takes longer than most commands, so plain command lines are parsed here. Everything else (`--help`, an
+error, `--`) is left to typer's click group, which `command_group` builds from the same declarations: a line
+accepted here means the same there. Runs in the command's main thread; standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 
 class Option:
-    """An option: its names (`--limit`, `-l`); `min` is the least value that is accepted."""
+    """An option with its names (`--limit`, `-l`); `min` is the smallest accepted value."""
 
     def __init__(
         self, *names: str, help: str, metavar: str | None = None, min: float | None = None
@@ -34,7 +34,7 @@ class Argument:
 
 
 class Parameter(NamedTuple):
-    """One parameter of a command; `type` is the annotated one without None: `list[str]` if it can be given
+    """One parameter of a command. `type`: the annotated type without None, `list[str]` if it can be given
     several times. `required`: it has no default."""
 
     name: str
@@ -44,7 +44,7 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(command: Callable[..., Any]) -> list[Parameter] | None:
-    """The parameters of a command; None of one that is not declared with `Option` and `Argument` alone."""
+    """The parameters of a command; None unless all are declared with `Option` or `Argument`."""
     names = command.__code__.co_varnames[: command.__code__.co_argcount]
     if names[:1] != ("session",):
         return None
@@ -69,7 +69,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def valued_and_most(parameters: Sequence[Parameter]) -> tuple[set[str], float]:
-    """The options whose value is the next word, and the most arguments; for `with_endpoint_first`."""
+    """For `with_endpoint_first`: the options whose value is the next word, and the number of arguments."""
     options = [one for one in parameters if isinstance(one.declared, Option)]
     valued = {
         name for one in options if isinstance(one.declared, Option) and one.type is not bool
@@ -80,7 +80,7 @@ def valued_and_most(parameters: Sequence[Parameter]) -> tuple[set[str], float]:
 
 
 def plain_values(parameters: Sequence[Parameter], words: Sequence[str]) -> dict[str, Any] | None:
-    """The values that a line gives the parameters; None for one that is not plain."""
+    """Parse a plain command line into parameter values; None if it is not plain."""
     options = {
         name: one for one in parameters if isinstance(one.declared, Option) for name in one.declared.names
     }
@@ -117,7 +117,7 @@ def plain_values(parameters: Sequence[Parameter], words: Sequence[str]) -> dict[
 
 
 def _converted(text: str, one: Parameter) -> Any:
-    """Raises `ValueError` for what the parameter does not accept."""
+    """Convert text to the parameter's type; raises `ValueError` for a value it does not accept."""
     if get_origin(one.type) is Literal:
         if text not in get_args(one.type):
             raise ValueError

@@ -1,7 +1,7 @@
-"""One run of the command: environment, streams, endpoint, transport.
+"""Session: environment, streams, endpoint and transport of one run of the command.
 
-Created by `main` and passed to every command, so that tests can bring their own
-environment, streams and transport. The command's main thread.
+`main` creates it and passes it to every command, so that tests can supply their own
+environment, streams and transport. Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from probe.base.errors import ProbeError, UsageError
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.core.wait_line import beside, waiting
 
-if TYPE_CHECKING:  # `probe --help` asks nobody, and waits for no import that asking needs
+if TYPE_CHECKING:  # `probe --help` sends no request and must not wait for these imports
     from probe.base.settings import Settings
     from probe.client.connection import Connection
     from probe.client.endpoints import Address
@@ -21,22 +21,22 @@ if TYPE_CHECKING:  # `probe --help` asks nobody, and waits for no import that as
 
 
 _DOING = {
-    "/v1/diagnose": "looking at the process, then running the checks",
+    "/v1/diagnose": "inspecting the process, then running the checks",
     "/v1/summary": "reading the recording",
     "/v1/backtrace": "reading the stacks",
-    "/v1/ranks": "asking the hosts of the job",
-    "/v1/prune": "looking through the recordings",
+    "/v1/ranks": "querying the hosts of the job",
+    "/v1/prune": "examining the recordings",
     "/v1/detach": "removing probe from the process",
-    "/v1/monitor": "asking the monitor",
+    "/v1/monitor": "querying the monitor",
 }
-"""What a request waits for, where its path does not say it."""
+"""Text of the wait line by path; other paths get a generic one."""
 
 
 class Session:
-    """What a command needs: `settings`, `address`, `request`, `out`, `err`, `input`."""
+    """Everything a command needs: `settings`, `address`, `request`, `out`, `err`, `input`."""
 
     runs_later = False
-    """Whether what the command asks for is kept, and done whenever something happens."""
+    """Whether the command is stored and runs later, when an event happens (`monitor --on`)."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Session:
 
     @property
     def endpoint(self) -> str:
-        """What requests are about, see `Asker`."""
+        """The endpoint of requests, see `Asker`."""
         return self.address.endpoint
 
     def connect(self, wait_s: float | None = None) -> None:
@@ -98,7 +98,7 @@ class Session:
         body: Mapping[str, object] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """The server's response to one request, see `Connection.request`."""
+        """Send one request and return the server's response, see `Connection.request`."""
         connection = self._connection()
         what = _DOING.get(path) or f"waiting for the server to answer {path.rpartition('/')[2]}"
         with waiting(self.err, what):
@@ -107,21 +107,21 @@ class Session:
         return answer
 
     def forget_server(self) -> None:
-        """The server that was found answers no more: the next request looks for one, and starts it."""
+        """Drop a server that no longer answers: the next request finds one, or starts it."""
         if not self._brought:
             self._transport = None
 
     def beside(self, stream: TextIO, **environ: str) -> Session:
-        """A session on the same endpoint that writes to `stream`, while this one draws on the terminal; with
-        these variables in its environment."""
+        """A session on the same endpoint that writes to `stream` while this one draws on the terminal;
+        `environ` is added to its environment."""
         brought = self._transport if self._brought else None
         found = Session({**self.environ, **environ}, stream, stream, self.input, self.dispatch, brought)
         found.named = self.named
         return found
 
     def begin(self, path: str, parameters: Mapping[str, str], what: str) -> Iterator[dict[str, Any]]:
-        """Send a GET on a thread of its own; the result waits for the parts of the response, `{"part": …}`,
-        and for the response, which is `what`."""
+        """Send a GET on its own thread; the returned iterator waits for the parts of the response,
+        `{"part": …}`, and then for the response. `what`: text of the wait line."""
         import queue
         import threading
         import time
@@ -162,10 +162,10 @@ class Session:
         return Connection(self.address, self.settings, self._transport)
 
     def no_endpoint(self, command: str) -> None:
-        """Raise `UsageError` if an endpoint was given to a command about this machine."""
+        """Raise `UsageError` if an endpoint was given to a command that takes none."""
         if self.named:
             raise UsageError(
-                f"`{command}` is about this machine and takes no endpoint", hint=f"Run `probe {command}`."
+                f"`{command}` takes no endpoint", hint=f"Run `probe {command}`."
             )
 
     def report(self, error: ProbeError) -> None:
@@ -181,7 +181,8 @@ class Session:
             self.err.line(f"  next: {shown(error.hint)}")
 
     def may_prompt(self) -> bool:
-        """Whether a prompt can open: a person is at both ends, and its library is there, else a note."""
+        """Whether a prompt can open: stdin and stdout are terminals and its library is installed; if only
+        the library is missing, write a note."""
         if not (self.input.isatty() and self.out.terminal):
             return False
         from importlib.util import find_spec
@@ -192,12 +193,12 @@ class Session:
         return True
 
     def note(self, text: str) -> None:
-        """Write one line to stderr; at a terminal, as many as its width needs."""
+        """Write a note to stderr, wrapped to the width of a terminal."""
         with beside(self.err):
             self.err.lines(self._fitted(f"probe: {escape_controls(text)}"))
 
     def _fitted(self, text: str) -> list[str]:
-        """Text as lines: of a terminal, no wider than it; elsewhere, as it is."""
+        """Text as lines, wrapped to the terminal's width; unchanged elsewhere."""
         width = self.err.width
         if width is None or "\n" in text or len(text) <= width:
             return [text]

@@ -3,7 +3,7 @@
 Text from a job (names, reprs, file names) may contain escape sequences that
 rewrite the screen or clipboard, so control and bidirectional characters are
 shown as `\\uXXXX` on a terminal and left unchanged in a pipe.
-Standard library only; the command's main thread.
+Standard library only; runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STYLES = {
 }
 _ENDLESS = 10**9
 NARROWEST = 40
-"""Columns assumed on a narrower terminal, which wraps."""
+"""Columns assumed on a narrower terminal, which then wraps."""
 
 
 def escape_controls(text: str, keep: str = "") -> str:
@@ -80,7 +80,7 @@ class Output:
         self.stream = stream
         self.terminal = stream.isatty()
         self.moves = self.terminal and environ.get("TERM") != "dumb"
-        """Whether the cursor can be moved, to write over what was written."""
+        """Whether the cursor can be moved, to overwrite earlier output."""
         self.colour = self.moves and not environ.get("NO_COLOR")
         self.width = _width(stream, environ) if self.terminal else None
         self._pager = _pager(environ) if self.terminal else ""
@@ -95,7 +95,7 @@ class Output:
             self.line(text)
 
     def page(self, texts: Iterable[str]) -> None:
-        """Write lines as `lines` does; through the user's pager if they are more than the terminal shows."""
+        """Write lines like `lines`, but through the user's pager if they exceed the terminal's height."""
         found = list(texts)
         if self._pager and len(found) >= self._height():
             self.stream.flush()
@@ -126,17 +126,17 @@ class Output:
 
 
 def _pager(environ: Mapping[str, str]) -> str:
-    """The command of PAGER, `less` if that is not set; empty for none (`cat`, or set to nothing)."""
+    """The command in PAGER, `less` if unset; empty for no pager (`cat`, or PAGER set to nothing)."""
     found = environ.get("PAGER", "less").strip()
     return "" if found == "cat" or environ.get("TERM", "dumb") == "dumb" else found
 
 
 def _through(pager: str, text: str, screen: TextIO) -> None:
-    """Show text in a pager, and wait until the user leaves it; without one that runs, just write it."""
+    """Show text in a pager and wait until the user leaves it; write it directly if the pager cannot run."""
     import shlex
     import subprocess
 
-    options = {"LESS": "FRX", "LV": "-c"}  # colours, and no pager for what fits
+    options = {"LESS": "FRX", "LV": "-c"}  # show colours, and exit at once if the text fits
     try:
         running = subprocess.Popen(
             shlex.split(pager), stdin=subprocess.PIPE, stdout=screen, text=True, encoding="utf-8",
@@ -151,7 +151,7 @@ def _through(pager: str, text: str, screen: TextIO) -> None:
         try:
             running.wait()
             return
-        except KeyboardInterrupt:  # the pager's, which stays
+        except KeyboardInterrupt:  # meant for the pager, which keeps running
             continue
 
 

@@ -1,7 +1,7 @@
-"""Tells a person at a terminal what a command waits for, for how long already, and how far it has come.
+"""Wait line: shows in a terminal what a command waits for, the elapsed time and the progress.
 
-A thread writes one line of stderr after a moment, keeps it current and removes it. Nothing in a pipe.
-Standard library only.
+After a short delay a thread writes one line to stderr, updates it and finally removes it. Writes nothing in a
+pipe. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from probe_cli.core.terminal import Output
 
 QUIET_S = 0.5
-"""Delay before anything is said: most commands have answered by then."""
+"""Delay before the line appears: most commands have answered by then."""
 _REFRESH_S = 0.25
 _BAR = 20
 
 
 class Progress:
-    """What is waited for, and how far it is: `done` of `total`, where a total is known. `look`, if given,
-    sets them anew before the line is written, on its thread. `since_s`: when the wait began, on the
-    monotonic clock; now by default."""
+    """Progress of a wait: `what` it waits for, and `done` of `total` if a total is known. `look`, if given,
+    updates them before each write, on the line's thread. `since_s`: start of the wait on the monotonic
+    clock; now by default."""
 
     def __init__(
         self, what: str, look: Callable[[Progress], object] | None = None, since_s: float | None = None
@@ -37,7 +37,7 @@ class Progress:
         self._began_s = time.monotonic() if since_s is None else since_s
 
     def elapsed_s(self) -> float:
-        """For how long it has been waited for."""
+        """Time since the wait began."""
         return time.monotonic() - self._began_s
 
     def line(self) -> str:
@@ -51,34 +51,33 @@ class Progress:
         return text + self.what
 
 
-_said: list[Progress] = []
-"""What is being waited for: the outermost, which says most."""
-_turn: list[Any] = []
-"""The lock of the line, while there is one: who holds it writes to the terminal."""
+_shown: list[Progress] = []
+"""The wait shown now: the outermost, which is the most informative."""
+_line_lock: list[Any] = []
+"""The lock of the line while there is one; its holder may write to the terminal."""
 
 
 @contextlib.contextmanager
 def waiting(
     err: Output, what: str, look: Callable[[Progress], object] | None = None, since_s: float | None = None
 ) -> Iterator[Progress]:
-    """While the block runs, say `what` it waits for: `1.2 s: waiting for …`; and how far it is, if the block
-    or `look` (see `Progress`) tell. `look` is called on the line's thread, at a terminal only. `since_s`: see
-    `Progress`."""
+    """While the block runs, show `what` it waits for: `1.2 s: waiting for …`; with its progress, if the block
+    or `look` update it. `look` is called on the line's thread, only in a terminal. See `Progress`."""
     progress = Progress(what, look, since_s)
-    if not err.moves or _said:
+    if not err.moves or _shown:
         yield progress
         return
     import threading
 
     over = threading.Event()
-    _turn.append(threading.Lock())
-    _said.append(progress)
+    _line_lock.append(threading.Lock())
+    _shown.append(progress)
 
     def say() -> None:
         shown = False
         while not over.wait(_REFRESH_S if shown else max(_REFRESH_S, QUIET_S - progress.elapsed_s())):
             text = err.style(progress.line()[: (err.width or 80) - 1], "dim")
-            with _turn[0]:
+            with _line_lock[0]:
                 err.stream.write(f"\r\x1b[K{text}")
                 err.stream.flush()
             shown = True
@@ -93,17 +92,17 @@ def waiting(
     finally:
         over.set()
         thread.join()
-        _said.remove(progress)
-        _turn.clear()
+        _shown.remove(progress)
+        _line_lock.clear()
 
 
 @contextlib.contextmanager
 def beside(err: Output) -> Iterator[None]:
-    """While the block writes something else to the terminal: without the line, which comes again."""
-    if not (err.moves and _turn):
+    """Hide the wait line while the block writes to the terminal; the line reappears afterwards."""
+    if not (err.moves and _line_lock):
         yield
         return
-    with _turn[0]:
+    with _line_lock[0]:
         err.stream.write("\r\x1b[K")
         yield
         err.stream.flush()

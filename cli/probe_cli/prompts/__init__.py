@@ -1,1 +1,1 @@
-"""What is looked at and typed live: the prompts for SQL and for Python, completion, `probe top`."""
+"""Interactive parts: the prompts for SQL and Python, completion, the live view of `probe top`."""

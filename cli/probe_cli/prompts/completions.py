@@ -1,7 +1,6 @@
-"""What can come next on a command line: commands, live jobs, tables and their columns, recipes, options and
-their values.
+"""Completion of command lines: commands, live jobs, tables and columns, recipes, options and their values.
 
-Asks no server and starts none: jobs are read from PROBE_DIR. The command's main thread.
+Contacts no server: jobs are read from PROBE_DIR. Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from probe_cli.core.arguments import ENDPOINT_OPTIONS, Vocabulary
 from probe_cli.core.options import SYMPTOMS
 from probe_cli.core.session import Session
 
-if TYPE_CHECKING:  # a word of a command needs no table
+if TYPE_CHECKING:  # completing a command needs no tables
     from pathlib import Path
 
     from probe.recording.recording import Meta
@@ -29,7 +28,7 @@ Parameters = Callable[[str], Sequence[Any]]
 def completions(
     words: Sequence[str], known: Vocabulary, parameters: Parameters, session: Session
 ) -> list[str]:
-    """Words that fit in the place of the last of `words` (as far as it is typed), which follow `probe`."""
+    """Completions of the last, partly typed word of `words`, the words after `probe`."""
     *before, typed = words or [""]
     if (place := _command_place(before, known)) is not None:
         command = known.same_as.get(before[place], before[place])
@@ -52,7 +51,7 @@ def _has_value(before: Sequence[str], parameters: Sequence[Any]) -> bool:
 
 
 def _endpoint(before: Sequence[str], place: int) -> str:
-    """The endpoint that the words name, as far as one can tell; empty for none."""
+    """The endpoint among the words, as far as recognizable; empty for none."""
     for at, word in enumerate(before[:-1]):
         if word in ENDPOINT_OPTIONS:
             return before[at + 1]
@@ -60,15 +59,15 @@ def _endpoint(before: Sequence[str], place: int) -> str:
 
 
 def _sql(typed: str, own: Sequence[Table]) -> Iterator[str]:
-    """What the text can continue as: its last word as a table, a column or a keyword. The text may begin with
-    the quotation mark that the shell has not seen closed."""
+    """Completions of the SQL text: its last word as a table, a column or a keyword. The text may begin with
+    an unclosed quotation mark of the shell."""
     from probe_cli.prompts.sql_words import candidates
 
     quote = typed[:1] if typed[:1] in ("'", '"') else ""
     text = typed[len(quote) :]
     found = [text[: len(text) - length] + word for word, length in candidates(text, own)]
     if quote and len(found) == 1:
-        found.append(f"{found[0]} ")  # after the only word that fits a shell would close the quotation
+        found.append(f"{found[0]} ")  # with a single candidate the shell would close the quotation
     yield from (quote + one for one in found)
 
 
@@ -120,7 +119,7 @@ def _of_command(
 
 
 def _jobs(session: Session) -> Iterator[str]:
-    """Names and PIDs of what is being recorded on this host."""
+    """Names and PIDs of the live jobs recorded on this host."""
     for _, meta in _recordings(session):
         if _lives(meta):
             yield from (meta.job, str(meta.pid))
@@ -128,7 +127,7 @@ def _jobs(session: Session) -> Iterator[str]:
 
 
 def own_tables(session: Session, endpoint: str) -> list[Table]:
-    """The tables that the processes of `endpoint` declared, those that live on this host without one."""
+    """The tables declared by the processes of `endpoint`; without a match, by the live ones on this host."""
     from probe.recording import declared
 
     recorded = list(_recordings(session))
@@ -141,13 +140,13 @@ def own_tables(session: Session, endpoint: str) -> list[Table]:
 
 
 def _names(folder: Path, meta: Meta) -> tuple[str, ...]:
-    """The endpoints that mean a process."""
+    """The endpoints that identify a process."""
     names = (meta.job, meta.run)
     return *names, *(f"{name}/{meta.rank}" for name in names), str(meta.pid), str(folder)
 
 
 def _recordings(session: Session) -> Iterator[tuple[Path, Meta]]:
-    """The recordings on this host that can be read."""
+    """The readable recordings on this host."""
     from probe.recording import places
     from probe.recording.recording import Meta
 

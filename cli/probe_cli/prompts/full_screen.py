@@ -1,8 +1,8 @@
-"""The whole terminal for a live view: taken over, drawn, read key by key, and given back as it was.
+"""Full-screen terminal for a live view: takes over the terminal, draws, reads keys, and restores it.
 
-Draws on the alternate screen, so that what was on the terminal is there again afterwards; only lines that
-changed are sent, which is little over ssh. A signal that ends the program ends the view first. The command's
-main thread; other threads call `wake` only. Standard library only.
+Draws on the alternate screen, so that the previous content reappears afterwards; sends only changed lines,
+to save bandwidth over ssh. A signal that ends the program ends the view first. Runs in the command's main
+thread; other threads call only `wake`. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from probe_cli.core.terminal import NARROWEST, Output
 
 _TAKE = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 _GIVE_BACK = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-"""The alternate screen, without a cursor, and lines that are cut at its edge; and all of that undone."""
+"""Enter the alternate screen, hide the cursor and cut long lines at the edge; and undo all of that."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KEY = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z~]|O[A-Za-z])|.", re.DOTALL)
 _NAMED = {
@@ -34,7 +34,7 @@ _NAMED = {
 
 
 class FullScreen:
-    """The terminal of a live view, inside a `with`."""
+    """The terminal of a live view; a context manager."""
 
     def __init__(self, stdin: TextIO, out: Output) -> None:
         self._input = stdin.fileno()
@@ -46,7 +46,7 @@ class FullScreen:
         self._suspended = False
         self._handlers: dict[int, Any] = {}
         self.ended: int | None = None
-        """The signal that asks the view to end."""
+        """The signal that ended the view, if any."""
 
     def __enter__(self) -> FullScreen:
         self._modes = termios.tcgetattr(self._input)
@@ -56,7 +56,7 @@ class FullScreen:
         handlers: dict[int, Any] = dict.fromkeys(_ENDING, self._end)
         handlers |= {signal.SIGWINCH: self._nothing, signal.SIGTSTP: self._suspend}
         for number, handler in handlers.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's stays ignored
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a signal that nohup ignores stays ignored
                 self._handlers[number] = signal.signal(number, handler)
         self._fd_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._take()
@@ -71,8 +71,8 @@ class FullScreen:
         self._woken.close()
 
     def wake(self) -> None:
-        """Have `keys` return: there is something new to draw. From any thread."""
-        with contextlib.suppress(OSError):  # it will look anyway, or has ended
+        """Make `keys` return, because there is something new to draw. Callable from any thread."""
+        with contextlib.suppress(OSError):  # the buffer is full, or the view has ended
             self._waker.send(b"\0")
 
     def size(self) -> tuple[int, int]:
@@ -84,7 +84,7 @@ class FullScreen:
         return max(NARROWEST, found.columns or 80), max(4, found.lines or 24)
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines, which fit the terminal."""
+        """Show these lines, which must fit the terminal."""
         size = self.size()
         parts = []
         if size != self._size:
@@ -99,8 +99,8 @@ class FullScreen:
         self._write("".join(parts))
 
     def keys(self, timeout_s: float) -> list[str]:
-        """The keys that were pressed: a letter, or `up`, `enter` and the like. Empty after the timeout, a
-        `wake` or a signal; then `ended` may be set."""
+        """The pressed keys: a letter, or a name such as `up` or `enter`. Empty after the timeout, a `wake` or
+        a signal; then `ended` may be set."""
         if self.ended is None:
             try:
                 ready, _, _ = select.select([self._input, self._woken.fileno()], [], [], timeout_s)
@@ -125,15 +125,15 @@ class FullScreen:
         self._write(_TAKE)
 
     def _give_back(self) -> None:
-        with contextlib.suppress(termios.error, OSError):  # of a terminal that is gone
-            termios.tcflow(self._output, termios.TCOON)  # which Ctrl-S may have stopped
+        with contextlib.suppress(termios.error, OSError):  # the terminal may be gone
+            termios.tcflow(self._output, termios.TCOON)  # Ctrl-S may have stopped the output
         self._write(_GIVE_BACK)
         with contextlib.suppress(termios.error, OSError):
             termios.tcflush(self._input, termios.TCIFLUSH)
             termios.tcsetattr(self._input, termios.TCSANOW, self._modes)
 
     def _stop_until_continued(self) -> None:
-        """What Ctrl-Z does: the shell has its terminal until it continues us."""
+        """Suspend on Ctrl-Z: the shell has the terminal until it continues this process."""
         self._suspended = False
         self._give_back()
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -160,4 +160,4 @@ class FullScreen:
         self._suspended = True
 
     def _nothing(self, _number: int, _frame: FrameType | None) -> None:
-        """That a signal came ends the wait of `keys`."""
+        """Do nothing: the signal's arrival alone ends the wait in `keys`."""

@@ -1,6 +1,6 @@
-"""Reads what a person types at a prompt: several lines, a history on disk, completion.
+"""Reads input at a prompt: multi-line editing, a history on disk, completion.
 
-The command's main thread. Imports prompt_toolkit, and is therefore imported only for a prompt.
+Runs in the command's main thread. Imports prompt_toolkit, and is therefore imported only for a prompt.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from prompt_toolkit.output import create_output
 from probe_cli.core.session import Session
 
 Candidates = Callable[[str], Iterable[tuple[str, int]]]
-"""From the text before the cursor: (completion, how many characters of the text it replaces)."""
+"""Maps the text before the cursor to pairs (completion, number of characters that it replaces)."""
 
 
 class LineReader:
-    """One prompt. `is_whole`: whether Enter sends this text, instead of beginning another line."""
+    """One prompt. `is_whole`: whether Enter submits this text instead of starting another line."""
 
     def __init__(
         self, session: Session, name: str, is_whole: Callable[[str], bool], candidates: Candidates
     ) -> None:
-        gc.enable()  # off for short commands; a prompt may stay for days
+        gc.enable()  # disabled for short commands; a prompt may stay open for days
         self._session: PromptSession[str] = PromptSession(
             history=_history(session, name),
             completer=_Completer(candidates),
@@ -41,7 +41,7 @@ class LineReader:
         )
 
     def inputs(self, prompt: str) -> Iterator[str]:
-        """What is typed, input by input, until Ctrl-D. Ctrl-C discards a line and not the prompt."""
+        """Yield one input after the other until Ctrl-D. Ctrl-C only discards the current input."""
         while True:
             try:
                 text = self._session.prompt(prompt)
@@ -64,7 +64,7 @@ class _Completer(Completer):
 
 
 def _history(session: Session, name: str) -> History:
-    """Kept in PROBE_DIR, which is the user's alone; in memory where that is not on this machine."""
+    """A history file in PROBE_DIR, which is private to the user; in memory for a remote endpoint."""
     directory: Path | None = session.address.directory
     if directory is None or not directory.is_dir():
         return InMemoryHistory()

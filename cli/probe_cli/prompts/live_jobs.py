@@ -1,9 +1,8 @@
-"""What a live view shows: the jobs of a host, or the ranks of one job, asked again and again.
+"""Polls the data of a live view: the jobs of a host, or the ranks of one job.
 
-One request brings the processes with their figures (`live_figures`), another one, less often, the verdicts.
-Only routes are asked whose answers the server has in its files: none looks at a process from outside, none
-asks an agent. `refresh` runs on the command's main thread at first, then on one of its own; standard-library
-layers only.
+One request returns the processes with their figures (`live_figures`); another, less often, the verdicts. Only
+uses routes that the server answers from its files, without inspecting processes or contacting agents.
+`refresh` first runs in the command's main thread, then on its own thread; standard-library layers only.
 """
 
 from __future__ import annotations
@@ -23,39 +22,39 @@ from probe_cli.render.live_table import Row, Verdict
 from probe_cli.render.process_state import state_text
 
 _SERVER_WAIT_S = 5.0
-"""Time for a server to start again, before the view tells that none answers and tries once more."""
+"""Time for a server to restart, before the view reports that none answers and retries."""
 _LIST_RATIO, _LONGEST_S = 0.02, 5.0
-"""Share of the time that may pass in waiting for the list of processes: that of many ranks is asked for less
-often. But at least so often: on a busy machine most of that was waiting."""
+"""Largest share of the time spent waiting for the list of processes, so a long list is requested less often;
+and the longest interval, because on a busy machine most of that time was spent waiting."""
 _VERDICTS_S = 5.0
-"""Verdicts are asked for so often: the monitor looks at a job no more often."""
+"""Interval of requests for verdicts; the monitor examines a job no more often."""
 _WORST_FIRST = ("stalled", "dead", "failed", "stopped", "paused", "starting")
-"""Of ranks in several states a job has the first of these that one of them is in."""
+"""A job has the first of these states that any of its ranks is in."""
 Processes = Callable[[Session], tuple[list[dict[str, Any]], list[str]]]
 
 
 class Seen(NamedTuple):
-    """What was seen last: rows, notes, when (`time.monotonic`), and why nothing newer was, if so."""
+    """The last answer: rows, notes, time (`time.monotonic`), and the problem if there is nothing newer."""
 
     rows: Sequence[Row] = ()
     verdict: Verdict | None = None
-    """The newest on any of them."""
+    """The newest verdict on any of the rows."""
     notes: Sequence[str] = ()
     at_s: float = 0.0
     problem: str = ""
 
 
 class LiveJobs:
-    """Asks the server; `seen` is what it last answered. `processes` lists those of the host."""
+    """Polls the server; `seen` is its last answer. `processes` lists the processes of the host."""
 
     def __init__(self, session: Session, interval_s: float, processes: Processes) -> None:
         self.interval_s = interval_s
         self.endpoint = session.address.endpoint
         self.seen = Seen()
         self.may_act = True
-        """False for a viewer: only to operators the server tells where alerts go."""
+        """False for a viewer, from whom the server hides the alert destinations."""
         self.failure: BaseException | None = None
-        """What ended the thread, if anything did."""
+        """The exception that ended the thread, if any."""
         self._session = session.beside(io.StringIO())
         self._list = processes
         self._spacing = Spacing(interval_s)
@@ -63,14 +62,14 @@ class LiveJobs:
         self._asked_s: dict[str, float] = {}
         self._incidents: list[dict[str, Any]] = []
         self._living: set[str] = set()
-        """The runs of which a rank lives."""
+        """The runs with a live rank."""
         self._listing_s = 0.0
         self._verdicts_due_s = 0.0
         self._wanted = threading.Event()
         self._over = False
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Ask until `stop`, on a thread; `changed` is called after each answer."""
+        """Poll on a thread until `stop`, and call `changed` after each answer."""
 
         def ask() -> None:
             while self.failure is None:
@@ -88,16 +87,16 @@ class LiveJobs:
         threading.Thread(target=ask, name="asking", daemon=True).start()
 
     def stop(self) -> None:
-        """Ask nothing more."""
+        """Stop polling."""
         self._over = True
         self._wanted.set()
 
     def refresh_soon(self) -> None:
-        """Do not wait for the interval to be over: something has just been done."""
+        """Refresh now instead of after the interval, because an action has just changed something."""
         self._wanted.set()
 
     def refresh(self, everything: bool = False) -> None:
-        """Ask once; `everything`: also for the figures of all that has ended. Raises the server's
+        """Poll once; `everything`: also query the figures of all ended jobs. Raises the server's
         `ProbeError`."""
         if self.seen.problem:
             self._session.connect(_SERVER_WAIT_S)
@@ -122,7 +121,7 @@ class LiveJobs:
             self._ask_verdicts()
         except ServerUnavailable:
             raise
-        except ProbeError as error:  # a query that takes too long, say: steps and states are known
+        except ProbeError as error:  # such as a query that takes too long; steps and states are known
             problem = error.message
         for one in found:
             newest = said(one)
@@ -132,7 +131,7 @@ class LiveJobs:
         self.seen = Seen(rows, self._newest(self._living), notes, time.monotonic(), problem)
 
     def _ask_more(self, jobs: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-        """Figures of these jobs by a query."""
+        """Query the figures of these jobs."""
         for run, ranks in jobs.items():
             self._asked_s[run] = time.time()
             steps = [int(one["step"]) for one in ranks if one.get("step") is not None]
@@ -163,9 +162,9 @@ class LiveJobs:
         return self._asked_s.get(run, 0.0)
 
     def _due(self, run: str, ranks: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether a query is needed: once after an end, as the figures of what has ended do not change; and
-        where an older server does not say those of what lives."""
-        if ranks[0].get("run") is None:  # it waits for torch, and is not recorded yet
+        """Whether the run's figures need a query: once after its end, when they no longer change; and always
+        if an older server does not send the figures of live ranks."""
+        if ranks[0].get("run") is None:  # waits for torch and is not recorded yet
             return False
         if any(one.get("ended_ns") is None and "figures" not in one for one in ranks):
             return True
@@ -175,7 +174,7 @@ class LiveJobs:
     # Rows ---------------------------------------------------------------------
 
     def _jobs(self, jobs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Row]:
-        """A row for each job, those that live first, in the order of their start."""
+        """One row per job, live jobs first, in the order of their start."""
         names = [_name(ranks) for ranks in jobs.values()]
         rows = []
         for (run, ranks), name in zip(jobs.items(), names, strict=True):
@@ -215,8 +214,8 @@ class LiveJobs:
         return UNREAD if rank is None or pid is None else known_ones.get((rank, pid), UNREAD)
 
     def _newest(self, runs: Set[str], rank: int | None = None) -> Verdict | None:
-        """The newest open verdict on these jobs, as far as they live, or on one rank; what is only
-        information comes after all others."""
+        """The newest open verdict on the live ones of these runs, or on one rank; severity `info` only if
+        there is no other."""
         found = [
             Verdict(str(one["severity"]), one.get("rank"), str(one["what"]), int(one["opened_ns"]))
             for one in self._incidents

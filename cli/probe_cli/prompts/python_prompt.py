@@ -1,6 +1,6 @@
-"""The Python prompt of `probe eval`: each input is one snippet, classified and watched like any other.
+"""The Python prompt of `probe eval`: each input is one snippet, classified and supervised like any other.
 
-The command's main thread.
+Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from probe_cli.core.session import Session
 from probe_cli.prompts.line_reader import LineReader
 
 Names = Callable[[str], list[str]]
-"""Names in the job that follow an expression and a dot; of the empty text, the names that snippets see."""
+"""Completions after an expression and a dot; for an empty expression, the names that a snippet sees."""
 _CHAIN = re.compile(r"(?:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.)?([A-Za-z_]\w*)?$")
 _LEAVE = ("exit", "quit", "exit()", "quit()")
 
@@ -31,7 +31,7 @@ class PythonPrompt:
         self._reader = LineReader(session, "python", is_whole, self.candidates)
 
     def run(self) -> None:
-        """Until Ctrl-D."""
+        """Run until Ctrl-D."""
         session = self._session
         job = session.named or "the only live process"
         session.err.line(f"Python in {job}; each input is a separate snippet; names are not kept.")
@@ -49,7 +49,7 @@ class PythonPrompt:
             session.err.stream.flush()
 
     def candidates(self, before: str) -> Iterator[tuple[str, int]]:
-        """Names of the job, attributes of what is named by plain dots, keywords."""
+        """Complete names in the job, attributes of dotted names, keywords."""
         match = _CHAIN.search(before)
         if match is None:
             return
@@ -63,8 +63,8 @@ class PythonPrompt:
 
 
 def is_whole(text: str) -> bool:
-    """Whether Enter runs it: Python's own rule, by which an empty line ends a block."""
+    """Whether Enter runs the text, by Python's own rule: an empty line ends a block."""
     try:
         return codeop.compile_command(text.rstrip(" \t"), "<probe eval>", "single") is not None
     except (SyntaxError, ValueError, OverflowError):
-        return True  # the job says what is wrong
+        return True  # the job reports the error

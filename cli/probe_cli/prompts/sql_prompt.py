@@ -1,6 +1,6 @@
 """The SQL prompt of `probe query`: a query ends with `;`, a command begins with `\\` or `.`.
 
-The command's main thread.
+Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from probe_cli.render.row_output import Format, write_rows
 MODES: tuple[Format, ...] = ("table", "csv", "json", "ndjson", "markdown")
 _HELP = (
     "A query ends with ; and may have many lines. Ctrl-C stops it, Ctrl-D leaves the prompt.",
-    "  \\d            the tables",
-    "  \\d TABLE      the columns of one",
+    "  \\d            list the tables",
+    "  \\d TABLE      list the columns of a table",
     f"  .mode MODE    {', '.join(MODES)}",
     "  \\q            leave",
 )
@@ -28,7 +28,7 @@ _LEAVE = ("\\q", ".quit", ".exit", "exit", "quit", "exit;", "quit;")
 
 
 class SqlPrompt:
-    """Runs queries until Ctrl-D. `after` writes what belongs to an answer and is no row."""
+    """Runs queries until Ctrl-D. `after` writes the notes of an answer."""
 
     def __init__(
         self, session: Session, limit: int | None, timeout_s: float | None,
@@ -42,10 +42,10 @@ class SqlPrompt:
         self._reader = LineReader(session, "sql", is_whole, self._candidates)
 
     def run(self) -> None:
-        """Until Ctrl-D."""
+        """Run until Ctrl-D."""
         session = self._session
         session.err.line(f"SQL on {session.named or 'the only live process'}; " + _HELP[0])
-        session.err.line("\\d lists the tables, \\? helps")
+        session.err.line("\\d lists the tables, \\? shows help")
         for text in self._reader.inputs("sql> "):
             text = text.strip()
             if text.lower() in _LEAVE:
@@ -60,7 +60,7 @@ class SqlPrompt:
             session.err.stream.flush()
 
     def _candidates(self, before: str) -> Iterator[tuple[str, int]]:
-        # At each key, as the job may have declared another table meanwhile.
+        # Read again at each key: the job may have declared another table.
         yield from candidates(before, own_tables(self._session, self._session.named))
 
     def _answer(self, text: str) -> None:
@@ -84,11 +84,11 @@ class SqlPrompt:
         elif word in ("\\?", "\\h", ".help", "help"):
             session.out.lines(_HELP)
         else:
-            raise UsageError(f"no such command of the prompt: {word}", hint="\\? lists them; SQL ends with ;")
+            raise UsageError(f"no such prompt command: {word}", hint="\\? lists them; SQL ends with ;")
 
 
 def is_whole(text: str) -> bool:
-    """Whether Enter runs it: a query that ends with `;`, a command of the prompt, or nothing."""
+    """Whether Enter runs the text: a query that ends with `;`, a prompt command, or nothing."""
     stripped = text.strip()
     return not stripped or stripped.endswith(";") or stripped.startswith(("\\", ".")) or (
         stripped.lower() in (*_LEAVE, "help")
@@ -96,7 +96,7 @@ def is_whole(text: str) -> bool:
 
 
 def candidates(before: str, own: Sequence[Table] = ()) -> Iterator[tuple[str, int]]:
-    """Words of SQL that fit, with the job's `own` tables; after `.mode`, the modes."""
+    """SQL completions, including the job's `own` tables; after `.mode`, the modes."""
     if before.lstrip().startswith(".mode "):
         word = before.rpartition(" ")[2]
         yield from ((mode, len(word)) for mode in MODES if mode.startswith(word))

@@ -1,6 +1,6 @@
-"""Words of SQL that fit at the end of a text: tables, columns of the tables that it names, keywords.
+"""SQL completion: tables, columns of the tables that the text names, keywords.
 
-For the SQL prompt and the shell's completion. Pure.
+Used by the SQL prompt and the shell's completion. Pure.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _WORD = re.compile(r"[\w.]*$")
 
 
 def candidates(before: str, own: Sequence[Table] = ()) -> Iterator[tuple[str, int]]:
-    """(word, how many characters of the text it replaces): tables, the job's `own` too, columns (of the
-    tables that the text names, else of all) and keywords that begin like the last word."""
+    """Completions of the last word as (word, number of characters that it replaces): tables, including the
+    job's `own`, columns (of the tables that the text names, else of all) and keywords."""
     match = _WORD.search(before)
     word = match[0] if match else ""
     lowered = word.lower()

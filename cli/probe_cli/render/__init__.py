@@ -1,1 +1,1 @@
-"""How answers are written: tables, figures, comparisons."""
+"""Formats answers: tables, figures, comparisons, graphs."""

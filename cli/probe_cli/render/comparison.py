@@ -1,10 +1,10 @@
-"""Differences between two runs, from their summaries: figures with noise, facts, likely causes. Pure, but for
-`tell`, which asks for the summaries and prints.
+"""Compares two runs by their summaries: figures with noise, facts, likely causes. Pure except for `tell`,
+which requests the summaries and prints.
 
 Two medians differ if their intervals (notches) do not overlap and the difference is not tiny
 (`LEAST_RATIO`); learning figures are compared at the last step that both runs have. A slower phase is
-attributed to differing facts related to it, most likely first. A value missing in one run is unknown, not
-a difference. Standard library only.
+attributed to related facts that differ, most likely first. A value missing in one run is unknown, not a
+difference. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 LEAST_RATIO = 0.02
 """Smaller relative differences of two medians are ignored."""
 STEP_RATIO = 0.05
-"""The same for step times, which vary that much from minute to minute."""
+"""The same limit for step times, which vary by this much from minute to minute."""
 MOST_CAUSES = 3
 _LONGEST, _BEFORE = 48, 16
-"""Columns of a fact, and how many of them before the first difference."""
+"""Width of a fact, and the columns shown before the first difference."""
 UNKNOWN = figures.UNKNOWN
 Summary = Callable[[int | None], dict[str, Any]]
-"""Gives the summary of a run, up to a step if one is given."""
+"""Returns the summary of a run, up to a step if one is given."""
 
 
 class Difference(NamedTuple):
@@ -90,7 +90,7 @@ SECTIONS = ("learning", "speed", "memory", "configuration", "environment", "code
 
 def compare(a: Mapping[str, Any], b: Mapping[str, Any], ends: tuple[Mapping[str, Any], Mapping[str, Any]],
             names: tuple[str, str]) -> Comparison:
-    """Compare two summaries of the same last step; `ends` are those of the whole runs."""
+    """Compare two summaries up to the same last step; `ends` are the summaries of the whole runs."""
     lines = [
         *_learning(a, b, ends), *_speed(a["speed"], b["speed"]), *_memory(a["memory"], b["memory"]),
         *_facts(a["facts"], b["facts"]),
@@ -208,7 +208,7 @@ def _text(value: str | None, known: bool) -> str:
     return "none" if known else UNKNOWN
 
 
-def _belongs(lines: Sequence[Difference], subject: str) -> list[Difference]:
+def _related_facts(lines: Sequence[Difference], subject: str) -> list[Difference]:
     """The differing facts related to a phase, most likely first."""
     facts = [line for line in lines if line.differs and line.section in SECTIONS[3:]]
     chosen: list[Difference] = []
@@ -251,17 +251,17 @@ def _slower(lines: Sequence[Difference], step: Difference, name: str) -> str:
     causes: list[Difference] = []
     for line in phases[:2]:
         text += f", {line.name} {line.a} → {line.b}"
-        causes += [cause for cause in _belongs(lines, line.name) if cause not in causes]
-    return text + _said(causes)
+        causes += [cause for cause in _related_facts(lines, line.name) if cause not in causes]
+    return text + _causes_text(causes)
 
 
 def _learns(lines: Sequence[Difference], loss: Difference, name: str) -> str:
     word = "higher" if (loss.change or 0.0) > 0 else "lower"
     text = f"{name} has a {word} {loss.name}: {loss.a} → {loss.b}"
-    return text + _said(_belongs(lines, "loss"))
+    return text + _causes_text(_related_facts(lines, "loss"))
 
 
-def _said(causes: Sequence[Difference]) -> str:
+def _causes_text(causes: Sequence[Difference]) -> str:
     if not causes:
         return "; no related fact differs"
     return "; " + ", ".join(f"{line.name} {_cut(line.a)} → {_cut(line.b)}" for line in causes[:MOST_CAUSES])
@@ -281,7 +281,7 @@ def _percent(change: float, more: str, less: str) -> str:
 
 
 def _signed(change: float) -> str:
-    """`+12 %`; `×217` from ten times on."""
+    """`+12 %`; from a factor of ten on `×217`."""
     return f"×{change + 1:,.0f}" if change >= 9 else f"{100 * change:+.0f} %"
 
 

@@ -1,6 +1,6 @@
-"""Result of a deep watch: the worst parameters, modules and distributions, and the query for the rest.
+"""Report of a deep watch: the worst parameters, modules and distributions, and a query for the rest.
 
-The command's main thread.
+Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from probe_cli.render.grid import Heading, grid
 from probe_cli.render.query_answer import readable
 
 SHOWN = 8
-"""Rows of each table."""
+"""Rows shown per table."""
 
 
 class Part(NamedTuple):
     """One table, worst rows first."""
 
     kinds: tuple[str, ...]
-    """Shown if one of these was requested."""
+    """Shown if any of these was requested."""
     title: str
     table: str
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 _KEYS = {
     "MIN": "smallest", "MAX": "largest", "NAN/INF": "non_finite", "UPDATE": "update_ratio", "": "update_kind",
 }
-"""Keys in NDJSON of columns whose heading is another word."""
+"""NDJSON keys of columns whose heading differs from the key."""
 PARTS = (
     Part(
         ("gradients", "updates", "histograms"),

@@ -1,8 +1,8 @@
 """Flame graphs of sampled stacks: as SVG, as a file for speedscope, and as the difference between two.
 
-The SVG holds all it needs: `flame_graph.js` zooms and searches in it, and where a page allows no script it is
-the same picture, with the figures of each frame as a tooltip. Names of functions and files are the job's
-text: they are escaped here, and the script writes them as text alone. Standard library only.
+The SVG is self-contained: `flame_graph.js` zooms and searches in it. Where scripts are not allowed, the
+picture is the same, with each frame's figures in a tooltip. Names of functions and files come from the job:
+they are escaped here, and the script inserts them only as text. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _HEAD_PX = 62
 _KEY_PX = 18
 _LETTER_PX = 6.6
 NARROWEST_PX = 0.05
-"""Frames that would be narrower are left out of the SVG; zoomed, the others are wide enough to read."""
+"""The SVG omits frames narrower than this; zooming makes all others wide enough to read."""
 DEEPEST = 256
-"""Frames of a stack that are drawn, from the outermost; speedscope has all."""
+"""Number of frames drawn per stack, from the outermost; a speedscope file has all."""
 
-_KEYS = "click or Enter: zoom; Esc: show all; arrows: move; /: search; n: next found"
+_KEYS = "click or Enter: zoom; Esc: show all; arrows: move; /: search; n: next match"
 _STYLE = (
     ".frame { cursor: pointer } .frame:hover rect, .frame:focus rect { stroke: #000; stroke-width: 1.5 }"
     " .frame:focus { outline: none } .frame.above { opacity: 0.55 } .frame.found rect { fill: #cc79a7 }"
     " .reset { cursor: pointer; text-decoration: underline } input { width: 240px; font: 11px monospace }"
 )
-"""What is found is purple, which whoever sees no red or green tells from orange and blue."""
+"""Search results are purple, distinguishable from orange and blue without red-green vision."""
 
 Stack = tuple[str, ...]
 Stacks = Mapping[str, Counter[Stack]]
-"""Sampled stacks, outermost frame first, by what they are of: `rank 0`."""
+"""Sampled stacks, outermost frame first, by the name of their process or thread: `rank 0`."""
 
 
 class Frame:
-    """A frame and what it calls, with the part of all samples that were in it, in one graph and in the other
-    that it is compared with."""
+    """A frame and its callees, with its share of all samples: `ratio` in this graph, `other_ratio` in the
+    graph it is compared with."""
 
     __slots__ = ("calls", "name", "other_ratio", "ratio")
 
@@ -54,7 +54,7 @@ class Frame:
         self.calls: dict[str, Frame] = {}
 
     def add(self, stack: Iterable[str], ratio: float, other_ratio: float = 0.0) -> None:
-        """Add samples whose stack is below this frame."""
+        """Add samples with this stack below the frame."""
         frame = self
         frame.ratio += ratio
         frame.other_ratio += other_ratio
@@ -65,7 +65,8 @@ class Frame:
 
 
 def merged(stacks: Stacks) -> Frame:
-    """One tree of all, each below a frame with its name; all have the same width, however often sampled."""
+    """Merge all stacks into one tree, each process below a frame with its name. All have the same width,
+    regardless of their number of samples."""
     root = Frame("all")
     for name, found in stacks.items():
         for stack, many in found.items():
@@ -74,7 +75,7 @@ def merged(stacks: Stacks) -> Frame:
 
 
 def difference(stacks: Stacks, others: Stacks) -> Frame:
-    """One tree of both sides, without their names."""
+    """Merge both sides into one tree, without frames for their names."""
     root = Frame("all")
     for found in stacks.values():
         for stack, many in found.items():
@@ -86,8 +87,8 @@ def difference(stacks: Stacks, others: Stacks) -> Frame:
 
 
 def svg(root: Frame, title: str, about: str, sides: tuple[str, str] | None = None) -> Iterator[str]:
-    """The graph, outermost frames on top. With `sides`, the names of what is compared: a frame is as wide as
-    in the mean of both, orange where the first has more of it and blue where it has less."""
+    """The graph as SVG, outermost frames on top. With `sides`, the names of the two sides: a frame has the
+    mean width of both, and is orange if the first side spends more time in it, blue if less."""
     drawn = list(_laid_out(root, sides is not None))
     head_px = _HEAD_PX + _KEY_PX * (sides is not None)
     height = head_px + _ROW_PX * (1 + max(depth for _, depth, *_ in drawn)) + _MARGIN_PX
@@ -133,9 +134,9 @@ def svg(root: Frame, title: str, about: str, sides: tuple[str, str] | None = Non
 
 
 def _colour_key(sides: tuple[str, str]) -> Iterator[str]:
-    """What the colours of a difference mean, above the graph."""
+    """The legend for the colours of a difference, above the graph."""
     left = _MARGIN_PX
-    for ratio, words in ((1.0, f"more time in {sides[0]}"), (0.0, "as much"), (-1.0, f"more in {sides[1]}")):
+    for ratio, words in ((1.0, f"more time in {sides[0]}"), (0.0, "equal"), (-1.0, f"more in {sides[1]}")):
         words, fill = cut(_plain(words), 60), _difference_colour(ratio)
         yield (
             f'<rect x="{left}" y="41" width="12" height="12" fill="{fill}" stroke="#555"/>'
@@ -145,7 +146,7 @@ def _colour_key(sides: tuple[str, str]) -> Iterator[str]:
 
 
 def speedscope(stacks: Stacks, title: str, rate_hz: float) -> str:
-    """A file for speedscope: a profile for each name, with the samples grouped by stack."""
+    """A speedscope file: one profile per name, with the samples grouped by stack."""
     numbers: dict[str, int] = {}
     profiles = []
     for name, found in stacks.items():
@@ -165,8 +166,8 @@ def speedscope(stacks: Stacks, title: str, rate_hz: float) -> str:
 
 
 def _laid_out(root: Frame, compared: bool) -> Iterator[tuple[Frame, int, float, float, int]]:
-    """Frames with depth, left edge, width and the place of the caller in this order, -1 for none; those of
-    one caller by name, so that two graphs look alike."""
+    """Lay out the frames: frame, depth, left edge, width, and the caller's index in this order (-1: none).
+    The callees of a frame are sorted by name, so that two graphs are comparable."""
     inside_px = WIDTH_PX - 2 * _MARGIN_PX
     whole = (root.ratio + root.other_ratio) or 1.0
     waiting = [(root, 0, float(_MARGIN_PX), -1)]
@@ -187,13 +188,13 @@ def _laid_out(root: Frame, compared: bool) -> Iterator[tuple[Frame, int, float, 
 
 
 def _colour(name: str) -> str:
-    """A warm colour that a function has in every graph."""
+    """A warm colour, the same for a function in every graph."""
     number = crc32(name.encode("utf-8", "backslashreplace"))
     return f"#{230 + number % 25:02x}{130 + number // 25 % 90:02x}{60 + number // 2250 % 60:02x}"
 
 
 def _difference_colour(ratio: float) -> str:
-    """Grey for 0, orange for 1, blue for -1: told apart by whoever sees no red or green."""
+    """Grey for 0, orange for 1, blue for -1: distinguishable without red-green vision."""
     end = (240, 130, 40) if ratio > 0 else (90, 150, 210)
     return "#" + "".join(f"{round(232 + (one - 232) * min(1.0, abs(ratio))):02x}" for one in end)
 
@@ -203,5 +204,5 @@ def _plain(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text in the SVG: without markup and without characters that XML does not allow."""
+    """Text for the SVG: markup escaped, characters that XML does not allow replaced."""
     return escape("".join(one if one not in "\ufffe\uffff" else "\ufffd" for one in _plain(text)))

@@ -2,7 +2,7 @@
 
 Numbers are never truncated, because a truncated number is wrong; text columns shrink,
 the widest first. If that is not enough, each row is written as `name  value` lines.
-The command's main thread.
+Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ GAP = 2
 _SHORTEST_TEXT = 12
 _SHORTEST_HEADING = 6
 _NARROWEST_PROSE = 24
-"""Prose in fewer columns is a word on a line: then other columns are cut too."""
+"""Least width of prose; below it prose becomes one word per line, so other columns are cut too."""
 
 
 class Heading(NamedTuple):
     """A column. `number` aligns right and is never truncated; a `path` keeps its end;
-    `prose` wraps instead of being truncated (last column only); `whole` is never truncated: a
-    name that is there to be copied."""
+    `prose` wraps instead of being truncated (last column only); `whole`, such as a name to be
+    copied, is never truncated."""
 
     name: str
     number: bool = False
@@ -83,7 +83,7 @@ def state_lines(
 
 
 def _wrapped(text: str, width: int, *, long_words: bool = True) -> list[str]:
-    """The text in lines; `long_words`: whether a word that is longer than a line is broken."""
+    """The text in lines; `long_words`: whether to break a word longer than a line."""
     if display_width(text) <= width:
         return [text]
     import textwrap
@@ -92,7 +92,7 @@ def _wrapped(text: str, width: int, *, long_words: bool = True) -> list[str]:
 
 
 def _before_prose(headings: Sequence[Heading], natural: Sequence[int], width: int) -> list[int] | None:
-    """Widths with which prose, which wraps, gives way before any other column is cut; None if it cannot."""
+    """Widths that narrow the prose column, which wraps, before any other is cut; None if that fails."""
     room = width - GAP * (len(natural) - 1) - sum(natural[:-1])
     if not headings[-1].prose or room < min(natural[-1], _NARROWEST_PROSE):
         return None
@@ -138,7 +138,7 @@ def _line(
 def _listed(
     headings: Sequence[Heading], rows: Sequence[Sequence[str]], paint: Paint, width: int | None
 ) -> Iterator[str]:
-    """Each row as `name  value` lines; a value that does not fit continues below itself."""
+    """Each row as `name  value` lines; a value that does not fit continues on the next line."""
     longest = max(display_width(heading.name) for heading in headings)
     for number, row in enumerate(rows):
         yield paint(-1, 0, f"row {number + 1}")

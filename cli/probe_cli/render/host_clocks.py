@@ -1,8 +1,8 @@
-"""Clocks of several hosts, compared by the collectives that their ranks had in common.
+"""Estimates clock offsets between hosts from the collectives that their ranks have in common.
 
 No rank leaves an all_reduce, or another collective in `MEETINGS`, before the last one has entered it. So each
-of them bounds how far apart two clocks are, from both sides; the ends, which are close together, say where in
-between. Pure. Standard library only; any thread.
+of them bounds the offset of two clocks from above and below; the ends of the collective, which are close
+together on all ranks, determine the value in between. Pure; standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MEETINGS = (
 
 
 class Common(NamedTuple):
-    """What the meetings of a host with the reference host bound; all in nanoseconds by the two clocks.
+    """Bounds on a host's clock offset from its collectives with the reference host, in nanoseconds.
 
-    `low_ns`, `high_ns`: how far the host's clock is ahead, at least and at most; `usual_ns` the median of the
-    differences between the ends, `spread_ns` the largest distance of the middle 90 % of them from it."""
+    `low_ns`, `high_ns`: least and largest lead of the host's clock; `usual_ns`: median of the differences
+    between the ends; `spread_ns`: largest distance of their middle 90 % from the median."""
 
     low_ns: int
     high_ns: int
@@ -32,9 +32,9 @@ class Common(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """How far a host's clock is ahead of the reference's, and by how much that may be wrong.
+    """A host's clock offset from the reference clock (positive: ahead), and its error.
 
-    `consistent` is false when no single offset fits all meetings: a clock was set, or they drift apart."""
+    `consistent` is false if no single offset fits all collectives: a clock was set, or they drift."""
 
     ahead_ns: int
     error_ns: int
@@ -42,7 +42,7 @@ class Offset(NamedTuple):
 
 
 def offset(common: Common) -> Offset:
-    """The offset that fits the meetings best, with its error."""
+    """The offset that fits the common collectives best, with its error."""
     if common.low_ns > common.high_ns:
         drift_ns = (common.low_ns - common.high_ns) / 2
         return Offset(round(common.usual_ns), round(max(common.spread_ns, drift_ns)), False)

@@ -1,7 +1,7 @@
-"""A live view as lines: one for each job or rank, with curves and bars, cut to the terminal. Pure.
+"""Formats a live view: one line per job or rank, with curves and bars, cut to the terminal. Pure.
 
-What does not fit is left out from the right of the name and the verdict, never from a number. Severity, phase
-and selection are written, so that nothing is lost without colour.
+Only names, states, bars and verdicts are cut to fit, never numbers. Severity, phase and selection are written
+as text, so that nothing is lost without colour.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from probe_cli.core.terminal import Output, cut, display_width, escape_controls
 from probe_cli.render.process_state import COLOURS
 
 LETTERS = {"data": "d", "forward": "f", "backward": "b", "optimizer": "o", "comm": "c", "other": "."}
-"""What a phase is in a bar."""
+"""The letter of each phase in a bar."""
 LEGEND = "  ".join(f"{letter} {name}" for name, letter in LETTERS.items())
 _PHASE_COLOURS = {
     "data": "yellow", "forward": "green", "backward": "cyan", "optimizer": "magenta", "comm": "red",
@@ -24,11 +24,11 @@ _PHASE_COLOURS = {
 }
 _SEVERITY_COLOURS = {"alarm": "red", "notice": "yellow"}
 _LEAST_VERDICT = 20
-"""Columns for the verdict beside its row; with fewer left over it is below the table only."""
+"""Least columns for a verdict next to its row; with less space it appears only below the table."""
 
 
 class Verdict(NamedTuple):
-    """An open incident: severity, the rank that it is about (None: the job), what, and when it began."""
+    """An open incident: severity, its rank (None: the whole job), what happened, and since when."""
 
     severity: str
     rank: int | None
@@ -37,8 +37,8 @@ class Verdict(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A job of this host, or a rank of a job: `endpoint` is what commands call it, `job` what they call its
-    job, `key` what it is between two refreshes. `ranks`: how many of them live, of how many."""
+    """A job of this host, or a rank of a job. `endpoint` and `job`: the endpoints of the row and of its job
+    for commands; `key`: identifies the row across refreshes; `ranks`: number of live ranks and of all."""
 
     key: tuple[Any, ...]
     name: str
@@ -46,21 +46,21 @@ class Row(NamedTuple):
     job: str
     ranks: tuple[int, int]
     process: Mapping[str, Any]
-    """The rank's row of `/v1/processes`; of a job that of its lowest living rank."""
+    """The rank's row of `/v1/processes`; for a job, the row of its lowest live rank."""
     state: str
-    """State and how it ended; of a job the worst of its ranks'."""
+    """State and how it ended; for a job, the worst state of its ranks."""
     lives: bool
     steps_per_s: float | None = None
     figures: Figures = UNREAD
     memory_bytes: int | None = None
-    """Of a job that of the rank that has most."""
+    """For a job, the memory of the rank that uses most."""
     verdict: Verdict | None = None
-    """The newest that is open."""
+    """The newest open verdict."""
 
 
 class _Column(NamedTuple):
-    """A column: its usual width, the least one that it can be cut to (None: that of its longest number), and
-    its text in so many columns."""
+    """A column: its usual width, the least width it can be cut to (None: never cut), and a function for its
+    text at a given width."""
 
     heading: str
     width: int
@@ -98,13 +98,13 @@ _FIGURES = (
 )
 _LEFT = _Column("LEFT", 10, lambda row, _: figures.span(row.process.get("left_s")), number=True)
 _WIDE = 100
-"""Columns of a terminal that has room for `_LEFT` too."""
+"""Least width of a terminal for the column `_LEFT`."""
 _CUT_FIRST = ("STATE", "JOB", "PHASES", "")
-"""The columns that become narrower where not all fit, in this order."""
+"""The columns that are narrowed if not all fit, in this order."""
 
 
 def stacked(shares: Mapping[str, float], width: int) -> str:
-    """Shares of one whole as a bar of letters that fills the width; `-` if none is known."""
+    """The phases' shares as a bar of letters that fills the width; `-` if none is known."""
     if not shares:
         return "-"
     parts = {name: shares.get(name, 0.0) * width for name in PHASES}
@@ -118,8 +118,8 @@ def stacked(shares: Mapping[str, float], width: int) -> str:
 def table_lines(
     rows: Sequence[Row], out: Output, width: int | None, *, of_ranks: bool, selected: int | None = None
 ) -> Iterator[str]:
-    """The heading and a line for each row; `of_ranks`: rows are ranks, not jobs. `selected`: the place of the
-    row that keys are about. None for `width` cuts nothing."""
+    """The heading and one line per row; `of_ranks`: rows are ranks, not jobs; `selected`: index of the
+    selected row; `width`: None cuts nothing."""
     names = [_NAME._replace(heading="RANK", width=4, least=None)] if of_ranks else [_NAME, _RANKS]
     columns = [*names, *_FIGURES]
     if (width is None or width >= _WIDE) and any(row.process.get("left_s") is not None for row in rows):
@@ -145,8 +145,8 @@ def table_lines(
 def _widths(
     columns: Sequence[_Column], rows: Sequence[Row], terminal: int | None
 ) -> tuple[list[int], int | None]:
-    """The width of each column, and how much of the terminal is left (less than nothing: too little; None: no
-    terminal). On a terminal never less than usual, so that columns stay where they are."""
+    """The width of each column, and the columns of the terminal left over (negative: too narrow; None: no
+    terminal). If there is room, never less than the usual width, so that columns keep their positions."""
     longest = [
         max([len(one.heading), *(display_width(escape_controls(one.text(row, one.width))) for row in rows)])
         for one in columns
@@ -196,7 +196,7 @@ def _cut(text: str, width: int | None) -> str:
 
 
 def verdict_line(found: Verdict, now_ns: int, out: Output, width: int) -> str:
-    """A verdict in one line: severity, the rank, since when, and what."""
+    """A verdict in one line: severity, rank, age, and what happened."""
     since = figures.age(max(0.0, (now_ns - found.opened_ns) / 1e9))
     whom = "" if found.rank is None else f" rank {found.rank},"
     line = _cut(escape_controls(f"{found.severity.upper()}{whom} {since}: {found.what}"), width)

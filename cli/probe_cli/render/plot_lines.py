@@ -1,8 +1,8 @@
-"""Columns of an answer as lines over its first column: in a terminal, as SVG, as PNG.
+"""Plots the columns of an answer over its first column: in a terminal, as SVG or as PNG.
 
-NULL is a gap in its line, never 0, and no line is drawn across it. NaN and infinity have no place on an axis:
-they are gaps, too, and counted. plotille draws the dots of a terminal, matplotlib the PNG; both are imported
-where they are needed. The command's main thread.
+NULL is a gap in its line, never 0. NaN and infinity have no place on an axis: they are gaps too, and are
+counted. plotille draws in the terminal, matplotlib draws the PNG; both are imported on use. Runs in the
+command's main thread.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from probe_cli.core.figures import figure, value
 from probe_cli.core.terminal import Output, cut, escape_controls
 
 ROWS = 16
-"""Height of a plot in a terminal, without axis and legend: all of it fits 80 × 24."""
+"""Height of a terminal plot without axis and legend, so that the whole fits into 80 × 24."""
 _COLOURS = ("blue", "yellow", "magenta", "green", "cyan", "red")
 _MARKERS = "abcdefghij"
 _FILLS = ("#0072b2", "#e69f00", "#cc79a7", "#009e73", "#56b4e9", "#d55e00")
-"""Told apart by whoever sees fewer colours (Okabe and Ito 2008)."""
+"""Colours that are distinguishable with colour blindness (Okabe and Ito 2008)."""
 _DASHES = ("", "8 3", "2 3", "10 3 2 3", "5 5", "1 4")
 _WIDTH_PX, _HEIGHT_PX = 900, 420
 _LEFT_PX, _RIGHT_PX, _TOP_PX, _BOTTOM_PX = 70, 20, 30, 45
@@ -34,7 +34,7 @@ Point = tuple[float, float]
 
 
 class Line(NamedTuple):
-    """One value column: its unbroken parts, each of one point or more."""
+    """One value column, split at its gaps into parts of at least one point."""
 
     name: str
     parts: list[list[Point]]
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """What is drawn; `endless` values were NaN or infinite."""
+    """The data of a plot; `endless`: number of values that were NaN or infinite."""
 
     x_name: str
     lines: list[Line]
@@ -62,10 +62,10 @@ class Plot(NamedTuple):
 
 
 def plot_of(answer: Answer) -> Plot:
-    """The plot of an answer's rows; raises `UsageError` when they are no numbers, or nothing is left."""
+    """The plot of an answer's rows; raises `UsageError` if they are not numeric, or nothing is left."""
     if len(answer.columns) < 2:
         raise UsageError(
-            "a plot needs two columns: x and a value", hint='Such as "SELECT step, loss FROM python.steps".'
+            "a plot needs two columns: x and a value", hint='E.g. "SELECT step, loss FROM python.steps".'
         )
     x_name, *names = answer.names
     endless = 0
@@ -104,7 +104,7 @@ def _apart(values: Sequence[float]) -> tuple[float, float]:
 
 
 def terminal_lines(plot: Plot, out: Output, width: int) -> Iterator[str]:
-    """The plot as lines of text, at most `width` columns; lines are told apart by letters without colour."""
+    """The plot as lines of text, at most `width` columns wide; without colour, letters mark the lines."""
     try:
         from plotille import Canvas
     except ImportError:
@@ -116,7 +116,7 @@ def terminal_lines(plot: Plot, out: Output, width: int) -> Iterator[str]:
     labels = [figure(y_high), figure((y_low + y_high) / 2), figure(y_low)]
     left = max(map(len, labels))
     columns = max(10, width - left - 2)
-    # A canvas ends before its upper bound: the largest value gets its last dot.
+    # A canvas excludes its upper bound: extend it so that the largest value gets the last dot.
     x_end = x_low + (x_high - x_low) * 2 * columns / (2 * columns - 1)
     y_end = y_low + (y_high - y_low) * 4 * ROWS / (4 * ROWS - 1)
     canvas = Canvas(columns, ROWS, x_low, y_low, x_end, y_end)
@@ -154,7 +154,7 @@ def _coloured(text: str, number: int) -> str:
 
 
 def svg(plot: Plot, title: str) -> str:
-    """The plot as SVG, without a script; names are escaped."""
+    """The plot as SVG without scripts; names are escaped."""
     x_low, x_high, y_low, y_high = plot.bounds
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -228,7 +228,7 @@ def png(plot: Plot, title: str) -> bytes:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the two."""
+    """Round numbers between `low` and `high`."""
     rough = (high - low) / _TICKS
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * one for one in (1, 2, 5, 10) if unit * one >= rough)
@@ -236,11 +236,11 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _plain(text: str) -> str:
-    """A name that no parser of formulas reads: matplotlib takes what is between two `$` for one."""
+    """A name with `$` escaped, because matplotlib parses text between two `$` as a formula."""
     return escape_controls(text).replace("$", r"\$").encode("utf-8", "backslashreplace").decode()
 
 
 def _text(text: str) -> str:
-    """Text in the SVG: without markup and without characters that XML does not allow."""
+    """Text for the SVG: markup escaped, characters that XML does not allow replaced."""
     safe = escape_controls(text).encode("utf-8", "backslashreplace").decode()
     return escape("".join(one if one not in "\ufffe\uffff" else "\ufffd" for one in safe))

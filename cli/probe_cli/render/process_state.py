@@ -1,4 +1,4 @@
-"""The state of a process in one table cell, and its end in one line. Pure."""
+"""Texts for a process's state (one table cell) and its progress and remaining time. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state_text(process: dict[str, Any]) -> str:
 
 
 def time_left_parts(process: Mapping[str, Any]) -> list[str]:
-    """How far a run has come of what it says it will do, what says so, how long that takes, and took so far:
+    """Progress towards the planned number of steps with its source, remaining time, and elapsed time:
     `step 1,199 of 10,000 (max_steps = …)`, `2 h 10 min left at the usual rate`, `34 min so far`."""
     total, step, left_s = process.get("total_steps"), process.get("step"), process.get("left_s")
     parts = []

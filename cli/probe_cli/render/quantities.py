@@ -1,7 +1,7 @@
-"""Columns of numbers for a person: three digits and the unit, one unit in a column.
+"""Formats numeric columns for reading: three digits and a unit, one unit per column.
 
-The unit is what the name of the column says (`wall_s`, `rss_bytes`, `avg(duration)`), as everywhere in probe;
-a column that is named otherwise keeps its numbers. For a terminal only: a pipe gets every digit. Pure,
+The unit comes from the column's name (`wall_s`, `rss_bytes`, `avg(duration)`), as everywhere in probe;
+columns without a unit in their name are left unchanged. Only for a terminal: a pipe gets every digit. Pure,
 standard library only.
 """
 
@@ -23,13 +23,13 @@ _FACTORS = {"s": ("s", 1.0), "ms": ("s", 1e-3), "us": ("s", 1e-6), "ns": ("s", 1
 _AGGREGATE = re.compile(r"(?:avg|sum|min|max|mean|median|any_value|first|last)\(([\w.\"]+)\)$")
 _SUFFIX = re.compile(r"(?:^|_)(s|ms|us|ns|bytes)$")
 _NAMED = {"duration": "s", "time_offset": "s", "bytes": "bytes"}
-"""Columns with a unit that their names do not say, for the sake of other tools."""
+"""Units of columns whose names, chosen for compatibility with other tools, do not contain them."""
 _A_TIME_NS = 10**17
-"""A wall time in nanoseconds is larger, since 1973; a duration is smaller, up to three years."""
+"""Threshold in nanoseconds: wall times since 1973 are larger, durations up to three years are smaller."""
 
 
 def formatted(name: str, values: Sequence[Any]) -> Callable[[Any], str] | None:
-    """How to write the numbers of a column, None if they have no unit that we know."""
+    """A function that formats the numbers of a column; None if the column has no known unit."""
     unit = unit_of(name)
     numbers = [number for one in values if not isinstance(one, bool) if (number := value(one)) is not None]
     finite = [abs(number) for number in numbers if math.isfinite(number)]
@@ -79,7 +79,7 @@ def three_digits(number: float) -> str:
 
 
 def _wall_time(found: Any) -> str:
-    """The number, which a query can be given, and the local time beside it."""
+    """The number, for use in a query, followed by the local time."""
     if not isinstance(found, (int, float)) or isinstance(found, bool):
         return str(found)
     return f"{found}  {time.strftime('%d %b %H:%M:%S', time.localtime(found * 1e-9))}"

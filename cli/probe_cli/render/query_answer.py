@@ -3,7 +3,7 @@
 A table is for reading: values are shortened to fit the terminal and control
 characters are escaped. The other formats are exact. JSON has no NaN or infinity,
 so they are the strings "NaN", "Infinity", "-Infinity". Pure except for Arrow
-(see `Answer.arrow`); the command's main thread.
+(see `Answer.arrow`); runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _is_number(kind: str) -> bool:
 
 
 def _holds_paths(rows: Sequence[Sequence[Any]], column: int) -> bool:
-    """The end of a path says most, so a narrow terminal shows that."""
+    """Whether the column holds paths, whose end is shown on a narrow terminal."""
     return any(isinstance(row[column], str) and row[column].startswith("/") for row in rows[:20])
 
 
@@ -71,7 +71,7 @@ def cell(value: Any, full: bool) -> str:
 
 
 def readable(value: float) -> str:
-    """A float with four significant digits (two losses differ in the fourth), or in full if that is no
+    """A float with four significant digits (losses may differ in the fourth), or in full if that is not
     longer: `0.0003`, `2.374`, `2.7e-4`."""
     exact = repr(value)
     if len(exact) <= _SIGNIFICANT_DIGITS + 2:

@@ -1,6 +1,6 @@
-"""Where the rows of an answer go, and in which format: stdout or a file.
+"""Writes the rows of an answer to stdout or a file, in the chosen format.
 
-The command's main thread.
+Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_SUFFIX: dict[str, Format] = {
 
 
 def chosen_format(given: Format | None, output: str | None, out: Output) -> Format:
-    """The format asked for: `--format`, else what the name of the file says, else a table.
+    """The output format: from `--format`, else from the suffix of the file, else a table.
 
     Raises `UsageError` for a binary format on a terminal."""
     to_file = output is not None and output != "-"
@@ -35,7 +35,7 @@ def chosen_format(given: Format | None, output: str | None, out: Output) -> Form
 
 
 def write_rows(session: Session, answer: Answer, output_format: Format, output: str | None) -> None:
-    """Write an answer to the file, or to stdout; a note on stderr says what a file has."""
+    """Write an answer to a file, with a note on stderr, or to stdout."""
     if output is None or output == "-":
         _write_stream(session.out, answer, output_format)
         session.out.stream.flush()
@@ -47,7 +47,7 @@ def write_rows(session: Session, answer: Answer, output_format: Format, output: 
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write a file of the user's; raises `UsageError`."""
+    """Write a file at the path given by the user; raises `UsageError`."""
     try:
         with open(path, "wb") as file:
             file.write(data)

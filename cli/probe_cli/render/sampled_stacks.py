@@ -1,7 +1,7 @@
-"""The stacks that PROBE_SAMPLE_HZ recorded, of the newest attempt, put together from the tree in the tables.
+"""Reads the stacks that PROBE_SAMPLE_HZ recorded for the newest attempt, rebuilt from the tree in the tables.
 
-Made by queries alone, so it works for the living, the hung and the dead alike. Standard library only; the
-command's main thread.
+Uses only queries, so it works for live, hung and dead jobs. Standard library only; runs in the command's main
+thread.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from probe_cli.render.flame_graph import Stack
 
 PAGE_ROWS = 20_000
 NAMELESS = "(name not recorded)"
-"""A frame whose name had no room in the table of names."""
+"""A frame whose name did not fit into the table of names."""
 LOST = "(stack not recorded)"
 """A sample whose frames were deleted, or overwritten while no server ran."""
 
 
 class Recorded(NamedTuple):
     """Stacks of recorded samples by rank, outermost frame first, weighted by the nanoseconds that each sample
-    stands for. `others` has those of busy threads by rank and name of the thread."""
+    represents. `others`: stacks of other busy threads, by rank and thread name."""
 
     training: dict[int, Counter[Stack]]
     others: dict[tuple[int, str], Counter[Stack]]
     samples: int
     first: int
     last: int
-    """The first and the last step of which there is a sample."""
+    """The first and the last step with a sample."""
     attempt: int
     older: bool
-    """Whether there are samples of these steps by an attempt before this one."""
+    """Whether an earlier attempt has samples of these steps too."""
     notes: list[str]
-    """What the server says of them, such as a host that did not answer."""
+    """Notes of the server, such as a host that did not answer."""
 
 
 def recorded_stacks(
     asker: Asker, since: int | None, until: int | None, ranks: Collection[int] | None
 ) -> Recorded:
-    """What was sampled from step `since` to step `until`; raises `StacksUnavailable` when nothing was."""
+    """The samples from step `since` to step `until`; raises `StacksUnavailable` if there are none."""
     conditions = ["step IS NOT NULL"]
     conditions += [] if since is None else [f"step >= {since}"]
     conditions += [] if until is None else [f"step <= {until}"]
@@ -87,7 +87,7 @@ _Node = tuple[int | None, str]
 
 
 def _nodes(asker: Asker, only: str, attempt: int) -> dict[tuple[int, int, int], _Node]:
-    """The nodes of the samples and of all their callers, by rank, pid and number."""
+    """The nodes of the samples and of all their callers, by rank, pid and node number."""
     sql = f"""
         WITH RECURSIVE tree AS (
             SELECT rank, pid, node, parent, frame FROM python.stack_nodes WHERE attempt = {attempt}
@@ -105,7 +105,8 @@ def _nodes(asker: Asker, only: str, attempt: int) -> dict[tuple[int, int, int], 
 
 
 def _stack(nodes: dict[tuple[int, int, int], _Node], rank: int, pid: int, node: int | None) -> Stack:
-    """The frames above a node, outermost first. A parent has a lower number: damage makes no circle."""
+    """The frames above a node, outermost first. A parent must have a lower number, so damaged rows cannot
+    form a cycle."""
     found: list[str] = []
     while node is not None:
         parent, frame = nodes.get((rank, pid, node), (None, LOST))
@@ -125,7 +126,7 @@ def _pages(asker: Asker, sql: str) -> Iterator[dict[str, Any]]:
 
 
 def _nothing(asker: Asker) -> StacksUnavailable:
-    """Why there is no sample, and how to have some."""
+    """The error that explains why there is no sample, and how to get some."""
     [found] = Answer.query(
         asker, "SELECT count(*) AS samples, min(step) AS first, max(step) AS last FROM python.stack_samples"
     ).records()
@@ -146,5 +147,5 @@ def _nothing(asker: Asker) -> StacksUnavailable:
     return StacksUnavailable(
         f"no stack of this job was sampled{why}",
         hint="PROBE_SAMPLE_HZ=1 in the job's environment records its stacks once a second. Without --since,"
-        " a running job is sampled now.",
+        " `flamegraph` samples a running job now.",
     )

@@ -1,8 +1,8 @@
-"""Writes a trace in the Trace Event Format, which Perfetto and chrome://tracing open, event by event.
+"""Streams a trace in the Trace Event Format, which Perfetto and chrome://tracing open.
 
-A process of the trace is a rank, a thread is a lane of one of its tracks. Slices of a lane must nest, so one
-that only overlaps another goes to the next lane. Nothing is kept of what was written but the open slices of
-each lane. Standard library only; the command's main thread.
+A process of the trace is a rank, a thread is a lane of one of its tracks. Slices of a lane must nest, so a
+slice that only overlaps another goes to the next lane. Only the open slices of each lane are kept in memory.
+Standard library only; runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TextIO
 
 TRACKS = ("steps", "modules", "collectives", "intervals", "spans", "events")
-"""Of one rank, in the order in which they are shown."""
+"""The tracks of a rank, in display order."""
 MOST_LANES = 100
 ROUNDING_NS = 1000
-"""Lengths are recorded as seconds of floating point, and start and end by two clock readings: slices that
-overlap by less are neighbours."""
+"""Slices that overlap by less are treated as adjacent: durations are recorded as floating-point seconds, and
+start and end come from two clock readings."""
 
 
 class Slice(NamedTuple):
-    """Something that took time; `end_ns` is None while it goes on. Times are nanoseconds since 1970 by the
-    clock of the rank's host."""
+    """An event with a duration; `end_ns` is None while it is still open. Times are nanoseconds since 1970 by
+    the clock of the rank's host."""
 
     rank: int
     start_ns: int
@@ -32,14 +32,14 @@ class Slice(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A slice of a lane that later ones may lie in."""
+    """An open slice of a lane, inside which later slices may nest."""
 
     start_ns: int
     end_ns: int | None
 
 
 class TraceFile:
-    """The file. `ahead_ns`: by rank, how far its clock is ahead; `origin_ns`: the time that is shown as 0."""
+    """The trace file. `ahead_ns`: lead of each rank's clock; `origin_ns`: the time shown as 0."""
 
     def __init__(
         self, file: TextIO, names: Mapping[int, str], ahead_ns: Mapping[int, int], origin_ns: int
@@ -50,15 +50,15 @@ class TraceFile:
         self._named: set[int] = set()
         self.events = 0
         self.left_out = 0
-        """Slices for which there was no lane."""
+        """Number of slices for which there was no lane."""
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         for place, (rank, name) in enumerate(sorted(names.items())):
             self._describe(rank, None, "process_name", {"name": name})
             self._describe(rank, None, "process_sort_index", {"sort_index": place})
 
     def slices(self, track: str, found: Iterable[Slice]) -> Iterator[tuple[Slice, int]]:
-        """Write slices of a track, which come in the order of rank and start, the longer first; yields each
-        one that was written with its lane."""
+        """Write slices of a track, sorted by rank and start, longer ones first; yields each written slice
+        with its lane."""
         number = TRACKS.index(track)
         rank: int | None = None
         lanes: list[list[_Open]] = []
@@ -75,33 +75,33 @@ class TraceFile:
             yield one, lane
 
     def instant(self, rank: int, t_ns: int, name: str, category: str, arguments: Mapping[str, Any]) -> None:
-        """Write something that happened at one moment, on the track `events`."""
+        """Write an instant event on the track `events`."""
         where = {"ph": "i", "s": "t", **self._thread(rank, TRACKS.index("events"), 0)}
         what = {"name": name, "cat": category, "args": arguments}
         self._write({**where, **what}, self.shown_ns(rank, t_ns))
 
     def counter(self, rank: int, t_ns: int, name: str, value: float) -> None:
-        """Write a value of a quantity over time."""
+        """Write one value of a counter."""
         what = {"ph": "C", "pid": _process(rank), "name": name, "args": {"value": value}}
         self._write(what, self.shown_ns(rank, t_ns))
 
     def arrow(self, number: int, name: str, first: tuple[int, int, int], other: tuple[int, int, int]) -> None:
-        """Write an arrow between two slices of the track `collectives`, each given as a rank, its lane there
-        and a time inside the slice on the one time line. `number` is the arrow's own."""
+        """Write an arrow between two slices of the track `collectives`, each given as a rank, a lane and a
+        time inside the slice on the common timeline. `number` identifies the arrow."""
         what = {"id": number, "name": name, "cat": "collective"}
         for phase, (rank, lane, shown_ns) in (({"ph": "s"}, first), ({"ph": "f", "bp": "e"}, other)):
             self._write({**phase, **what, **self._thread(rank, TRACKS.index("collectives"), lane)}, shown_ns)
 
     def shown_ns(self, rank: int, t_ns: int) -> int:
-        """A time by a rank's clock, on the one time line."""
+        """Convert a time of a rank's clock to the common timeline."""
         return t_ns - self._ahead_ns[rank]
 
     def close(self, about: Mapping[str, Any]) -> None:
-        """Finish the file, with what is to be known about it."""
+        """Finish the file with metadata about the trace."""
         self._file.write(f'\n],"otherData":{json.dumps(about)}}}\n')
 
     def _thread(self, rank: int, track: int, lane: int) -> dict[str, int]:
-        """A lane, whose number is the only one in the file; it is named when it is used first."""
+        """The process and thread number of a lane, unique in the file; names the lane on first use."""
         thread = ((rank + 1) * len(TRACKS) + track) * MOST_LANES + lane
         if thread not in self._named:
             self._named.add(thread)
@@ -118,7 +118,7 @@ class TraceFile:
         self, event: Mapping[str, Any], shown_ns: int | None = None, long: _Open | None = None
     ) -> None:
         text = json.dumps(event)
-        if shown_ns is not None:  # a float of the length of a recording has no room for nanoseconds
+        if shown_ns is not None:  # written as text: a float would lose nanoseconds in a long recording
             text = f'{text[:-1]}, "ts": {_microseconds(max(0, shown_ns - self._origin_ns))}}}'
         if long is not None and long.end_ns is not None:
             text = f'{text[:-1]}, "dur": {_microseconds(long.end_ns - long.start_ns)}}}'
@@ -127,7 +127,7 @@ class TraceFile:
 
 
 def _process(rank: int) -> int:
-    """Perfetto takes process 0 for the kernel's."""
+    """The process number of a rank; Perfetto treats process 0 as the kernel."""
     return rank + 1
 
 
@@ -136,7 +136,7 @@ def _microseconds(nanoseconds: int) -> str:
 
 
 def _placed(lanes: list[list[_Open]], one: Slice) -> tuple[int, _Open | None]:
-    """The lane in which a slice nests, and the slice as it nests there; None when all lanes are taken."""
+    """The lane in which a slice nests, and the slice clipped to nest there; None if no lane is free."""
     for lane in range(MOST_LANES):
         if lane == len(lanes):
             lanes.append([])

@@ -1,8 +1,8 @@
-"""The rows of a recording as slices, moments and values of a trace, for all ranks of one attempt.
+"""Converts the rows of a recording into slices, instants and counters of a trace, for all ranks.
 
-Everything that is drawn stands where a row says that it was; what has no time of its own in the tables is
-left out, or is an argument of its step. Rows are read page by page, in the order of rank and time. Standard
-library only; the command's main thread.
+Every event has the time recorded in its row; values without a recorded time are omitted, or become arguments
+of their step. Rows are read page by page, ordered by rank and time. Standard library only; runs in the
+command's main thread.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MOMENTS = (
     ("exception", "python.exceptions", "type", ("message", "thread_name")),
     ("eval", "probe.evals", "'eval ' || outcome", ("code", "class", "held_s")),
 )
-"""Category, table, name and arguments of what happened at one moment."""
+"""Category, table, name and arguments of instant events."""
 
 
 class Window(NamedTuple):
-    """The time of one rank that is shown, by its own clock."""
+    """The time range of one rank in the trace, by its own clock."""
 
     rank: int
     start_ns: int
@@ -47,7 +47,7 @@ class Window(NamedTuple):
 
 
 class TraceRows:
-    """Reads one attempt's rows within the windows; `since` and `until` are steps, None: to the end."""
+    """Reads one attempt's rows within the windows; `since` and `until` are steps, None means to the end."""
 
     def __init__(
         self, asker: Asker, attempt: int, windows: Sequence[Window], since: int, until: int | None
@@ -61,7 +61,7 @@ class TraceRows:
     # Slices -------------------------------------------------------------------
 
     def steps(self) -> Iterator[Slice]:
-        """Steps with their phases and waits for data, in the order of rank and time."""
+        """Steps with their phases and data waits, ordered by rank and time."""
         return merge(self._steps_and_phases(), self._waits(), key=_order)
 
     def modules(self) -> Iterator[Slice]:
@@ -85,7 +85,7 @@ class TraceRows:
             yield Slice(row["rank"], row["start"], end_ns, str(name), "module", arguments)
 
     def collectives(self) -> Iterator[Slice]:
-        """Collectives, sends and receives. One whose end was not seen is as long as the call was."""
+        """Collectives, sends and receives. Without a recorded end, a slice has the length of the call."""
         names = ("pg", "ranks", "seq", "dtype", "shapes", "bytes", "peer", "call_site", "asynchronous",
                  "wait_s", "state", "source", "step")
         for row in self._table("python.collectives", ("op", "duration_s", *names)):
@@ -100,7 +100,7 @@ class TraceRows:
             yield Slice(row["rank"], row["t_ns"], end_ns, str(row["op"]), "collective", arguments)
 
     def intervals(self) -> Iterator[Slice]:
-        """Evaluations, checkpoints and the like between two steps."""
+        """Evaluations, checkpoints and other intervals between two steps."""
         names = ("step", "batches", "samples", "data_s", "loader", "recognised_by", "state")
         for row in self._table("python.intervals", ("kind", "duration_s", *names)):
             yield _slice(row, row["duration_s"], str(row["kind"]), "interval", names)
@@ -114,7 +114,7 @@ class TraceRows:
     # Moments and values ---------------------------------------------------------
 
     def moments(self) -> Iterator[tuple[int, int, str, str, dict[str, Any]]]:
-        """Rank, time, name, category and arguments of what happened at one moment."""
+        """Rank, time, name, category and arguments of instant events."""
         for category, table, name, names in _MOMENTS:
             for row in self._table(table, (f"{name} AS shown", "step", *names)):
                 if row["shown"] is not None:
@@ -122,7 +122,7 @@ class TraceRows:
                     yield row["rank"], row["t_ns"], str(row["shown"]), category, arguments
 
     def counters(self) -> Iterator[tuple[int, int, str, float]]:
-        """Rank, time, name and value of figures over time. NULL, NaN and infinity have none."""
+        """Rank, time, name and value of counters. NULL, NaN and infinity are skipped."""
         for table, names in _COUNTERS:
             for row in self._table(table, names):
                 for name in names:
@@ -130,8 +130,8 @@ class TraceRows:
                         yield row["rank"], row["t_ns"], name, row[name]
 
     def meetings(self) -> Iterator[list[tuple[int, int, int | None]]]:
-        """The (rank, start, end) of each collective that several ranks have a row of. A number that a rank
-        has twice (groups of one name, one after the other) is left out: it is not known which is which."""
+        """The (rank, start, end) of each collective recorded by several ranks. A sequence number that occurs
+        twice on a rank (successive groups of the same name) is ambiguous and left out."""
         sql = f"""
             SELECT * FROM (
                 SELECT c.rank, c.t_ns, c.pg, c.ranks, c.seq, c.duration_s,
@@ -153,8 +153,8 @@ class TraceRows:
     # Reading --------------------------------------------------------------------
 
     def _steps_and_phases(self) -> Iterator[Slice]:
-        """A step, then its phases: of the newest steps from python.pulse, of older ones where the row of the
-        only loss says when backward began."""
+        """Each step, then its phases: from python.pulse for the newest steps; for older steps derived from
+        the time of their only loss, at which backward began."""
         sql = f"""
             SELECT s.rank, s.step, s.t_ns, s.wall_s, l.t_ns AS backward_ns,
                 {', '.join(f's.{name}' for name in _STEP_FIGURES)}
@@ -175,7 +175,7 @@ class TraceRows:
                 rank, rows = next(ranks, (None, iter(())))
 
     def _of_rank(self, rows: Iterator[dict[str, Any]], changes: list[Slice]) -> Iterator[Slice]:
-        """`changes` are the phases that python.pulse still has, in order."""
+        """Steps and phases of one rank. `changes`: the phases that python.pulse still has, in order."""
         oldest_ns = changes[0].start_ns if changes else _OPEN_NS
         last = -1
         for row in rows:
@@ -191,7 +191,7 @@ class TraceRows:
             yield from (one for one in changes if one.arguments["step"] > last)
 
     def _phase_changes(self) -> dict[int, list[Slice]]:
-        """The newest phases of each rank; the last one of a rank has no end."""
+        """The newest phases of each rank, from python.pulse; a rank's last phase has no end."""
         found: dict[int, list[Slice]] = {}
         rows = self._table("python.pulse", ("step", "micro_step", "phase"))
         for rank, of_rank in groupby(rows, key=lambda row: row["rank"]):
@@ -214,14 +214,14 @@ class TraceRows:
                 yield _slice(row, row["fetch_s"], "data", "data", names)
 
     def _table(self, table: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Rows of a table within the windows, in the order of rank and time."""
+        """Rows of a table within the windows, ordered by rank and time."""
         return self._rows(
             f"SELECT rank, t_ns, {', '.join(names)} FROM {table} JOIN w USING (rank) WHERE attempt ="
             f" {self._attempt} AND t_ns BETWEEN start_ns AND end_ns ORDER BY rank, t_ns"
         )
 
     def _rows(self, sql: str) -> Iterator[dict[str, Any]]:
-        """All rows of a statement that may read the windows as `w`."""
+        """All rows of a statement, which can read the windows as table `w`."""
         windows = ", ".join(f"({one.rank}, {one.start_ns}, {one.end_ns})" for one in self._windows)
         offset = 0
         while True:
@@ -237,8 +237,8 @@ class TraceRows:
 def offsets(
     asker: Asker, attempt: int, windows: Sequence[Window], hosts: dict[int, str]
 ) -> dict[str, host_clocks.Offset | None]:
-    """By host, how far its clock is ahead of that of the lowest rank's host, by the collectives within the
-    windows; None where the two have none in common."""
+    """The clock offset of each host from the host of the lowest rank, from their common collectives within
+    the windows; None if there are none."""
     first = hosts[min(hosts)]
     others = sorted(set(hosts.values()) - {first})
     if not others:
@@ -276,8 +276,8 @@ def offsets(
 
 
 def _phases(row: dict[str, Any], end_ns: int) -> list[Slice]:
-    """The phases of a step whose places follow from its rows: forward ends where its only backward begins,
-    and the optimizer ends the step. Their lengths are without communication inside them."""
+    """The phases of a step whose times follow from its rows: forward ends where its only backward begins, and
+    the optimizer ends the step. Their durations exclude communication inside them."""
     found: list[tuple[str, int, int]] = []
     began_ns = row["backward_ns"]
     if began_ns is not None and row["forward_s"] is not None:
@@ -300,13 +300,13 @@ def _slice(
 
 
 def _order(one: Slice) -> tuple[int, int, int]:
-    """A step before what lies in it, though their times are of two clock readings."""
+    """Sort key: a step comes before its contents, even if their clock readings differ slightly."""
     before_ns = ROUNDING_NS if one.category == "step" else 0
     return one.rank, one.start_ns - before_ns, -(_OPEN_NS if one.end_ns is None else one.end_ns)
 
 
 def _known(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """What was measured: NULL is left out."""
+    """The measured values: NULL is left out."""
     return {name: row[name] for name in names if row[name] is not None}
 
 

@@ -1,6 +1,6 @@
-"""The history of a value that a schedule or a person changes, such as the learning rate, from the recording.
+"""The history of a value that a schedule or a user changes, such as the learning rate, from the recording.
 
-The command's main thread.
+Runs in the command's main thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _RANGES = (
     " FROM python.steps WHERE VALUE IS NOT NULL AND rank = (SELECT min(rank) FROM python.steps)))"
     " GROUP BY part, VALUE ORDER BY 1"
 )
-"""(first step, last step, value at the first, value at the last) of each range of steps with one value, on
-the lowest rank, which stands for the others."""
+"""(first step, last step, value at the first, value at the last) of each range of steps with a constant
+value, on the lowest rank, which represents the others."""
 
 
 def history(
     session: Session, column: str, action: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Step ranges with their values, and the manual changes; both empty where no server answers."""
+    """Step ranges with their values, and the manual changes; both empty if no server answers."""
     try:
         session.connect(0.0)
         changes = _changes(session, action)
@@ -57,7 +57,7 @@ def _changes(session: Session, action: str) -> list[dict[str, Any]]:
 
 
 def _between_changes(column: str, steps: list[int]) -> str:
-    """SQL for the ranges between manual changes, where a schedule changes the value at every step."""
+    """SQL for the ranges between manual changes, for when a schedule changes the value at every step."""
     part = " + ".join(f"CAST(step >= {int(step)} AS INTEGER)" for step in steps[-_MOST_RANGES:])
     return (
         f"SELECT min(step), max(step), arg_min({column}, step), arg_max({column}, step) FROM python.steps"
@@ -67,7 +67,7 @@ def _between_changes(column: str, steps: list[int]) -> str:
 
 
 def history_lines(ranges: list[dict[str, Any]], changes: list[dict[str, Any]]) -> Iterator[str]:
-    """Ranges and changes, in order of their steps."""
+    """Ranges and changes, ordered by step."""
     lines = [(row["first_step"], 1, _range(row)) for row in ranges]
     lines += [(row["step"], 0, _change(row)) for row in changes]
     if lines:

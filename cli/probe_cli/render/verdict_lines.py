@@ -1,4 +1,4 @@
-"""A verdict or finding as text: state, severity, what, why, next; its consequences beneath it. Pure."""
+"""Formats a verdict or finding: state, severity, what, why, next; its consequences below it. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from probe_cli.core.terminal import Output, escape_controls
 
 _COLOURS = {"ok": ("green",), "notice": ("yellow",), "alarm": ("red",)}
 _NAMED = ("notice", "alarm")
-"""Severities that are written out, since colour is not always there."""
+"""Severities that are written out, because colour is not always available."""
 _INDENT = " " * 9
-"""Where evidence and commands begin."""
+"""Indent of evidence and commands."""
 
 
 def verdict_lines(verdict: Mapping[str, Any], out: Output) -> Iterator[str]:
-    """One verdict: state, severity, what, why, next; a consequence in one line, to follow its cause.
+    """One verdict: state, severity, what, why, next; a consequence in one line, below its cause.
 
-    A terminal's lines are wrapped, but for commands, which are there to be copied."""
+    On a terminal, lines are wrapped, except for commands, so that they can be copied."""
     if verdict.get("explained_by"):
         yield from wrapped(f"  {'hence':<6} {safe(verdict['state'])}: {safe(verdict['what'])}", out)
         return
@@ -34,7 +34,7 @@ def verdict_lines(verdict: Mapping[str, Any], out: Output) -> Iterator[str]:
 
 
 def wrapped(line: str, out: Output, indent: str = _INDENT) -> list[str]:
-    """A line, at a terminal in as many lines as its width needs."""
+    """The line, wrapped to the width of a terminal."""
     if out.width is None or len(line) <= out.width:
         return [line]
     import textwrap

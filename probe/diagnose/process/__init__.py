@@ -1,1 +1,1 @@
-"""How one process is: evidence from stacks and /proc, and the rules that judge it."""
+"""The state of one process: evidence from stacks and /proc, and the rules that judge it."""

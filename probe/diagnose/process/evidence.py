@@ -1,10 +1,10 @@
-"""Evidence: plain facts about one process, gathered within two seconds, in whatever state it is.
+"""Evidence: plain facts about one process, gathered within two seconds, whatever state it is in.
 
 `gather` combines the rings (`progress`), the kernel's figures at the start and end of a short window
-(`kernel_waits`), and up to four stack samples from outside, which stop nothing (`outside_view`). The process
-itself does nothing for it, so a held GIL makes no difference; without a recording only the progress is
-missing. A fact that was not measured is None. Blocks for up to two seconds: threads of the server; the
-command. May import numpy (through the ring reader).
+(`kernel_waits`), and up to four stack samples taken from outside without stopping the process
+(`outside_view`). The process does not take part, so a held GIL makes no difference; without a recording only
+the progress is missing. A fact that was not measured is None. Blocks for up to two seconds: runs in threads
+of the server, or in the command. May import numpy (through the ring reader).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from probe.recording.process import alive
 from probe.recording.recording import Meta
 
 AT_S = (0.0, 0.2, 0.5, 0.75)
-"""When samples are taken: enough to tell moving from not, within the second a person waits."""
+"""Times of the samples: enough to detect movement, within the second a user is willing to wait."""
 WINDOW_S = AT_S[-1]
 SAMPLE_TIMEOUT_S = 0.8
-"""For one sample; it takes 10-40 ms."""
+"""Timeout of one sample; it takes 10-40 ms."""
 SAMPLING_TIMEOUT_S = 1.2
-"""For all samples: no other begins after this time."""
+"""Timeout of all samples: none begins after this time."""
 GIL_WAITER_SWITCHES_PER_S = 50.0
-"""A thread that waits for the GIL wakes every 5 ms to ask for it (sys.getswitchinterval): 200 times a
-second. One that waits for anything else wakes rarely."""
+"""A thread that waits for the GIL wakes every 5 ms to request it (sys.getswitchinterval): 200 times a
+second. A thread that waits for anything else wakes rarely."""
 _GIL_WAITER_CPU_RATIO = 0.1
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A Python frame. `line` is the text of the line in the file as it is now; None when not read."""
+    """A Python frame. `line`: text of the line in the file as it is now; None if not read."""
 
     func: str
     file: str
@@ -57,7 +57,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread that runs Python, over the window. `frames` are those of the last sample, innermost first."""
+    """A Python thread during the window. `frames`: its frames in the last sample, innermost first."""
 
     tid: int
     name: str | None = None
@@ -68,32 +68,32 @@ class Thread:
     call: str | None = None
     """The system call it is in."""
     waits_on: str | None = None
-    """What that call's descriptor leads to: a file, a pipe, a socket."""
+    """The target of that call's descriptor: a file, a pipe, a socket."""
     cpu_ratio: float | None = None
-    """CPU time over time, of one core."""
+    """CPU time divided by elapsed time, in cores."""
     run_delay_ratio: float | None = None
-    """Time it was ready and did not get a core, over time."""
+    """Time it was runnable without a core, divided by elapsed time."""
     switches_per_s: float | None = None
-    """Context switches: 0 means that it slept all the time (or ran all the time)."""
+    """Context switches; 0 means that it slept (or ran) during the whole window."""
     changed: bool | None = None
     """Whether its stack changed between samples."""
     held_gil: bool | None = None
     """Whether it held the GIL in every sample."""
     waits_for_gil: bool | None = None
     stays_in: Frame | None = None
-    """The innermost frame that was there in every sample, called from the same lines: what does not return.
-    None with fewer than two samples."""
+    """The innermost frame present in every sample and called from the same lines: the call that does not
+    return. None with fewer than two samples."""
     in_torch: bool | None = None
-    """Whether any sample was in a module, a backward, an optimizer or a loader."""
+    """Whether any sample was in a module, a backward pass, an optimizer or a loader."""
 
     @property
     def wanted_ratio(self) -> float:
-        """Of one core: what it used, and what it was ready to use and did not get."""
+        """The share of one core that it used or was runnable for without getting it."""
         return (self.cpu_ratio or 0.0) + (self.run_delay_ratio or 0.0)
 
     @property
     def still(self) -> bool:
-        """Known to have slept all the time. A thread that is ready but gets no CPU does not count."""
+        """Whether it is known to have slept during the whole window. A thread that lacks a CPU did not."""
         return (
             self.switches_per_s == 0 and self.cpu_ratio == 0 and not self.changed and self.state != "running"
         )
@@ -101,7 +101,7 @@ class Thread:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process below this one. `frames` are those of its main thread; none when it runs no Python."""
+    """A descendant process. `frames`: frames of its main thread; empty if it does not run Python."""
 
     pid: int
     role: str | None = None
@@ -119,53 +119,53 @@ class Evidence:
 
     pid: int
     stall_s: float
-    """PROBE_STALL_S in force for it."""
+    """PROBE_STALL_S as set for it."""
     state: str | None = None
-    """State of the process according to the kernel; None when it is gone."""
+    """State of the process according to the kernel; None if it is gone."""
     window_s: float | None = None
     how: str | None = None
-    """How it ended, when that is known."""
+    """How it ended, if known."""
     closed: bool | None = None
     """Whether it closed its recording."""
     progress: Progress | None = None
     held: Held | None = None
     """The action that holds the training thread, if the journal names one."""
     handled: Handled | None = None
-    """The exception that the training thread catches again and again, while no step ends."""
+    """The exception that the training thread catches repeatedly while no step ends."""
     world_size: int | None = None
     threads: tuple[Thread, ...] = ()
     workers: tuple[Worker, ...] = ()
     still_s: float | None = None
-    """How long the training thread has been asleep without a break, as far as it was watched."""
+    """How long the training thread has been asleep without a break, within the observed time."""
     watched_s: float | None = None
-    """How long it was watched for that."""
+    """The observed time."""
     used_s: float | None = None
-    """CPU time of the training thread meanwhile: at least that since the last sign of training."""
+    """CPU time of the training thread in the observed time: a lower bound since the last sign of training."""
     cpu_ratio: float | None = None
-    """CPU time of all threads over time, in cores."""
+    """CPU time of all threads divided by elapsed time, in cores."""
     major_faults_per_s: float | None = None
     swap_bytes: int | None = None
     rss_bytes: int | None = None
     throttled_ratio: float | None = None
-    """Scheduling periods in which its control group had used up its CPU, over all."""
+    """Share of scheduling periods in which its control group was throttled."""
     memory_limit_bytes: int | None = None
     memory_usage_bytes: int | None = None
     tracer_pid: int | None = None
     tracer_name: str | None = None
     samples: int = 0
     missing: tuple[str, ...] = ()
-    """What could not be measured, and why."""
+    """Measurements that failed, and why."""
     capture: Mapping[str, Any] | None = None
-    """The last sample, in the shape of a capture."""
+    """The last sample, in the format of a capture."""
 
     @property
     def training(self) -> Thread | None:
-        """The training thread; None when no thread could be read."""
+        """The training thread; None if no thread could be read."""
         return next((thread for thread in self.threads if thread.training), None)
 
 
 def stall_setting(meta: Meta | None) -> float:
-    """PROBE_STALL_S of a recorded process, in seconds; the default for one that has no recording."""
+    """PROBE_STALL_S of a recorded process, in seconds; the default for a process without a recording."""
     setting = BY_NAME["stall_s"]
     try:
         return float(setting.parse((meta.settings.get("stall_s") if meta else None) or setting.default))
@@ -185,12 +185,12 @@ def gather(
     folder: Path | None = None,
     enough: Callable[[Evidence], bool] | None = None,
 ) -> Evidence:
-    """Observe a process for up to a second. Raises nothing: `missing` names what failed.
+    """Observe a process for up to a second. Raises nothing: `missing` lists what failed.
 
-    `meta`: if it is recorded; `history`: if its rings were read before; `rested`: how its training
-    thread was, if it was watched before; `training_thread`: its native id, if known;
-    `how`, `closed`: if it is known to have ended; `folder`: of its recording; `enough`: whether the evidence
-    of the second sample decides already, so that nobody waits for the other two."""
+    `meta`: if it is recorded; `history`: if its rings were read before; `rested`: the training thread's rest
+    so far, if it was watched before; `training_thread`: its native ID, if known; `how`, `closed`: if it is
+    known to have ended; `folder`: its recording; `enough`: whether the evidence after the second sample is
+    already sufficient, which skips the other two."""
     rings = history or (None if meta is None else History(meta))
     found = Evidence(
         pid, stall_setting(meta), how=how, closed=closed, progress=rings.read() if rings else None,
@@ -223,10 +223,10 @@ def _seen(
     found: Evidence, before: Snapshot, captures: Sequence[dict[str, Any]], missing: Sequence[str],
     training_thread: int | None, rested: Rested | None, rings: History | None, folder: Path | None,
 ) -> Evidence:
-    """What is known of a living process once these samples are taken."""
+    """The evidence about a live process from the samples taken so far."""
     pid = found.pid
     after = kernel_waits.snapshot(pid)
-    if after.state is None:  # it ended under our eyes
+    if after.state is None:  # it ended while being observed
         return replace(found, missing=tuple(missing))
     limit, usage = kernel_waits.memory_limit(pid)
     window_s = after.monotonic_s - before.monotonic_s
@@ -258,7 +258,7 @@ def _seen(
 
 
 def _zombie(pid: int, meta: Meta | None) -> str | None:
-    """`zombie` when the process's entry is still there, else None."""
+    """`zombie` (or `dead`) if the process's entry still exists, else None."""
     found = kernel_waits.snapshot(pid).state
     return found if found in ("zombie", "dead") else None
 
@@ -267,7 +267,7 @@ def _zombie(pid: int, meta: Meta | None) -> str | None:
 
 
 def _add_sample(pid: int, captures: list[dict[str, Any]], missing: list[str], *, workers: bool) -> None:
-    """Add a capture, or the reason why there is none. The kernel's figures need the window even then."""
+    """Add a capture, or the reason why there is none. The kernel's figures need the window either way."""
     try:
         captures.append(
             outside_view.read_stacks(
@@ -284,10 +284,10 @@ def _threads(
     pid: int, captures: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapshot,
     training_thread: int | None,
 ) -> tuple[Thread, ...]:
-    """The threads of the process itself, the training thread first."""
+    """The threads of the process, the training thread first."""
     if training_thread not in after.tasks:
         training_thread = None
-    if not captures:  # the kernel alone
+    if not captures:  # only the kernel's figures
         tid = training_thread or pid
         return (_with_kernel(pid, Thread(tid, training=True), before, after),) if tid in after.tasks else ()
     found = [
@@ -327,7 +327,7 @@ def _over_samples(raw: Mapping[str, Any], captures: Sequence[Mapping[str, Any]])
 
 
 def _stays_in(stacks: Sequence[tuple[Frame, ...]]) -> Frame | None:
-    """The innermost frame in all stacks whose callers are at the same lines in all of them."""
+    """The innermost frame common to all stacks whose callers are at the same lines in all of them."""
     if len(stacks) < 2:
         return None
     found = None
@@ -360,7 +360,7 @@ _WAITING_FUNCTIONS = ("join", "wait", "_wait_for_tstate_lock", "result")
 
 
 def _training_tid(pid: int, threads: Sequence[Thread]) -> int:
-    """The training thread: the main one, unless it only waits for another that is inside torch."""
+    """The training thread: the main thread, unless it only waits for another thread that is inside torch."""
     main = next((thread for thread in threads if thread.tid == pid), None)
     waits = main is None or (
         bool(main.frames)
@@ -379,7 +379,7 @@ def _training_tid(pid: int, threads: Sequence[Thread]) -> int:
 
 
 def _with_kernel(pid: int, thread: Thread, before: Snapshot, after: Snapshot) -> Thread:
-    """The thread with the kernel's figures; unchanged if it has ended."""
+    """The thread with the kernel's figures added; unchanged if it has ended."""
     last = after.tasks.get(thread.tid)
     if last is None:
         return thread
@@ -397,7 +397,7 @@ def _with_kernel(pid: int, thread: Thread, before: Snapshot, after: Snapshot) ->
     waits = thread.waits_for_gil
     if waits is None and switches is not None and not thread.held_gil:
         asks_again = switches >= GIL_WAITER_SWITCHES_PER_S and cpu_ratio < _GIL_WAITER_CPU_RATIO
-        waits = asks_again and call in ("futex", None)  # None: caught in between two of its naps
+        waits = asks_again and call in ("futex", None)  # None: read between two of its waits
     return replace(
         thread, cpu_ratio=cpu_ratio, switches_per_s=switches, waits_for_gil=waits,
         run_delay_ratio=tasks.run_delay_ratio(first, last, window_s),
@@ -424,7 +424,7 @@ def _throttled(before: Snapshot, after: Snapshot) -> float | None:
 def _workers(
     captures: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapshot
 ) -> tuple[Worker, ...]:
-    """The child processes, also those without stacks."""
+    """The child processes, including those without stacks."""
     window_s = after.monotonic_s - before.monotonic_s
     lines = {line["pid"]: line for capture in captures for line in capture.get("processes", ())}
     found = []
@@ -449,7 +449,7 @@ def _workers(
 
 
 def _with_source(pid: int, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The innermost user frame, and the innermost of all, with the text of their lines."""
+    """The frames, with source lines added to the innermost frame and the innermost user frame."""
     if not frames:
         return frames
     wanted = {0, next((depth for depth, frame in enumerate(frames) if frame.is_user), 0)}
@@ -462,7 +462,7 @@ def _with_source(pid: int, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 def _capture(
     captures: Sequence[Mapping[str, Any]], threads: tuple[Thread, ...]
 ) -> Mapping[str, Any] | None:
-    """The last sample, plus what only several samples show: `moving`, and which thread trains."""
+    """The last sample, plus facts that need several samples: `moving` and the training thread."""
     if not captures:
         return None
     ours = {thread.tid: thread for thread in threads}

@@ -1,7 +1,8 @@
-"""The exception that a training thread handles again and again, as its agent has noted, and what it lacks.
+"""Reads which exception a training thread catches repeatedly, as noted by its agent, and the scarce resource.
 
-The agent looks only while no step ends (`job/agent/handling`). What is short is read from /proc and the file
-system. Threads of the server; the command. Standard library only.
+The agent checks only while no step ends (`job/agent/handling`). The scarce resource (descriptors, disk space)
+is read from /proc and the file system. Runs in threads of the server, or in the command. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from probe.recording.journal import read_journal
 
 EVENT = "handling"
 _FRESH_S = 75.0
-"""A note no older than this holds: one that still does is written again after a minute at most."""
+"""A note no older than this is current: a current note is rewritten after a minute at most."""
 _NO_ROOM_RATIO = 0.001
 _RETRIES = frozenset({
     states.BUSY, states.SLOW_STEP, states.BLOCKED, states.LOCK_WAIT, states.STARVED, states.WAITING_FOR_DATA,
 })
-"""States of a thread that may be trying something again and again."""
+"""States of a thread that may be retrying something."""
 _POLLING = frozenset({"_queue.Empty", "queue.Empty", "TimeoutError", "BlockingIOError", "InterruptedError"})
-"""Exceptions by which code looks again whether something has come: a way to wait."""
+"""Exceptions that code catches while polling: a normal way to wait."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,23 @@ class Handled:
     place: str
     """`load (data.py:12)`."""
     new: int
-    """How many different ones were seen."""
+    """How many distinct exceptions were seen."""
     seen: int
     looks: int
     over_s: float
     lacks: str = ""
-    """What is short, measured now: descriptors, room; empty when the exception does not tell."""
+    """The scarce resource, measured now: descriptors or disk space; empty if the exception names none."""
 
     @property
     def said(self) -> str:
-        """One line: what, where, how often, what is lacking."""
+        """One line: exception, place, frequency, scarce resource."""
         lacks = f" ({self.lacks})" if self.lacks else ""
-        often = f"{self.new} different ones in {self.looks} samples over {self.over_s:.0f} s"
-        return f"{self.type}: {self.message}{lacks}, raised in {self.place}, caught again and again ({often})"
+        often = f"{self.new} distinct ones in {self.looks} samples over {self.over_s:.0f} s"
+        return f"{self.type}: {self.message}{lacks}, raised in {self.place}, caught repeatedly ({often})"
 
 
 def with_exception(found: Finding, again: Handled) -> Finding:
-    """The state of a process, with the exception that it catches again and again where that tells more."""
+    """The state of a process, with the exception that it catches repeatedly if that is more informative."""
     if found.severity == states.OK or found.state not in _RETRIES or again.type in _POLLING:
         return found
     state = found.state if found.state == states.WAITING_FOR_DATA else states.RETRYING
@@ -64,7 +65,7 @@ def with_exception(found: Finding, again: Handled) -> Finding:
 
 
 def handled(pid: int, folder: Path, quiet_s: float) -> Handled | None:
-    """What the process handles, if it has since the last sign of training."""
+    """The exception that the process catches repeatedly since the last sign of training, if any."""
     last: dict[str, Any] | None = None
     for record in read_journal(places.journals(folder)[0]):
         if record.get("event") == EVENT:
@@ -83,7 +84,7 @@ def handled(pid: int, folder: Path, quiet_s: float) -> Handled | None:
 
 
 def lacks(pid: int, number: int | None, name: str | None) -> str:
-    """What the process is short of, according to the number of its error."""
+    """The resource that the process is short of, according to its errno."""
     if number in (errno.EMFILE, errno.ENFILE):
         return descriptors(pid) or ""
     if number in (errno.ENOSPC, errno.EDQUOT):
@@ -92,7 +93,7 @@ def lacks(pid: int, number: int | None, name: str | None) -> str:
 
 
 def descriptors(pid: int) -> str | None:
-    """`1,024 descriptors are open, of 1,024 at most`; None if that cannot be read."""
+    """`1,024 of at most 1,024 descriptors are open`; None if that cannot be read."""
     try:
         count = len(os.listdir(f"/proc/{pid}/fd"))
         found = re.search(r"^Max open files +(\d+|unlimited)", Path(f"/proc/{pid}/limits").read_text(), re.M)
@@ -100,11 +101,11 @@ def descriptors(pid: int) -> str | None:
         return None
     if found is None or not found[1].isdigit():
         return None
-    return f"{count:,} descriptors are open, of {int(found[1]):,} at most"
+    return f"{count:,} of at most {int(found[1]):,} descriptors are open"
 
 
 def room(pid: int, name: str | None) -> str:
-    """How much room is left where a file is, or on the file systems of the open files that have none."""
+    """Free space on the file system of a file; without a name, on the full file systems of open files."""
     if name is not None:
         path = name if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
         return _room(path) or _room(os.path.dirname(path)) or ""
@@ -127,4 +128,4 @@ def _room(path: str) -> str:
     except OSError:
         return ""
     free, of = (part * left.f_frsize / 2**20 for part in (left.f_bavail, left.f_blocks))
-    return f"{free:,.0f} MiB are free, of {of:,.0f}, on the file system of {path}"
+    return f"{free:,.0f} of {of:,.0f} MiB are free on the file system of {path}"

@@ -1,7 +1,7 @@
-"""The kernel's view of a process, read twice: the difference shows what it did in between.
+"""The kernel's view of a process: snapshots of /proc and control groups, compared before and after a window.
 
-Reads /proc and the control groups only; nothing is stopped or traced, so it works on any state
-of the process, and costs it nothing. Threads of the server; the command. Standard library only.
+Stops and traces nothing, so it works in any state of the process and costs it nothing. Runs in threads of the
+server, or in the command. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from probe.recording.process import STATES
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED_BYTES = 1 << 60
-"""cgroup v1 writes 'no limit' as the highest number of pages."""
+"""cgroup v1 represents 'no limit' as the highest number of pages."""
 SYSCALLS: dict[str, dict[int, str]] = {
     "x86_64": {
         0: "read", 1: "write", 7: "poll", 17: "pread64", 18: "pwrite64", 23: "select", 35: "nanosleep",
@@ -35,7 +35,7 @@ SYSCALLS: dict[str, dict[int, str]] = {
         206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 242: "accept4", 260: "wait4",
     },
 }
-"""Names of the calls a thread may wait in, by machine and number."""
+"""Names of system calls in which a thread may wait, by machine and number."""
 ON_DESCRIPTOR = frozenset(
     (
         "read", "write", "pread64", "pwrite64", "recvfrom", "recvmsg", "sendto", "sendmsg", "connect",
@@ -50,13 +50,13 @@ STANDARD_INPUT = "standard input"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One reading. None where it could not be read."""
+    """One reading of a process. None means it could not be read."""
 
     monotonic_s: float
     state: str | None
-    """State of the process; None if there is none."""
+    """State of the process; None if it does not exist."""
     tracer: int
-    """Pid of its tracer; 0 without one."""
+    """PID of its tracer; 0 without one."""
     major_faults: int | None
     swap_bytes: int | None
     rss_bytes: int | None
@@ -65,12 +65,12 @@ class Snapshot:
     """State and CPU ticks of every descendant."""
     periods: int | None
     throttled: int | None
-    """Scheduling periods of the control group that limits its CPU, and those it spent throttled."""
+    """Scheduling periods, and throttled periods, of the control group that limits its CPU."""
 
 
 class Rested(NamedTuple):
-    """How a thread was while it was watched, in seconds: asleep without a break, watched, and CPU time that
-    it used. `switches`: its count of context switches at the last look, None if it ran then."""
+    """Observed rest of a thread, in seconds: continuous sleep, observed time, CPU time used. `switches`: its
+    context switches at the last observation, None if it was running then."""
 
     still_s: float
     watched_s: float
@@ -78,13 +78,13 @@ class Rested(NamedTuple):
     switches: int | None = None
 
     def as_of(self, now: tasks.Task | None) -> Rested:
-        """The same as of now: a thread that has run since the last look does not sleep since before it."""
+        """The value as of now: if the thread has run since the last observation, its sleep starts over."""
         same = now is not None and self.switches is not None and now.switches == self.switches
         return self if same else self._replace(still_s=0.0)
 
 
 def snapshot(pid: int) -> Snapshot:
-    """Read everything once."""
+    """Take one snapshot."""
     fields = _stat(pid)
     status = _status(pid)
     periods, throttled = _throttling(pid)
@@ -104,12 +104,12 @@ def snapshot(pid: int) -> Snapshot:
 
 _STATUS_BYTES = 1 << 16
 _SWITCHES = re.compile(rb"\n(?:non)?voluntary_ctxt_switches:\t(\d+)")
-"""Voluntary and other ones, in /proc/PID/task/TID/status."""
+"""Voluntary and involuntary context switches in /proc/PID/task/TID/status."""
 
 
 def switches(pid: int, tid: int) -> int | None:
-    """Context switches of one thread, with a single reading: while the number stays and the thread is not
-    running, it sleeps. None when it is running, or gone."""
+    """Context switches of one thread, from a single read: as long as the number stays the same and the thread
+    is not running, it sleeps. None if it is running or gone."""
     try:
         with open(f"/proc/{pid}/task/{tid}/status", "rb", buffering=0) as file:
             data = file.read(_STATUS_BYTES)
@@ -122,7 +122,7 @@ def switches(pid: int, tid: int) -> int | None:
 
 
 def run_s(pid: int, tid: int) -> float | None:
-    """CPU time that one thread has used so far; None where the kernel does not count it, or it is gone."""
+    """CPU time that one thread has used; None if the kernel does not count it or the thread is gone."""
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb", buffering=0) as file:
             return int(file.read(_STATUS_BYTES).split()[0]) / 1e9
@@ -131,15 +131,14 @@ def run_s(pid: int, tid: int) -> float | None:
 
 
 def syscall_name(number: int | None) -> str | None:
-    """Name of a system call of this machine; its number as text when we have no name for it."""
+    """Name of a system call of this machine; its number as text if the name is not listed."""
     if number is None:
         return None
     return SYSCALLS.get(os.uname().machine, {}).get(number, f"system call {number}")
 
 
 def waits_on(pid: int, tid: int, call: str | None) -> str | None:
-    """What the descriptor leads to that a thread's system call works on, `standard input` for 0; None
-    without one."""
+    """Target of the descriptor that a thread's system call uses, `standard input` for 0; None without one."""
     if call not in ON_DESCRIPTOR:
         return None
     try:
@@ -151,7 +150,7 @@ def waits_on(pid: int, tid: int, call: str | None) -> str | None:
 
 
 def memory_limit(pid: int) -> tuple[int | None, int | None]:
-    """The tightest memory limit of its control groups in bytes, and what that group uses; None without."""
+    """The tightest memory limit of its control groups, and that group's usage, in bytes; None without one."""
     found: list[tuple[int, int]] = []
     for folder in _groups(pid, "memory"):
         limit = _bytes(folder / "memory.max", folder / "memory.limit_in_bytes")
@@ -169,7 +168,7 @@ def _children(pid: int) -> Iterator[tuple[int, tuple[str, int]]]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on."""
+    """Fields of /proc/PID/stat, starting with the state."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -189,7 +188,7 @@ def _kib(text: str | None) -> int | None:
 
 
 def _throttling(pid: int) -> tuple[int | None, int | None]:
-    """Periods and throttled periods of the group that was throttled most, of it and its parents."""
+    """Periods and throttled periods of the most throttled of its control groups."""
     found: list[tuple[int, int]] = []
     for folder in _groups(pid, "cpu"):
         try:
@@ -204,9 +203,9 @@ def _throttling(pid: int) -> tuple[int | None, int | None]:
 
 
 def _groups(pid: int, controller: str) -> Iterator[Path]:
-    """Folders of the control groups the process is in, the innermost first, under versions 1 and 2.
+    """Folders of the process's control groups, innermost first, under cgroup versions 1 and 2.
 
-    In a container the path may be that of the host: then the root of what is mounted stands for it."""
+    In a container the path may be the host's path: then the mounted root is used instead."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""Which action holds the training thread between two steps, according to the job's journal.
+"""Finds the action that holds the training thread between two steps, from the job's journal.
 
-Any thread of the server; the command. Standard library only.
+Runs in any thread of the server, or in the command. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _UNDER_WAY = ("asked", "done", "standing")
 
 @dataclass(frozen=True)
 class Held:
-    """The action that holds it."""
+    """The action that holds the training thread."""
 
     action_id: str
     action: str
     since_ns: int
     for_s: float | None
-    """Time limit of the pause; None without one."""
+    """Time limit of the pause; None without a limit."""
     caller_uid: int | None
     caller_pid: int | None
     caller_role: str | None
@@ -43,7 +43,7 @@ class Held:
 
 
 def who_holds(folder: Path, phase: str | None) -> Held | None:
-    """The action that holds the process recorded in `folder`, which is in that phase; None if its journal
+    """The action that holds the process recorded in `folder`, which is in phase `phase`; None if its journal
     names none."""
     last: dict[str, dict[str, Any]] = {}
     for record in read_journal(places.journals(folder)[0]):

@@ -1,9 +1,9 @@
-"""From evidence on one process to its state, by rules in a fixed order: the first that fits decides.
+"""Process rules: derive the state of a process from evidence; the first matching rule decides.
 
-Pure: the same evidence gives the same finding. What is certain comes first (ended, stopped), then what keeps
-the process from running (swap, CPU, the kernel), then what its training thread waits for, and last what it is
-busy with. A rule raises an alarm only beyond the run's own patience (`stall_thresholds`). Standard library
-only.
+Pure: the same evidence gives the same finding. Certain states come first (ended, stopped), then causes that
+keep the process from running (swap, CPU, the kernel), then what its training thread waits for, and last what
+it is busy with. A rule raises an alarm only after the run's own time limits (`stall_thresholds`). Standard
+library only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NATIVE = "probe {pid} backtrace --native --all-threads"
 _CPU = ("ps -o pid,ni,psr,pcpu,stat,args -p {pid}", "taskset -cp {pid}", "top -H")
 """Next commands; `{pid}` is filled in."""
 _MOST_LINES = 8
-_LET_IN_S = 0.25  # both signs are read at one moment
+_LET_IN_S = 0.25  # tolerance: both times are read at the same moment
 
 
 def diagnose_process(evidence: Evidence, thresholds: StallThresholds = DEFAULTS) -> Finding:
@@ -43,8 +43,8 @@ def _finding(
     case: Case, state: str, severity: str, what: str, *own: str, ask: Iterable[str] = (), place: bool = True,
     gil: bool = False, said: bool = False,
 ) -> Finding:
-    """A finding. Its evidence: the rule's own lines, the progress of training (unless it is `said` in `what`,
-    as `since` does), with `place` the training thread, with `gil` who holds the GIL."""
+    """Make a finding. Its evidence: the rule's `own` lines; the progress of training, unless `what` already
+    contains it (`said`, or `since`); with `place`, the training thread; with `gil`, who holds the GIL."""
     said = said or (bool(case.since) and case.since in what)
     why = [*own, *wording.progress_lines(case.evidence, last_step=not said)]
     why += wording.thread_lines(case.evidence, case.training) if place else []
@@ -173,7 +173,7 @@ def _starved(case: Case) -> Finding | None:
 
 
 def _lacking_cpu(case: Case) -> list[str]:
-    """How the process is kept from the CPU; empty when it is not."""
+    """Lines on how the process is kept from the CPU; empty if it is not."""
     thread, limits, throttled = case.training, case.thresholds, case.evidence.throttled_ratio
     lines = []
     if thread is not None and thread.run_delay_ratio is not None and thread.cpu_ratio is not None:
@@ -221,7 +221,7 @@ def _holds_gil(case: Case) -> Finding | None:
 
 
 def _shut_out(case: Case) -> bool:
-    """Whether the agent's own thread does not get the interpreter."""
+    """Whether the agent's own thread cannot get the GIL."""
     p = case.progress
     if p is None or p.sample_s is None or p.sample_interval_s is None:
         return False
@@ -229,11 +229,11 @@ def _shut_out(case: Case) -> bool:
 
 
 def _lets_in(case: Case) -> bool:
-    """Whether the agent's own thread has run since the last sign of training: a Python loop gives the GIL
-    away every few milliseconds, a call into C does not."""
+    """Whether the agent's own thread has run since the last sign of training: a Python loop releases the GIL
+    every few milliseconds, a call into C does not."""
     p = case.progress
     ours = any(one.waits_for_gil for one in case.evidence.threads if one.name == "probe-agent")
-    if ours and not _lacking_cpu(case):  # without a CPU the holder cannot give it away either
+    if ours and not _lacking_cpu(case):  # without a CPU the holder cannot release it either
         return False
     if p is None or p.sample_s is None or case.quiet_s is None or _shut_out(case):
         return False
@@ -320,7 +320,7 @@ def _data(case: Case) -> Finding | None:
 
 
 def _culprits(case: Case, workers: list[Worker]) -> tuple[list[Worker], bool]:
-    """The workers that hold up a batch, the surest first; and whether they are stuck for good."""
+    """The workers that delay a batch, most certain first; and whether they are permanently stuck."""
     dead = [worker for worker in workers if worker.state in ("zombie", "dead")]
     stuck = [worker for worker in workers if worker.state in ("uninterruptible", "stopped", "traced")]
     others = [worker for worker in workers if worker not in dead + stuck]
@@ -333,7 +333,7 @@ def _culprits(case: Case, workers: list[Worker]) -> tuple[list[Worker], bool]:
 
 
 def _busy(case: Case, worker: Worker) -> bool:
-    """Whether it works, or would if it got a CPU."""
+    """Whether it works, or would work if it got a CPU."""
     runs = bool(worker.changed) or worker.state == "running"
     return runs or (worker.cpu_ratio or 0.0) >= case.thresholds.busy_ratio
 
@@ -480,7 +480,7 @@ RULES: tuple[Callable[[Case], Finding | None], ...] = (
     _uninterruptible, _holds_gil, _data, _idle, _warm_up, _collective, _deadlock, _elsewhere, _lock_wait,
     _blocked, _working, _unknown,
 )
-"""In this order: the first that finds something decides; the last always does."""
+"""The rules in order: the first that finds something decides; the last always finds something."""
 
 
 def _named(thread: Thread) -> str:

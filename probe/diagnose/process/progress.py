@@ -1,8 +1,8 @@
-"""Progress of training, according to the rings.
+"""Progress of training, read from the rings.
 
 Reads the rings from outside, whether their writer is alive, hung or dead; costs the job nothing. `History`
-remembers what it has read, so that each further reading costs only the new rows. Threads of the server; the
-command. May import numpy (through the ring reader).
+remembers the rows it has read, so that further reads cost only the new rows. Runs in threads of the server,
+or in the command. May import numpy (through the ring reader).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from probe.recording.recording import Meta
 from probe.recording.strings import read_strings
 
 USUAL_STEPS = 64
-"""The usual step is the median of this many: enough to be steady, few enough to follow a schedule."""
+"""The usual step time is the median of this many: enough to be stable, few enough to follow a schedule."""
 WARM_UP_STEPS = 3
-"""The first steps warm caches and compile: no usual step before they are done (as the governor has it)."""
+"""The first steps warm caches and compile: no usual step time before they end (as in the governor)."""
 _SIGNS = ("python.steps", "python.pulse", "python.batches", "python.losses", "python.scalars")
 """Tables whose rows the training thread writes itself."""
 _LAST_BATCHES, _FEW_BATCHES = 256, 16
-"""Rows of python.batches that are read: the batches of an evaluation are counted up to the first; the second
-are enough for a step of training."""
+"""Rows of python.batches that are read: the first limits the counted batches of an evaluation; the second is
+enough for a step of training."""
 _READ = (*_SIGNS, "process.memory")
 _LAST_INTERVALS = 4
-"""Rows of python.intervals that are read: one may be inside another."""
+"""Rows of python.intervals that are read: intervals may be nested."""
 _CLOCKS_APART_S = 1.0
-"""Rows so far in the future, or so much older than the last reading when they came after it, mean that
-the wall clock was set between the starts of the two processes."""
+"""New rows this far in the future, or this much older than the last read, mean that the wall clock was set
+between the starts of the two processes."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of training. Times are seconds before the reading; None if no row tells."""
+    """Progress of training. Times are seconds before the read; None if there is no row."""
 
     steps: int
     """Steps finished since recording began."""
@@ -49,7 +49,7 @@ class Progress:
     last_step_s: float | None
     """Since the end of the last step; None before the first."""
     usual_step_s: float | None
-    """Median of the last plain steps; None before the first three."""
+    """Median of the last unsampled steps; None before the first three."""
     longest_pause_s: float | None
     """The longest step since the warm-up, from which the run recovered."""
     quiet_s: float | None
@@ -58,25 +58,25 @@ class Progress:
     phase_s: float | None
     """Since the phase began."""
     pending_loader: str | None
-    """The loader whose batch is waited for."""
+    """The loader of the pending batch."""
     pending_s: float | None
     batches: int
-    """Batches that arrived since the last step, as far as the last rows go back."""
+    """Batches that arrived since the last step, within the rows read."""
     last_batch_s: float | None
-    """Since the last of all batches arrived."""
+    """Since the last batch arrived."""
     sample_s: float | None
-    """Since the agent's own thread took its last sample, for which it needs the GIL."""
+    """Since the agent's own thread took its last memory sample, for which it needs the GIL."""
     sample_interval_s: float | None
     recorded_s: float
     """Since recording began."""
     interval: str | None = None
-    """Kind of the interval under way, as in python.intervals: `evaluation`, `checkpoint`, …"""
+    """Kind of the current interval, as in python.intervals: `evaluation`, `checkpoint`, …"""
     interval_s: float | None = None
     """Since it began."""
 
 
 class History:
-    """One recording's rings, read again and again. Not to be used by two threads at once."""
+    """One recording's rings, read repeatedly. Not thread-safe."""
 
     def __init__(self, meta: Meta) -> None:
         self.meta = meta
@@ -99,11 +99,11 @@ class History:
         self._ahead_ns = 0
         """How far our wall clock is ahead of the writer's."""
         self.disregard_next = False
-        """Set when the step under way is held up from outside (stopped): it says nothing of usual pauses."""
+        """Set if the current step is delayed from outside (stopped): it does not count as a usual pause."""
 
     def read(self, now_ns: int | None = None) -> Progress | None:
         """The progress now; None if the recording is gone or damaged."""
-        # The clock first: time without a CPU between reading rows and clock must not count as quiet.
+        # Read the clock first: time without a CPU between reading rows and clock must not count as quiet.
         began_ns = clock.wall_ns() if now_ns is None else now_ns
         try:
             for table, tail in self._tails.items():
@@ -115,7 +115,7 @@ class History:
             return None
 
     def new_step_s(self) -> float | None:
-        """Seconds since the last step ended, if that was after the last reading of any kind; else None. Reads
+        """Seconds since the last step ended, if it ended after the last read of any kind; else None. Reads
         one ring: a fifth of the work of `read`."""
         began_ns = clock.wall_ns()
         tail = self._tails["python.steps"]
@@ -133,24 +133,24 @@ class History:
 
     @property
     def steps(self) -> int:
-        """Steps on record, as of the last reading."""
+        """Number of recorded steps, as of the last read."""
         return self._tails["python.steps"].highest
 
     @property
     def usual_step_s(self) -> float | None:
-        """Median of the last plain steps, as of the last reading; None before the first three."""
+        """Median of the last unsampled steps, as of the last read; None before the first three."""
         return self._usual_s if self.steps >= WARM_UP_STEPS else None
 
     @property
     def last_step(self) -> int | None:
-        """Number of the last finished step, as of the last reading."""
+        """Number of the last finished step, as of the last read."""
         last = self._last.get("python.steps")
         return None if last is None else int(last["step"])
 
     # Reading ----------------------------------------------------------------
 
     def _take(self, table: str, tail: Tail) -> None:
-        """Note the rows of a table that has changed."""
+        """Process the new rows of a table."""
         if table == "python.batches":
             self._read_batches()
         elif tail.rows is not None and len(tail.rows):
@@ -159,10 +159,10 @@ class History:
                 self._take_steps(tail.new)
 
     def _take_steps(self, rows: Rows | None) -> None:
-        """Add new rows of python.steps to what is known of usual and longest steps."""
+        """Update the usual and longest step times with new rows of python.steps."""
         if rows is None or not len(rows):
             return
-        walls_s = rows["wall_s"] - _seconds(rows, "held_s")  # while somebody held it, it was not slow
+        walls_s = rows["wall_s"] - _seconds(rows, "held_s")  # time held by an action does not count
         worked_s = walls_s - _seconds(rows, "eval_s") - _seconds(rows, "checkpoint_s")
         self._walls.extend(worked_s[rows["sampled"] != 1][-USUAL_STEPS:].tolist())
         self._usual_s = statistics.median(self._walls) if self._walls else None
@@ -174,7 +174,7 @@ class History:
             self._longest_s = max(self._longest_s or 0.0, float(waited.max()))
 
     def _read_interval(self) -> None:
-        """The interval under way; a recording of an older version has none."""
+        """Read the current interval; a recording of an older version has none."""
         try:
             if self._intervals.read():
                 self._interval = _under_way(self._intervals.rows, self._text)
@@ -182,7 +182,7 @@ class History:
             self._interval = None
 
     def _read_batches(self) -> None:
-        """The last batches: a few, or more if all of those were asked for since the last step."""
+        """Read the last batches: a few, or more if all of those were requested since the last step."""
         tail = self._tails["python.batches"]
         rows = tail.rows
         assert rows is not None
@@ -193,10 +193,10 @@ class History:
         if len(rows):
             self._last["python.batches"] = rows
 
-    # What it means ----------------------------------------------------------
+    # Interpreting -----------------------------------------------------------
 
     def _text(self, number: Any) -> str | None:
-        """A text of the recording; the table only grows, so it is read again only for a new number."""
+        """A string of the recording; the string table only grows, so it is reread only for a new number."""
         index = int(number)
         if index >= len(self._texts):
             version = self._tails["python.steps"].version
@@ -204,7 +204,7 @@ class History:
         return self._texts[index] if index < len(self._texts) else None
 
     def _progress(self, now_ns: int, read_ns: int) -> Progress:
-        """As of `now_ns`, from rows that were read by `read_ns`."""
+        """The progress as of `now_ns`, from rows read by `read_ns`."""
         times = {name: _time(row) for name, row in self._last.items() if name != "python.batches"}
         batches = self._batches_since(times.get("python.steps"))
         times["python.batches"] = batches.newest_ns
@@ -234,15 +234,15 @@ class History:
         )
 
     def _batches_since(self, last_step_ns: int | None) -> _Batches:
-        """What the last batches say; the same as before if they and the last step are."""
+        """The last batches interpreted; cached while they and the last step stay the same."""
         rows, known = self._last.get("python.batches"), self._batches
         if known is None or known[0] is not rows or known[1] != last_step_ns:
             known = self._batches = rows, last_step_ns, _Batches(rows, last_step_ns, self._text)
         return known[2]
 
     def _clock_ahead(self, newest_ns: int | None, now_ns: int, read_ns: int) -> int:
-        """How far our clock is ahead of the writer's, learnt from rows that came between two readings:
-        they cannot be older than the time between."""
+        """How far our clock is ahead of the writer's, derived from rows that arrived between two reads: they
+        cannot be older than the time between."""
         first, came = self._newest_ns is None, newest_ns != self._newest_ns
         between_ns, self._read_ns, self._newest_ns = now_ns - self._read_ns, now_ns, newest_ns
         if newest_ns is not None and came:
@@ -255,11 +255,11 @@ class History:
         return self._ahead_ns
 
     def _phase(self, batches: _Batches) -> tuple[str | None, int | None]:
-        """The phase, if the last change of it belongs to the step under way (not every step is timed)."""
+        """The phase, if its last change belongs to the current step (not every step is timed)."""
         if batches.pending_ns is not None:
             return "data", batches.pending_ns
         row, last = self._last.get("python.pulse"), self._last.get("python.steps")
-        # Without a number: the step that ran when somebody attached.
+        # NULL_INTEGER: the step that was running at attach has no number.
         current = (0, NULL_INTEGER) if last is None else (int(last["step"]) + 1,)
         if row is None or int(row["step"]) not in current:
             return None, None
@@ -270,7 +270,7 @@ class History:
 
 
 class _Batches:
-    """What the last rows of python.batches say."""
+    """The pending and arrived batches, from the last rows of python.batches."""
 
     def __init__(
         self, rows: Rows | None, last_step_ns: int | None, text: Callable[[int], str | None]
@@ -298,8 +298,8 @@ class _Batches:
 
 
 def interval_under_way(meta: Meta) -> tuple[str | None, int] | None:
-    """Kind and start (wall ns) of the interval that the training thread is in; None of none, or when the
-    recording is of a version without intervals."""
+    """Kind and start (wall ns) of the training thread's current interval; None if there is none, or if the
+    recording's version has no intervals."""
     try:
         with open_ring(meta, "python.intervals") as ring:
             highest = ring.highest(0)
@@ -319,13 +319,13 @@ def interval_under_way(meta: Meta) -> tuple[str | None, int] | None:
 
 
 def _under_way(rows: Rows | None, text: Callable[[Any], str | None]) -> tuple[str | None, int] | None:
-    """Kind and start of the last interval that has no end yet."""
+    """Kind and start of the last interval without an end."""
     rows = rows[rows["duration_s"] == NULL_DOUBLE] if rows is not None else None
     return (text(rows[-1]["kind"]), int(rows[-1]["t_ns"])) if rows is not None and len(rows) else None
 
 
 def _seconds(rows: Rows, column: str) -> Any:
-    """A column with 0 for NULL; 0 when the recording's version had none."""
+    """A column with 0 for NULL; 0 if the recording's version lacks the column."""
     if column not in (rows.dtype.names or ()):
         return 0.0
     found = rows[column].copy()

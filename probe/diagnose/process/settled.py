@@ -1,10 +1,9 @@
-"""Whether half of the evidence says what all of it would, so that a person need not wait for the rest.
+"""Early decision: whether half of the evidence already determines the verdict, so that nobody waits longer.
 
     evidence = gather(pid, meta, …, enough=partial(settled, thresholds=thresholds))
 
-Two things are sure after a fifth of a second: that steps go on, which the rings say, and that nothing in the
-process moves, which the kernel says. Whatever may become an accusation needs the whole window. Pure. Standard
-library only.
+Two facts are certain after a fifth of a second: that steps continue (from the rings), and that nothing in the
+process moves (from the kernel). Any other verdict needs the whole window. Pure. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from probe.diagnose.process.stall_thresholds import DEFAULTS, Case, usual_quiet_
 from probe.diagnose.stall_parameters import StallThresholds
 
 _LEAST_SAMPLES = 2
-"""One cannot tell whether a stack changes."""
+"""A single sample cannot show whether a stack changes."""
 
 
 def settled(evidence: Evidence, thresholds: StallThresholds = DEFAULTS) -> bool:
-    """Whether more samples could not change the verdict on the process."""
+    """Whether further samples cannot change the verdict on the process."""
     case = Case(evidence, thresholds)
     return _goes_on(case) or _rests(case)
 
 
 def _goes_on(case: Case) -> bool:
-    """Steps end as usual, and nothing hints at a lack of CPU, which a longer window measures better."""
+    """Whether steps end as usual without signs of CPU shortage, which a longer window measures better."""
     p, thread = case.progress, case.training
     if p is None or p.usual_step_s is None or case.quiet_s is None or thread is None:
         return False
@@ -38,9 +37,9 @@ def _goes_on(case: Case) -> bool:
 
 
 def _rests(case: Case) -> bool:
-    """Nothing in the process moves, and the training thread has not for as long as the whole window: then its
-    stack was the same, and it held or lacked the GIL, all that time. What only waits for input needs no such
-    past."""
+    """Whether nothing in the process moves, and the training thread has not moved for a whole window: then
+    its stack was the same, and it held or lacked the GIL, all that time. A thread that only waits for input
+    need not have been still that long."""
     e, thread = case.evidence, case.training
     if thread is None or not thread.still or e.samples < _LEAST_SAMPLES or e.workers:
         return False
@@ -48,7 +47,7 @@ def _rests(case: Case) -> bool:
     moves = any(one.changed for one in others if not str(one.name).startswith("probe-"))
     if moves or (e.cpu_ratio or 0.0) > case.thresholds.rest_ratio:
         return False
-    # Another thread's past is not known: it may have taken a lock, or the GIL, just now.
+    # Other threads were not observed before: one may just have taken a lock or the GIL.
     if any(one.held_gil or stack_patterns.mutex_wait(one) for one in others):
         return False
     if (e.still_s or 0.0) >= WINDOW_S:

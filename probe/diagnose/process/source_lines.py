@@ -1,6 +1,6 @@
-"""Lines of source code that a process runs, as they are in the file now.
+"""Reads lines of source code that a process runs, from the current files.
 
-Threads of the server; the command. Standard library only.
+Runs in threads of the server, or in the command. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _SOURCE_TIMEOUT_S = 0.2
 
 
 def line_of(pid: int, file: str, lineno: int | None) -> str | None:
-    """The text of a line of a file that a process runs. Read on a thread that is abandoned if the file system
-    hangs, which may be what the process hangs on."""
+    """The text of a line of a file that a process runs. Reads on a thread, which is abandoned if the file
+    system hangs: that may be why the process hangs."""
     if lineno is None or file.startswith("<"):
         return None
     lines: list[str] = []
@@ -25,7 +25,7 @@ def line_of(pid: int, file: str, lineno: int | None) -> str | None:
     reader.start()
     reader.join(_SOURCE_TIMEOUT_S)
     known = not reader.is_alive() and lineno <= len(lines)
-    return redact(lines[lineno - 1].strip()) if known else None  # code has passwords in it, too
+    return redact(lines[lineno - 1].strip()) if known else None  # code may contain passwords
 
 
 def _read_lines(path: Path, lines: list[str]) -> None:

@@ -1,8 +1,8 @@
-"""What a Python stack says about what its thread is waiting for or doing.
+"""Stack patterns: recognize from a Python stack what its thread waits for or does.
 
-Pure functions on frames, innermost first. They go by the files of libraries, which keep their names,
-and by the text of the innermost line, for what has no frame of its own (a lock's `acquire` is C).
-Standard library only.
+Pure functions on frames, innermost first. They match the file names of libraries, which are stable, and the
+text of the innermost line for calls without a frame of their own (a lock's `acquire` is C). Standard library
+only.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _FETCH = "torch/utils/data/_utils/fetch.py"
 
 
 def innermost(frames: Frames) -> Frame | None:
-    """The frame to name: the innermost of the user's own, else the innermost of all."""
+    """The frame to report: the innermost user frame, else the innermost frame."""
     return next((frame for frame in frames if frame.is_user), frames[0] if frames else None)
 
 
 def waits_for_data(frames: Frames) -> bool:
-    """Inside `next()` of a DataLoader."""
+    """Whether the stack is inside `next()` of a DataLoader."""
     return any(frame.file.endswith(_DATALOADER) for frame in frames)
 
 
 def ends_workers(frames: Frames) -> bool:
-    """A DataLoader waits for its workers to end: the epoch is over."""
+    """Whether a DataLoader waits for its workers to end: the epoch is over."""
     return any(frame.file.endswith(_DATALOADER) and "_shutdown_workers" in frame.func for frame in frames)
 
 
 def collective(frames: Frames) -> Frame | None:
-    """The call into torch.distributed that it is in: the innermost that is not bookkeeping."""
+    """The call into torch.distributed that the stack is in: the innermost one that is not bookkeeping."""
     for frame in frames:
         inside = any(name in frame.file for name in _DISTRIBUTED)
         if inside and not any(name in frame.file for name in (*_NOT_COLLECTIVE, *_LOGGING)):
@@ -68,12 +68,12 @@ def collective(frames: Frames) -> Frame | None:
 
 
 def in_backward(frames: Frames) -> bool:
-    """The innermost frame is the call into the autograd engine."""
+    """Whether the innermost frame is the call into the autograd engine."""
     return bool(frames) and frames[0].file.endswith(_BACKWARD)
 
 
 def checkpoint(thread: Thread) -> Frame | None:
-    """The frame that writes a checkpoint, or that waits for a file to reach its disk."""
+    """The frame that writes a checkpoint, or that waits for an fsync."""
     for frame in thread.frames:
         if any(name in frame.file for name in _SAVING) and _SAVING_FUNCTION.search(frame.func):
             return frame
@@ -83,7 +83,7 @@ def checkpoint(thread: Thread) -> Frame | None:
 
 
 def lock_wait(thread: Thread) -> bool:
-    """It sleeps in a lock, an event, a queue, a future or a join of this process."""
+    """Whether it sleeps in a lock, an event, a queue, a future or a join of this process."""
     if not thread.frames or thread.call not in (None, "futex"):
         return False
     first = thread.frames[0]
@@ -95,7 +95,7 @@ def lock_wait(thread: Thread) -> bool:
 
 
 def mutex_wait(thread: Thread) -> bool:
-    """It sleeps in a plain lock's `acquire`: not in a condition or queue, which somebody may yet signal."""
+    """Whether it sleeps in a plain lock's `acquire`, not in a condition or queue, which may be signalled."""
     if not lock_wait(thread) or any(frame.file.endswith(_POOL_WORKERS) for frame in thread.frames):
         return False
     first = thread.frames[0]
@@ -105,12 +105,12 @@ def mutex_wait(thread: Thread) -> bool:
 
 
 def held(thread: Thread) -> bool:
-    """The agent holds the process after an exception."""
+    """Whether the agent holds the process after an exception."""
     return any(frame.file.endswith(_HOLD) and "at_exit" in frame.func for frame in thread.frames)
 
 
 def idle(thread: Thread) -> str | None:
-    """What an idle thread waits for: input, the events of a loop, other threads at the end."""
+    """What an idle thread waits for: input, events of a loop, or at exit other threads; None if not idle."""
     if thread.waits_on == STANDARD_INPUT:
         return "a line on standard input"
     if not thread.frames:
@@ -125,27 +125,27 @@ def idle(thread: Thread) -> str | None:
 
 
 def serves_notebook(thread: Thread) -> bool:
-    """A thread of a notebook kernel's own (heartbeat, channels, history), in which the user has no frame."""
+    """Whether it is a notebook kernel's own thread (heartbeat, channels, history), without a user frame."""
     inside = any(name in frame.file for frame in thread.frames for name in _KERNEL_FILES)
     return inside and not thread.training and not any(frame.is_user for frame in thread.frames)
 
 
 def waits_for_children(thread: Thread) -> bool:
-    """It waits for processes it has started."""
+    """Whether it waits for child processes."""
     return thread.call in _CHILD_CALLS or bool(
         thread.frames and any(name in thread.frames[0].file for name in _CHILD_FILES)
     )
 
 
 def is_data_worker(worker: Worker) -> bool:
-    """A worker of a DataLoader."""
+    """Whether it is a worker of a DataLoader."""
     return worker.role == "DataLoader worker" or any(
         frame.file.endswith(_WORKER_LOOP) for frame in worker.frames
     )
 
 
 def fetching(frames: Frames) -> Frames:
-    """The frames inside the dataset or its collation; none for a worker that has no task."""
+    """The frames inside the dataset or its collate function; empty for a worker without a task."""
     for depth, frame in enumerate(frames):
         if frame.file.endswith(_FETCH):
             return frames[:depth] or frames[: depth + 1]

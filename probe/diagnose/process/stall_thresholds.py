@@ -1,4 +1,4 @@
-"""When a run without a sign of training is late or stalled, and how severe that is.
+"""Stall thresholds: when a run without a sign of training is late or stalled, and how severe that is.
 
 The thresholds are parameters (`stall_parameters`). Pure. Standard library only.
 """
@@ -18,19 +18,19 @@ DEFAULTS = StallThresholds()
 
 @dataclass(frozen=True)
 class Case:
-    """Evidence compared with the thresholds: what several rules need."""
+    """Evidence compared with the thresholds: conditions shared by several rules."""
 
     evidence: Evidence
     thresholds: StallThresholds = DEFAULTS
 
     @property
     def progress(self) -> Progress | None:
-        """Of the training; None for a process without a recording."""
+        """Progress of training; None for a process without a recording."""
         return self.evidence.progress
 
     @property
     def training(self) -> Thread | None:
-        """The training thread; None when no thread could be seen."""
+        """The training thread; None if no thread could be read."""
         return self.evidence.training
 
     @property
@@ -50,12 +50,12 @@ class Case:
 
     @property
     def trains(self) -> bool:
-        """Whether it ever finished a step: one that never did may be a server, which waits by design."""
+        """Whether it ever finished a step; otherwise it may be a server, which waits by design."""
         return self.progress is not None and self.progress.steps > 0
 
     @property
     def late(self) -> bool:
-        """Whether the step under way is late."""
+        """Whether the current step is late."""
         return self.quiet_s is not None and self.quiet_s > self.limit_s
 
     @property
@@ -68,7 +68,7 @@ class Case:
 
     @property
     def had_cpu(self) -> bool:
-        """Whether the training thread has had the CPU time for the step: more would not have ended it."""
+        """Whether the training thread had enough CPU time for the step: CPU shortage is not the cause."""
         used_s, usual_s = self.evidence.used_s, self.progress.usual_step_s if self.progress else None
         if used_s is None or usual_s is None:
             return False
@@ -76,8 +76,8 @@ class Case:
 
     @property
     def circles(self) -> Frame | None:
-        """The function in which the training thread works without end, by all signs: every sample is in it,
-        none is in torch's own training code, and nothing else says what it does. None: no sign of that."""
+        """The function in which the training thread apparently loops forever: every sample is in it, none is
+        in torch's own training code, and it has lasted too long. None: no sign of that."""
         thread, quiet_s = self.training, self.quiet_s
         if thread is None or thread.in_torch or quiet_s is None or not self.trains:
             return None
@@ -86,21 +86,21 @@ class Case:
 
     @property
     def sleeps(self) -> bool:
-        """Whether the training thread slept without a break while it was watched."""
+        """Whether the training thread slept continuously while it was observed."""
         still_s, watched_s = self.evidence.still_s, self.evidence.watched_s
         if still_s is None or watched_s is None:
             return False
         return still_s >= self.thresholds.still_ratio * min(watched_s, self.quiet_s or watched_s) > 0
 
     def waiting(self, *, sure: bool) -> str:
-        """Severity of a wait; `sure` when nothing suggests that it will end."""
+        """Severity of a wait; `sure`: nothing suggests that it will end."""
         if self.quiet_s is None:
             return NOTICE
         factor = 1.0 if sure else self.thresholds.unsure_factor
         return ALARM if self.quiet_s > self.patience_s * factor else NOTICE
 
     def working(self, *, moving: bool = False) -> str:
-        """Severity of a long computation; `moving` when its stack changes."""
+        """Severity of a long computation; `moving`: its stack changes."""
         limits = self.thresholds
         long_s = limits.long_moving_s if moving else limits.long_s
         long_s = max(long_s, limits.long_factor * self.patience_s)
@@ -108,8 +108,8 @@ class Case:
 
     @property
     def since(self) -> str:
-        """`; no step for 12 s, since step 41 (usually 60 ms)`: how long training has been quiet; empty when
-        that is not known."""
+        """`; no step for 12 s, since step 41 (usually 60 ms)`: how long training has been quiet; empty if
+        unknown."""
         p = self.progress
         if p is None or self.quiet_s is None:
             return ""
@@ -121,7 +121,7 @@ class Case:
 
 
 def limit_s(stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS) -> float:
-    """When a step is late, in seconds without a sign of training."""
+    """Seconds without a sign of training after which a step is late."""
     steps, usual_step_s = (0, None) if progress is None else (progress.steps, progress.usual_step_s)
     return limit_after_s(stall_s, steps, usual_step_s, thresholds)
 
@@ -129,14 +129,14 @@ def limit_s(stall_s: float, progress: Progress | None, thresholds: StallThreshol
 def limit_after_s(
     stall_s: float, steps: int, usual_step_s: float | None, thresholds: StallThresholds = DEFAULTS
 ) -> float:
-    """`limit_s` of a run that has made so many steps, usually of this length."""
+    """`limit_s` for a number of finished steps and a usual step time."""
     if steps < WARM_UP_STEPS:
         return max(thresholds.warm_up_s, stall_s)
     return max(stall_s, thresholds.stall_steps * (usual_step_s or 0.0))
 
 
 def patience_s(stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS) -> float:
-    """When waiting is a stall: later than late, where the run recovered from longer pauses before."""
+    """Seconds after which a wait is a stall: more than `limit_s` if the run recovered from longer pauses."""
     longest_s = min(thresholds.history_most_s, (progress and progress.longest_pause_s) or 0.0)
     return max(limit_s(stall_s, progress, thresholds), thresholds.history_factor * longest_s)
 
@@ -149,5 +149,5 @@ def quiet_s(progress: Progress | None) -> float | None:
 
 
 def usual_quiet_s(progress: Progress, thresholds: StallThresholds = DEFAULTS) -> float:
-    """Quiet time up to which a run that makes steps is running as usual."""
+    """Quiet time up to which a run that finishes steps counts as running normally."""
     return max(thresholds.quiet_s, thresholds.quiet_steps * (progress.usual_step_s or 0.0))

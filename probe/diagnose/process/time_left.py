@@ -1,8 +1,7 @@
-"""How long a run still takes: the steps that it says it will make, and the usual time of one.
+"""Remaining time of a run: from its planned number of steps and the usual time of a step.
 
-Reads python.plan and python.steps from the rings of a process that runs, at most every `AGAIN_S`. The one
-place that says it: `ps`, `top`, `health`, the page and the tools of agents show these fields. Threads of the
-server.
+Reads python.plan and python.steps from the rings of a running process, at most every `AGAIN_S`. `ps`, `top`,
+`health`, the page and the agents' tools all show these fields. Runs in threads of the server.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from probe.recording.strings import read_strings
 
 AGAIN_S = 8.0
 USUAL_STEPS = 1024
-"""The usual time of a step is the mean of so many: with the evaluations and checkpoints between them, without
-what probe held. Shorter runs: all but the first `WARM_UP_STEPS`."""
+"""The usual time of a step is the mean over this many steps, including evaluations and checkpoints between
+them, excluding time held by probe. Shorter runs: all steps except the first `WARM_UP_STEPS`."""
 FEWEST_STEPS = 8
 
 
 class TimeLeft(NamedTuple):
-    """What is known of a run's end; None for what is not."""
+    """The expected end of a run; None means unknown."""
 
     total_steps: int | None = None
-    """Steps of the recording when the training ends."""
+    """Number of recorded steps when the training ends."""
     total_source: str | None = None
-    """What says so."""
+    """The source of that number."""
     left_s: float | None = None
-    """At the usual time of a step; None while no step ends, too."""
+    """Remaining time at the usual time of a step."""
 
 
 UNKNOWN = TimeLeft()
 
 
 def time_left(meta: Meta, step: int | None) -> TimeLeft:
-    """Of a process that runs and has finished this step."""
+    """The remaining time of a running process that has finished this step."""
     if step is None:
         return UNKNOWN
     total, source, step_s = _read(meta.rings, meta.owner, int(time.monotonic() / AGAIN_S))
@@ -65,7 +64,7 @@ def _read(rings: str, owner: Owner, _period: int) -> tuple[int | None, str | Non
         with RingFile(folder / "python.steps.ring", owner) as ring:
             highest = ring.highest()
             rows = ring.read(max(WARM_UP_STEPS, highest - USUAL_STEPS), highest)
-    except (OSError, RecordingError):  # of a version without plans, or it has just ended
+    except (OSError, RecordingError):  # the version has no plans, or the process has just ended
         return None, None, None
     source = texts[number] if number < len(texts) else None
     return int(plans[-1]["total_steps"]), source, _usual_s(rows)

@@ -1,4 +1,4 @@
-"""Wording: evidence as lines with figures, the same wherever a verdict is shown.
+"""Wording: formats evidence as lines with figures, identical wherever a verdict is shown.
 
 Pure functions. Standard library only.
 """
@@ -12,7 +12,7 @@ from probe.diagnose.process.stack_patterns import Frames, innermost
 
 
 def seconds(value: float) -> str:
-    """A duration with the digits a reader needs."""
+    """A duration with as many digits as a reader needs."""
     if value < 0.9995:
         return f"{value * 1e3:.3g} ms"
     if value < 10:
@@ -30,17 +30,17 @@ def percent(ratio: float) -> str:
 
 
 def gibibytes(size: int) -> str:
-    """A size."""
+    """A size in GiB, or in MiB if small."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.0f} MiB"
 
 
 def verb(numbers: Collection[int], one: str, several: str) -> str:
-    """The verb that goes with so many ranks."""
+    """The singular or plural verb for these ranks."""
     return one if len(numbers) == 1 else several
 
 
 def at(frames: Frames) -> str:
-    """Where a stack is: the frame to name, and its line."""
+    """The place of a stack: the frame to report, with its source line."""
     frame = innermost(frames)
     if frame is None:
         return "no Python frame"
@@ -48,7 +48,7 @@ def at(frames: Frames) -> str:
 
 
 def way_in(frames: Frames, most: int = 3) -> str | None:
-    """The callers of the frame that `at` names, the nearest first; the user's own when that is one."""
+    """The callers of the frame that `at` reports, nearest first; only user frames if that is a user frame."""
     frame = innermost(frames)
     if frame is None:
         return None
@@ -58,7 +58,7 @@ def way_in(frames: Frames, most: int = 3) -> str | None:
 
 
 def progress_lines(e: Evidence, *, last_step: bool = True) -> list[str]:
-    """Progress of training until now; without `last_step`, what is said of that elsewhere is left out."""
+    """Progress of training so far; `last_step=False` leaves out the line about the last step."""
     p = e.progress
     if p is None:
         return ["the process is not recorded, so its steps are unknown"]
@@ -78,7 +78,7 @@ def progress_lines(e: Evidence, *, last_step: bool = True) -> list[str]:
 
 
 def thread_lines(e: Evidence, thread: Thread | None) -> list[str]:
-    """Where a thread is, and what the kernel says about it."""
+    """Where a thread is, and the kernel's figures about it."""
     if thread is None:
         return list(e.missing)
     name = f"{thread.name or 'thread'} ({thread.tid})"
@@ -109,7 +109,7 @@ def thread_lines(e: Evidence, thread: Thread | None) -> list[str]:
 
 
 def on(thread: Thread) -> str:
-    """` on /data/shard-3`: what a thread's system call waits for."""
+    """` on /data/shard-3`: the target of a thread's system call."""
     return f" on {thread.waits_on}" if thread.waits_on else ""
 
 
@@ -134,7 +134,7 @@ def gil_lines(e: Evidence) -> list[str]:
 
 
 def worker_line(worker: Worker, frames: Frames | None = None) -> str:
-    """A child process: state and place."""
+    """One line about a child process: state and place."""
     where = f" in {worker.wchan}" if worker.wchan and worker.state != "running" else ""
     cpu = f", CPU {percent(worker.cpu_ratio)}" if worker.cpu_ratio is not None else ""
     place = f", at {at(frames or worker.frames)}" if worker.frames else ""
@@ -142,19 +142,19 @@ def worker_line(worker: Worker, frames: Frames | None = None) -> str:
 
 
 def place_of(frames: Frames) -> str:
-    """The frame to name, on one line with the rest."""
+    """The frame to report, in short form."""
     return short(innermost(frames))
 
 
 def short(frame: Frame | None) -> str:
-    """A frame on one line with the rest: function, file name, line."""
+    """A frame in short form: function, file name, line."""
     if frame is None:
         return "code without a Python frame"
     return f"{frame.func} ({frame.file.rpartition('/')[2]}:{frame.lineno})"
 
 
 def short_with_caller(frame: Frame, frames: Frames) -> str:
-    """A frame of a stack, and the user's own caller of it where it is not the user's."""
+    """A frame in short form; if it is not a user frame, with its nearest user caller."""
     names = [(one.func, one.file) for one in frames]
     if frame.is_user or (frame.func, frame.file) not in names:
         return short(frame)

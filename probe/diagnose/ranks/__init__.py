@@ -1,1 +1,1 @@
-"""How a job of many ranks is: collectives, stragglers, deaths."""
+"""The state of a multi-rank job: collectives, stragglers, deaths."""

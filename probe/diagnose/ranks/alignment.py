@@ -1,9 +1,9 @@
-"""Alignment: which steps of two ranks are the same step of the job, when they do not count from the same one.
+"""Alignment: matches step numbers of ranks that started counting at different steps.
 
-Ranks that are recorded from the start count alike. Who attaches to a running job does so at slightly
-different times, and then one rank's step 40 is another's 38. Ranks of one job end their steps together,
-because each step has a collective in it: lined up in time, the step ends show the difference, or that
-nothing is clear. Pure. Standard library only; any thread.
+Ranks recorded from the start count alike. Attaching to the ranks of a running job happens at slightly
+different times, so one rank's step 40 may be another's 38. Ranks of one job end their steps together, because
+each step has a collective: aligning the step ends in time reveals the offset, or that it is ambiguous. Pure.
+Standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 FEWEST_STEPS = 4
-"""Steps that two ranks must have in common at the same time. Judgement: three differences of one sign are
-chance in one of four cases, and beyond that it is the distance that decides."""
+"""Least number of steps that two ranks must have in common in time. Judgement: three differences of one sign
+occur by chance in one of four cases; with more steps the distance decides."""
 CLOSE_RATIO = 0.3
-"""The same steps end so close to each other, in usual steps. Judgement: half a step is where it could
-be one or the other, and what follows the last collective of a step (the optimizer, logging) takes less."""
+"""Largest distance of the ends of the same step, in usual step times. Judgement: at half a step it is
+ambiguous, and the work after the last collective of a step (the optimizer, logging) takes less."""
 CLEAR_FACTOR = 2.0
-"""…and every other way to line them up is so many times worse."""
+"""Every other alignment must be worse by this factor."""
 
 Ends = Sequence[tuple[int, int]]
-"""Finished steps of one rank, in order: its own number of the step, and when it ended (wall clock, ns)."""
+"""Finished steps of one rank, in order: its own step number, and the end of the step (wall clock, ns)."""
 
 
 def offsets(ends: Mapping[int, Ends]) -> dict[int, int] | None:
-    """By rank, what to add to its own number of a step to get one number for all ranks: that of the
-    lowest rank, whose offset is 0. None when it is not clear for each of them.
+    """For each rank, the offset to add to its own step numbers to get those of the lowest rank, whose offset
+    is 0. None unless it is unambiguous for every rank.
 
-    The clocks of the ranks must agree to within a quarter of a step: those of one host do."""
+    The ranks' clocks must agree within a quarter of a step, which holds on one host."""
     if not ends:
         return None
     first, *others = sorted(ends)
@@ -43,7 +43,7 @@ def offsets(ends: Mapping[int, Ends]) -> dict[int, int] | None:
 
 
 def _offset(ours: Ends, theirs: Ends) -> int | None:
-    """What to add to their numbers to get ours; None when that is not clear."""
+    """The offset to add to their step numbers to get ours; None if ambiguous."""
     known, asked = dict(ours), dict(theirs)
     usual_ns = _usual_ns(ours)
     if usual_ns is None or len(asked) < FEWEST_STEPS:
@@ -66,7 +66,7 @@ def _offset(ours: Ends, theirs: Ends) -> int | None:
 
 
 def _nearest(ours: Ends, theirs: Ends) -> int | None:
-    """The difference in number between steps that end at about the same time, as most of them have it."""
+    """The most frequent difference in number between steps that end at about the same time."""
     found: list[int] = []
     for step, t_ns in theirs:
         own, own_ns = min(ours, key=lambda one: abs(one[1] - t_ns))
@@ -77,7 +77,7 @@ def _nearest(ours: Ends, theirs: Ends) -> int | None:
 
 
 def _usual_ns(ends: Ends) -> float | None:
-    """Median time between the ends of neighbouring steps."""
+    """Median time between the ends of consecutive steps."""
     between = [
         later_ns - earlier_ns
         for (earlier, earlier_ns), (later, later_ns) in pairwise(ends)

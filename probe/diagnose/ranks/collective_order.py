@@ -1,7 +1,7 @@
-"""Collectives of all ranks, matched: which calls do not match, and which rank waits for which.
+"""Matches the collectives of all ranks: which calls mismatch, and which rank waits for which.
 
-Calls are matched by process group and sequence number, which torch counts alike on all ranks. The rows are
-written before the backend is entered, so they are there even if gloo aborts the job a second later. Pure.
+Calls are matched by process group and sequence number, which torch counts identically on all ranks. The rows
+are written before the backend is entered, so they exist even if gloo aborts the job a second later. Pure.
 Standard library only.
 """
 
@@ -16,14 +16,14 @@ from probe.diagnose import states
 from probe.diagnose.ranks.rank_evidence import DONE, Call, Facts
 
 SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor"})
-"""Operations whose input has one size and one dtype on all ranks. Gathers may be uneven by design."""
+"""Operations whose input must have the same size and dtype on all ranks. Gathers may be uneven by design."""
 _Content = tuple[str | None, str | None, int | None, str | None]
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Calls of one group and number that do not match. `culprits` are the ranks that deviate; `sure`: there
-    is more evidence than a tie."""
+    """Calls of one group and sequence number that do not match. `culprits`: the ranks that deviate; `sure`:
+    the evidence is better than a tie."""
 
     state: str
     calls: dict[int, Call]
@@ -35,8 +35,8 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank inside a call, and the ranks that have not entered it. `call` is None if only its stack shows
-    that it waits (C++ issued the call)."""
+    """A rank inside a call, and the ranks that have not entered it. `call` is None if only the rank's stack
+    shows that it waits (C++ issued the call)."""
 
     rank: int
     call: Call | None
@@ -47,7 +47,7 @@ class Wait:
 
 
 def mismatch(ranks: Sequence[Facts]) -> Mismatch | None:
-    """The earliest mismatched calls; None if all match, as far as rows go back."""
+    """The earliest mismatched calls; None if all recorded calls match."""
     by_number: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
     for facts in ranks:
         for call in facts.calls:
@@ -63,11 +63,11 @@ def mismatch(ranks: Sequence[Facts]) -> Mismatch | None:
 
 
 def _unfit(ranks: Sequence[Facts], calls: dict[int, Call]) -> Mismatch | None:
-    """The mismatch among calls of one number."""
+    """The mismatch among calls of one sequence number, if any."""
     ops = {call.op for call in calls.values()}
     if len(ops) > 1:
         if all(call.state == DONE for call in calls.values()):
-            return None  # it went through: two names of one operation
+            return None  # it completed: two names for one operation
         return _mismatch(ranks, calls, states.OP_MISMATCH)
     if not ops <= SAME_SIZE:
         return None
@@ -83,9 +83,9 @@ def _content(call: Call) -> _Content:
 
 
 def _mismatch(ranks: Sequence[Facts], calls: dict[int, Call], state: str) -> Mismatch:
-    """The culprits are the minority; in a tie, the ranks whose call no rank had made before at this point.
+    """The culprits are the minority; in a tie, the ranks whose call is less usual at this point.
 
-    If all these calls are usual elsewhere in the loop, the order is wrong."""
+    If all these calls are usual elsewhere in the loop, their order is wrong."""
     usual, follows = _history(ranks, calls)
     sides: dict[_Content, list[int]] = defaultdict(list)
     for rank, call in calls.items():
@@ -135,7 +135,7 @@ def _known(
 
 
 def _swapped(calls: dict[int, Call], following: dict[int, Call]) -> Mismatch | None:
-    """The same two calls, of equal size, in the opposite order: nothing fails, but values are mixed up."""
+    """Two calls of equal size in opposite order on some ranks: nothing fails, but values get mixed up."""
     pairs = {
         rank: (call.call_site, following[rank].call_site)
         for rank, call in calls.items()
@@ -157,7 +157,7 @@ def _swapped(calls: dict[int, Call], following: dict[int, Call]) -> Mismatch | N
 
 
 def waits(ranks: Sequence[Facts]) -> dict[int, Wait]:
-    """What each blocked rank waits in."""
+    """The wait of each blocked rank."""
     by_rank = {facts.rank: facts for facts in ranks}
     inside = {facts.rank: call for facts in ranks if (call := blocked_in(facts)) is not None}
     unnamed = {
@@ -178,7 +178,7 @@ def waits(ranks: Sequence[Facts]) -> dict[int, Wait]:
 
 
 _NOT_WAITING = states.HELD_UP | {states.IDLE}
-"""In these states a rank is not waiting in a call, whatever its last row says."""
+"""In these states a rank is not waiting in a call, regardless of its last row."""
 
 
 def _seen_waiting(facts: Facts) -> bool:
@@ -186,7 +186,7 @@ def _seen_waiting(facts: Facts) -> bool:
 
 
 def blocked_in(facts: Facts) -> Call | None:
-    """The call in which a rank is blocked; None if it is in none, or that is not known."""
+    """The call in which a rank is blocked; None if there is none, or if unknown."""
     call = facts.pending
     if facts.killed:  # it waited in that call until it failed
         last = facts.last_call
@@ -212,7 +212,7 @@ def _needs(
 
 
 def _joined(facts: Facts, call: Call, inside: Call | None) -> bool:
-    """Whether a rank entered the collective; without a number, whether it is in one of the same group."""
+    """Whether a rank entered the collective; without a sequence number, whether it is in one of the group."""
     if call.seq is None:
         return inside is not None and inside.pg == call.pg
     stands_still = facts.verdict is not None and facts.verdict.state in (states.STOPPED, states.TRACED)
@@ -236,21 +236,21 @@ def _needs_peer(
 
 
 def roots(found: dict[int, Wait]) -> tuple[list[int], list[int]]:
-    """Ranks that others wait for and that do not wait themselves, most waited for first; if there are none,
-    the ranks that wait for each other in a cycle."""
+    """Ranks that others wait for and that do not wait themselves, sorted by the number of waiters; if there
+    are none, the ranks that wait for each other in a cycle."""
     counted: Counter[int] = Counter()
     for rank in found:
         for target in _reached(rank, found):
             if target not in found or not found[target].needs:
                 counted[target] += 1
     missing = sorted(counted, key=lambda rank: (-counted[rank], rank))
-    missing = [rank for rank in missing if rank not in found]  # a rank in a complete call holds up nobody
+    missing = [rank for rank in missing if rank not in found]  # a rank in a complete call blocks nobody
     circle = sorted(rank for rank in found if rank in _reached(rank, found))
     return missing, [] if missing else circle
 
 
 def _reached(rank: int, found: dict[int, Wait]) -> set[int]:
-    """All ranks it waits for, directly or through others."""
+    """All ranks that a rank waits for, directly or through others."""
     seen: set[int] = set()
     ahead = list(found[rank].needs)
     while ahead:

@@ -1,7 +1,7 @@
-"""Which rank of a job died first by itself, and which died because of it.
+"""Rank deaths: which rank of a job died first by itself, and which died as a consequence.
 
-When one rank dies, the others fail in their next collective or are ended by the launcher a second later.
-Pure. Standard library only.
+When one rank dies, the others fail in their next collective, or the launcher ends them a second later. Pure.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REACTIONS = re.compile(
     r"gloo|nccl|Connection (closed|reset|refused)|DistBackendError|DistNetworkError|Broken pipe|"
     r"Timed out|timeout|ProcessGroup|\bpeer\b|TCPStore|Socket", re.IGNORECASE,
 )
-"""Exceptions that another rank's death causes: a network call failed."""
+"""Exceptions caused by another rank's death: a network call failed."""
 _MOST_LINES = 8
 _LONGEST = 200
 
@@ -36,7 +36,7 @@ def left_early(ranks: list[Facts]) -> Finding | None:
     killed = _killed(ranks)
     finished = [facts for facts in ranks if facts.state == "finished"]
     gone = sorted(finished, key=lambda facts: facts.ended_ns or 0)
-    # Not by the times of their ends: a leaving rank closes its connections first and ends a second later.
+    # Do not compare end times: a leaving rank closes its connections first and ends a second later.
     if not gone or not killed or not all(facts.raised and is_reaction(facts) for facts in killed):
         return None
     first = gone[0]
@@ -51,7 +51,7 @@ def left_early(ranks: list[Facts]) -> Finding | None:
 
 
 def first_of_all(ranks: list[Facts]) -> Finding | None:
-    """The rank that ended first, although its end looks like a consequence of another's."""
+    """The rank that ended first, even if its end looks like a consequence of another's."""
     killed = _killed(ranks)
     return _died_first(ranks, killed[0]) if killed else None
 
@@ -86,7 +86,7 @@ def _died_first(ranks: list[Facts], first: Facts) -> Finding:
 
 def is_reaction(facts: Facts) -> bool:
     """Whether its end looks like a consequence of another rank's end or of a failed collective."""
-    if facts.how == "SIGTERM":  # what a launcher sends to the remaining ranks
+    if facts.how == "SIGTERM":  # sent by a launcher to the remaining ranks
         return True
     last = facts.last_call
     inside = last is not None and last.state != DONE
@@ -115,14 +115,14 @@ def how(facts: Facts) -> str:
 
 
 def last_call(facts: Facts) -> str:
-    """The call that it entered last; there must be one."""
+    """The call that the rank entered last; there must be one."""
     last = facts.last_call
     assert last is not None
     return f"{last.name}, called at {last.place}, {last.state}"
 
 
 def step(facts: Facts) -> str:
-    """Its last finished step."""
+    """The rank's last finished step."""
     return f"step {facts.step:,}" if facts.step is not None else "its first step"
 
 

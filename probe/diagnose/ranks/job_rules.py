@@ -1,7 +1,7 @@
-"""The verdict on a job of several ranks: which rank is the cause, and which only wait for it or fail with it.
+"""Job rules: the verdict on a multi-rank job: which rank is the cause, which ranks only wait or fail with it.
 
-Rules in a fixed order, the first that fits decides: mismatched calls; the rank that died first; the rank that
-the others wait for; the rank that is slower than the others; else the state of the worst rank. Pure: the same
+Rules in a fixed order, the first match decides: mismatched calls; the rank that died first; the rank that the
+others wait for; the rank that is slower than the others; else the state of the worst rank. Pure: the same
 facts give the same verdict. Standard library only.
 """
 
@@ -22,13 +22,13 @@ from probe.diagnose.ranks.slower import slower
 from probe.diagnose.states import ALARM, NOTICE, OK
 
 OWN_CAUSE = states.HELD_UP | {states.SLOW_STEP, states.BUSY, states.WARM_UP}
-"""States of a rank that explain why the others wait for it: they become the state of the job."""
+"""States of a rank that explain why the others wait for it; they become the state of the job."""
 _MOST_LINES = 8
 
 
 def diagnose_job(ranks: Sequence[Facts], missing: Sequence[str] = ()) -> Finding:
-    """The verdict on all ranks of a job, at least one of which is known. `missing`: lines about what is not
-    known, such as hosts that do not answer."""
+    """The verdict on all ranks of a job, of which at least one is known. `missing`: lines about missing
+    information, such as hosts that do not answer."""
     known = sorted(ranks, key=lambda facts: facts.rank)
     for rule in RULES:
         found = rule(known)
@@ -64,19 +64,19 @@ def _mismatched(ranks: list[Facts]) -> Finding | None:
     ours, due = found.calls[first], found.calls[found.others]
     what = (
         f"{rank_sets.named(found.culprits)} {_FIT[found.state]} at #{ours.seq:,} of "
-        f"{_group(ours)}: {_said(found.state, ours)} against {_said(found.state, due)}"
+        f"{_group(ours)}: {_call_text(found.state, ours)} against {_call_text(found.state, due)}"
     )
     if not found.sure:
         what += "; it is not certain which of the two is wrong"
     lines = [
         f"rank {rank}: {call.op} of {call.content}, called at {call.place}, {call.state}"
-        for rank, call in _telling(found)
+        for rank, call in _shown_calls(found)
     ]
     lines += _ends(ranks)
     return Finding(found.state, ALARM, what, lines, _next(ranks, first, calls=ours), found.culprits)
 
 
-def _telling(found: Mismatch) -> list[tuple[int, Call]]:
+def _shown_calls(found: Mismatch) -> list[tuple[int, Call]]:
     """The culprits' calls, then some of the others'."""
     ordered = sorted(found.calls.items(), key=lambda one: (one[0] not in found.culprits, one[0]))
     return ordered[:_MOST_LINES]
@@ -87,11 +87,11 @@ def _group(call: Call) -> str:
 
 
 def _short(place: str) -> str:
-    """A place without the folders."""
+    """A place without its folders."""
     return place.rpartition("/")[2]
 
 
-def _said(state: str, call: Call) -> str:
+def _call_text(state: str, call: Call) -> str:
     """What distinguishes a call from the expected one."""
     where = f"at {_short(call.place)}"
     if state in (states.SIZE_MISMATCH, states.DTYPE_MISMATCH):
@@ -127,8 +127,8 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
     joined = _not_joined(culprits, wait, [waiting[rank] for rank in victims])
     state, severity = states.MISSING_RANK, _severity(ranks, waiting)
     if culprit is not None and culprit.killed:
-        return None  # its end is what there is to say
-    if culprit is None:  # it may be in the call, or be gone
+        return None  # the rules on deaths report it
+    if culprit is None:  # it may be in the call, or gone
         state = states.UNKNOWN
         unknown = f"there is no information about {rank_sets.named(culprits)}"
         what = f"{_waiting(wait, waiting)}; the reason is unknown: {unknown}"
@@ -149,8 +149,8 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
 
 
 def _works(culprit: Facts) -> bool:
-    """Whether it will join by itself: it does something known to take long, or its training thread writes
-    rows (an evaluation, whose batches arrive)."""
+    """Whether it will join by itself: its activity is known to take long, or its training thread writes rows
+    (an evaluation, whose batches arrive)."""
     verdict = culprit.verdict
     if verdict is not None and verdict.state in states.JOINS_LATER:
         return verdict.severity != ALARM
@@ -158,7 +158,8 @@ def _works(culprit: Facts) -> bool:
 
 
 def _suspicion(facts: Facts | None) -> tuple[int, float]:
-    """Order of missing ranks: own state an alarm, then the longest quiet, then the unknown."""
+    """Sort key of missing ranks: first ranks whose own state is an alarm, then the longest quiet, then
+    unknown ones."""
     if facts is None:
         return 2, 0.0
     verdict = facts.verdict
@@ -167,7 +168,7 @@ def _suspicion(facts: Facts | None) -> tuple[int, float]:
 
 
 def _wait_for(rank: int, waiting: dict[int, Wait]) -> Wait:
-    """The first wait that needs the rank directly; one whose call is known if there is such."""
+    """The first wait that needs the rank directly, preferring waits whose call is known."""
     direct = [wait for wait in waiting.values() if rank in wait.needs]
     return min(direct, key=lambda wait: (wait.call is None, wait.call.t_ns if wait.call else 0))
 
@@ -201,7 +202,7 @@ def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) ->
 
 
 def _instead(culprit: Facts) -> str:
-    """Where the culprit is instead."""
+    """Text for where the culprit is instead."""
     where = f" in {culprit.frame}" if culprit.frame else ""
     phase = f", phase {culprit.phase}" if culprit.phase and culprit.phase != "other" else ""
     return f": rank {culprit.rank} is{where or ' elsewhere'}{phase}" if where or phase else ""
@@ -231,7 +232,8 @@ def _wait_line(facts: Facts, wait: Wait) -> str:
 
 
 def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> Finding:
-    """Ranks that wait for each other: calls in different orders, or a send or receive left out by one."""
+    """The verdict on ranks that wait for each other: calls in different orders, or a missing send or
+    receive."""
     calls = {rank: call for rank in circle if (call := waiting[rank].call) is not None}
     said = "; ".join(
         f"rank {rank} is in {call.name} at {_short(call.place)}" for rank, call in list(calls.items())[:4]
@@ -254,7 +256,7 @@ def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> 
 
 
 def _left_out(calls: dict[int, Call]) -> int | None:
-    """A rank that others wait for in a send or receive while it is in a collective: it went past that."""
+    """A rank that others wait for in a send or receive while it is in a collective: it skipped that call."""
     for call in calls.values():
         there = calls.get(call.peer) if call.point_to_point and call.peer is not None else None
         if there is not None and not there.point_to_point:
@@ -264,7 +266,7 @@ def _left_out(calls: dict[int, Call]) -> int | None:
 
 def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[int, ...]:
     """Of ranks that wait for each other in different groups, those whose order of calls is new; all of them
-    when that does not tell."""
+    if that is not conclusive."""
     before: set[tuple[object, ...]] = set()
     last: dict[int, tuple[object, ...]] = {}
     for facts in ranks:
@@ -278,8 +280,8 @@ def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[
 
 
 def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
-    """No rank is missing from the call, but it does not complete. Only of a call that every member is seen in
-    it can be said that what is between them is the cause."""
+    """The verdict on a call from which no rank is missing, but which does not complete. Blames the network
+    only if every member is seen in the call."""
     named = [wait for wait in waiting.values() if wait.call is not None]
     if not named or any(facts.killed for facts in ranks) or _severity(ranks, waiting) != ALARM:
         return None
@@ -302,7 +304,7 @@ def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
 
 
 def _meets(one: Wait, other: Wait) -> bool:
-    """Whether two waits are in the same call; of a send and a receive, whether they are each other's."""
+    """Whether two waits are in the same call, or are a matching send and receive."""
     if one.call is None or other.call is None:
         return False
     if other.call.point_to_point:
@@ -311,7 +313,7 @@ def _meets(one: Wait, other: Wait) -> bool:
 
 
 def _severity(ranks: Sequence[Facts], waiting: dict[int, Wait]) -> str:
-    """An alarm when a rank has waited beyond its patience or has failed."""
+    """Alarm if a rank has waited too long or has failed, else notice."""
     for facts in ranks:
         looked = facts.verdict is not None and facts.verdict.severity == ALARM
         if facts.killed or (looked and facts.lives) or (facts.rank in waiting and facts.is_late):
@@ -319,13 +321,13 @@ def _severity(ranks: Sequence[Facts], waiting: dict[int, Wait]) -> str:
     return NOTICE
 
 
-# What else --------------------------------------------------------------------------
+# Other verdicts ---------------------------------------------------------------------
 
 _WORST = (ALARM, NOTICE, OK)
 
 
 def _alone(ranks: list[Facts]) -> Finding | None:
-    """What is wrong with one rank, or with several in the same way, while no other waits for it yet."""
+    """The verdict on ranks with a problem of their own, while no other rank waits for them yet."""
     worst = sorted(
         (one for one in ranks if one.verdict is not None and one.lives and one.verdict.severity != OK),
         key=lambda facts: (_WORST.index(facts.verdict.severity), facts.rank),  # type: ignore[union-attr]
@@ -368,14 +370,14 @@ def _fine(ranks: list[Facts]) -> Finding:
 RULES: tuple[Callable[[list[Facts]], Finding | None], ...] = (
     _mismatched, deaths.cause, _hang, deaths.left_early, deaths.first_of_all, slower, _alone,
 )
-"""In this order: the first that finds something decides."""
+"""The rules in order: the first that finds something decides."""
 
 
-# Words ------------------------------------------------------------------------------
+# Evidence and commands --------------------------------------------------------------
 
 
 def _ends(ranks: Sequence[Facts]) -> list[str]:
-    """How ranks ended because of the mismatch."""
+    """Lines on how ranks ended because of the mismatch."""
     return [f"{facts.name} then {deaths.how(facts)}" for facts in ranks if facts.killed][:_MOST_LINES]
 
 

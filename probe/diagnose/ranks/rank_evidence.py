@@ -1,7 +1,7 @@
-"""Facts: what is known about each rank of a job, as plain data that servers exchange.
+"""Facts about each rank of a job, as plain data that servers exchange.
 
-Each host's server makes those of its own ranks; `job_rules.diagnose_job` gets all of them. A fact that is not
-known is None. Pure. Standard library only; any thread.
+Each host's server collects the facts of its own ranks; `job_rules.diagnose_job` receives all of them. None
+means unknown. Pure. Standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from probe.diagnose.states import OK
 
 DEFAULT_GROUP = "0"
 CALLS_SENT = 256
-"""Last rows of python.collectives that another host gets: 40 KB for each rank."""
+"""Number of last rows of python.collectives sent to another host: 40 KB per rank."""
 PENDING, DONE, FAILED = "pending", "done", "failed"
 _POINT_TO_POINT = ("send", "isend", "recv", "irecv", "recv_anysource")
 
 
 class Call(NamedTuple):
-    """One row of python.collectives; the columns are explained there."""
+    """One row of python.collectives; see that table for the columns."""
 
     step: int | None
     t_ns: int
@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
     @property
     def content(self) -> str:
-        """What goes in: `1,024 × Float (32, 32)`."""
+        """The input: `1,024 × Float (32, 32)`."""
         size = f"{self.elements:,} × " if self.elements is not None else ""
         shapes = f" {self.shapes}" if self.shapes else ""
         return f"{size}{self.dtype or 'no tensor'}{shapes}"
@@ -82,7 +82,7 @@ class Call(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One row of python.steps; the columns are explained there."""
+    """One row of python.steps; see that table for the columns."""
 
     step: int
     t_ns: int
@@ -102,7 +102,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """One rank. Durations are seconds before `now_ns`."""
+    """Facts about one rank. Durations are seconds before `now_ns`."""
 
     rank: int
     pid: int
@@ -111,7 +111,7 @@ class Facts:
     world_size: int
     now_ns: int
     state: str
-    """As the registry has it: `running`, `starting`, `finished`, `failed`, `dead`."""
+    """State in the registry: `running`, `starting`, `finished`, `failed`, `dead`."""
     how: str = ""
     exit_status: int | None = None
     ended_ns: int | None = None
@@ -126,20 +126,20 @@ class Facts:
     late_s: float | None = None
     """Quiet time beyond which a step is late."""
     usual_quiet_s: float | None = None
-    """Quiet time up to which it is running as usual."""
+    """Quiet time up to which it counts as running normally."""
     phase: str | None = None
     phase_s: float | None = None
     calls: tuple[Call, ...] = ()
     """The last rows of python.collectives, oldest first."""
     steps: tuple[Step, ...] = ()
     verdict: Finding | None = None
-    """On this rank alone; None if it was not examined."""
+    """The verdict on this rank alone; None if it was not examined."""
     frame: str | None = None
-    """Where its training thread is, or was when it ended."""
+    """The current frame of its training thread, or the last one if it ended."""
 
     @property
     def lives(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self.state in ("running", "starting", "idle")  # `idle`: a host with an older server
 
     @property
@@ -154,7 +154,7 @@ class Facts:
 
     @property
     def pending(self) -> Call | None:
-        """The last call that is not known to be complete."""
+        """The last call that is still pending."""
         return next((call for call in reversed(self.calls) if call.state == PENDING), None)
 
     @property
@@ -176,24 +176,24 @@ class Facts:
         usual_s = self.usual_quiet_s
         if usual_s is None:
             usual_s = max(DEFAULTS.quiet_s, DEFAULTS.quiet_steps * self.usual_step_s)
-        if self.late_s is not None:  # where little patience is asked for, a second is not "recently"
+        if self.late_s is not None:  # with a short limit, a second is not "recently"
             usual_s = min(usual_s, self.late_s / 4)
         return self.quiet_s <= usual_s
 
     @property
     def off(self) -> bool:
-        """Whether it is alive but not running as usual."""
+        """Whether it is alive but not running normally."""
         looked = self.verdict is not None and self.verdict.severity != OK
         return self.lives and (self.is_late or looked)
 
     def issued(self, call: Call) -> bool:
-        """Whether it entered that collective, or a later one of the same group."""
+        """Whether it entered this collective, or a later one of the same group."""
         return call.seq is not None and any(
             own.pg == call.pg and own.seq is not None and own.seq >= call.seq for own in self.calls
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The facts on the wire; rows as lists, the last ones."""
+        """The facts as a JSON object; the last rows as lists."""
         found = asdict(replace(self, calls=(), steps=()))
         found["verdict"] = self.verdict and self.verdict.as_dict()
         found["calls"] = [list(call) for call in self.calls[-CALLS_SENT:]]
@@ -219,11 +219,11 @@ class Facts:
 
 
 def calls_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
-    """Rows of python.collectives as calls, in the order in which they were entered."""
+    """Rows of python.collectives as calls, in the order of entry."""
     found = [Call(*(row.get(name) for name in Call._fields)) for row in rows]  # type: ignore[arg-type]
     return tuple(sorted(found, key=lambda call: call.t_ns or 0))
 
 
 def steps_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Rows of python.steps."""
+    """Rows of python.steps as steps."""
     return tuple(Step(*(row.get(name) for name in Step._fields)) for row in rows)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Explains one rank's wait for others by the state of the other ranks on this host.
+"""Explains a rank's wait for others by the state of the other ranks on this host.
 
 Pure. Standard library only.
 """
@@ -15,7 +15,7 @@ from probe.diagnose.states import ALARM, NOTICE
 
 
 class Peer(NamedTuple):
-    """Another rank of the same job on this host; `verdict` is None while it is not late."""
+    """Another rank of the same job on this host; `verdict` is None if it is not late."""
 
     rank: int
     pid: int
@@ -24,10 +24,10 @@ class Peer(NamedTuple):
 
 
 def explain_wait(found: Finding, step: int | None, peers: Iterable[Peer]) -> Finding:
-    """The state of a rank in a collective, with the ranks that have not entered it.
+    """The state of a rank in a collective, with the ranks that have not entered it added.
 
-    While one of those works (a checkpoint, an evaluation) the wait is only a notice. Any other finding is
-    returned unchanged."""
+    While one of those is working (a checkpoint, an evaluation), the wait is only a notice. Any other finding
+    is returned unchanged."""
     if found.state != states.IN_COLLECTIVE:
         return found
     absent = [peer for peer in peers if peer.verdict is None or peer.verdict.state != states.IN_COLLECTIVE]

@@ -1,6 +1,6 @@
-"""The verdict on a job whose ranks all run: one keeps the others waiting, or the work is unequal.
+"""The verdict on a job whose ranks all run: one rank makes the others wait, or the work is unequal.
 
-Words what `stragglers` finds. Pure. Standard library only.
+Formats the results of `stragglers`. Pure. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _WHERE = {
     "optimizer": "in the optimizer's step",
     "other": "outside of data loading, forward, backward and optimizer", None: "outside every timed phase",
 }
-"""Where a straggler spends the time, in words, by its phase."""
+"""Text for where a straggler spends the time, by phase."""
 
 
 def slower(ranks: list[Facts]) -> Finding | None:
-    """The verdict on ranks that all run; None when none keeps the others waiting."""
+    """The verdict on ranks that all run; None if no rank makes the others wait."""
     living = [facts for facts in ranks if facts.lives]
     if len(living) < 2 or len(living) < len(ranks) or any(facts.off for facts in living):
         return None

@@ -1,10 +1,10 @@
-"""Stragglers: which rank the others wait for, step after step, although all of them are running.
+"""Stragglers: finds the rank that the others wait for, step after step, although all of them are running.
 
-For each step it is known how long each rank worked (its phases, without the time inside collectives) and how
-much later than the first it reached the collectives. The culprit works longest, arrives last and waits
-least. Figures are medians over several steps, so a pause for an evaluation or a checkpoint does not count;
-relative to the tokens of each rank where known, so longer sequences are an imbalance and not a slow rank.
-Pure. May import numpy.
+For each step and rank, two figures are known: how long it worked (its phases, without the time inside
+collectives), and how much later than the first rank it reached the collectives. The culprit works longest,
+arrives last and waits least. Figures are medians over several steps, so a pause for an evaluation or a
+checkpoint does not count. They are relative to each rank's tokens if known, so longer sequences are an
+imbalance and not a slow rank. Pure. May import numpy.
 
 Sources of the thresholds: GREYHOUND (USENIX ATC'25) reports a mean delay of 1.34x for fail-slow jobs, found
 within 2-3 iterations; NVIDIA's resiliency extension calls a rank a straggler below a relative score of 0.7
@@ -39,7 +39,7 @@ SHORTEST_S = 2.0
 STEADY_RATIO = 0.75
 """…on this share of them: of five rounds one may be an accident, as in ByteRobust."""
 WINDOW_STEPS = 256
-"""No further back than this many steps."""
+"""Only this many last steps are considered."""
 PERIODIC_RATIO = 0.1
 """A periodic straggler costs the others this share of all time…"""
 PERIODIC_STEPS = 4
@@ -49,11 +49,11 @@ TOKENS_RATIO = 0.1
 EXPLAINED_RATIO = 0.6
 """A rank's excess is due to its data if its tokens explain at least this share."""
 TURNS_RATIO = 0.6
-"""Imbalance: no rank is last on more than this share of the steps (two ranks in turns: half)."""
+"""Imbalance: no rank is last on more than this share of the steps (two ranks taking turns: half)."""
 GAPS_RATIO = 0.5
-"""C++ issues collectives that are not on record if numbers are left out on this share of the steps."""
+"""If sequence numbers are missing on this share of the steps, C++ issues unrecorded collectives."""
 PAUSE_S, PAUSE_STEPS = 0.5, 5.0
-"""A single step on which one rank held up the others is mentioned if it took this much longer."""
+"""A single step on which one rank delayed the others is mentioned if it took this much longer."""
 WARM_UP_STEPS = 3
 _MOST_RANKS = 8
 
@@ -66,39 +66,39 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Straggler:
-    """One rank that is slower than the others. Seconds are medians per step."""
+    """A rank that is slower than the others. Seconds are medians per step."""
 
     rank: int
     kind: str
-    """`input`, `compute`, `other work` or, when its phases show nothing, `late arrival`."""
+    """`input`, `compute`, `other work` or, if its phases show nothing, `late arrival`."""
     phase: str | None
     excess_s: float
     usual_s: float
     since_step: int
     last_step: int
     steps: int
-    """Slow ones."""
+    """Number of slow steps."""
     evidence: tuple[str, ...]
     period_steps: float | None = None
-    """Every how many steps it is slow, where it is not on each."""
+    """Steps between slow steps, if it is not slow on every step."""
     from_before: bool = False
-    """Whether it was slow already on the first steps that were compared: `since_step` is no beginning."""
+    """Whether it was already slow on the first compared steps, so that `since_step` is not the start."""
 
 
 @dataclass(frozen=True)
 class Imbalance:
-    """Unequal work: who comes last changes. `with_tokens` when it follows the tokens of the ranks."""
+    """Unequal work: a different rank is last each time. `with_tokens`: it follows the ranks' tokens."""
 
     spread_s: float
     usual_s: float
     last: dict[int, int]
-    """On how many steps each rank came last."""
+    """Number of steps on which each rank was last."""
     with_tokens: bool
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A single step on which one rank kept the others waiting."""
+    """A single step on which one rank made the others wait."""
 
     rank: int
     step: int
@@ -107,12 +107,12 @@ class Pause:
 
 
 _Matrix = npt.NDArray[np.float64]
-"""A line for each step, a column for each rank."""
+"""One row per step, one column per rank."""
 
 
 class Table:
-    """Steps of all ranks, side by side; those that tell something. `steps` have their length, `timed` their
-    phases too (where steps are short, not each is timed)."""
+    """The usable steps of all ranks, side by side. `steps` have a wall time, `timed` ones also phases (if
+    steps are short, not every step is timed)."""
 
     def __init__(self, ranks: Sequence[Facts]) -> None:
         self.ranks = [facts.rank for facts in ranks]
@@ -124,7 +124,7 @@ class Table:
         self.usual_s = float(np.median(self.wall_s)) if self.steps else 0.0
         fast = np.sort(self.wall_s.min(axis=1)) if self.steps else np.zeros(1)
         self.fast_s = float(np.median(fast[: max(1, len(fast) // 4)]))
-        """A step as it is without a straggler: the median of the fastest quarter of the steps known."""
+        """Step time without a straggler: the median of the fastest quarter of the known steps."""
         self.end_ns = {step: by_rank[0][step].t_ns for step in self.steps}
         self.phase_s = {
             phase: _matrix([[_phase_s(rows[step], phase) for rows in by_rank] for step in self.timed], ranks)
@@ -135,22 +135,22 @@ class Table:
         by_cpp = any(by_cpp_too(facts.calls) for facts in ranks)
         waits = bool(self.phase_s["comm"].any())
         self.own = PHASES if waits and not by_cpp else tuple(one for one in PHASES if one != "backward")
-        """Phases in which a rank does not wait for others: backward is not one when C++ averages in it."""
+        """Phases in which a rank does not wait for others: backward is excluded if C++ averages in it."""
         self.own_s: _Matrix = np.sum([self.phase_s[phase] for phase in self.own], axis=0)
-        """What each rank worked, in the phases that are its own."""
+        """Working time of each rank, in its own phases."""
 
     def lasted_s(self, steps: Sequence[int]) -> float:
-        """From the end of the first of these steps to the end of the last."""
+        """Time from the end of the first of these steps to the end of the last."""
         return (self.end_ns[steps[-1]] - self.end_ns[steps[0]]) / 1e9 if steps else 0.0
 
     def since(self, step: int) -> slice:
-        """The timed steps from that one on; the last timed one when there is none."""
+        """The timed steps from `step` on; the last timed one if there is none."""
         first = next((place for place, one in enumerate(self.timed) if one >= step), len(self.timed) - 1)
         return slice(max(0, first), None)
 
 
 def beyond_others(figures: _Matrix) -> _Matrix:
-    """Each figure less the median of the other ranks' on the same step."""
+    """Each figure minus the median of the other ranks' figures on the same step."""
     count = figures.shape[1]
     if count < 2 or not len(figures):
         return np.zeros_like(figures)
@@ -158,7 +158,7 @@ def beyond_others(figures: _Matrix) -> _Matrix:
     place = figures.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
     lower, upper = (count - 2) // 2, (count - 1) // 2
     found = np.zeros_like(figures)
-    for middle in (lower, upper):  # without the rank itself those above it move down by one
+    for middle in (lower, upper):  # without the rank itself, the ranks above it move down by one
         index = np.where(place <= middle, middle + 1, middle)
         found += np.take_along_axis(order, index, axis=1) / 2
     return np.asarray(figures - found)
@@ -166,7 +166,7 @@ def beyond_others(figures: _Matrix) -> _Matrix:
 
 def by_cpp_too(calls: Sequence[Call]) -> bool:
     """Whether C++ issues collectives, as DistributedDataParallel does within backward: the Flight Recorder
-    has some, or, where it is read too rarely for that, numbers of a group are left out on most steps."""
+    has some, or, if it is read too rarely, sequence numbers of a group are missing on most steps."""
     if any(call.source == "flight" for call in calls):
         return True
     numbers: dict[str, dict[int, int]] = defaultdict(dict)
@@ -193,15 +193,15 @@ def _phase_s(step: Step, phase: str) -> float:
 
 
 def _tokens(lines: list[list[Step]], ranks: Sequence[Facts]) -> _Matrix | None:
-    """Tokens (where there are none: samples) of each rank; None when a rank does not tell."""
-    told = [[row.tokens if row.tokens is not None else row.samples for row in line] for line in lines]
-    known = [[float(one) for one in line if one is not None] for line in told]
+    """Tokens (or else samples) of each rank; None if unknown for any rank."""
+    counts = [[row.tokens if row.tokens is not None else row.samples for row in line] for line in lines]
+    known = [[float(one) for one in line if one is not None] for line in counts]
     return _matrix(known, ranks) if all(len(line) == len(ranks) for line in known) else None
 
 
 def aligned(ranks: Sequence[Facts]) -> list[Facts] | None:
-    """The facts with steps numbered as the first rank counts them; None when it is not clear which of them
-    are the same. Ranks that were attached to do not count alike."""
+    """The facts with steps renumbered as the first rank counts them; None if it is ambiguous which steps are
+    the same. Attached ranks may start counting at different steps."""
     first = {step.step: step for step in ranks[0].steps}
     near_ns = 0.7e9 * statistics.median([step.wall_s for step in ranks[0].steps] or [0.0])
     for facts in ranks[1:]:
@@ -220,13 +220,13 @@ def aligned(ranks: Sequence[Facts]) -> list[Facts] | None:
     ]
 
 
-# How late each rank came ------------------------------------------------------------
+# Lateness ---------------------------------------------------------------------------
 
 
 def lateness(ranks: Sequence[Facts]) -> tuple[list[int], _Matrix]:
-    """Steps, and by how many seconds each rank came later than the first to the collectives of the step, the
-    largest of them. From how long each waited where that is known (no clocks are compared), else from
-    when each called, among ranks of one host."""
+    """Steps, and the largest delay in seconds with which each rank reached the step's collectives after the
+    first rank. Derived from waiting times if known (without comparing clocks), else, for ranks of one host,
+    from call times."""
     one_host = len({facts.host for facts in ranks}) == 1
     by_number: dict[tuple[str, int], list[Call]] = defaultdict(list)
     for facts in ranks:
@@ -247,7 +247,7 @@ def lateness(ranks: Sequence[Facts]) -> tuple[list[int], _Matrix]:
 
 
 def _late_s(calls: Sequence[Call], one_host: bool) -> list[float] | None:
-    """In the order of the ranks."""
+    """The delay of each rank in one collective, in the order of the ranks; None if unknown."""
     waits = [call.wait_s for call in calls if call.wait_s is not None]
     if len(waits) == len(calls):
         longest = max(waits)
@@ -262,17 +262,17 @@ def _late_s(calls: Sequence[Call], one_host: bool) -> list[float] | None:
 
 
 class _Slow(NamedTuple):
-    """A rank (its column), its median excess, and the steps since which it lasts up to now."""
+    """A slow rank (its column), its median excess, and its slow steps up to now."""
 
     column: int
     excess_s: float
     since: list[int]
     from_before: bool = False
-    """Whether that is about as long as was looked back."""
+    """Whether it has been slow for about the whole period considered."""
 
 
 def find(ranks: Sequence[Facts]) -> Straggler | Imbalance | None:
-    """The rank that the others wait for, or that it is another one each time; None when neither is clear."""
+    """The rank that the others wait for, or an imbalance if it changes; None if neither is clear."""
     known = aligned(ranks) if len(ranks) > 1 else None
     if known is None:
         return None
@@ -296,7 +296,7 @@ def find(ranks: Sequence[Facts]) -> Straggler | Imbalance | None:
 
 
 def _persistent(table: Table, steps: list[int], figures: _Matrix) -> _Slow | None:
-    """A rank whose figure is beyond the others' up to now; None without one."""
+    """A rank whose figure has exceeded the others' up to now; None without one."""
     if len(steps) < FEWEST_STEPS:
         return None
     least_s = max(SLOW_S, SLOW_RATIO * table.fast_s)
@@ -311,7 +311,7 @@ def _persistent(table: Table, steps: list[int], figures: _Matrix) -> _Slow | Non
 
 
 def _since(steps: Sequence[int], slow: Sequence[bool]) -> list[int]:
-    """The longest run of last steps, most of which are slow, the last ones for sure; the first is slow."""
+    """The longest sequence of last steps of which most are slow, including the first and the last ones."""
     if len(slow) < FEWEST_STEPS or sum(slow[-FEWEST_STEPS:]) < FEWEST_STEPS - 1:
         return []
     best, count = len(slow), 0
@@ -323,7 +323,7 @@ def _since(steps: Sequence[int], slow: Sequence[bool]) -> list[int]:
 
 
 def _others_wait(table: Table, slow: _Slow) -> bool:
-    """Whether the steps of all are as long as the culprit's: what it works longer, the others wait."""
+    """Whether all ranks' steps take as long as the culprit's: the others wait while it works longer."""
     walls_s = np.median(table.wall_s[[step >= slow.since[0] for step in table.steps]], axis=0)
     return float(walls_s.min()) >= 0.7 * float(walls_s[slow.column])
 
@@ -349,9 +349,9 @@ def _straggler(table: Table, slow: _Slow) -> Straggler:
 
 
 def _periodic(table: Table, steps: list[int], late_s: _Matrix) -> Straggler | None:
-    """A rank that is slow now and then, and by itself: not in what is done beside the training (an
-    evaluation, a checkpoint), and not because it had more to do. By when it came to collectives; where that
-    is not known (inside backward of DistributedDataParallel), by its phases."""
+    """A rank that is slow occasionally by itself: not in work beside the training (an evaluation, a
+    checkpoint), and not because it had more data. Judged by its arrival at collectives; if that is unknown
+    (inside backward of DistributedDataParallel), by its phases."""
     if table.tokens is None:
         return None
     phases = [phase for phase in table.own if phase != "other"]
@@ -378,7 +378,7 @@ def _periodic(table: Table, steps: list[int], late_s: _Matrix) -> Straggler | No
 
 
 def _now_and_then(table: Table, steps: list[int], excess_s: _Matrix) -> _Slow | None:
-    """One rank that is far beyond the others on several of these steps, and no other rank is."""
+    """The only rank that far exceeds the others on several of these steps."""
     if table.lasted_s(steps) < SHORTEST_S:
         return None
     slow = excess_s >= max(2 * SLOW_S, table.usual_s)
@@ -402,7 +402,7 @@ def _ms(seconds: float) -> str:
 
 
 def _by_tokens(table: Table, slow: _Slow) -> Imbalance | None:
-    """An imbalance when the rank has that many more tokens than the others."""
+    """An imbalance if the rank's surplus of tokens explains its excess."""
     if table.tokens is None:
         return None
     timed = table.since(slow.since[0])

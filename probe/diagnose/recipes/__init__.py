@@ -1,1 +1,1 @@
-"""Recipes: SQL and thresholds as files, and judging their rows."""
+"""Recipes: checks as files with SQL and thresholds, and the code that judges their rows."""

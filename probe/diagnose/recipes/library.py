@@ -1,11 +1,11 @@
-"""Recipes: the checks of `diagnose` and the monitor, one file each.
+"""Recipe library: loads the checks of `diagnose` and the monitor, one file each.
 
-    library = installed(settings.recipes)                           # read again when a file has changed
+    library = installed(settings.recipes)                           # reloaded when a file has changed
     sql, parameters = library["loss-nan"].statement()
     check = library["loss-nan"].check(columns, rows, "4242")        # found, clear or unknown
 
-Reads files, runs no SQL: `server.answers.recipe_runs` does that in a query worker, and `local_query` on a
-connection. Any thread. Standard library, and tomli where Python has no tomllib.
+Reads files, runs no SQL: `server.answers.recipe_runs` runs it in a query worker, `local_query` on a
+connection. Any thread. Standard library, and tomli if Python has no tomllib.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHECK_INTERVAL_S = 1.0
 
 
 class Library(dict[str, Recipe]):
-    """Recipes by name, in the order of the checks; `problems`: files that could not be used."""
+    """Recipes by name, in the order of the checks; `problems`: errors in files that could not be used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Library(dict[str, Recipe]):
         self.stall_thresholds = StallThresholds()
 
     def override(self, path: Path) -> None:
-        """Apply the parameters and stall thresholds that a file changes."""
+        """Apply the parameters and stall thresholds overridden by a file."""
         known = {one.name: one.parameters for one in self.values()}
         known[STALL_THRESHOLDS] = self.stall_parameters
         for name, parameters in overrides(path, known, self.problems.append).items():
@@ -55,7 +55,7 @@ class Library(dict[str, Recipe]):
                 self.stall_thresholds = StallThresholds(**values)
 
     def as_dict(self) -> dict[str, Any]:
-        """The recipes on the wire."""
+        """The recipes as a JSON object."""
         return {
             "recipes": [recipe.as_dict() for recipe in self.values()],
             "stall_thresholds": listed(self.stall_parameters),
@@ -64,14 +64,14 @@ class Library(dict[str, Recipe]):
 
 
 def of_fleets(own: str) -> Library:
-    """The recipes over all runs of an archive: those in `fleet` of the folders of `folders(own)`."""
+    """The recipes over all runs of an archive, from the `fleet` subfolders of `folders(own)`."""
     return load(place for folder in folders(own) if (place := folder / "fleet").is_dir())
 
 
 def load(wanted: Iterable[Path]) -> Library:
-    """The recipes of several folders; one in a later folder replaces one of the same name.
+    """Load the recipes of several folders; a later folder overrides recipes of the same name.
 
-    Missing folders and files that cannot be used are reported in `problems`."""
+    Missing folders and unusable files are reported in `problems`."""
     library = Library()
     own = built_in_folder()
     wanted = list(wanted)
@@ -93,7 +93,7 @@ def load(wanted: Iterable[Path]) -> Library:
 
 
 def installed(own: str) -> Library:
-    """The recipes of `folders(own)` as the files are now, cached. Blocks on the disk."""
+    """The recipes of `folders(own)`, cached until a file changes. Blocks on the disk."""
     return _loaded_at(own, int(time.monotonic() / CHECK_INTERVAL_S))
 
 
@@ -113,7 +113,7 @@ def folders(own: str) -> list[Path]:
 
 
 def _files(watched: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
-    """The files of the recipes, with time and size."""
+    """The recipe files, with modification time and size."""
     found = []
     for folder in watched:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:

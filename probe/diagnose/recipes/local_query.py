@@ -1,8 +1,7 @@
-"""Recipes on tables of a DuckDB connection of one's own: a log's, or a test's.
+"""Runs recipes on a private DuckDB connection: for the tables of a log, or of a test.
 
-Nothing is confined here: only for recipes of this installation on rows of one's own making. For
-recordings there is `server.answers.recipe_runs`, which runs them in a query worker. Any thread, one at a time
-for a connection. May import duckdb, in functions.
+Not sandboxed: only for installed recipes on trusted rows. For recordings, `server.answers.recipe_runs` runs
+recipes in a query worker. Any thread, one at a time per connection. May import duckdb, in functions.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def make_tables(connection: duckdb.DuckDBPyConnection, tables: Iterable[Table] = TABLES) -> None:
-    """Make the tables that queries know, empty."""
+    """Create all tables for queries, empty."""
     wanted = list(tables)
     made = [f'CREATE SCHEMA IF NOT EXISTS "{schema}"' for schema in sorted({one.schema for one in wanted})]
     for table in wanted:
@@ -32,7 +31,7 @@ def make_tables(connection: duckdb.DuckDBPyConnection, tables: Iterable[Table] =
 def run_on(
     connection: duckdb.DuckDBPyConnection, recipes: Iterable[Recipe], endpoint: str
 ) -> list[Check]:
-    """Run recipes, one after the other; one whose SQL fails is unknown, and the others are judged."""
+    """Run recipes one by one; a recipe whose SQL fails is unknown and does not affect the others."""
     return [_run(connection, recipe, endpoint) for recipe in recipes]
 
 

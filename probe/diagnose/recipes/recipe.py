@@ -1,7 +1,7 @@
-"""Recipe: a question about a recording, what its answer means and what to do about it.
+"""Recipe: a query over a recording, with the meaning of its rows and the commands to run next.
 
-`recipe_files.parse` makes a recipe from its file, and pydantic checks its fields. `Recipe.check` turns the
-rows of its SQL into findings. The SQL runs in a query worker (`answers.recipe_runs`) or on a connection
+`recipe_files.parse` creates a recipe from its file; pydantic checks its fields. `Recipe.check` turns the rows
+of its SQL into findings. The SQL runs in a query worker (`answers.recipe_runs`) or on a connection
 (`local_query`). Any thread. Imports pydantic.
 """
 
@@ -33,14 +33,14 @@ Severity = Literal["info", "notice", "alarm"]
 RANK, JOB = "rank", "job"
 FOUND, CLEAR, UNKNOWN = "found", "clear", "unknown"
 MOST_FINDINGS = 50
-"""Rows used of one recipe's result."""
+"""Maximum number of rows used from a recipe's result."""
 
 _ENDPOINT = "endpoint"
 _FORMATTER = Formatter()
 
 
 def names_in(text: str) -> list[str]:
-    """The names in braces. Raises `ValueError` for anything in braces but a name and a format."""
+    """The names in braces. Raises `ValueError` for anything in braces other than a name and a format."""
     names = []
     for _, name, spec, conversion in _FORMATTER.parse(text):
         if name is None:
@@ -66,7 +66,7 @@ Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Template = Annotated[Text, AfterValidator(_checked_template)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
 KNOWN_RECIPES = "recipes"
-"""Key of the validation context: the names of all recipes that are installed."""
+"""Key of the validation context with the names of all installed recipes."""
 
 
 def _installed(name: str, info: ValidationInfo) -> str:
@@ -81,7 +81,7 @@ _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Parameter(BaseModel):
-    """A threshold or a window: its value in force, its unit and where the value comes from."""
+    """A threshold or a window: its current value, its unit and the source of the value."""
 
     model_config = _STRICT
 
@@ -91,25 +91,25 @@ class Parameter(BaseModel):
 
 
 class Zone(BaseModel):
-    """What the recipe leaves alone of a curve of the page: bounds by the recipe's own thresholds."""
+    """The normal range of a curve on the page, bounded by the recipe's own thresholds."""
 
     model_config = _STRICT
 
     of: Literal["loss", "grad_norm", "lr", "rate", "rss", "allocated"]
-    """The curve that is shaded, in the view Run."""
+    """The shaded curve in the view Run."""
     words: Template
     sql: Text
-    """Rows of `ms`, `low` and `high`: from then on values between the two are left alone, NULL is no bound.
-    Beside the recipe's parameters it has those of `SHOWN`."""
+    """Returns rows of `ms`, `low` and `high`: from `ms` on, values between the two are normal; NULL means no
+    bound. Its parameters are the recipe's and those in `SHOWN`."""
 
 
 SHOWN = ("rank", "from_ms", "to_ms", "width_ms")
-"""Parameters that the page gives the SQL of a zone: the rank, the range of time that it shows, and how wide
-its buckets are; one bound a bucket is enough."""
+"""Parameters that the page passes to a zone's SQL: the rank, the displayed time range, and the width of its
+buckets; one bound per bucket is enough."""
 
 
 class FrontMatter(BaseModel):
-    """The keys at the top of a recipe's file; docs/recipes.md describes each."""
+    """The keys at the top of a recipe's file, described in docs/recipes.md."""
 
     model_config = _STRICT
 
@@ -126,11 +126,11 @@ class FrontMatter(BaseModel):
     false_positives: Text = ""
     deepen: Literal["gradients", "activations", "histograms"] | None = None
     explains: list[RecipeName] = []
-    """Recipes whose findings this recipe's mechanism produces."""
+    """Recipes whose findings are consequences of this one's."""
     dated: bool = False
-    """Whether its step is when it began: it explains nothing that began before."""
+    """Whether its step is the start of the problem: it explains nothing that began earlier."""
     uses: list[Name] = []
-    """Queries of `recipes/shared` that the SQL may name, as a CTE each: one may name those before it."""
+    """Queries of `recipes/shared` available to the SQL as CTEs; each may use those before it."""
     parameters: dict[Name, Parameter] = {}
     zone: Zone | None = None
 
@@ -142,21 +142,21 @@ class Check:
     recipe: Recipe
     state: str
     findings: list[Finding] = field(default_factory=list)
-    """The worst first."""
+    """Worst first."""
     reason: str = ""
     elapsed_ms: float = 0.0
     failed: str = ""
-    """The code of the error that kept it from running to its end: it is unknown for that reason, not because
-    something was not recorded."""
+    """The code of the error that stopped it: it is unknown for that reason, not because data was not
+    recorded."""
 
     @property
     def over(self) -> bool:
-        """Whether all that was found is over."""
+        """Whether all findings are over."""
         return bool(self.findings) and all(one.over for one in self.findings)
 
     @property
     def summary(self) -> str:
-        """What was found, or the reason, on one line; empty when the check is clear."""
+        """The finding or the reason in one line; empty if the check is clear."""
         if self.state != FOUND:
             return self.reason
         more = len(self.findings) - 1
@@ -170,17 +170,17 @@ class Recipe(FrontMatter):
     sql: str
     file: Path
     placeholders: frozenset[str] = frozenset()
-    """Parameters in the SQL, as `$name`; the texts may use others."""
+    """Parameters used in the SQL, as `$name`; the texts may use others."""
     built_in: bool = True
 
     def statement(self) -> tuple[str, dict[str, Any]]:
-        """The SQL, and the values of its named parameters."""
+        """The SQL and the values of its named parameters."""
         return self.sql, {name: self.parameters[name].value for name in sorted(self.placeholders)}
 
     def check(
         self, columns: Sequence[str], rows: Iterable[Sequence[Any]], endpoint: str, elapsed_ms: float = 0.0
     ) -> Check:
-        """What the rows mean; `endpoint` goes into the commands. NaN and infinities are floats here."""
+        """Judge the rows; `endpoint` is inserted into the commands. NaN and infinities are floats here."""
         missing = sorted(self.named() - {_ENDPOINT} - set(columns) - set(self.parameters))
         if missing:
             why = f"its texts name {{{missing[0]}}}, which its SELECT does not return"
@@ -201,16 +201,16 @@ class Recipe(FrontMatter):
         return Check(self, CLEAR, elapsed_ms=elapsed_ms)
 
     def unknown(self, why: str, elapsed_ms: float = 0.0) -> Check:
-        """The check when the recipe cannot tell."""
+        """The check of a recipe that cannot be judged."""
         needs = f" (needs {self.needs})" if self.needs else ""
         return Check(self, UNKNOWN, [], f"{why}{needs}", elapsed_ms)
 
     def not_run(self, why: str, code: str, elapsed_ms: float = 0.0) -> Check:
-        """The check when the recipe could not be run to its end; `code` of the error."""
+        """The check of a recipe that did not complete; `code`: code of the error."""
         return Check(self, UNKNOWN, [], why, elapsed_ms, failed=code)
 
     def named(self) -> frozenset[str]:
-        """Names that the texts have in braces."""
+        """The names in braces in the texts."""
         return frozenset(name for text in (self.what, *self.why, *self.next) for name in names_in(text))
 
     def _finding(self, values: dict[str, Any], endpoint: str) -> Finding:
@@ -232,7 +232,7 @@ class Recipe(FrontMatter):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The recipe on the wire."""
+        """The recipe as a JSON object."""
         found = {
             **self.model_dump(mode="json", exclude={"placeholders"}),
             "parameters": listed(self.parameters),
@@ -246,7 +246,7 @@ class Recipe(FrontMatter):
 
 
 def listed(parameters: Mapping[str, Parameter]) -> list[dict[str, Any]]:
-    """Parameters on the wire."""
+    """Parameters as JSON objects."""
     return [{"name": name, **one.model_dump()} for name, one in parameters.items()]
 
 
@@ -254,7 +254,7 @@ def listed(parameters: Mapping[str, Parameter]) -> list[dict[str, Any]]:
 
 
 def rendered(text: str, values: Mapping[str, Any]) -> str:
-    """The text with its braces filled in: `?` for NULL, the value as it is where its format does not fit."""
+    """The text with its braces filled in: `?` for NULL, the plain value if the format does not fit."""
     parts: list[str] = []
     for literal, name, spec, _ in _FORMATTER.parse(text):
         parts.append(literal)
@@ -269,7 +269,7 @@ def _shown(value: Any, spec: str) -> str:
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
     if isinstance(value, float) and not spec:
-        spec = ".6g"  # nobody wants 0.30000000000000004
+        spec = ".6g"  # avoids 0.30000000000000004
     try:
         return format(value, spec)
     except (ValueError, TypeError):  # such as a text where a number was expected
@@ -277,7 +277,7 @@ def _shown(value: Any, spec: str) -> str:
 
 
 def _command(text: str) -> str:
-    """A command of the only process there is has no endpoint, and one space where it would be."""
+    """Remove the double space that an empty endpoint leaves in a command."""
     return text.replace("probe  ", "probe ")
 
 
@@ -286,7 +286,7 @@ def _lacks(text: str, values: Mapping[str, Any]) -> bool:
 
 
 def _whole(value: Any) -> int | None:
-    """A step or a rank; SQL's arithmetic makes floats of them."""
+    """A step or a rank as an integer; SQL arithmetic may have turned it into a float."""
     try:
         return None if value is None else int(value)
     except (ValueError, TypeError, OverflowError):

@@ -1,12 +1,12 @@
-"""A recipe's file: TOML in SQL comments at its top, then one SELECT.
+"""Parses a recipe's file: TOML in SQL comments at its top, then one SELECT.
 
     -- title = "loss is NaN or infinite"
     -- severity = "alarm"
     …
     SELECT … WHERE z > $sigmas
 
-Anything that is not understood is an error that names the file, the line and what is accepted: a misspelt
-threshold must not be ignored. Any thread. Imports pydantic, and tomli where Python has no tomllib.
+Anything unknown is an error that names the file, the line and the accepted values: a misspelt threshold must
+not be ignored. Any thread. Imports pydantic, and tomli if Python has no tomllib.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _TOKEN = re.compile(
     r"--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$\$.*?\$\$|\$\w+|\w+|\s+|.", re.S
 )
-"""Comments, strings and quoted names first: what they contain is no parameter and ends no statement."""
+"""Comments, strings and quoted names first: their contents are not parameters and do not end a statement."""
 _BEGINNINGS = ("SELECT", "WITH", "FROM", "VALUES")
 
 
 def built_in_folder() -> Path:
-    """The folder of the built-in recipes: in the package, or beside it in a checkout."""
+    """The folder of the built-in recipes: in the package, or next to it in a checkout."""
     package = Path(probe.__file__).resolve().parent
     packaged = package / "recipes"
     return packaged if packaged.is_dir() else package.parent / "recipes"
 
 
 class _File:
-    """A recipe's file, to say where something is wrong."""
+    """A recipe's file, for errors with line numbers."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class _File:
         return RecipeInvalid(f"{self.path}{at}: {what}")
 
     def invalid(self, error: ValidationError) -> RecipeInvalid:
-        """The error to raise for front matter that pydantic refuses."""
+        """The error to raise for front matter that pydantic rejects."""
         keys = [str(key) for key in error.errors()[0]["loc"]]
         if keys[0] != "parameters":
             return self.wrong(f"`{keys[0]}` {_reason(error, FrontMatter)}", self.line_of(keys[0]))
@@ -77,7 +77,7 @@ class _File:
 
 
 def _reason(error: ValidationError, model: type[FrontMatter | Parameter] | None = None) -> str:
-    """The first thing that is wrong: `is 'bad', but should be 'info', 'notice' or 'alarm'`."""
+    """The first error as text: `is 'bad', but should be 'info', 'notice' or 'alarm'`."""
     first = error.errors()[0]
     if first["type"] == "missing":
         return "is missing"
@@ -89,8 +89,8 @@ def _reason(error: ValidationError, model: type[FrontMatter | Parameter] | None 
 
 
 def read(path: Path, built_in: bool, known: Collection[str] | None = None) -> Recipe:
-    """The recipe in a file; raises `RecipeInvalid`. `known`: the names of all recipes, if `explains` is to be
-    checked."""
+    """Read a recipe from a file; raises `RecipeInvalid`. `known`: the names of all recipes, to check
+    `explains`."""
     try:
         text = checked.read_bytes(path, 16 * LONGEST_BYTES)[: LONGEST_BYTES + 1].decode("utf-8")
     except OSError as error:
@@ -105,7 +105,7 @@ def read(path: Path, built_in: bool, known: Collection[str] | None = None) -> Re
 def parse(
     text: str, path: Path, built_in: bool = True, known: Collection[str] | None = None
 ) -> Recipe:
-    """The recipe that a file's text describes; raises `RecipeInvalid`, which names line and cure."""
+    """Parse a recipe from a file's text; raises `RecipeInvalid`, which names the line and the fix."""
     file = _File(path, text)
     if len(text.encode()) > LONGEST_BYTES:
         raise file.wrong(f"longer than {LONGEST_BYTES} bytes")
@@ -151,7 +151,7 @@ def _split(file: _File) -> tuple[dict[str, Any], str, int]:
 
 
 def _with_shared(file: _File, recipe: Recipe) -> Recipe:
-    """The recipe, with each query that it uses before its SQL and its zone's, where that names it."""
+    """The recipe with the shared queries that its SQL and its zone's SQL use added as CTEs."""
     if not recipe.uses:
         return recipe
     folder = built_in_folder() / "shared"
@@ -171,7 +171,7 @@ def _with_shared(file: _File, recipe: Recipe) -> Recipe:
 
 
 def _beginning_with(shared: Mapping[str, str], sql: str) -> str:
-    """The SQL with the queries that it names as its first CTEs."""
+    """The SQL with the shared queries that it uses as its first CTEs."""
     text = sql
     needed: list[str] = []
     for name, query in reversed(list(shared.items())):
@@ -191,7 +191,7 @@ def _toml(path: Path, text: str) -> dict[str, Any]:
         import tomli as tomllib
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number or a depth beyond all bounds, too
+    except (ValueError, RecursionError) as error:  # also huge numbers and deep nesting
         raise RecipeInvalid(f"{path}: {error}") from None
 
 
@@ -231,8 +231,8 @@ _THRESHOLD = TypeAdapter(Annotated[float, Field(gt=0, allow_inf_nan=False)])
 def overrides(
     path: Path, known: Mapping[str, Mapping[str, Parameter]], report: Callable[[RecipeInvalid], None]
 ) -> dict[str, dict[str, Parameter]]:
-    """All parameters of each section that `path` changes ([loss-spike] sigmas = 8). `known`: the possible
-    sections. Mistakes are reported and left out."""
+    """All parameters of each section that `path` overrides ([loss-spike] sigmas = 8). `known`: the possible
+    sections. Errors are reported and skipped."""
     try:
         given = _toml(path, checked.read_bytes(path, 16 * LONGEST_BYTES).decode("utf-8"))
     except FileNotFoundError:

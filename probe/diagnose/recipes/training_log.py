@@ -1,11 +1,11 @@
-"""The log that a training run printed, as rows of the tables that recipes query.
+"""Parses the log printed by a training run into rows of the tables that recipes query.
 
     log = read(open("train.log", "rb"))
     connection = tables(log)                 # python.steps, python.losses, python.scalars of this log
     findings(log, checks)                    # checks: results of the recipes on those tables
 
 For runs without a recording. Understands common formats: `Step 10: loss=2.45, lr=6.67e-05`, tqdm bars, JSON,
-printed dictionaries, `iter 10: loss 2.3, time 12ms`, columns between `|`. What is not in the log is NULL. Any
+printed dictionaries, `iter 10: loss 2.3, time 12ms`, columns between `|`. Values not in the log are NULL. Any
 text is read without errors, streamed line by line. Pure except for `tables`; any thread. May import numpy and
 duckdb, in functions.
 """
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import duckdb
 
 LONGEST_LINE = 16 << 10
-"""Bytes of a line that are read."""
+"""Maximum number of bytes read per line."""
 MOST_STEPS = 2_000_000
-"""Steps kept of a long log: the first ones."""
+"""Maximum number of steps kept of a long log: the first ones."""
 _PIECE_BYTES = 1 << 20
 _NEXT = [
     "probe run python train.py     # records gradients, data, memory and every step: then `probe diagnose`"
@@ -40,7 +40,7 @@ _NUMBER = (
     r"[-+]?(?:(?:\d[\d_]{0,30}(?:,\d{3}){0,10}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,5})?"
     r"|nan\b|inf(?:inity)?\b)"
 )
-"""Repetitions are bounded, so that no line takes long."""
+"""Repetitions are bounded, so that no line is slow to match."""
 _IS = r"[\"']?\s*(?:\((?:ms|s|sec)\))?\s*[:=]?\s*[\"']?"
 _KNOWN = r"train(?:ing)?|val(?:idation)?|valid|eval(?:uation)?|test|dev|lm|total|avg|average|mean|smoothed"
 _BEFORE = r"(?:[a-z][a-z0-9]{0,30}[_/.-]){0,4}"
@@ -72,12 +72,12 @@ _OF_TRAINING = frozenset({
     "reduced",
 })
 _SUMMARY = "train_runtime"
-"""In the last line of a Hugging Face trainer, whose loss is the mean of the run."""
+"""Marks the last line of a Hugging Face trainer; its loss is the mean over the run."""
 
 
 @dataclass
 class Step:
-    """What the log says about one step; None if nothing."""
+    """The values of one step in the log; None if absent."""
 
     loss: float | None = None
     lr: float | None = None
@@ -101,9 +101,9 @@ class Log:
     numbered: bool = True
     """Whether the log numbers its steps; otherwise they are counted."""
     went_back: int = 0
-    """How often a step was smaller than the one before: restarts."""
+    """How often a step number was smaller than the one before: restarts."""
     dropped: int = 0
-    """Steps beyond `MOST_STEPS`."""
+    """Number of steps beyond `MOST_STEPS`."""
 
     def curve(self) -> list[tuple[int, float]]:
         """Finite losses by step, in order."""
@@ -144,7 +144,7 @@ def _text(line: bytes) -> str:
 
 
 class _Reader:
-    """Lines in, rows out."""
+    """Turns lines into rows."""
 
     def __init__(self) -> None:
         self.log = Log(numbered=False)
@@ -155,7 +155,7 @@ class _Reader:
         self._counted = 0
 
     def take(self, line: str) -> None:
-        """One line."""
+        """Process one line."""
         if not line:
             return
         self.log.lines += 1
@@ -164,7 +164,7 @@ class _Reader:
         said = _json(line) or _plain(line)
         if not (said.step != _NOTHING or said.scalars):
             if said.number is not None and said.alone:
-                self._number(said)  # `Step 10` on a line of its own: what follows belongs to it
+                self._number(said)  # `Step 10` on its own line: the following lines belong to it
             return
         self.log.understood += 1
         number = self._number(said)
@@ -181,7 +181,7 @@ class _Reader:
                 setattr(kept, name, value)
 
     def _number(self, said: _Said) -> int:
-        """The number of the step that a line is about."""
+        """The step number of a line."""
         if said.number is None:
             if self._last is not None and self.log.numbered:
                 return self._last
@@ -193,7 +193,7 @@ class _Reader:
         if self._last is not None and step + self._offset < self._last:
             new_epoch = said.epoch is not None and said.epoch > self._epoch >= 0
             bar_again = said.total is not None and self._last - self._offset == said.total == self._total
-            if new_epoch or bar_again:  # numbered anew in each epoch
+            if new_epoch or bar_again:  # the numbering restarts in each epoch
                 self._offset = self._last
             else:
                 self.log.went_back += 1
@@ -206,7 +206,7 @@ class _Reader:
 
 @dataclass
 class _Said:
-    """What one line says."""
+    """The values in one line."""
 
     step: Step = field(default_factory=Step)
     scalars: list[tuple[str, float]] = field(default_factory=list)
@@ -217,7 +217,7 @@ class _Said:
 
 
 def _plain(line: str) -> _Said:
-    """A line of text, a dictionary as Python prints it included."""
+    """Parse a line of text, including a dictionary as printed by Python."""
     said = _Said()
     lowered = line.lower()
     step = _STEP.search(line)
@@ -249,7 +249,7 @@ def _plain(line: str) -> _Said:
 
 
 def _json(line: str) -> _Said | None:
-    """A line that is a JSON object; None when it is none, or says nothing."""
+    """Parse a line that is a JSON object; None if it is not one."""
     if not line.startswith("{"):
         return None
     try:
@@ -279,7 +279,7 @@ def _flat(found: dict[Any, Any], before: str = "", depth: int = 0) -> Iterator[t
 
 
 def _named(said: _Said, name: str, value: float) -> None:
-    """One value by its own name."""
+    """Store one named value."""
     text = f"{name}: 1"
     if _STEP.fullmatch(text):
         said.number = _whole_of(value) if said.number is None else said.number
@@ -298,7 +298,7 @@ def _named(said: _Said, name: str, value: float) -> None:
 
 
 def _loss(said: _Said, name: str, value: float | None) -> None:
-    """A value called something with `loss`: the training's, the validation's, or another one."""
+    """Store a value whose name contains `loss`: a training loss, a validation loss, or another value."""
     words = [word for word in re.split(r"[\s_/.-]+", name.lower()) if word]
     if value is None:
         return
@@ -334,7 +334,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _whole_of(value: float | None) -> int | None:
-    """A step or an epoch; None for what cannot be one."""
+    """A step or an epoch; None for a value that cannot be one."""
     return int(value) if value is not None and 0 <= value < 2**53 else None
 
 
@@ -373,7 +373,7 @@ def _insert(
     connection: duckdb.DuckDBPyConnection, table: str, steps: list[int],
     columns: dict[str, list[float | None]], more: str = "", where: str = "true",
 ) -> None:
-    """Rows by the names of their columns. NaN travels as a flag: an array's NaN would be read as NULL."""
+    """Insert rows by column name. NaN is passed as a flag, because DuckDB reads an array's NaN as NULL."""
     import numpy as np
 
     arrays: dict[str, Any] = {"step": np.array(steps, np.int64)}
@@ -401,11 +401,11 @@ def _insert(
 # Summary ----------------------------------------------------------------
 
 MARGINAL_RATIO, STEADY_RATIO = 0.01, 0.05
-"""Practice: a decrease below 1 % is none, 1 % to 5 % marginal, more steady."""
+"""Common practice: a decrease below 1 % counts as none, 1 % to 5 % as marginal, more as steady."""
 
 
 def summary(log: Log) -> Finding:
-    """How the loss changed, according to the log alone; for any number of steps."""
+    """How the loss changed according to the log; for any number of steps."""
     curve = log.curve()
     last_finite = curve[-1][0] if curve else -1
     bad = [
@@ -454,8 +454,8 @@ def _rate(log: Log) -> list[str]:
 
 
 def findings(log: Log, checks: Iterable[Check]) -> list[Finding]:
-    """What recipes found, worst first, and a summary of the loss unless an alarm replaces it. There is no
-    process, so the only next command is to record the next run."""
+    """Findings of the recipes, worst first, and a summary of the loss (an alarm in it gives way to other
+    findings). There is no process, so the only next command is to record the next run."""
     found = worst_first(replace(one, next=[]) for check in checks for one in check.findings)
     own = summary(log)
     if own.severity != ALARM or not found:
