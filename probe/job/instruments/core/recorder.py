@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from probe.base import compiled
@@ -37,6 +38,10 @@ HELD_PHASES = ("acting", "paused")
 """Phases in which the training thread is held between two steps."""
 FIRST_SAMPLE = 2
 """Modules are first recorded on the third step: the first two warm caches and compile."""
+
+
+def nothing() -> None:
+    """A callback that nobody has set. Uninstalling may race with a step, so it must stay callable."""
 
 
 @compiled.form("Recorder")
@@ -109,10 +114,12 @@ class Recorder:
         self.modules_interval = modules_interval or 10
         self.next_sample = FIRST_SAMPLE
         self.sampling = False
-        self.start_sampling: Any = None
-        self.stop_sampling: Any = None
-        self.arm_forward: Any = None
-        self.disarm_forward: Any = None
+        self.start_sampling: Callable[[], bool] | None = None
+        """Set by the modules instrument: installs its hooks for a sampled step; False if that failed."""
+        self.stop_sampling: Callable[[], object] = nothing
+        self.arm_forward: Callable[[], object] | None = None
+        """Set by the forward instrument: calls it at the next module call."""
+        self.disarm_forward: Callable[[], object] = nothing
         self.forward_armed = False
         """Whether the hook for the next module call is armed. Set by the code that arms it."""
         self.alert = False

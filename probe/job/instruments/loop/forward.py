@@ -22,7 +22,7 @@ from probe.base.isolation import Isolation
 from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.living import living
 from probe.job.instruments.core.patch import Patches, unseen
-from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.core.recorder import Recorder, nothing
 from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.recording.layout import NULL_BOOLEAN, NULL_STRING
 
@@ -136,7 +136,8 @@ class Forward:
 
     def uninstall(self) -> None:
         """Take the hook and the wrappers out."""
-        self.recorder.arm_forward = self.recorder.disarm_forward = None
+        self.recorder.arm_forward = None
+        self.recorder.disarm_forward = nothing
         self.disarm()
         self._patches.undo()
 

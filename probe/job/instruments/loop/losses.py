@@ -10,6 +10,7 @@ checkpoints) and calls from other threads pass through. The common cases run in 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from probe.base import compiled
@@ -19,6 +20,13 @@ from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.loss_share import LossShare
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.core.step_listeners import (
+    BackwardEnd,
+    BackwardSampler,
+    BackwardStart,
+    LateLoss,
+    RootSampler,
+)
 from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.recording.layout import NULL_DOUBLE
 
@@ -35,10 +43,10 @@ class Losses:
     def __init__(self, recorder: Recorder, isolation: Isolation, *, values: bool) -> None:
         self.recorder = recorder
         self.values = values
-        self.after_backward: Any = None
-        self.nested_backward: Any = None
-        self.on_backward_begin: Any = None
-        self.on_backward_end: Any = None
+        self.after_backward: Callable[[int], object] | None = None
+        self.nested_backward: Callable[[int | None], int] | None = None
+        self.on_backward_begin: BackwardStart | None = None
+        self.on_backward_end: Callable[[], object] | None = None
         """Called before and after each backward in steps with timed phases, and in any step while
         `Recorder.alert`. Before: with its root, its loss if that is on the host, and whether a GradScaler
         scaled it. After: without arguments, and also if only `follows` was set."""
@@ -46,16 +54,16 @@ class Losses:
         """Whether to call `on_backward_end` after the current or next backward."""
         self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
-        self.roots: Any = None
+        self.roots: RootSampler | None = None
         """Set by the installation: inspects the roots of some backwards (`LossFunctions`)."""
-        self.on_late_loss: Any = None
+        self.on_late_loss: LateLoss | None = None
         """Called on the agent's thread with step, micro step and value of a loss delivered by a device."""
         self.sent: Any = None
         """The newest loss copied from a device: its copy and event, see `Delivery.send`."""
-        self.updates: Any = None
+        self.updates: BackwardSampler | None = None
         """Set by the updates instrument: `backward_begins`, with the root, and `backward_ends`, called from
         step `due` on."""
-        self.sums: Any = None
+        self.sums: BackwardEnd | None = None
         """Set by the weight sums if there are replicas: `backward_ends`, called from step `due` on."""
         self._depth = 0
         self._start_ns = 0

@@ -15,6 +15,7 @@ import functools
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from probe.base import compiled
@@ -24,6 +25,16 @@ from probe.job.instruments.core.hook_tables import change_between_hooks
 from probe.job.instruments.core.living import living
 from probe.job.instruments.core.patch import Patches, pass_over
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.core.step_listeners import (
+    OptimizerSampler,
+    SeedListener,
+    StepCallback,
+    StepFinisher,
+    StepSampler,
+    StepTracer,
+    WeightSampler,
+    WriteWatch,
+)
 from probe.job.introspection.training_frameworks import unwrapped
 from probe.recording.layout import NULL_BOOLEAN
 
@@ -56,35 +67,35 @@ class Optimizers:
         self.clips_of_nothing: dict[str, int] = {}
         """Calls of `clip_grad_norm_` without any parameter: how often, and the steps of the first and the
         last; set by the gradient norm."""
-        self.trace_step: Any = None
+        self.trace_step: StepTracer | None = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
-        self.judge: Any = None
+        self.judge: Callable[[], object] | None = None
         """Set by the NaN detector if losses come from a device: called first, before each step."""
-        self.before_step: Any = None
-        self.after_step: Any = None
+        self.before_step: StepCallback | None = None
+        self.after_step: StepCallback | None = None
         """Called with the optimizer right before and after each of its steps, while an action is active."""
-        self.sample: Any = None
+        self.sample: StepSampler | None = None
         """Set by the gradients instrument: called with an optimizer and its arguments right before its step,
         from step `sample_from_step` on."""
         self.sample_from_step = NEVER
-        self.finish_sample: Any = None
+        self.finish_sample: StepFinisher | None = None
         """Set by `sample`: called once after the step with the optimizer and its learning rate."""
-        self.updates: Any = None
+        self.updates: OptimizerSampler | None = None
         """Set by the updates instrument: `step_begins` and `step_ends`, called from step `due` on."""
-        self.put_back: Any = None
+        self.put_back: WriteWatch | None = None
         """Set by the put-back instrument: `written`, called before a step of the leader if another writer
         changed the watched parameter."""
-        self.sums: Any = None
+        self.sums: WeightSampler | None = None
         """Set by the weights instrument: `step_begins` and `step_ends`, called from step `due` on."""
-        self.seeded: Any = None
+        self.seeded: SeedListener | None = None
         """Set after a random generator was seeded: `step_begins`, called at the next step."""
         self._leader: weakref.ref[Any] | None = None
         self._scaler: weakref.ref[Any] | None = None
         self._others = 0
         self._depth = self._stepping = self._micro_step = 0
         self._start_ns = self._closure_start_ns = self._known_ns = 0
-        self._closure_begins: Any = None
-        self._closure_ends: Any = None
+        self._closure_begins: Callable[[], object] = self._begin_closure
+        self._closure_ends: Callable[[], object] = self._end_closure
         self._nested_ns = self._closure_ns = 0
         self._finished = 0
         self._scaled = False
