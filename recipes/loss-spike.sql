@@ -19,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a hard batch (`info` if the next step is back at the usual loss); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a hard batch, or any other jump from which the loss recovers (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- uses = ["trainings", "moving"]
 -- [parameters.sigmas]
@@ -120,8 +120,8 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN recovered AND one_batch THEN 'the next step was back at the usual loss' WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
-    CASE WHEN moving.yes OR inputs.other OR (SELECT MAX(step) FROM python.optimizers) < judged.step OR recovered AND (one_batch OR loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual))) THEN 'info'
-        WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
+    CASE WHEN recovered OR moving.yes OR inputs.other OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
+        WHEN passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
 FROM judged, moving, inputs
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen

@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, module, name, shape, mean, alike_ratio, middle, middle_ratio FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} query \"SELECT step, function, classes, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "overfitting one sample on purpose; sequences that naturally consist almost entirely of one value, such as sparse pixels"
+-- false_positives = "overfitting one sample on purpose; simulations that all start from the same state (`info` without a DataLoader: only the first call of the model in a step is sampled); sequences that naturally consist almost entirely of one value, such as sparse pixels"
 -- explains = ["plateau", "oscillation", "loss-function"]
 -- [parameters.least]
 -- value = 5
@@ -52,7 +52,8 @@ WITH newest AS (
 ), targets AS (
     SELECT MIN(top_ratio) AS top, MAX(classes) AS classes FROM (SELECT * FROM python.loss_functions WHERE function IN ('cross_entropy', 'nll_loss') ORDER BY step DESC LIMIT 6) HAVING COUNT(*) >= 3
 )
-SELECT NULL AS unknown, module AS subject, alike.*, 'all samples of a batch are the same: each batch repeats one sample' AS fact,
+SELECT NULL AS unknown, module AS subject, alike.*, CASE WHEN EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') THEN 'notice' ELSE 'info' END AS severity,
+    'all samples of a batch are the same: each batch repeats one sample' AS fact,
     'nothing tells the samples apart, so the model can only learn what their targets have in common: check how the data set looks up a sample by index, and how the batch is collated' AS evidence
 FROM alike
 UNION ALL BY NAME

@@ -17,7 +17,7 @@ from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import Progress
 from probe.diagnose.process.stall_thresholds import DEFAULTS as THRESHOLDS
 from probe.diagnose.ranks.rank_rows import Peer, explain_wait
-from probe.diagnose.states import ALARM, NOTICE, OK, STATES
+from probe.diagnose.states import ALARM, INFO, NOTICE, OK, STATES
 
 PID = 4242
 TRAIN = Frame("train_step", "/home/u/train.py", 88, True, "loss.backward()")
@@ -449,7 +449,7 @@ def test_a_checkpoint_may_wait_for_its_disk() -> None:
 
 
 @pytest.mark.parametrize(("quiet_s", "expected"), [
-    (200.0, (states.WARM_UP, NOTICE)), (400.0, (states.BLOCKED, ALARM)),
+    (200.0, (states.WARM_UP, INFO)), (400.0, (states.BLOCKED, ALARM)),
 ])
 def test_before_there_is_a_usual_step_minutes_may_pass(quiet_s: float, expected: tuple[str, str]) -> None:
     first = progress(quiet_s, steps=2, step=1, usual_step_s=None, longest_pause_s=None)

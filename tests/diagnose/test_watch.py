@@ -25,7 +25,7 @@ from probe.diagnose.finding import Finding
 from probe.diagnose.process.evidence import Evidence, gather
 from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.stall_parameters import StallThresholds
-from probe.diagnose.states import ALARM, NOTICE
+from probe.diagnose.states import ALARM, INFO, NOTICE
 from probe.server.answers.diagnosing import diagnose_one
 from probe.server.recordings.registry import Registry
 from probe.server.watch.stall_watch import Watch
@@ -241,7 +241,7 @@ def test_slow_first_steps_are_no_alarm(place: Place, fork: Callable[..., Forked]
     job.wait_for("ON")
     evidence, verdict = look(place, job, late=False)
     assert evidence.progress is not None and evidence.progress.usual_step_s is None
-    assert (verdict.state, verdict.severity) == (states.WARM_UP, NOTICE)
+    assert (verdict.state, verdict.severity) == (states.WARM_UP, INFO)
     job.wait_for("RESULT")
     assert alarms(place, job.pid) == []
 

@@ -20,7 +20,7 @@ from probe.diagnose.process.pause_owner import ACTING, PAUSED
 from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
 from probe.diagnose.process.stall_thresholds import DEFAULTS, Case, usual_quiet_s
 from probe.diagnose.stall_parameters import StallThresholds
-from probe.diagnose.states import ALARM, NOTICE, OK
+from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 
 _BACKTRACE = "probe {pid} backtrace"
 _ALL_THREADS = "probe {pid} backtrace --all-threads"
@@ -410,7 +410,7 @@ def _warm_up(case: Case) -> Finding | None:
     what = f"{done} finished {wording.seconds(progress.recorded_s)} after recording began"
     what += ": starting, compiling or idle"
     what += f", in {wording.place_of(thread.frames)}" if thread is not None and thread.frames else ""
-    return _finding(case, states.WARM_UP, NOTICE, what)
+    return _finding(case, states.WARM_UP, INFO, what)
 
 
 def _blocked(case: Case) -> Finding | None:
