@@ -12,7 +12,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, mean, std, min, max FROM python.model_inputs WHERE module = 'batch' ORDER BY step DESC LIMIT 20\"",
 -- ]
--- false_positives = "single-domain batches on purpose; sample positions or indices in data that are read in order (consecutive integers are left out)"
+-- false_positives = "single-domain batches, or batches of samples of similar length, on purpose (`info` unless the loader is known not to shuffle); sample positions or indices in data that are read in order (consecutive integers are left out)"
 -- explains = ["oscillation", "loss-spike", "learning-rate-too-high", "plateau", "train-validation-gap"]
 -- [parameters.least]
 -- value = 6
@@ -37,7 +37,7 @@ WITH seen AS (
 )
 SELECT NULL AS unknown, name AS subject, name, n, step, last, size, outer_ / (outer_ + inner_) AS ratio, 1 / size AS expected, SQRT(inner_) AS std, SQRT(outer_) AS between,
     CASE WHEN shuffled IS NULL THEN 'may not shuffle' WHEN shuffled THEN 'shuffles, so its sampler or batch sampler groups them' ELSE 'does not shuffle' END AS shuffles,
-    CASE WHEN shuffled THEN 'info' ELSE 'notice' END AS severity
+    CASE WHEN NOT shuffled THEN 'notice' ELSE 'info' END AS severity
 FROM judged, order_ WHERE n >= $least AND means > 2 AND outer_ > $between * (outer_ + inner_)
 UNION ALL BY NAME
 SELECT format('labels of {} batches, {} are needed', COALESCE(MAX(n), 0), $least) AS unknown FROM judged HAVING COALESCE(MAX(n), 0) < $least

@@ -246,6 +246,8 @@ def test_a_thread_that_lacks_a_core_is_not_taken_for_asleep_or_idle() -> None:
     )
     found = diagnose_process(evidence(waits, threads=(waits, starved)))
     assert state(found) == (states.HOLDS_GIL, NOTICE) and "computing" in found.what
+    found = diagnose_process(evidence(waits, threads=(waits, starved), progress=progress(2.0)))
+    assert state(found) == (states.HOLDS_GIL, INFO), "before the stall limit it is one long call"
     works = replace(starved, held_gil=False, changed=True)
     waits = replace(waits, waits_for_gil=False)
     found = diagnose_process(evidence(waits, threads=(waits, works)))

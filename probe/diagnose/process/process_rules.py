@@ -215,6 +215,8 @@ def _holds_gil(case: Case) -> Finding | None:
     what = f"{_named(holder)} holds the GIL in C code, {doing}, in {wording.place_of(holder.frames)}"
     alone = ALARM if asleep else NOTICE
     severity = alone if case.quiet_s is None else case.waiting(sure=asleep)
+    if not asleep and case.quiet_s is not None and not case.late:
+        severity = INFO  # one long call in C, so far
     own = [] if holder.training else wording.thread_lines(case.evidence, holder)
     ask = [_ALL_THREADS, _NATIVE]
     return _finding(case, states.HOLDS_GIL, severity, what + case.since, *own, ask=ask, gil=True)
