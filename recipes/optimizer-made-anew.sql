@@ -43,16 +43,17 @@ WITH looks AS (
         state_steps < state_before OR (state_steps = state_before AND state_steps < $young AND beside = 1) AS anew
     FROM pairs WHERE before IS NOT NULL AND step - before >= $young
 ), counted AS (
+    -- An optimizer counts no more steps than have passed. Where the count grew by more, several of one size take turns (a population).
     SELECT optimizer, param_group, COUNT(*) AS n, COUNT(*) FILTER (anew) AS anew, MEDIAN(counted) AS counted, MEDIAN(steps) AS steps,
         MIN(step) FILTER (anew) AS step, MAX(step) FILTER (anew) AS seen, ARG_MAX(state_steps, step) FILTER (anew) AS state_steps,
         ARG_MAX(before, step) FILTER (anew) AS before, ARG_MAX(state_before, step) FILTER (anew) AS state_before,
-        MAX(state_steps) AS oldest, MAX(twins) AS twins
+        MAX(state_steps) AS oldest, MAX(twins) AS twins, BOOL_OR(counted > steps) AS several
     FROM judged GROUP BY ALL
 ), models AS (
     -- Models that follow each other in one process (folds, a sweep) have an optimizer each, and should.
     SELECT COUNT(*) AS followed FROM (SELECT MIN(step) AS first, LAG(MAX(step)) OVER (ORDER BY number) AS before FROM python.weights GROUP BY number) WHERE first > before
 ), newest AS (
-    SELECT counted.* FROM counted, models WHERE n >= $least AND anew - followed >= $share * n AND anew - followed >= $least AND twins = 1
+    SELECT counted.* FROM counted, models WHERE n >= $least AND anew - followed >= $share * n AND anew - followed >= $least AND twins = 1 AND NOT several
 ), remade AS (
     SELECT ARG_MAX(number, t_ns) FILTER (name = 'optimizer.remade.times') AS times, MIN(number) FILTER (name = 'optimizer.remade.from') AS first, MAX(number) FILTER (name = 'optimizer.remade.until') AS until,
         COALESCE(MAX(value) FILTER (name = 'optimizer'), 'optimizer') AS optimizer, MAX(number) FILTER (name = 'optimizer.momentum') AS momentum
@@ -73,3 +74,6 @@ FROM often WHERE times >= $least AND NOT EXISTS (SELECT 1 FROM newest)
 UNION ALL BY NAME
 SELECT 'the optimizer state was sampled too rarely' AS unknown
 WHERE NOT EXISTS (SELECT 1 FROM counted WHERE n >= $least) AND NOT EXISTS (SELECT 1 FROM remade WHERE times >= $least)
+UNION ALL BY NAME
+SELECT 'several optimizers of one class and size take turns: their samples cannot be told apart' AS unknown
+WHERE EXISTS (SELECT 1 FROM counted WHERE several AND twins = 1) AND NOT EXISTS (SELECT 1 FROM newest) AND NOT EXISTS (SELECT 1 FROM often WHERE times >= $least)
