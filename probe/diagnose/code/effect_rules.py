@@ -5,8 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.program import Program, blocks, is_self, own_nodes, reads
+from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    blocks,
+    is_attribute,
+    is_call,
+    is_method,
+    is_name,
+    is_self,
+    is_true,
+    own_nodes,
+    reads,
+    short,
+)
 
 _PURE: dict[str, frozenset[str]] = {
     "tensor": frozenset({
@@ -86,7 +98,6 @@ def _in_try(program: Program, node: ast.AST) -> bool:
 def _statements(program: Program) -> Iterator[tuple[ast.Expr, ast.expr]]:
     """Statements that are an expression, with it."""
     for node in program.everywhere(ast.Expr):
-        assert isinstance(node, ast.Expr)
         nothing = isinstance(node.value, (ast.Constant, ast.Await, ast.Yield, ast.YieldFrom))
         if not nothing and not _in_try(program, node):
             yield node, node.value
@@ -99,18 +110,18 @@ def _thrown_away(program: Program) -> Iterator[Remark]:
         if any(one.arg in ("out", "inplace", "copy") for one in call.keywords):
             continue
         name = program.dotted(call.func) or (call.func.id if isinstance(call.func, ast.Name) else "")
-        said = f"the result of {_short(program, call.func)}(...) is thrown away"
+        said = f"the result of {short(call.func)}(...) is thrown away"
         if name in _PURE_CALLS and name.rpartition(".")[2] not in program.functions:
             if name == "torch.compile" and not call.args:
                 continue
             yield Remark(node, f"{said}: {_PURE_CALLS[name]}")
-        elif isinstance(call.func, ast.Attribute):
+        elif is_method(call):
             method = call.func.attr
             kind = program.kind(call.func.value)
             of_torch = method in _PURE["tensor"] and (
                 name in (f"torch.{method}", f"torch.nn.functional.{method}")
             )
-            if of_torch and any(isinstance(one, ast.Constant) and one.value is True for one in call.args):
+            if of_torch and any(is_true(one) for one in call.args):
                 continue  # it may be `inplace`
             if not of_torch and (kind is None or method not in _PURE.get(kind.family, ())):
                 layer = program.kind(call.func)
@@ -125,7 +136,7 @@ def _thrown_away(program: Program) -> Iterator[Remark]:
 
 def _not_called(program: Program) -> Iterator[Remark]:
     for node, value in _statements(program):
-        named = isinstance(value, ast.Attribute) and value.attr in _CALLED
+        named = is_attribute(value, *_CALLED)
         name = program.dotted(value) if isinstance(value, (ast.Attribute, ast.Name)) else None
         named = named or name in _CALLED_OF_TORCH
         if isinstance(value, ast.Attribute) and is_self(value.value):
@@ -136,7 +147,7 @@ def _not_called(program: Program) -> Iterator[Remark]:
             found = program.functions.get(name, [])
             named = len(found) == 1 and not found[0].decorator_list and name not in program.classes
         if named:
-            said = f"{_short(program, value)} is named and not called: the parentheses are missing"
+            said = f"{short(value)} is named and not called: the parentheses are missing"
             yield Remark(node, said)
 
 
@@ -145,7 +156,7 @@ def _not_entered(program: Program) -> Iterator[Remark]:
         called = value.func if isinstance(value, ast.Call) else value
         name = program.dotted(called) if isinstance(called, (ast.Attribute, ast.Name)) else None
         if name in _MANAGERS:
-            said = f"{_short(program, value)} stands alone: it is made and never entered"
+            said = f"{short(value)} stands alone: it is made and never entered"
             yield Remark(node, said)
 
 
@@ -153,16 +164,16 @@ def _not_run(program: Program) -> Iterator[Remark]:
     for node, value in _statements(program):
         generated = ast.walk(value.elt) if isinstance(value, ast.GeneratorExp) else ()
         if any(isinstance(one, ast.Call) for one in generated):
-            yield Remark(node, f"the generator {_short(program, value)} is made and nothing iterates over it")
+            yield Remark(node, f"the generator {short(value)} is made and nothing iterates over it")
         if not isinstance(value, ast.Call) or not isinstance(value.func, (ast.Name, ast.Attribute)):
             continue
-        builtin = isinstance(value.func, ast.Name) and value.func.id in ("map", "filter")
+        builtin = is_call(value, "map", "filter")
         if builtin and program.dotted(value.func) is None:
-            said = f"{_short(program, value)} is made and nothing iterates over it"
+            said = f"{short(value)} is made and nothing iterates over it"
             yield Remark(node, f"{said}: the function is never called")
             continue
         function = program.local_function(value)
-        if function is None or function.decorator_list or not isinstance(value.func, ast.Name):
+        if function is None or function.decorator_list or not is_call(value):
             continue
         if isinstance(function, ast.AsyncFunctionDef):
             yield Remark(node, f"{function.name}(...) is not awaited: no line of it runs")
@@ -178,12 +189,11 @@ def _attribute_of_nothing(program: Program) -> Iterator[Remark]:
         if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and one.attr in _GROUP_KEYS
     }
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         for target in node.targets:
             if not isinstance(target, ast.Attribute) or is_self(target.value):
                 continue
             if said := _of_nothing(program, target, node.value, read):
-                yield Remark(node, f"{_short(program, target)} = ... {said}")
+                yield Remark(node, f"{short(target)} = ... {said}")
 
 
 def _of_nothing(program: Program, target: ast.Attribute, value: ast.expr, read: set[str]) -> str | None:
@@ -217,7 +227,7 @@ def _is_module(program: Program, node: ast.expr) -> bool:
     for loop in program.loops(node):
         if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and isinstance(node, ast.Name):
             called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
-            over = isinstance(called, ast.Attribute) and called.attr in ("modules", "children")
+            over = is_attribute(called, "modules", "children")
             if loop.target.id == node.id:
                 return over
     return False
@@ -225,17 +235,15 @@ def _is_module(program: Program, node: ast.expr) -> bool:
 
 def _compared(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Expr):
-        assert isinstance(node, ast.Expr)
         value = node.value
         equal = isinstance(value, ast.Compare) and [type(op) for op in value.ops] == [ast.Eq]
         if equal and not _in_try(program, node):
-            said = f"{_short(program, value)} compares and changes nothing: an assignment has one ="
+            said = f"{short(value)} compares and changes nothing: an assignment has one ="
             yield Remark(node, said)
 
 
 def _signed(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         value = node.value
         if not isinstance(value, ast.UnaryOp) or not isinstance(value.op, (ast.UAdd, ast.USub)):
             continue
@@ -250,7 +258,7 @@ def _signed(program: Program) -> Iterator[Remark]:
         between = line[target.end_col_offset : value.col_offset + 1].decode()
         after = line[value.col_offset + 1 : value.col_offset + 2].decode()
         if between.strip() == f"={sign}" and f"={sign}" in between and after == " ":
-            name = _short(program, target)
+            name = short(target)
             yield Remark(node, f"{name} ={sign} ... sets {name} anew: {sign}= was meant")
 
 
@@ -265,7 +273,7 @@ def _overwritten(program: Program) -> Iterator[Remark]:
                 continue
             for later in block[place + 1 :]:
                 again = isinstance(later, ast.Assign) and any(
-                    isinstance(target, ast.Name) and target.id == name for target in later.targets
+                    is_name(target, name) for target in later.targets
                 )
                 if again and isinstance(later, ast.Assign) and not reads(later.value, name):
                     if ast.dump(later.value) != ast.dump(node.value):
@@ -282,7 +290,7 @@ def _learns(program: Program, value: ast.expr) -> bool:
     for call in ast.walk(value):
         if not isinstance(call, ast.Call):
             continue
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         if name.startswith("torch.nn.functional.") and name.endswith(("_loss", "cross_entropy", "kl_div")):
             return True
         called = program.kind(call.func)
@@ -305,11 +313,6 @@ def blocks_of(program: Program) -> Iterator[list[ast.stmt]]:
     """The blocks of all files."""
     for source in program.sources:
         yield from blocks(source.tree)
-
-
-def _short(program: Program, node: ast.AST) -> str:
-    text = program.text(node)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 RULES: tuple[Rule, ...] = (

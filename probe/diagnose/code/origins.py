@@ -10,7 +10,22 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from probe.diagnose.code.program import Function, Program, own_nodes
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.syntax import (
+    Function,
+    Loop,
+    argument,
+    is_attribute,
+    is_binary,
+    is_method,
+    is_name,
+    is_negative,
+    is_own,
+    is_read,
+    is_self,
+    is_string,
+    text_of,
+)
 
 DEPTH = 12
 """How many assignments a value is followed through."""
@@ -75,11 +90,7 @@ class Trace:
             self._given.setdefault((self.program.scope(target), target.id), []).append(
                 Given(at, value, index, changed)
             )
-        elif (
-            isinstance(target, ast.Attribute)
-            and isinstance(target.value, ast.Name)
-            and target.value.id == "self"
-        ):
+        elif is_own(target):
             of = self.program.class_of(target)
             if of is not None:
                 self._attributes.setdefault((of, target.attr), []).append(Given(at, value, index, changed))
@@ -92,7 +103,7 @@ class Trace:
         """The one assignment that a use of a variable (or of an attribute of self that is set once) reads."""
         if isinstance(use, ast.Attribute):
             of = self.program.class_of(use)
-            if of is None or not (isinstance(use.value, ast.Name) and use.value.id == "self"):
+            if of is None or not (is_self(use.value)):
                 return None
             found = self._attributes.get((of, use.attr), [])
             return found[0] if len(found) == 1 else None
@@ -121,9 +132,7 @@ class Trace:
         for loop in around:
             if loop is block:
                 break
-            if isinstance(loop, (ast.For, ast.While)) and any(
-                _inside(self.program, one.at, loop) for one in found
-            ):
+            if isinstance(loop, Loop) and any(_inside(self.program, one.at, loop) for one in found):
                 return None
         return last
 
@@ -159,7 +168,7 @@ class Trace:
             at, left = waiting.pop()
             yield at
             following: list[ast.AST] = list(ast.iter_child_nodes(at))
-            if left and isinstance(at, ast.Name) and isinstance(at.ctx, ast.Load):
+            if left and is_read(at):
                 found = self.given(at)
                 if found is not None and found.value is not None:
                     following.append(found.value)
@@ -180,21 +189,17 @@ class Trace:
             and not isinstance(node.value, bool)
         ):
             return float(node.value)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        if is_negative(node):
             found = self.number(node.operand, depth - 1)
             return None if found is None else -found
         if isinstance(node, ast.BinOp):
             left, right = self.number(node.left, depth - 1), self.number(node.right, depth - 1)
             return None if left is None or right is None else _computed(node.op, left, right)
-        if isinstance(node, ast.Call) and self.program.text(node.func) == "float" and len(node.args) == 1:
+        if isinstance(node, ast.Call) and text_of(node.func) == "float" and len(node.args) == 1:
             inner = node.args[0]
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            if is_string(inner):
                 return _infinite(inner.value)
-        if (
-            isinstance(node, ast.Attribute)
-            and node.attr == "inf"
-            and self.program.dotted(node) in ("torch.inf", "math.inf", "numpy.inf")
-        ):
+        if is_attribute(node, "inf") and self.program.dotted(node) in ("torch.inf", "math.inf", "numpy.inf"):
             return float("inf")
         if isinstance(node, (ast.Name, ast.Attribute)):
             given = self.given(node)
@@ -206,30 +211,23 @@ class Trace:
 
     def _default(self, node: ast.Name | ast.Attribute, depth: int) -> float | None:
         if isinstance(node, ast.Attribute):
-            if isinstance(node.value, ast.Name) and node.value.id in (
-                "args",
-                "opt",
-                "flags",
-                "config",
-                "cfg",
-                "hparams",
-            ):
+            if is_name(node.value, "args", "opt", "flags", "config", "cfg", "hparams"):
                 return self.number(_options(self.program).get(node.attr), depth)
             return None
         function = self.program.scope(node)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and not self.all(function, node.id):
+        if isinstance(function, Function) and not self.all(function, node.id):
             return self.number(default_of(function, node.id), depth)
         return None
 
     def terms(self, node: ast.AST, sign: int = 1, depth: int = DEPTH) -> Iterator[tuple[int, ast.AST]]:
         """What an expression adds up, with signs: through sums, factors that are known, means, and variables;
         a term whose sign is not known has the sign 0."""
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        if is_binary(node, ast.Add, ast.Sub):
             yield from self.terms(node.left, sign, depth)
             yield from self.terms(node.right, -sign if isinstance(node.op, ast.Sub) else sign, depth)
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        elif is_negative(node):
             yield from self.terms(node.operand, -sign, depth)
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
+        elif is_binary(node, ast.Mult, ast.Div):
             yield from self._scaled(node, sign, depth)
         elif isinstance(node, ast.Call) and (inside := mean_of(self.program, node)) is not None:
             yield from self.terms(inside, sign, depth)
@@ -269,21 +267,13 @@ class Trace:
         found = self.number(node)
         if found is not None:
             return 1 if found > 0 else -1 if found < 0 else 0
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        if is_negative(node):
             return -self._positive(node.operand)
-        if isinstance(node, ast.Call) and self.program.text(node.func) == "len":
+        if isinstance(node, ast.Call) and text_of(node.func) == "len":
             return 1
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("size", "numel")
-        ):
+        if is_method(node, "size", "numel"):
             return 1
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.value, ast.Attribute)
-            and node.value.attr == "shape"
-        ):
+        if isinstance(node, ast.Subscript) and is_attribute(node.value, "shape"):
             return 1
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         plain = any(
@@ -295,14 +285,7 @@ class Trace:
 
 def mean_of(program: Program, call: ast.Call) -> ast.AST | None:
     """What a mean or sum is taken of: `x.mean()`, `torch.sum(x, 1)`."""
-    if isinstance(call.func, ast.Attribute) and call.func.attr in (
-        "mean",
-        "sum",
-        "squeeze",
-        "unsqueeze",
-        "float",
-        "div",
-    ):
+    if is_method(call, "mean", "sum", "squeeze", "unsqueeze", "float", "div"):
         name = program.dotted(call.func)
         if name in ("torch.mean", "torch.sum", "numpy.mean", "numpy.sum"):
             return call.args[0] if call.args else None
@@ -323,35 +306,6 @@ def default_of(function: Function, name: str) -> ast.AST | None:
     return None
 
 
-def keyword(call: ast.Call, name: str, place: int | None = None) -> ast.AST | None:
-    """An argument of a call, by name or place."""
-    for one in call.keywords:
-        if one.arg == name:
-            return one.value
-    if (
-        place is not None
-        and len(call.args) > place
-        and not any(isinstance(one, ast.Starred) for one in call.args[: place + 1])
-    ):
-        return call.args[place]
-    return None
-
-
-def own(function: Function | ast.Module, *types: type[ast.AST]) -> list[ast.AST]:
-    """A function's own nodes of these types, in order of their lines."""
-    return sorted((node for node in own_nodes(function) if isinstance(node, types)), key=_place)
-
-
-def is_method(node: ast.AST, *names: str) -> bool:
-    """Whether a node calls a method of one of these names."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
-
-
-def names_of(node: ast.AST | None) -> set[str]:
-    """The names of variables in an expression."""
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} if node is not None else set()
-
-
 @lru_cache(maxsize=1)
 def trace(program: Program) -> Trace:
     """The assignments of a program."""
@@ -363,13 +317,12 @@ def _options(program: Program) -> dict[str, ast.AST]:
     """Defaults of command line options, and of fields of classes: where a name has one default."""
     found: dict[str, list[ast.AST]] = {}
     for call in program.calls():
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
-            default = keyword(call, "default")
+        if is_method(call, "add_argument"):
+            default = argument(call, "default")
             for one in call.args:
-                if isinstance(one, ast.Constant) and isinstance(one.value, str) and default is not None:
+                if is_string(one) and default is not None:
                     found.setdefault(one.value.lstrip("-").replace("-", "_"), []).append(default)
     for node in program.everywhere(ast.AnnAssign):
-        assert isinstance(node, ast.AnnAssign)
         if (
             isinstance(node.target, ast.Name)
             and node.value is not None

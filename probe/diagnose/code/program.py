@@ -7,19 +7,15 @@ is not part of the program, its kind is unknown (None), and a rule says nothing.
 from __future__ import annotations
 
 import ast
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+from probe.diagnose.code.syntax import Function, Loop, Node, Scope, blocks_of, is_method, is_self, own_nodes
+
 DEEPEST = 150
 """Expressions within each other: what people write has a tenth of it, and Python allows 1,000 calls within
 each other."""
-LONGEST_CONSTANT = 12
-"""Characters of a constant that a remark may show."""
 ROUNDS = 4
 """How often kinds are passed on from calls to parameters and from returns to calls: depth of calls."""
 
@@ -66,23 +62,20 @@ Kinds = dict[tuple[ast.AST, str], set[Kind | None]]
 """Kinds that a name of a scope is given (an attribute: `self.x` of its class); None: one is not known."""
 
 
-@dataclass
 class Source:
-    """One file: where it lies, its text by lines, and its tree."""
+    """One file: where it lies, its text by lines, its tree, and what its names are imported from. `failed`
+    says why it cannot be read; then the tree may be empty."""
 
-    path: str
-    lines: Sequence[str]
-    tree: ast.Module
-    imports: dict[str, str] = field(default_factory=dict)
-
-
-class _Shortened(ast.NodeTransformer):
-    """Replaces constants that are longer than a few characters."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        if len(repr(node.value)) <= LONGEST_CONSTANT:
-            return node
-        return ast.Constant("…" if isinstance(node.value, str) else ...)
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text, self.lines = path, text, text.split("\n")
+        self.imports: dict[str, str] = {}
+        self.failed: str | None = None
+        try:
+            self.tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            self.tree, self.failed = ast.Module([], []), f"{type(error).__name__}: {error}"
+        if _deepest(self.tree) > DEEPEST:
+            self.failed = "an expression is nested too deeply"
 
 
 def _deepest(tree: ast.Module) -> int:
@@ -98,22 +91,13 @@ def _deepest(tree: ast.Module) -> int:
 
 
 class Program:
-    """The parsed files of a program. `files` maps a path to its text; files that Python cannot parse are in
-    `failed`, with the reason. The first file is the script."""
+    """The parsed files of a program. `files` maps a path to its text, or to what was parsed of it; files that
+    cannot be read are in `failed`, with the reason. The first file is the script."""
 
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self.sources: list[Source] = []
-        self.failed: dict[str, str] = {}
-        for path, text in files.items():
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-                self.failed[path] = f"{type(error).__name__}: {error}"
-                continue
-            if _deepest(tree) > DEEPEST:
-                self.failed[path] = "an expression is nested too deeply"
-                continue
-            self.sources.append(Source(path, text.split("\n"), tree))
+    def __init__(self, files: Mapping[str, str | Source]) -> None:
+        found = [one if isinstance(one, Source) else Source(path, one) for path, one in files.items()]
+        self.sources = [source for source in found if source.failed is None]
+        self.failed = {source.path: source.failed for source in found if source.failed is not None}
         self.source_of: dict[ast.AST, Source] = {}
         self.parent: dict[ast.AST, ast.AST] = {}
         self._of_type: dict[type[ast.AST], list[ast.AST]] = {}
@@ -137,7 +121,7 @@ class Program:
             self._number[node] = len(self._number)
             for child in ast.iter_child_nodes(node):
                 self.parent[child] = node
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(node, Function):
                 self.functions.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.ClassDef):
                 self.classes.setdefault(node.name, []).append(node)
@@ -177,31 +161,34 @@ class Program:
         """The class whose method a node stands in; None outside of classes."""
         return next((one for one in self.parents(node) if isinstance(one, ast.ClassDef)), None)
 
-    def loops(self, node: ast.AST) -> list[ast.For | ast.While]:
+    def loops(self, node: ast.AST) -> list[Loop]:
         """The loops around a node within its function, innermost first."""
-        found: list[ast.For | ast.While] = []
+        found: list[Loop] = []
         for around in self.parents(node):
-            if isinstance(around, (ast.For, ast.While)):
+            if isinstance(around, Loop):
                 found.append(around)
-            elif isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            elif isinstance(around, Scope):
                 break
         return found
 
-    def everywhere(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
+    def block(self, statement: ast.AST) -> list[ast.stmt]:
+        """The list of statements that a statement stands in; empty for all else."""
+        return next((found for found in blocks_of(self.parent.get(statement)) if statement in found), [])
+
+    def after(self, statement: ast.AST) -> list[ast.stmt]:
+        """The statements that follow one in its block."""
+        block = self.block(statement)
+        return block[block.index(statement) + 1 :] if isinstance(statement, ast.stmt) and block else []
+
+    def everywhere(self, *types: type[Node]) -> Iterator[Node]:
         """All nodes of these types in all files, in order of the files."""
         found = [nodes for kind, nodes in self._of_type.items() if issubclass(kind, types)]
-        yield from found[0] if len(found) == 1 else sorted(chain(*found), key=self._number.__getitem__)
+        nodes = found[0] if len(found) == 1 else sorted(chain(*found), key=self._number.__getitem__)
+        return (node for node in nodes if isinstance(node, types))
 
     def calls(self) -> Iterator[ast.Call]:
         """All calls in all files."""
-        for node in self.everywhere(ast.Call):
-            assert isinstance(node, ast.Call)
-            yield node
-
-    def text(self, node: ast.AST) -> str:
-        """An expression as the program writes it, on one line, without its long constants: they may be
-        secrets."""
-        return ast.unparse(_Shortened().visit(copy.deepcopy(node)))
+        return self.everywhere(ast.Call)
 
     # Names --------------------------------------------------------------------
 
@@ -223,6 +210,10 @@ class Program:
             start = at.id
         return ".".join([start, *reversed(words)])
 
+    def called(self, node: ast.AST | None) -> str:
+        """The full name of what a call runs, where it is imported or of the program; empty for all else."""
+        return (self.dotted(node.func) or "") if isinstance(node, ast.Call) else ""
+
     def local_function(self, call: ast.Call) -> Function | None:
         """The one function or method of the program that a call runs, where its name is unique; a module's
         call is its `forward`."""
@@ -242,7 +233,7 @@ class Program:
     def method(of: ast.ClassDef, name: str) -> Function | None:
         """A method that a class itself defines."""
         for node in of.body:
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            if isinstance(node, Function) and node.name == name:
                 return node
         return None
 
@@ -340,7 +331,7 @@ class Program:
         if name == "torch.compile" and call.args:
             return self.kind(call.args[0])
         local = self.local_function(call)
-        if isinstance(call.func, ast.Attribute):
+        if is_method(call):
             of = self.kind(call.func.value)
             if of is not None and of.family == "module" and call.func.attr in _SAME_MODULE:
                 return of
@@ -449,30 +440,6 @@ def _of_program(program: Program, name: str) -> str:
     return "object"
 
 
-def is_self(node: ast.AST) -> bool:
-    """Whether an expression is the object that a method is called on."""
-    return isinstance(node, ast.Name) and node.id == "self"
-
-
-def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function or module without those of functions and classes inside it."""
-    waiting = list(ast.iter_child_nodes(scope))
-    while waiting:
-        node = waiting.pop(0)
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            waiting[:0] = list(ast.iter_child_nodes(node))
-
-
-def blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The lists of statements that run one after the other: bodies of functions, loops, branches."""
-    for node in ast.walk(scope):
-        for name in ("body", "orelse", "finalbody"):
-            found = getattr(node, name, None)
-            if isinstance(found, list) and found and isinstance(found[0], ast.stmt):
-                yield found
-
-
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
     """Names that a node gives a value, with the value (None where it is not an expression of the program)."""
     if isinstance(node, ast.Assign):
@@ -487,14 +454,3 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
     elif isinstance(node, ast.AugAssign) and not isinstance(node.value, ast.Constant):
         yield node.target, node.value  # a sum that began as a number disagrees, so its kind is unknown
 
-
-def reads(node: ast.AST, name: str) -> bool:
-    """Whether a statement or expression reads a variable (an augmented assignment does)."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, (ast.Load, ast.Del)):
-            return True
-        if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and one.target.id == name:
-            return True
-        if isinstance(one, (ast.Global, ast.Nonlocal)) and name in one.names:
-            return True
-    return False

@@ -26,8 +26,3 @@ class Rule(NamedTuple):
     remedy: str
     find: Callable[[Program], Iterator[Remark]]
 
-
-def short(program: Program, node: ast.AST, longest: int = 60) -> str:
-    """An expression as the program writes it, cut where it is too long for a sentence."""
-    text = program.text(node)
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."

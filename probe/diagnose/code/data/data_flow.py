@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from probe.diagnose.code.program import Function, Program, own_nodes
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_method,
+    is_negative,
+    is_own,
+    is_read,
+    is_self,
+)
 
 Key = tuple[ast.AST, str]
 DEEPEST = 12
@@ -98,14 +108,9 @@ class Known:
                 self.bound.setdefault((node, one.arg), []).append(
                     Binding(one, node.lineno, None, None, "parameter")
                 )
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        elif is_read(node):
             self.uses.setdefault((self.program.scope(node), node.id), []).append(node)
-        elif (
-            isinstance(node, ast.Call)
-            and not node.args
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in _OF_MODELS
-        ):
+        elif isinstance(node, ast.Call) and not node.args and is_method(node, *_OF_MODELS):
             self.models.add(ast.unparse(node.func.value))
 
     def _bind(
@@ -129,7 +134,7 @@ class Known:
 
     def key(self, node: ast.AST) -> Key | None:
         """What a name or an attribute of self is kept under: the scope that binds it, and its text."""
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        if is_own(node):
             of = self.program.class_of(node)
             return None if of is None else (of, f"self.{node.attr}")
         if not isinstance(node, ast.Name):
@@ -194,16 +199,14 @@ class Known:
     def given(self, parameter: ast.AST) -> list[ast.expr]:
         """What the calls of a function give to one of its parameters."""
         function = self.program.parent.get(self.program.parent.get(parameter, parameter))
-        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not isinstance(
-            parameter, ast.arg
-        ):
+        if not isinstance(function, Function) or not isinstance(parameter, ast.arg):
             return []
         names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
         if isinstance(self.program.parent.get(function), ast.ClassDef):
             names = names[1:]
         found: list[ast.expr] = []
         for call in self.calls_of.get(function, []):
-            value = next((one.value for one in call.keywords if one.arg == parameter.arg), None)
+            value = argument(call, parameter.arg)
             if value is None and parameter.arg in names and names.index(parameter.arg) < len(call.args):
                 value = call.args[names.index(parameter.arg)]
             if value is None or isinstance(value, ast.Starred):
@@ -227,7 +230,7 @@ class Known:
     def number(self, node: ast.AST | None) -> float | None:
         """A number that is written in the program, through names."""
         value = self.value(node)
-        if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub):
+        if is_negative(value):
             inner = self.number(value.operand)
             return None if inner is None else -inner
         if (
@@ -240,13 +243,13 @@ class Known:
 
     def called(self, node: ast.AST | None) -> str:
         """The full name of what a call runs; empty for anything else."""
-        return (self.program.dotted(node.func) or "") if isinstance(node, ast.Call) else ""
+        return self.program.called(node) if isinstance(node, ast.Call) else ""
 
     # Models, outputs, loops ----------------------------------------------------
 
     def is_model(self, node: ast.AST) -> bool:
         """Whether an expression is a network: by its kind, or as its parameters or mode are asked for."""
-        if isinstance(node, ast.Name) and node.id == "self":
+        if is_self(node):
             of = self.program.class_of(node)
             return of is not None and self.program.is_module_class(of)
         family = self.program.family(node)
@@ -260,9 +263,9 @@ class Known:
         """The call of a network that an expression is the result of, but for its shape, type and place."""
         at = node
         for _ in range(DEEPEST):
-            while isinstance(at, ast.Call) and isinstance(at.func, ast.Attribute) and at.func.attr in SHAPES:
+            while is_method(at, *SHAPES):
                 at = _inside(self.program, at)
-            if isinstance(at, ast.Attribute) and at.attr == "data":
+            if is_attribute(at, "data"):
                 at = at.value
                 continue
             if isinstance(at, ast.Call):
@@ -289,9 +292,9 @@ class Known:
             if not isinstance(at, ast.expr):
                 break
             passed.append(at)
-            if isinstance(at, ast.Call) and isinstance(at.func, ast.Attribute) and at.func.attr in SHAPES:
+            if is_method(at, *SHAPES):
                 at = _inside(self.program, at)
-            elif isinstance(at, ast.Attribute) and at.attr == "data":
+            elif is_attribute(at, "data"):
                 at = at.value
             elif (
                 self.key(at) is not None
@@ -340,11 +343,7 @@ class Known:
     def trains(self, node: ast.AST, deep: int = 2) -> bool:
         """Whether a backward runs inside a node, or in a function of the program that it calls."""
         for one in ast.walk(node):
-            if (
-                isinstance(one, ast.Call)
-                and isinstance(one.func, ast.Attribute)
-                and one.func.attr in ("backward", "manual_backward")
-            ):
+            if is_method(one, "backward", "manual_backward"):
                 return True
             if deep and isinstance(one, ast.Call):
                 local = self.program.local_function(one)
@@ -357,7 +356,7 @@ def _inside(program: Program, call: ast.Call) -> ast.expr | None:
     """What a method or function of a tensor is applied to."""
     if program.dotted(call.func) is not None and call.args:
         return call.args[0]
-    return call.func.value if isinstance(call.func, ast.Attribute) else None
+    return call.func.value if is_method(call) else None
 
 
 def _is_activation(known: Known, func: ast.AST) -> bool:
@@ -371,39 +370,6 @@ def known(program: Program) -> Known:
     return Known(program)
 
 
-def argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
-    """An argument of a call, given by its place or by its name."""
-    value = next((one.value for one in call.keywords if one.arg == name), None)
-    if (
-        value is None
-        and place < len(call.args)
-        and not any(isinstance(one, ast.Starred) for one in call.args[: place + 1])
-    ):
-        return call.args[place]
-    return value
-
-
-def is_true(node: ast.AST | None) -> bool:
-    """Whether an argument is the constant True."""
-    return isinstance(node, ast.Constant) and node.value is True
-
-
-def names_in(node: ast.AST) -> set[str]:
-    """The names that an expression reads."""
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
-
-
-def short(node: ast.AST) -> str:
-    """An expression as the program writes it, at most 60 characters."""
-    text = ast.unparse(node)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def scopes(program: Program) -> Iterator[ast.AST]:
     """All modules and functions."""
     yield from program.everywhere(ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def nodes_of(scope: ast.AST) -> list[ast.AST]:
-    """A scope's own nodes, in the order of the text."""
-    return list(own_nodes(scope))

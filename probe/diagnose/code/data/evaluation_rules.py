@@ -5,9 +5,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import Known, argument, is_true, known, nodes_of, short
+from probe.diagnose.code.data.data_flow import Known, known
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    ORDERS,
+    argument,
+    compares,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_set,
+    is_true,
+    names_of,
+    names_read,
+    names_set,
+    own_nodes,
+    short,
+)
 
 Loop = ast.For | ast.AsyncFor | ast.While
 _LOGITS = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", "MultiLabelSoftMarginLoss")
@@ -52,7 +68,7 @@ def _threshold(program: Program) -> Iterator[Remark]:
     logits, probabilities = _trained_with(facts, _LOGITS), _trained_with(facts, _PROBABILITIES)
     logits, probabilities = logits - probabilities, probabilities - logits
     for node in program.everywhere(ast.Compare, ast.Call):
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE)):
+        if compares(node, *ORDERS):
             output, limit = facts.output(node.left), facts.number(node.comparators[0])
             if output is None or limit is None:
                 continue
@@ -62,7 +78,7 @@ def _threshold(program: Program) -> Iterator[Remark]:
                 yield Remark(node, f"{short(node)} compares probabilities, which the loss takes, with 0: it is always the same")
         elif isinstance(node, ast.Call):
             rounded = node.args[0] if facts.called(node) == "torch.round" and node.args else None
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "round" and not node.args and rounded is None:
+            if is_method(node, "round") and not node.args and rounded is None:
                 rounded = node.func.value
             output = facts.output(rounded)
             if output is not None and _model_name(facts, output) in logits:
@@ -81,7 +97,7 @@ def _picks(facts: Known, node: ast.AST) -> tuple[ast.Call, ast.expr, float | Non
         call, second = call.value, True
     else:
         second = one is not None and one.place == 1
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in ("argmax", "max"):
+    if not is_method(call, "argmax", "max"):
         return None
     if call.func.attr == "max" and not second:
         return None
@@ -89,7 +105,7 @@ def _picks(facts: Known, node: ast.AST) -> tuple[ast.Call, ast.expr, float | Non
     if free and not call.args:
         return None
     over = call.args[0] if free else call.func.value
-    given = argument(call, int(free), "dim") or argument(call, int(free), "axis")
+    given = argument(call, "dim", int(free)) or argument(call, "axis", int(free))
     if call.func.attr == "max" and given is None:
         return None
     return call, over, facts.number(given)
@@ -100,7 +116,6 @@ def _over_batch(program: Program) -> Iterator[Remark]:
     facts = known(program)
     classes = _trained_with(facts, _OF_CLASSES)
     for node in program.everywhere(ast.Compare):
-        assert isinstance(node, ast.Compare)
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq) or not _summed(program, node):
             continue
         for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
@@ -111,7 +126,7 @@ def _over_batch(program: Program) -> Iterator[Remark]:
             output = facts.output(over)
             if output is None:
                 continue
-            given = argument(call, 0, "dim") is not None or len(call.args) > 0 or bool(call.keywords)
+            given = argument(call, "dim", 0) is not None or len(call.args) > 0 or bool(call.keywords)
             if dimension == 0 and given and _model_name(facts, output) in classes:
                 yield Remark(call, f"{short(call)} goes over the samples of the batch instead of the classes")
             elif dimension in (1, -1) and _width(facts, output) == 1:
@@ -123,7 +138,7 @@ def _summed(program: Program, node: ast.AST) -> bool:
         if isinstance(around, ast.stmt):
             return False
         if isinstance(around, ast.Call):
-            name = around.func.attr if isinstance(around.func, ast.Attribute) else around.func.id if isinstance(around.func, ast.Name) else ""
+            name = around.func.attr if is_method(around) else around.func.id if isinstance(around.func, ast.Name) else ""
             if name in _SUMS:
                 return True
     return False
@@ -136,11 +151,11 @@ def _width(facts: Known, output: ast.Call) -> float | None:
     if len(of) != 1:
         return _linear(facts, facts.value(output.func))
     forward = facts.program.method(of[0], "forward")
-    returns = [node for node in nodes_of(forward) if isinstance(node, ast.Return)] if forward is not None else []
+    returns = [node for node in own_nodes(forward) if isinstance(node, ast.Return)] if forward is not None else []
     if len(returns) != 1 or not isinstance(returns[0].value, ast.expr):
         return None
     last = facts.value(returns[0].value)
-    if not isinstance(last, ast.Call) or not isinstance(last.func, ast.Attribute):
+    if not is_method(last):
         return None
     return _linear(facts, facts.value(last.func))
 
@@ -150,7 +165,7 @@ def _linear(facts: Known, layer: ast.expr | None) -> float | None:
     if name == "torch.nn.Sequential" and isinstance(layer, ast.Call) and layer.args:
         return _linear(facts, facts.value(layer.args[-1]))
     if name == "torch.nn.Linear" and isinstance(layer, ast.Call):
-        return facts.number(argument(layer, 1, "out_features"))
+        return facts.number(argument(layer, "out_features", 1))
     return None
 
 
@@ -158,14 +173,14 @@ def _collected(facts: Known, node: ast.expr) -> list[ast.expr]:
     """What a name holds: its own value, or what is appended to the list that it is (or was made of)."""
     at: ast.AST | None = node
     for _ in range(6):
-        if isinstance(at, ast.Call) and at.args and isinstance(at.func, ast.Attribute) and at.func.attr in ("cat", "concatenate", "array", "hstack", "vstack", "stack", "tensor", "asarray"):
+        if isinstance(at, ast.Call) and at.args and is_method(at, "cat", "concatenate", "array", "hstack", "vstack", "stack", "tensor", "asarray"):
             at = at.args[0]
         elif isinstance(at, ast.expr) and facts.key(at) is not None and (one := facts.last(at)) is not None and one.how == "assign" and one.place is None:
             value = one.value
             if isinstance(value, (ast.List, ast.Call)) and isinstance(at, ast.Name) and (not isinstance(value, ast.Call) or ast.unparse(value) == "list()"):
                 return [
-                    call.args[0] for call in nodes_of(facts.program.scope(at))
-                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend")
+                    call.args[0] for call in own_nodes(facts.program.scope(at))
+                    if is_method(call, "append", "extend")
                     and len(call.args) == 1 and ast.unparse(call.func.value) == at.id
                 ]
             at = value
@@ -184,7 +199,7 @@ def _hard(facts: Known, node: ast.expr) -> bool:
         return True
     return isinstance(last, ast.Call) and (
         facts.called(last) in ("torch.round", "numpy.round")
-        or (isinstance(last.func, ast.Attribute) and last.func.attr == "round" and not last.args)
+        or (is_method(last, "round") and not last.args)
     )
 
 
@@ -218,9 +233,9 @@ def _added(facts: Known, node: ast.AugAssign) -> str | None:
     """What is added for a batch: its "mean", or a "count" of its samples; None where that is not known."""
     value: ast.expr | None = node.value
     for _ in range(8):
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("item", "detach", "cpu", "float", "double"):
+        if is_method(value, "item", "detach", "cpu", "float", "double"):
             value = value.func.value
-        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "float" and value.args:
+        elif is_call(value, "float") and value.args:
             value = value.args[0]
         elif isinstance(value, ast.Subscript) and ast.unparse(value.slice) == "0":
             value = value.value
@@ -231,13 +246,13 @@ def _added(facts: Known, node: ast.AugAssign) -> str | None:
             break
     if not isinstance(value, ast.Call):
         return None
-    if isinstance(value.func, ast.Attribute) and value.func.attr in ("sum", "mean"):
+    if is_method(value, "sum", "mean"):
         inner = value.args[0] if facts.program.dotted(value.func) is not None and value.args else value.func.value
-        while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in ("float", "type", "int", "long", "to", "double", "cpu", "data"):
+        while is_method(inner, "float", "type", "int", "long", "to", "double", "cpu", "data"):
             inner = inner.func.value
         inner = facts.value(inner) or inner
         compared = isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.Eq)
-        compared = compared or (isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "eq")
+        compared = compared or (is_method(inner, "eq"))
         return ("count" if value.func.attr == "sum" else "mean") if compared else None
     made = value
     if _loss_name(facts, value) not in _MEAN_LOSSES:
@@ -252,12 +267,12 @@ def _added(facts: Known, node: ast.AugAssign) -> str | None:
 
 def _counted(facts: Known, node: ast.expr, loop: ast.For) -> str | None:
     """What a divisor counts of the loader that a loop goes over: its "batches", or its "samples"."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "len" or len(node.args) != 1:
+    if not is_call(node, "len") or len(node.args) != 1:
         return None
     of, loader = node.args[0], facts.iterated(loop)
     if ast.unparse(of) == ast.unparse(loader):
         return "batches"
-    if isinstance(of, ast.Attribute) and of.attr == "dataset" and ast.unparse(of.value) == ast.unparse(loader):
+    if is_attribute(of, "dataset") and ast.unparse(of.value) == ast.unparse(loader):
         return "samples"
     made = facts.loaders(loader)
     return "samples" if len(made) == 1 and made[0].args and ast.unparse(made[0].args[0]) == ast.unparse(of) else None
@@ -266,7 +281,7 @@ def _counted(facts: Known, node: ast.expr, loop: ast.For) -> str | None:
 def _batched(facts: Known, loader: ast.expr) -> bool:
     """Whether no loader that this may be is known to give one sample at a time."""
     return all(
-        ((given := argument(one, 1, "batch_size")) is not None and facts.number(given) != 1)
+        ((given := argument(one, "batch_size", 1)) is not None and facts.number(given) != 1)
         or any(word.arg in ("batch_sampler", None) for word in one.keywords)
         for one in facts.loaders(loader)
     )
@@ -274,12 +289,12 @@ def _batched(facts: Known, loader: ast.expr) -> bool:
 
 def _divisions(facts: Known, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.expr]]:
     """All divisions of a name in a scope: where, which name, by what."""
-    for node in nodes_of(scope):
+    for node in own_nodes(scope):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and isinstance(node.target, ast.Name):
             yield node, node.target.id, node.value
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        elif is_binary(node, ast.Div):
             around = facts.program.parent.get(node)
-            if isinstance(around, ast.BinOp) and isinstance(around.op, ast.Div) and around.left is node:
+            if is_binary(around, ast.Div) and around.left is node:
                 continue
             left = node.left
             while isinstance(left, (ast.BinOp, ast.Call)):
@@ -288,9 +303,9 @@ def _divisions(facts: Known, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast
                     if not isinstance(left.op, ast.Mult) or len(sides) != 1:
                         break
                     left = sides[0]
-                elif isinstance(left.func, ast.Name) and left.func.id == "float" and left.args:
+                elif is_call(left, "float") and left.args:
                     left = left.args[0]
-                elif isinstance(left.func, ast.Attribute) and left.func.attr in ("item", "float", "double") and not left.args:
+                elif is_method(left, "item", "float", "double") and not left.args:
                     left = left.func.value
                 else:
                     break
@@ -326,10 +341,10 @@ def _averaged(program: Program) -> Iterator[Remark]:
 def _fewer(facts: Known, loader: ast.expr) -> str | None:
     """Why a loader gives fewer samples than its data set has."""
     made = facts.loaders(loader)
-    if made and all(is_true(argument(one, 8, "drop_last")) for one in made):
+    if made and all(is_true(argument(one, "drop_last", 8)) for one in made):
         return "the loader drops its last batch"
     for one in made:
-        sampler = facts.value(next((word.value for word in one.keywords if word.arg == "sampler"), None))
+        sampler = facts.value(argument(one, "sampler"))
         if len(made) == 1 and facts.called(sampler).endswith("SubsetRandomSampler"):
             return "the loader draws only the part that its sampler lists"
     return None
@@ -339,7 +354,7 @@ def _never_reset(program: Program) -> Iterator[Remark]:
     """Sums over an epoch that are made before the epochs and never set back."""
     facts = known(program)
     for inner in facts.loader_loops():
-        outer = next((one for one in program.loops(inner) if isinstance(one, (ast.For, ast.While))), None)
+        outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
         if outer is None:
             continue
         scope = program.scope(inner)
@@ -361,20 +376,20 @@ def _stale(program: Program) -> Iterator[Remark]:
     for loop in loops:
         if facts.trains(loop):
             continue
-        stored = {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        stored = names_set(loop)
         scope = program.scope(loop)
         others = [one for one in loops if one is not loop and program.scope(one) is scope and loop not in program.parents(one) and one not in program.parents(loop)]
-        left = {one.id for other in others for one in ast.walk(other) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-        targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+        left = {one.id for other in others for one in ast.walk(other) if is_set(one)}
+        targets = names_of(loop.target)
         for node in ast.walk(loop):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "item" and isinstance(node.func.value, ast.Name):
+            if is_method(node, "item") and isinstance(node.func.value, ast.Name):
                 name = node.func.value.id
                 if name in left and name not in stored and isinstance(program.parent.get(node), (ast.AugAssign, ast.BinOp, ast.Call)):
                     yield Remark(node, f"{name} is not computed in this loop: {short(node)} is the last value of another loop, the same for every batch")
             elif isinstance(node, ast.Call) and facts.is_model(node.func) and node.args and isinstance(node.args[0], ast.Name):
                 name = node.args[0].id
                 of_others = {one.id for other in others for one in ast.walk(other.target) if isinstance(one, ast.Name)}
-                read = {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+                read = names_read(loop)
                 if name in of_others and name not in stored and targets - read - {"_"}:
                     unread = sorted(targets - read - {"_"})[0]
                     yield Remark(node, f"{short(node)} reads {name}, which another loop left behind; {unread}, the batch of this loop, is never read")
@@ -395,7 +410,6 @@ def _patience(program: Program) -> Iterator[Remark]:
     """A count of epochs without progress that progress does not set back."""
     facts = known(program)
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         if not node.orelse or not program.loops(node) or not isinstance(node.test, ast.Compare) or not isinstance(node.test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
             continue
         better = {ast.unparse(one) for one in (node.test.left, *node.test.comparators)}

@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import (
-    LOADER,
-    Binding,
-    Known,
-    argument,
-    is_true,
-    known,
-    names_in,
-    nodes_of,
-    scopes,
-    short,
-)
+from probe.diagnose.code.data.data_flow import LOADER, Binding, Known, known, scopes
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_false,
+    is_method,
+    is_self,
+    is_string,
+    is_true,
+    names_read,
+    own_nodes,
+    short,
+)
 
 _ORDERED = frozenset({"torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder"})
 _COPIES = frozenset({"copy", "clone", "float", "astype", "double", "to", "half", "long"})
@@ -44,9 +47,9 @@ def _iterator_anew(program: Program) -> Iterator[Remark]:
     facts = known(program)
     for call in program.calls():
         inner = call.args[0] if call.args else None
-        if not isinstance(call.func, ast.Name) or call.func.id != "next" or not isinstance(inner, ast.Call) or not inner.args:
+        if not is_call(call, "next") or not isinstance(inner, ast.Call) or not inner.args:
             continue
-        if not isinstance(inner.func, ast.Name) or inner.func.id != "iter":
+        if not is_call(inner, "iter"):
             continue
         loops = program.loops(call)
         made = facts.loaders(inner.args[0])
@@ -57,15 +60,15 @@ def _iterator_anew(program: Program) -> Iterator[Remark]:
 
 def _in_order(facts: Known, loader: ast.Call) -> bool:
     """Whether a loader certainly gives its samples in the order of the data set."""
-    shuffle = argument(loader, 2, "shuffle")
-    constant = shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is False)
+    shuffle = argument(loader, "shuffle", 2)
+    constant = shuffle is None or (is_false(shuffle))
     samples = [one for one in loader.keywords if one.arg in ("sampler", "batch_sampler", None)]
     return constant and not samples and len(loader.args) < 4 and not _iterable(facts, loader)
 
 
 def _iterable(facts: Known, loader: ast.Call) -> bool:
     """Whether the data set of a loader may be one that is only iterated."""
-    made = facts.value(argument(loader, 0, "dataset"))
+    made = facts.value(argument(loader, "dataset", 0))
     name = facts.called(made)
     of = facts.program.classes.get(name, [])
     if len(of) == 1:
@@ -91,14 +94,14 @@ def _wrong_loader(program: Program) -> Iterator[Remark]:
     train = [one for one in trained if one not in evaluated]
     held = [one for one in evaluated if one not in trained]
     for one in train:
-        made = facts.value(argument(one, 0, "dataset"))
+        made = facts.value(argument(one, "dataset", 0))
         if facts.called(made) in _ORDERED and _in_order(facts, one) and _reads_label(trained[one]):
             yield Remark(one, f"the loader that is trained on does not shuffle, and {short(made) if made else 'the folder'} lists one class after the other: each batch holds one class")
     if len(train) != 1 or len(held) != 1:
         return
-    if _in_order(facts, train[0]) and is_true(argument(held[0], 2, "shuffle")):
+    if _in_order(facts, train[0]) and is_true(argument(held[0], "shuffle", 2)):
         yield Remark(train[0], f"the loader that is trained on does not shuffle, and that of line {held[0].lineno}, which is evaluated on, does")
-    if is_true(argument(held[0], 8, "drop_last")) and argument(train[0], 8, "drop_last") is None and not any(one.arg in ("batch_sampler", None) for one in train[0].keywords):
+    if is_true(argument(held[0], "drop_last", 8)) and argument(train[0], "drop_last", 8) is None and not any(one.arg in ("batch_sampler", None) for one in train[0].keywords):
         yield Remark(held[0], f"the loader that is evaluated on drops its last batch, and that of line {train[0].lineno}, which is trained on, does not")
 
 
@@ -108,27 +111,24 @@ def _reads_label(loop: ast.For) -> bool:
     if isinstance(target, ast.Tuple) and isinstance(target.elts[-1], ast.Tuple):
         target = target.elts[-1]
     last = target.elts[-1] if isinstance(target, ast.Tuple) else None
-    return isinstance(last, ast.Name) and any(
-        isinstance(one, ast.Name) and one.id == last.id and isinstance(one.ctx, ast.Load) for one in ast.walk(loop)
-    )
+    return isinstance(last, ast.Name) and last.id in names_read(loop)
 
 
 def _stride(program: Program) -> Iterator[Remark]:
     """Batches cut by hand with the number of the batch taken for its first row, or the other way round."""
     for loop in program.everywhere(ast.For):
-        assert isinstance(loop, ast.For)
         call = loop.iter
-        if not isinstance(loop.target, ast.Name) or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
+        if not isinstance(loop.target, ast.Name) or not is_call(call, "range"):
             continue
         at = loop.target.id
         cuts = [
             one for one in ast.walk(loop)
-            if isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and at in names_in(one.lower)
+            if isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and at in names_read(one.lower)
         ]
         if any(isinstance(one, ast.AugAssign) and ast.unparse(one.target) == at for one in ast.walk(loop)):
             continue
         count = call.args[-1] if len(call.args) <= 2 else None
-        if isinstance(count, ast.BinOp) and isinstance(count.op, ast.FloorDiv):
+        if is_binary(count, ast.FloorDiv):
             size = ast.unparse(count.right)
             for cut in cuts:
                 if ast.unparse(cut.lower or cut) == at and ast.unparse(cut.upper or cut) in (f"{at} + {size}", f"{size} + {at}"):
@@ -148,7 +148,6 @@ def _stride(program: Program) -> Iterator[Remark]:
 def _data_sets(program: Program) -> Iterator[ast.ClassDef]:
     """Classes of the program that have items by number and a length, or are data sets by their base."""
     for node in program.everywhere(ast.ClassDef):
-        assert isinstance(node, ast.ClassDef)
         bases = {(program.dotted(base) or "").rpartition(".")[2] for base in node.bases}
         if bases & {"Dataset", "IterableDataset", "VisionDataset"} or (
             program.method(node, "__getitem__") is not None and program.method(node, "__len__") is not None and not node.bases
@@ -160,7 +159,7 @@ def _own(node: ast.AST | None) -> str | None:
     """The attribute that `self.x[index]` takes an item of."""
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and isinstance(node.slice, ast.Name):
         at = node.value
-        return at.attr if isinstance(at.value, ast.Name) and at.value.id == "self" else None
+        return at.attr if is_self(at.value) else None
     return None
 
 
@@ -173,15 +172,15 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
             continue
         index = getter.args.args[1].arg
         views: dict[str, ast.Subscript] = {}
-        for node in nodes_of(getter):
+        for node in own_nodes(getter):
             for target, value in _assigned(node):
-                if _own(value) is not None and isinstance(value, ast.Subscript) and index in names_in(value.slice) and _stored(facts, value.value):
+                if _own(value) is not None and isinstance(value, ast.Subscript) and index in names_read(value.slice) and _stored(facts, value.value):
                     views[target] = value
                 else:
                     views.pop(target, None)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES:
+            if is_method(node, *_WRITES):
                 item = node.func.value
-                if isinstance(item, ast.Subscript) and _own(item) is not None and _stored(facts, item.value) and index in names_in(item.slice):
+                if isinstance(item, ast.Subscript) and _own(item) is not None and _stored(facts, item.value) and index in names_read(item.slice):
                     yield Remark(node, f"{short(node)} changes {short(item)} where it is stored: the sample is changed once more each time it is drawn")
             changed = _writes(node)
             if changed in views:
@@ -211,7 +210,7 @@ def _writes(node: ast.AST) -> str:
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
         target = node.targets[0].value
         return target.id if isinstance(target, ast.Name) else ""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES:
+    if is_method(node, *_WRITES):
         return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
     return ""
 
@@ -227,7 +226,7 @@ def _in_memory(facts: Known, one: Binding, attribute: ast.expr) -> bool:
     value = one.value
     if one.place is not None:
         local = facts.program.local_function(value) if isinstance(value, ast.Call) else None
-        returns = [node.value for node in nodes_of(local) if isinstance(node, ast.Return)] if local is not None else []
+        returns = [node.value for node in own_nodes(local) if isinstance(node, ast.Return)] if local is not None else []
         parts = [node.elts[one.place] for node in returns if isinstance(node, ast.Tuple) and one.place < len(node.elts)]
         return bool(parts) and len(parts) == len(returns) and all(_is_memory(facts, part) for part in parts)
     if isinstance(value, ast.BinOp) or (isinstance(value, ast.Call) and ast.unparse(value.func).startswith(ast.unparse(attribute))):
@@ -242,7 +241,7 @@ def _is_memory(facts: Known, node: ast.expr) -> bool:
 
 def _workers(loader: ast.Call, facts: Known) -> bool:
     """Whether a loader certainly has workers and does nothing of its own when they start."""
-    count = facts.number(argument(loader, 5, "num_workers"))
+    count = facts.number(argument(loader, "num_workers", 5))
     return count is not None and count > 0 and not any(one.arg in ("worker_init_fn", None) for one in loader.keywords)
 
 
@@ -252,18 +251,18 @@ def _copied_by_workers(program: Program) -> Iterator[Remark]:
     for of in _data_sets(program):
         loaders = [
             call for call in program.calls()
-            if facts.called(call) == LOADER and facts.called(facts.value(argument(call, 0, "dataset"))) == of.name and _workers(call, facts)
+            if facts.called(call) == LOADER and facts.called(facts.value(argument(call, "dataset", 0))) == of.name and _workers(call, facts)
         ]
         if not loaders or "get_worker_info" in ast.unparse(of) or "persistent_workers" in ast.unparse(loaders[0]):
             continue
         start, getter, runs = (program.method(of, name) for name in ("__init__", "__getitem__", "__iter__"))
         if start is not None and getter is not None:
-            for node in nodes_of(start):
+            for node in own_nodes(start):
                 if isinstance(node, ast.Assign) and facts.called(node.value) in _GENERATORS and isinstance(node.targets[0], ast.Attribute):
                     name = ast.unparse(node.targets[0])
                     if name in ast.unparse(getter):
                         yield Remark(node, f"each worker of the loader in line {loaders[0].lineno} has a copy of {name}: they draw the same numbers, and the same again in each epoch")
-        elif runs is not None and getter is None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in nodes_of(runs)):
+        elif runs is not None and getter is None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in own_nodes(runs)):
             text = ast.unparse(of)
             if not any(word in text for word in ("random", "rand", "shuffle", "rank", "world", "worker", "shard", "queue", "sampl", "while ", "next(", "super(")):
                 yield Remark(loaders[0], f"each worker has a copy of {of.name}, and its __iter__ goes over all of it: every sample comes once for each worker")
@@ -275,16 +274,16 @@ def _weights_of_classes(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if facts.called(call) != "torch.utils.data.WeightedRandomSampler":
             continue
-        given = argument(call, 0, "weights")
+        given = argument(call, "weights", 0)
         at = facts.value(given)
         for _ in range(6):
             if isinstance(at, ast.BinOp):
                 at = facts.value(at.right if facts.number(at.left) is not None else at.left)
-            elif isinstance(at, ast.Call) and isinstance(at.func, ast.Attribute) and at.func.attr in ("float", "double", "to", "tensor", "FloatTensor", "reciprocal", "astype", "from_numpy"):
+            elif is_method(at, "float", "double", "to", "tensor", "FloatTensor", "reciprocal", "astype", "from_numpy"):
                 at = facts.value(at.args[0] if facts.called(at).startswith("torch.") and at.args else at.func.value)
             else:
                 break
-        counted = isinstance(at, ast.Call) and isinstance(at.func, ast.Attribute) and at.func.attr == "bincount"
+        counted = is_method(at, "bincount")
         if counted and given is not None:
             yield Remark(call, f"{short(given)} has one weight for each class, and the sampler takes one for each sample: it draws the first few samples only")
 
@@ -293,7 +292,6 @@ def _lengths_of_padded(program: Program) -> Iterator[Remark]:
     """Lengths that are counted after the padding: all are that of the longest."""
     facts = known(program)
     for node in program.everywhere(ast.ListComp):
-        assert isinstance(node, ast.ListComp)
         one, element = node.generators[0], node.elt
         if len(node.generators) != 1 or one.ifs or not isinstance(one.target, ast.Name):
             continue
@@ -308,7 +306,7 @@ def _unfilled(program: Program) -> Iterator[Remark]:
     """Memory that is not set and only filled up to a length."""
     facts = known(program)
     for scope in scopes(program):
-        for node in nodes_of(scope):
+        for node in own_nodes(scope):
             if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name) or facts.called(node.value) not in ("torch.empty", "numpy.empty", "torch.empty_like", "numpy.empty_like"):
                 continue
             name = node.targets[0].id
@@ -354,7 +352,7 @@ def _normalized(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if facts.called(call) not in ("torchvision.transforms.Normalize", "torchvision.transforms.v2.Normalize"):
             continue
-        mean, deviation = _numbers(facts, argument(call, 0, "mean")), _numbers(facts, argument(call, 1, "std"))
+        mean, deviation = _numbers(facts, argument(call, "mean", 0)), _numbers(facts, argument(call, "std", 1))
         if mean is None or deviation is None:
             continue
         if any(_near(mean, std) and _near(deviation, average) for average, std in _STATISTICS):
@@ -379,8 +377,8 @@ def _normalized_apart(program: Program) -> Iterator[Remark]:
     made: dict[str, dict[bool, tuple[ast.Call, list[tuple[float, ...] | None]]]] = {}
     for call in program.calls():
         name = facts.called(call)
-        train = next((one.value for one in call.keywords if one.arg == "train"), None)
-        given = facts.value(next((one.value for one in call.keywords if one.arg == "transform"), None))
+        train = argument(call, "train")
+        given = facts.value(argument(call, "transform"))
         if not name.startswith("torchvision.datasets.") or not isinstance(train, ast.Constant) or not isinstance(given, ast.Call):
             continue
         steps = given.args[0].elts if facts.called(given).endswith(".Compose") and given.args and isinstance(given.args[0], ast.List) else [given]
@@ -388,7 +386,7 @@ def _normalized_apart(program: Program) -> Iterator[Remark]:
         if "" in names or "Lambda" in names or "ToTensor" not in names or not facts.called(given).startswith("torchvision."):
             continue
         norms = [one for one in steps if facts.called(one).endswith(".Normalize")]
-        values = [_numbers(facts, argument(one, place, word)) for one in norms if isinstance(one, ast.Call) for place, word in ((0, "mean"), (1, "std"))]
+        values = [_numbers(facts, argument(one, word, place)) for one in norms if isinstance(one, ast.Call) for place, word in ((0, "mean"), (1, "std"))]
         if train.value in made.setdefault(name, {}):
             made[name].clear()
             break
@@ -410,12 +408,12 @@ def _missing(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         func = call.func
         given: ast.expr | None = None
-        if isinstance(func, ast.Attribute) and func.attr == "fillna":
-            given = argument(call, 0, "value")
+        if is_attribute(func, "fillna"):
+            given = argument(call, "value", 0)
         elif facts.called(call) == "numpy.nan_to_num":
-            given = argument(call, 2, "nan")
+            given = argument(call, "nan", 2)
         elif facts.called(call) == "sklearn.impute.SimpleImputer":
-            given = next((one.value for one in call.keywords if one.arg == "fill_value"), None)
+            given = argument(call, "fill_value")
         value = facts.number(given)
         if value is None or not SENTINEL <= abs(value) < 1e6 or not isinstance(given, ast.expr):
             continue
@@ -433,18 +431,18 @@ def _target_column(program: Program) -> Iterator[Remark]:
     facts = known(program)
     for scope in scopes(program):
         targets: dict[tuple[str, str], ast.Assign] = {}
-        for node in nodes_of(scope):
+        for node in own_nodes(scope):
             if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
                 continue
             value: ast.expr = node.value
             while True:
-                if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("to_numpy", "astype", "copy"):
+                if is_method(value, "to_numpy", "astype", "copy"):
                     value = value.func.value
-                elif isinstance(value, ast.Attribute) and value.attr == "values":
+                elif is_attribute(value, "values"):
                     value = value.value
                 else:
                     break
-            if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name) and isinstance(value.slice, ast.Constant) and isinstance(value.slice.value, str):
+            if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name) and is_string(value.slice):
                 if program.family(value.value) == "frame":
                     targets[value.value.id, value.slice.value] = node
             else:
@@ -476,7 +474,7 @@ def _side_by_side(scope: ast.AST, inputs: ast.Assign, targets: ast.Assign) -> bo
     one, other = ast.unparse(inputs.targets[0]), ast.unparse(targets.targets[0])
     for node in ast.walk(scope):
         if isinstance(node, ast.Call) and len(node.args) >= 2:
-            first, second = names_in(node.args[0]), names_in(node.args[1])
+            first, second = names_read(node.args[0]), names_read(node.args[1])
             if one in first and other in second and other not in first:
                 return True
     return False

@@ -7,19 +7,23 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from probe.diagnose.code.data.data_flow import (
-    LOADER,
-    Known,
-    argument,
-    is_true,
-    known,
-    names_in,
-    nodes_of,
-    scopes,
-    short,
-)
+from probe.diagnose.code.data.data_flow import LOADER, Known, known, scopes
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_call,
+    is_false,
+    is_method,
+    is_name,
+    is_read,
+    is_string,
+    is_true,
+    names_read,
+    own_nodes,
+    short,
+)
 
 _SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
 _SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
@@ -57,15 +61,15 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
             continue
         kept: dict[str, list[tuple[ast.Call, int, str]]] = {}
         arrays: list[ast.Call] = []
-        for node in nodes_of(scope):
+        for node in own_nodes(scope):
             if not isinstance(node, ast.Call):
                 continue
             name = facts.called(node)
-            if name in _SPLITS and argument(node, 2, "generator") is None and node.args:
+            if name in _SPLITS and argument(node, "generator", 2) is None and node.args:
                 place = _taken(program, node)
                 if place is not None:
                     kept.setdefault(_made(facts, node.args[0]), []).append((node, *place))
-            elif name == _SPLIT_ARRAYS and len(node.args) == 1 and argument(node, 9, "random_state") is None:
+            elif name == _SPLIT_ARRAYS and len(node.args) == 1 and argument(node, "random_state", 9) is None:
                 arrays.append(node)
         for found in kept.values():
             for one, other in pairwise(found):
@@ -109,19 +113,19 @@ def _paired(program: Program, scope: ast.AST, one: str, other: str) -> bool:
         if not isinstance(node, ast.Call):
             continue
         texts = [ast.unparse(given) for given in node.args]
-        name = (program.dotted(node.func) or "").rpartition(".")[2]
+        name = program.called(node).rpartition(".")[2]
         loss = program.family(node.func) == "loss" or name.endswith(("_loss", "cross_entropy", "binary_cross_entropy_with_logits"))
         data = name == "TensorDataset" or name == "zip" or program.family(node) == "dataset" or name == "train_test_split"
-        builtin = isinstance(node.func, ast.Name) and node.func.id == "zip"
+        builtin = is_call(node, "zip")
         if data or builtin:
-            inner = [{*names_in(given)} for given in node.args]
+            inner = [{*names_read(given)} for given in node.args]
             if any(one in first for first in inner) and any(other in second for second in inner):
                 return True
         if loss and len(texts) >= 2:
             first, second = node.args[0], node.args[1]
-            names = names_in(first) | {name for step in known(program).steps_to(first) for name in names_in(step)}
-            names |= {name for step in known(program).steps_to(known(program).output(first)) for name in names_in(step)}
-            if one in names and other in names_in(second) and other not in names:
+            names = names_read(first) | {name for step in known(program).steps_to(first) for name in names_read(step)}
+            names |= {name for step in known(program).steps_to(known(program).output(first)) for name in names_read(step)}
+            if one in names and other in names_read(second) and other not in names:
                 return True
     return False
 
@@ -131,8 +135,8 @@ def _shuffled_apart(program: Program) -> Iterator[Remark]:
     facts = known(program)
     for scope in scopes(program):
         moved: dict[str, list[tuple[ast.AST, str]]] = {}
-        for node in nodes_of(scope):
-            if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name) and isinstance(node.func, ast.Attribute):
+        for node in own_nodes(scope):
+            if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name) and is_method(node):
                 if facts.called(node) in ("random.shuffle", "numpy.random.shuffle") and isinstance(program.parent.get(node), ast.Expr):
                     moved.setdefault(node.args[0].id, []).append((node, "draw"))
             elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -162,9 +166,9 @@ def _orders(program: Program, facts: Known, scope: ast.AST, moved: dict[str, lis
             continue
         index = how.removeprefix("by ")
         inline = how == "draw"
-        if (inline and facts.called(node.value.slice) not in _PERMUTATIONS) or one not in names_in(node.value.value):
+        if (inline and facts.called(node.value.slice) not in _PERMUTATIONS) or one not in names_read(node.value.value):
             continue
-        readers = [use for use in ast.walk(scope) if isinstance(use, ast.Name) and use.id == index and isinstance(use.ctx, ast.Load)]
+        readers = [use for use in ast.walk(scope) if is_read(use, index)]
         if inline or len(readers) == 1:
             for other in _partners(program, scope, one):
                 if other not in moved:
@@ -175,7 +179,6 @@ def _order_of_attribute(program: Program) -> Iterator[Remark]:
     """A data set that puts one of the things it takes samples from into a random order, and not the others."""
     facts = known(program)
     for of in program.everywhere(ast.ClassDef):
-        assert isinstance(of, ast.ClassDef)
         getter = program.method(of, "__getitem__")
         if getter is None:
             continue
@@ -198,7 +201,6 @@ def _grown_default(program: Program) -> Iterator[Remark]:
     facts = known(program)
     loops = list(facts.loader_loops())
     for function in program.everywhere(ast.FunctionDef):
-        assert isinstance(function, ast.FunctionDef)
         arguments = [*function.args.posonlyargs, *function.args.args]
         given = [*zip(arguments[len(arguments) - len(function.args.defaults) :], function.args.defaults, strict=True)]
         given += [(one, value) for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value is not None]
@@ -229,12 +231,11 @@ def _not_shifted(program: Program) -> Iterator[Remark]:
         if isinstance(node, ast.Slice) and (facts.number(node.lower) == 1 or facts.number(node.upper) == -1):
             return
     for node in program.everywhere(ast.Return):
-        assert isinstance(node, ast.Return)
         if not isinstance(node.value, ast.Tuple) or len(node.value.elts) != 2:
             continue
         inputs, targets = (facts.steps_to(one)[-1] for one in node.value.elts)
         if ast.unparse(inputs) == ast.unparse(targets) and any(
-            isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and names_in(one.lower) for one in ast.walk(inputs)
+            isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and names_read(one.lower) for one in ast.walk(inputs)
         ):
             yield Remark(node, f"inputs and targets are the same slice, {short(inputs)}: nothing shifts the targets, so each token is to predict itself")
 
@@ -243,7 +244,7 @@ def _partners(program: Program, scope: ast.AST, name: str) -> list[str]:
     """The names that stand with this one in a TensorDataset, once each."""
     found: list[str] = []
     for node in ast.walk(scope):
-        if isinstance(node, ast.Call) and (program.dotted(node.func) or "").endswith("TensorDataset"):
+        if isinstance(node, ast.Call) and program.called(node).endswith("TensorDataset"):
             texts = [ast.unparse(one.value if isinstance(one, ast.Subscript) else one) for one in node.args]
             if name in texts:
                 found += [one for one in texts if one != name and one.isidentifier()]
@@ -253,7 +254,7 @@ def _partners(program: Program, scope: ast.AST, name: str) -> list[str]:
 def _seeded(facts: Known, scope: ast.AST) -> bool:
     """Whether a seed or a state is set more than once: two shuffles may then be alike on purpose."""
     seeds = [
-        node for node in nodes_of(scope)
+        node for node in own_nodes(scope)
         if isinstance(node, ast.Call) and _SEEDS.search(ast.unparse(node.func))
     ]
     return len(seeds) > 1
@@ -263,11 +264,10 @@ def _shared_base(program: Program) -> Iterator[Remark]:
     """A transform set through one part of a split, which all parts share; or on the part itself, which has none."""
     facts = known(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         target = node.targets[0]
-        if not isinstance(target, ast.Attribute) or target.attr not in ("transform", "transforms", "target_transform", "augment"):
+        if not is_attribute(target, "transform", "transforms", "target_transform", "augment"):
             continue
-        base = target.value.value if isinstance(target.value, ast.Attribute) and target.value.attr == "dataset" else target.value
+        base = target.value.value if is_attribute(target.value, "dataset") else target.value
         one = facts.last(base) if facts.key(base) is not None else None
         if one is None or not isinstance(one.value, ast.Call) or facts.called(one.value) not in _SPLITS or one.place is None:
             continue
@@ -306,10 +306,10 @@ def _augmented(program: Program) -> Iterator[Remark]:
         made = _random_of(facts, call)
         if made is None:
             continue
-        train = next((one.value for one in call.keywords if one.arg == "train"), None)
+        train = argument(call, "train")
         split = next((one.value for one in call.keywords if one.arg in ("split", "image_set")), None)
-        held = isinstance(train, ast.Constant) and train.value is False
-        held = held or (isinstance(split, ast.Constant) and isinstance(split.value, str) and _HELD.search(split.value) is not None)
+        held = is_false(train)
+        held = held or (is_string(split) and _HELD.search(split.value) is not None)
         if held and not _trained_on(facts, call):
             yield Remark(call, f"the held-out data of {short(call.func)} get the random {made}: each evaluation sees other images")
     for call in program.calls():
@@ -353,7 +353,7 @@ def _fitted_again(program: Program) -> Iterator[Remark]:
     facts = known(program)
     for call in program.calls():
         func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr not in ("fit_transform", "fit") or not call.args:
+        if not is_attribute(func, "fit_transform", "fit") or not call.args:
             continue
         made = facts.value(func.value)
         name = facts.called(made).rpartition(".")[2]
@@ -372,7 +372,7 @@ def _fitted_again(program: Program) -> Iterator[Remark]:
 
 def _held_out_part(facts: Known, node: ast.expr) -> bool:
     """Whether a value is the second part of a split of arrays."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("reshape", "values", "to_numpy"):
+    while is_method(node, "reshape", "values", "to_numpy"):
         node = node.func.value
     one = facts.last(node) if facts.key(node) is not None else None
     return (
@@ -383,10 +383,10 @@ def _held_out_part(facts: Known, node: ast.expr) -> bool:
 
 def _split_of(facts: Known, name: ast.Name, after: ast.Call) -> ast.Call | None:
     """The call of train_test_split that cuts what a name holds."""
-    for node in nodes_of(facts.program.scope(name)):
+    for node in own_nodes(facts.program.scope(name)):
         if not isinstance(node, ast.Call) or facts.called(node) != _SPLIT_ARRAYS or node.lineno <= after.lineno:
             continue
-        if any(isinstance(given, ast.Name) and given.id == name.id and facts.value(given) is after for given in node.args[:1]):
+        if any(is_name(given, name.id) and facts.value(given) is after for given in node.args[:1]):
             return node
     return None
 
@@ -401,17 +401,17 @@ def _whole_and_part(program: Program) -> Iterator[Remark]:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Tuple):
             continue
         parts = [one for one in statement.targets[0].elts if isinstance(one, ast.Name)]
-        if len(parts) < 2 or any(isinstance(part, ast.Name) and part.id == call.args[0].id for part in parts):
+        if len(parts) < 2 or any(is_name(part, call.args[0].id) for part in parts):
             continue
         scope = program.scope(call)
         loaders = [
-            one for one in nodes_of(scope)
+            one for one in own_nodes(scope)
             if isinstance(one, ast.Call) and facts.called(one) == LOADER and one.args and isinstance(one.args[0], ast.Name)
         ]
         fed = {one.args[0].id: one for one in loaders if isinstance(one.args[0], ast.Name)}
         whole = fed.get(call.args[0].id)
         unread = not any(use.lineno > call.lineno for use in facts.uses.get((scope, parts[0].id), []) if isinstance(use, ast.Name))
-        if whole is not None and unread and parts[1].id in fed and is_true(argument(whole, 2, "shuffle")):
+        if whole is not None and unread and parts[1].id in fed and is_true(argument(whole, "shuffle", 2)):
             yield Remark(whole, f"the loader goes over all of {call.args[0].id}, {parts[1].id} included, and {parts[0].id} is never read")
 
 
@@ -420,7 +420,7 @@ def _overlapping(program: Program) -> Iterator[Remark]:
     facts = known(program)
     for scope in scopes(program):
         cut: list[tuple[ast.Assign, str, str, ast.expr | None, ast.expr | None]] = []
-        for node in nodes_of(scope):
+        for node in own_nodes(scope):
             if not isinstance(node, ast.Assign):
                 continue
             pairs: list[tuple[ast.expr, ast.expr]] = [(node.targets[0], node.value)]

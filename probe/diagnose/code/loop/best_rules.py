@@ -6,9 +6,22 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.loop.loss_rules import is_loss
-from probe.diagnose.code.loop.objects import Key, Objects, objects_of, short
-from probe.diagnose.code.program import Program, own_nodes
+from probe.diagnose.code.loop.objects import Key, Objects, objects_of
+from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    ORDERS,
+    Function,
+    compares,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    own_nodes,
+    short,
+    text_of,
+)
 
 
 def comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
@@ -18,7 +31,7 @@ def comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
             for one in ast.walk(around.test):
                 if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
                     return one
-        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(around, Function):
             return None
     return None
 
@@ -36,9 +49,8 @@ def _never_better(program: Program) -> Iterator[Remark]:
     """A best score whose first value no score can beat, or which is never set to a better one."""
     objects = objects_of(program)
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         test = node.test
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        if not compares(test, *ORDERS):
             continue
         for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
             key = objects.key(best)
@@ -51,9 +63,9 @@ def _never_better(program: Program) -> Iterator[Remark]:
             set_here = [one for one in values[1:] if one is not None and any(inner is one for inner in ast.walk(node))]
             if not isinstance(first, ast.AST) or any(_bounds(one) not in (None, bound) for one in values[1:] if isinstance(one, ast.AST)):
                 continue
-            said = short(program, test)
+            said = short(test)
             if bound is not None and (bound > 0) == rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)) and set_here and len(set_here) == len(values) - 1:
-                yield Remark(node, f"{said} is never true: {key[1]} starts as {short(program, first)}")
+                yield Remark(node, f"{said} is never true: {key[1]} starts as {short(first)}")
             elif isinstance(first, ast.Constant) and first.value == 0 and not isinstance(first.value, bool) and not rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)):
                 if set_here and len(set_here) == len(values) - 1 and score_direction(program, objects, score) is not None and all(
                     ast.dump(one) == ast.dump(score) for one in set_here
@@ -62,13 +74,13 @@ def _never_better(program: Program) -> Iterator[Remark]:
             elif (bound is not None or (isinstance(first, ast.Constant) and first.value in (0, -1))) and len(values) == 1 and _saves(program, node) and (
                 not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and objects.key(score) is not None
             ):
-                yield Remark(node, f"{key[1]} is never set again after {short(program, first)}: {said} compares with the first value for ever, and the last state is kept for the best")
+                yield Remark(node, f"{key[1]} is never set again after {short(first)}: {said} compares with the first value for ever, and the last state is kept for the best")
 
 
 def _saves(program: Program, node: ast.If) -> bool:
     """Whether a branch keeps a state."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Call) and (program.dotted(one.func) == "torch.save" or (isinstance(one.func, ast.Attribute) and one.func.attr in ("state_dict", "save_pretrained"))):
+        if isinstance(one, ast.Call) and (program.called(one) == "torch.save" or (is_method(one, "state_dict", "save_pretrained"))):
             return True
     return False
 
@@ -81,24 +93,24 @@ def score_direction(program: Program, objects: Objects, node: ast.AST | None, de
     if is_loss(program, node):
         return "loss"
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
-        return "share" if any("argmax" in program.text(side) or "max(" in program.text(side) or _predicted(program, objects, side) for side in (node.left, node.comparators[0])) else None
+        return "share" if any("argmax" in text_of(side) or "max(" in text_of(side) or _predicted(program, objects, side) for side in (node.left, node.comparators[0])) else None
     if isinstance(node, ast.Call):
-        name = (program.dotted(node.func) or "").rpartition(".")[2]
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "sum", "mean", "float", "cpu", "detach", "double", "numpy"):
+        name = program.called(node).rpartition(".")[2]
+        if is_method(node, "item", "sum", "mean", "float", "cpu", "detach", "double", "numpy"):
             inner = node.args[0] if program.dotted(node.func) and node.args else node.func.value
             return score_direction(program, objects, inner, depth - 1)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args and _predicted(program, objects, node.func.value):
+        if is_method(node, "eq") and node.args and _predicted(program, objects, node.func.value):
             return "share"
         if name in ("accuracy_score", "f1_score", "roc_auc_score"):
             return "share"
-        if isinstance(node.func, ast.Name) and node.func.id in ("float", "sum") and node.args:
+        if is_call(node, "float", "sum") and node.args:
             return score_direction(program, objects, node.args[0], depth - 1)
         local = program.local_function(node)
         if local is not None:
             found = {score_direction(program, objects, one.value, depth - 1) for one in own_nodes(local) if isinstance(one, ast.Return)}
             return found.pop() if len(found) == 1 else None
         return None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult)):
+    if is_binary(node, ast.Div, ast.Mult):
         right = score_direction(program, objects, node.right, depth - 2) if depth > 2 else None
         return score_direction(program, objects, node.left, depth - 1) if right is None else None
     key = objects.key(node)
@@ -141,17 +153,17 @@ def _unpacked(program: Program, objects: Objects, key: Key, depth: int) -> str |
 
 def _predicted(program: Program, objects: Objects, node: ast.AST) -> bool:
     """Whether a value is the place of a largest output."""
-    if "argmax" in program.text(node):
+    if "argmax" in text_of(node):
         return True
     if not isinstance(node, ast.Name):
         return False
     key = objects.key(node)
-    if any(value is not None and "argmax" in program.text(value) for value in objects.values.get(key, [])) if key is not None else False:
+    if any(value is not None and "argmax" in text_of(value) for value in objects.values.get(key, [])) if key is not None else False:
         return True
     for assign in ast.walk(program.scope(node)):
         if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Tuple) and isinstance(assign.value, ast.Call):
             second = assign.targets[0].elts[-1]
-            if isinstance(second, ast.Name) and second.id == node.id and (program.text(assign.value.func).endswith(".max") or program.text(assign.value.func).endswith("topk")):
+            if is_name(second, node.id) and (text_of(assign.value.func).endswith(".max") or text_of(assign.value.func).endswith("topk")):
                 return True
     return False
 
@@ -160,9 +172,8 @@ def _wrong_way_round(program: Program) -> Iterator[Remark]:
     """The worst state kept for the best, or a rate cut because a score improves."""
     objects = objects_of(program)
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         test = node.test
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) or not _saves(program, node):
+        if not compares(test, *ORDERS) or not _saves(program, node):
             continue
         for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
             sets = any(
@@ -175,19 +186,19 @@ def _wrong_way_round(program: Program) -> Iterator[Remark]:
             rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
             if (direction == "loss" and rising) or (direction == "share" and not rising):
                 what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
-                yield Remark(node, f"{short(program, score)} is {what}: {short(program, test)} keeps the worst state")
+                yield Remark(node, f"{short(score)} is {what}: {short(test)} keeps the worst state")
     for call in program.calls():
         func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr != "step" or len(call.args) != 1:
+        if not is_attribute(func, "step") or len(call.args) != 1:
             continue
         made = objects.made(objects.origin(objects.key(func.value)))
-        if made is None or program.dotted(made.func) != "torch.optim.lr_scheduler.ReduceLROnPlateau":
+        if made is None or program.called(made) != "torch.optim.lr_scheduler.ReduceLROnPlateau":
             continue
         mode = next((word.value for word in made.keywords if word.arg == "mode"), made.args[1] if len(made.args) > 1 else ast.Constant("min"))
         direction = score_direction(program, objects, call.args[0])
         if isinstance(mode, ast.Constant) and (direction, mode.value) in (("loss", "max"), ("share", "min")):
             better = "falls" if direction == "loss" else "rises"
-            yield Remark(call, f"{short(program, call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")
+            yield Remark(call, f"{short(call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")
 
 RULES: tuple[Rule, ...] = (
     Rule("never-better", "loop", "the best state is not the one that is kept", "start from -inf for a score that rises, from inf for a loss, and set it when a better one comes", _never_better),

@@ -9,11 +9,22 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import Event, Key, Objects, objects_of, short
+from probe.diagnose.code.loop.objects import Event, Key, Objects, objects_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Loop,
+    is_attribute,
+    is_binary,
+    is_method,
+    is_name,
+    is_self,
+    mentions,
+    names_set,
+    short,
+)
 
-_LOOPS = (ast.For, ast.While)
+_LOOPS = Loop
 
 
 def _bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
@@ -42,7 +53,7 @@ def _backward_inside(objects: Objects, events: list[Event], first: int, last: in
         for node in ast.walk(statement):
             if isinstance(node, ast.Call) and (start <= node.lineno <= end if start <= end else node.lineno >= start or node.lineno <= end):
                 local = objects.program.local_function(node)
-                if local is not None and any(isinstance(one, ast.Attribute) and one.attr == "backward" for one in ast.walk(local)):
+                if local is not None and mentions(local, "backward"):
                     return True
     return False
 
@@ -64,7 +75,7 @@ def _cleared_before_step(program: Program) -> Iterator[Remark]:
                     break
                 if before.always and _clears(objects, before, event.of, len(stepped) == 1):
                     if not _backward_inside(objects, events, back, number, body):
-                        cleared, stepper = short(program, before.node), short(program, event.node)
+                        cleared, stepper = short(before.node), short(event.node)
                         yield Remark(before.node, f"{cleared} runs between backward and {stepper}: the step finds no gradient")
                     break
                 back -= 1
@@ -84,13 +95,13 @@ def _stepped_twice(program: Program) -> Iterator[Remark]:
                     break
                 if later.what == "step" and later.always and later.of == event.of and (later.scaled or not later.node.args):
                     first = f"lines {event.node.lineno} and {later.node.lineno}"
-                    yield Remark(later.node, f"{short(program, later.node)} runs twice for one backward ({first}): each update is made two times")
+                    yield Remark(later.node, f"{short(later.node)} runs twice for one backward ({first}): each update is made two times")
                     break
 
 
 def _of_torch(objects: Objects, key: Key | None) -> bool:
     made = objects.made(objects.origin(key))
-    return made is not None and (objects.program.dotted(made.func) or "").startswith("torch.optim.")
+    return made is not None and objects.program.called(made).startswith("torch.optim.")
 
 
 def _backward_twice(program: Program) -> Iterator[Remark]:
@@ -98,7 +109,7 @@ def _backward_twice(program: Program) -> Iterator[Remark]:
     for _, body in _bodies(program):
         seen: dict[Key, ast.Call] = {}
         for statement in body:
-            written = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+            written = names_set(statement)
             seen = {key: call for key, call in seen.items() if key[1] not in written}
             for event in objects.events([statement]):
                 func = event.node.func
@@ -130,7 +141,7 @@ def _clipped_in_vain(program: Program) -> Iterator[Remark]:
                 if _backward_inside(objects, events, events.index(before), number, body):
                     continue
                 when = "after the step that used the gradients" if before.what == "step" else "before backward, when there is no gradient"
-                yield Remark(event.node, f"{short(program, event.node.func)} runs {when}: the step is made with gradients that are not clipped")
+                yield Remark(event.node, f"{short(event.node.func)} runs {when}: the step is made with gradients that are not clipped")
 
 
 def _clipped_scaled(program: Program) -> Iterator[Remark]:
@@ -147,13 +158,13 @@ def _clipped_scaled(program: Program) -> Iterator[Remark]:
             if before and after and before[-1].what == "backward" and before[-1].scaled and before[-1].always and after[0].scaled and after[0].what == "step" and (
                 after[0].always or event.always
             ) and not _unscaled_by_hand(body, before[-1].node, after[0].node):
-                yield Remark(event.node, f"{short(program, event.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is missing before it")
+                yield Remark(event.node, f"{short(event.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is missing before it")
 
 
 def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) -> bool:
     """Whether the lines from a backward to its step read gradients, or the scaler's factor."""
     return any(
-        isinstance(one, ast.Attribute) and one.attr in ("grad", "get_scale", "_scale") and backward.lineno <= one.lineno <= step.lineno
+        is_attribute(one, "grad", "get_scale", "_scale") and backward.lineno <= one.lineno <= step.lineno
         for statement in body for one in ast.walk(statement)
     )
 
@@ -166,17 +177,17 @@ def _scaler_passed_by(program: Program) -> Iterator[Remark]:
             if before.what != "backward" or event.what != "step" or before.scaled == event.scaled:
                 continue
             if before.scaled and not _unscaled_by_hand(body, before.node, event.node):
-                yield Remark(event.node, f"the loss is scaled in line {before.node.lineno}, and {short(program, event.node)} steps past the scaler: the gradients are never unscaled")
-            elif not before.scaled and program.family(event.node.func.value if isinstance(event.node.func, ast.Attribute) else None) == "scaler":
-                yield Remark(event.node, f"{short(program, before.node)} is not scaled, and {short(program, event.node)} divides its gradients by the scaler's factor")
+                yield Remark(event.node, f"the loss is scaled in line {before.node.lineno}, and {short(event.node)} steps past the scaler: the gradients are never unscaled")
+            elif not before.scaled and program.family(event.node.func.value if is_method(event.node) else None) == "scaler":
+                yield Remark(event.node, f"{short(before.node)} is not scaled, and {short(event.node)} divides its gradients by the scaler's factor")
 
 
 def _scaler_never_updated(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for key, calls in objects.calls.items():
-        steps = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "step"]
-        kind = program.family(calls[0].func.value) if isinstance(calls[0].func, ast.Attribute) else None
-        if kind == "scaler" and steps and not any(isinstance(call.func, ast.Attribute) and call.func.attr == "update" for call in calls) and (
+        steps = [call for call in calls if is_method(call, "step")]
+        kind = program.family(calls[0].func.value) if is_method(calls[0]) else None
+        if kind == "scaler" and steps and not any(is_method(call, "update") for call in calls) and (
             not objects.escapes.get(key) and objects.made(key) is not None
         ):
             yield Remark(steps[0], f"{key[1]}.update() is never called: a step whose gradients overflow is left out, and the scale never falls")
@@ -199,7 +210,7 @@ def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
                 continue  # each network has a backward of its own
             mine = [one for one in steps if _clears(objects, zero, one.of, len({step.of for step in steps}) == 1)]
             if mine and not any(one.always for one in mine) and all(_every_few(program, one.node, owner) for one in mine):
-                yield Remark(zero.node, f"{short(program, zero.node)} runs in every pass, and {short(program, mine[0].node)} only in every few: the gradients of all passes but the last are thrown away")
+                yield Remark(zero.node, f"{short(zero.node)} runs in every pass, and {short(mine[0].node)} only in every few: the gradients of all passes but the last are thrown away")
         if steps:
             continue
         after = _after(program, owner)
@@ -208,13 +219,11 @@ def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
         if step is not None and step.what == "step" and step.always and (step.scaled or not step.node.args):
             for zero in zeros:
                 if _clears(objects, zero, step.of, True) and not _calls_step(objects, body):
-                    yield Remark(step.node, f"{short(program, step.node)} stands after the loop in which {short(program, zero.node)} runs in every pass: only the gradients of the last pass are used")
+                    yield Remark(step.node, f"{short(step.node)} stands after the loop in which {short(zero.node)} runs in every pass: only the gradients of the last pass are used")
 
 
 def _calls_step(objects: Objects, body: list[ast.stmt]) -> bool:
-    return any(isinstance(one, ast.Call) and (local := objects.program.local_function(one)) is not None and any(
-        isinstance(inner, ast.Attribute) and inner.attr == "step" for inner in ast.walk(local)
-    ) for statement in body for one in ast.walk(statement))
+    return any(isinstance(one, ast.Call) and (local := objects.program.local_function(one)) is not None and mentions(local, "step") for statement in body for one in ast.walk(statement))
 
 
 def _every_few(program: Program, node: ast.AST, loop: ast.AST) -> bool:
@@ -222,7 +231,7 @@ def _every_few(program: Program, node: ast.AST, loop: ast.AST) -> bool:
     for around in program.parents(node):
         if around is loop:
             return False
-        if isinstance(around, ast.If) and any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod) for one in ast.walk(around.test)):
+        if isinstance(around, ast.If) and any(is_binary(one, ast.Mod) for one in ast.walk(around.test)):
             return True
     return False
 
@@ -240,7 +249,6 @@ def _after(program: Program, statement: ast.stmt) -> list[ast.stmt]:
 def _clear_anywhere(program: Program) -> bool:
     """Whether a program clears gradients in a way that is no zero_grad."""
     for node in program.everywhere(ast.Attribute):
-        assert isinstance(node, ast.Attribute)
         if node.attr == "grad" and (isinstance(node.ctx, ast.Store) or isinstance(program.parent.get(node), ast.Attribute)):
             return True
     return False
@@ -248,7 +256,7 @@ def _clear_anywhere(program: Program) -> bool:
 
 def _never_cleared(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
-    zeroed = [call for call in program.calls() if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad"]
+    zeroed = [call for call in program.calls() if is_method(call, "zero_grad")]
     by_hand = _clear_anywhere(program)
     for owner, body in _bodies(program):
         if not isinstance(owner, _LOOPS):
@@ -263,15 +271,15 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
             above = [around for around in objects.loops(step.node) if around is not owner]
             own = [call for call in zeroed if objects.origin(objects.key(_called_on(call))) in (key, objects.optimized(key))]
             if not zeroed:
-                yield Remark(step.node, f"nothing clears the gradients before or after {short(program, step.node)}: each step uses the sum of all gradients so far")
+                yield Remark(step.node, f"nothing clears the gradients before or after {short(step.node)}: each step uses the sum of all gradients so far")
             elif not own and objects.optimized(key) is not None and not _escapes(objects, key) and all(_known(objects, call) for call in zeroed):
                 yield Remark(step.node, f"{key[1]}.zero_grad() is never called, nor that of its network: each of its steps uses the sum of all its gradients so far")
             elif own and above and not any(one.what == "zero" for one in events) and all(_in_pass_of(program, call, above, owner) for call in own):
-                yield Remark(own[0], f"{short(program, own[0])} runs once for a whole inner loop, and {short(program, step.node)} in each of its passes: the gradients pile up")
+                yield Remark(own[0], f"{short(own[0])} runs once for a whole inner loop, and {short(step.node)} in each of its passes: the gradients pile up")
 
 
 def _called_on(call: ast.Call) -> ast.AST | None:
-    return call.func.value if isinstance(call.func, ast.Attribute) else None
+    return call.func.value if is_method(call) else None
 
 
 def _known(objects: Objects, call: ast.Call) -> bool:
@@ -289,20 +297,20 @@ def _escapes(objects: Objects, key: Key) -> bool:
         if not isinstance(call, ast.Call):
             return True
         made = objects.program.kind(call)
-        called = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        called = call.func.attr if is_method(call) else ""
         if not (made is not None and made.family == "scheduler") and called not in ("step", "unscale_"):
             return True
     return False
 
 
-def _in_pass_of(program: Program, call: ast.Call, above: list[ast.For | ast.While], inner: ast.AST) -> bool:
+def _in_pass_of(program: Program, call: ast.Call, above: list[Loop], inner: ast.AST) -> bool:
     around = list(program.parents(call))
     return any(loop in around for loop in above) and inner not in around
 
 
 def _never_stepped(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
-    backward = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in program.everywhere(ast.Attribute))
+    backward = any(is_attribute(node, "backward") for node in program.everywhere(ast.Attribute))
     for key in list(objects.values):
         made = objects.made(key)
         if made is None or not backward:
@@ -312,9 +320,9 @@ def _never_stepped(program: Program) -> Iterator[Remark]:
             continue
         if key[1].startswith("self.") and (objects.attributes.get(key[1][5:], 0) > _own_reads(objects, key) or _has_bases(key)):
             continue
-        called = {call.func.attr for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute)}
+        called = {call.func.attr for call in objects.calls.get(key, []) if is_method(call)}
         if "step" in called or _escapes(objects, key) or any(
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step" for node in _readers(objects, key)
+            is_method(node, "step") for node in _readers(objects, key)
         ):
             continue
         if isinstance(key[0], ast.Module) and not objects.calls.get(key) and kind.family == "optimizer":
@@ -325,11 +333,11 @@ def _never_stepped(program: Program) -> Iterator[Remark]:
 
 def _own_reads(objects: Objects, key: Key) -> int:
     of = key[0]
-    return sum(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and isinstance(one.value, ast.Name) and one.value.id == "self" and f"self.{one.attr}" == key[1] for one in ast.walk(of))
+    return sum(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and is_self(one.value) and f"self.{one.attr}" == key[1] for one in ast.walk(of))
 
 
 def _has_bases(key: Key) -> bool:
-    return isinstance(key[0], ast.ClassDef) and any(not isinstance(base, ast.Name) or base.id != "object" for base in key[0].bases)
+    return isinstance(key[0], ast.ClassDef) and any(not is_name(base, "object") for base in key[0].bases)
 
 
 def _readers(objects: Objects, key: Key) -> Iterator[ast.AST]:

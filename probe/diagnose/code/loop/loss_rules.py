@@ -5,9 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import Key, Objects, objects_of, short
-from probe.diagnose.code.program import Function, Program, own_nodes
+from probe.diagnose.code.loop.objects import Key, Objects, objects_of
+from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Function,
+    Loop,
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_true,
+    names_of,
+    own_nodes,
+    short,
+    text_of,
+)
 
 _CUT = frozenset({"item", "detach", "detach_", "tolist", "numpy"})
 """Methods after which no gradient flows back."""
@@ -24,7 +39,7 @@ def is_loss(program: Program, node: ast.AST | None) -> bool:
     """Whether an expression is a call of a loss of torch, or of a loss module."""
     if not isinstance(node, ast.Call):
         return False
-    name = program.dotted(node.func) or ""
+    name = program.called(node)
     if name.startswith("torch.nn.functional."):
         return name.rpartition(".")[2].endswith("_loss") or any(word in name for word in ("cross_entropy", "kl_div"))
     return program.family(node.func) == "loss"
@@ -45,7 +60,7 @@ class _Flow:
             return None
         if isinstance(node, ast.Call):
             return self._cut_of_call(node, depth)
-        if isinstance(node, ast.Attribute) and node.attr == "data":
+        if is_attribute(node, "data"):
             return ".data" if self.learned(node.value) else None
         if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.BitAnd, ast.BitOr)):
             found = [self.cut(one, depth - 1) for one in (node.left, node.right)]
@@ -75,7 +90,7 @@ class _Flow:
             if func.attr in ("mean", "sum", "abs", "pow", "sqrt", "log", "exp", "float", "to", "cuda", "clone", "view", "squeeze"):
                 return self.cut(func.value, depth - 1)
             return None
-        if isinstance(func, ast.Name) and func.id == "float" and len(node.args) == 1:
+        if is_name(func, "float") and len(node.args) == 1:
             return "float()" if self.learned(node.args[0]) else None
         if name.startswith("torch.") and last in _OF_TENSORS and node.args:
             learned = any(self.learned(one) for one in ([*node.args[0].elts] if isinstance(node.args[0], (ast.List, ast.Tuple)) else [node.args[0]]))
@@ -95,7 +110,7 @@ class _Flow:
         """Whether an expression is a number or a setting, not a tensor of the model."""
         if self.program.family(node) == "number":
             return True
-        return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("args", "config", "cfg", "opt", "hparams")
+        return isinstance(node, ast.Attribute) and is_name(node.value, "args", "config", "cfg", "opt", "hparams")
 
     def learned(self, node: ast.AST | None, depth: int = 7) -> bool:
         """Whether an expression is made of what a module or a loss gives."""
@@ -107,11 +122,11 @@ class _Flow:
             called = self.program.family(node.func)
             if called == "module":
                 return True
-            if isinstance(node.func, ast.Attribute) and self.program.dotted(node.func) is None:
+            if is_method(node) and self.program.dotted(node.func) is None:
                 if node.func.attr in _CUT or node.func.attr in _STEPS:
                     return False
                 return self.learned(node.func.value, depth - 1)
-            name = self.program.dotted(node.func) or ""
+            name = self.program.called(node)
             if name.startswith("torch."):
                 return any(self.learned(one, depth - 1) for one in node.args)
             local = self.program.local_function(node)
@@ -135,11 +150,11 @@ class _Flow:
         for around in self.program.parents(node):
             if isinstance(around, (ast.With, ast.AsyncWith)):
                 for item in around.items:
-                    text = self.program.text(item.context_expr)
+                    text = text_of(item.context_expr)
                     if "no_grad" in text or "inference_mode" in text:
                         return True
-            elif isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                return any("no_grad" in self.program.text(one) or "inference_mode" in self.program.text(one) for one in around.decorator_list)
+            elif isinstance(around, Function):
+                return any("no_grad" in text_of(one) or "inference_mode" in text_of(one) for one in around.decorator_list)
         return False
 
 
@@ -147,19 +162,19 @@ def _backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
     """Each backward, and the expression that it starts from."""
     for call in program.calls():
         func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr not in ("backward", "manual_backward"):
+        if not is_attribute(func, "backward", "manual_backward"):
             continue
         value: ast.AST = func.value
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale" and value.args:
+        if is_method(value, "scale") and value.args:
             value = value.args[0]
-        elif (call.args and (func.attr == "manual_backward" or (isinstance(value, ast.Name) and value.id in ("accelerator", "fabric", "self")))) or (call.args and isinstance(value, ast.Attribute) and value.attr in ("accelerator", "fabric")):
+        elif (call.args and (func.attr == "manual_backward" or (is_name(value, "accelerator", "fabric", "self")))) or (call.args and is_attribute(value, "accelerator", "fabric")):
             value = call.args[0]
         yield call, value
 
 
 def _terms(objects: Objects, node: ast.AST | None, before: ast.AST, seen: frozenset[Key] = frozenset()) -> Iterator[ast.AST]:
     """The terms of a sum, through the variables of the function that a loss is added up in."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+    if is_binary(node, ast.Add, ast.Sub):
         yield from _terms(objects, node.left, before, seen)
         yield from _terms(objects, node.right, before, seen)
     elif isinstance(node, ast.BinOp) and isinstance(node.left, (ast.BinOp, ast.Name)) and (
@@ -173,7 +188,7 @@ def _terms(objects: Objects, node: ast.AST | None, before: ast.AST, seen: frozen
         first = [one for one in values if one not in sums]
         if key in seen:
             return
-        if len(values) == 1 and isinstance(values[0], ast.BinOp) and isinstance(values[0].op, (ast.Add, ast.Sub, ast.Div)):
+        if len(values) == 1 and is_binary(values[0], ast.Add, ast.Sub, ast.Div):
             yield from _terms(objects, values[0], before, seen | {key})
         elif sums and len(first) <= 1:
             for value in first + sums:
@@ -189,7 +204,7 @@ def _leads(objects: Objects, key: Key, value: ast.AST, before: ast.AST) -> bool:
     parent = objects.program.parent.get(value)
     if isinstance(parent, ast.AugAssign) and isinstance(parent.op, (ast.Add, ast.Sub)):
         return getattr(value, "lineno", 0) <= getattr(before, "lineno", 0)
-    return isinstance(value, ast.BinOp) and any(isinstance(one, ast.Name) and one.id == key[1] for one in ast.walk(value))
+    return isinstance(value, ast.BinOp) and key[1] in names_of(value)
 
 
 def _terms_without_gradient(program: Program) -> Iterator[Remark]:
@@ -209,12 +224,12 @@ def _terms_without_gradient(program: Program) -> Iterator[Remark]:
         for term, reason in why.items():
             if reason and term not in seen and not _cancels(program, term, terms):
                 seen.add(term)
-                yield Remark(term, f"{short(program, term)} is added to the loss without its gradient ({reason}): it changes the number and nothing else")
+                yield Remark(term, f"{short(term)} is added to the loss without its gradient ({reason}): it changes the number and nothing else")
 
 
 def _cancels(program: Program, term: ast.AST, terms: list[ast.AST]) -> bool:
     """Whether a term is there for its value alone: `x - x.detach()` and the like."""
-    return any(other is not term and program.text(other) in program.text(term) for other in terms)
+    return any(other is not term and text_of(other) in text_of(term) for other in terms)
 
 
 def _returned(program: Program, objects: Objects, value: ast.AST) -> Iterator[ast.Return]:
@@ -231,16 +246,16 @@ def _returned(program: Program, objects: Objects, value: ast.AST) -> Iterator[as
 def _made_anew(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         last = name.rpartition(".")[2]
-        wants = next((word.value for word in call.keywords if word.arg == "requires_grad"), None)
+        wants = argument(call, "requires_grad")
         if not name.startswith("torch.") or last not in (*_OF_TENSORS, "Variable") or not call.args:
             continue
-        if not isinstance(wants, ast.Constant) or wants.value is not True:
+        if not is_true(wants):
             continue
         inner = call.args[0]
         if not isinstance(inner, (ast.Constant, ast.List, ast.Tuple)) and _goes_backward(program, objects, call):
-            yield Remark(call, f"{short(program, call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
+            yield Remark(call, f"{short(call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
 
 
 def _goes_backward(program: Program, objects: Objects, node: ast.AST) -> bool:
@@ -271,18 +286,18 @@ def _only_the_last(program: Program) -> Iterator[Remark]:
         loop = around[0]
         if not isinstance(loop, ast.For) or _breaks(loop) or loop not in _block_of(program, call, here):
             continue
-        inner = [one for one in ast.walk(loop) if isinstance(one, ast.Name) and one.id == value.id]
+        inner = [one for one in ast.walk(loop) if is_name(one, value.id)]
         if sum(isinstance(one.ctx, ast.Load) for one in inner) == 0 and len(inner) == 1:
-            names = {one.id for one in ast.walk(inside[0]) if isinstance(one, ast.Name)}
-            if names & {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}:
-                yield Remark(inside[0], f"{value.id} is set anew in every pass of the loop of line {loop.lineno}, and {short(program, call)} comes after it: only the last pass counts")
+            names = names_of(inside[0])
+            if names & names_of(loop.target):
+                yield Remark(inside[0], f"{value.id} is set anew in every pass of the loop of line {loop.lineno}, and {short(call)} comes after it: only the last pass counts")
 
 
 def _breaks(loop: ast.For) -> bool:
     return any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(loop))
 
 
-def _block_of(program: Program, node: ast.AST, loops: list[ast.For | ast.While]) -> list[ast.stmt]:
+def _block_of(program: Program, node: ast.AST, loops: list[Loop]) -> list[ast.stmt]:
     for around in program.parents(node):
         if isinstance(around, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
             return around.body
@@ -301,7 +316,7 @@ def _total_not_used(program: Program) -> Iterator[Remark]:
         started = {objects.key(one) for _, one in backwards}
         for other, values in objects.values.items():
             total = values[0] if len(values) == 1 else None
-            if other[0] is not scope or not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add) or other in started:
+            if other[0] is not scope or not is_binary(total, ast.Add) or other in started:
                 continue
             if getattr(total, "lineno", 0) > call.lineno or program.loops(total) != program.loops(call):
                 continue
@@ -313,11 +328,11 @@ def _total_not_used(program: Program) -> Iterator[Remark]:
             )]
             reads = list(objects.escapes.get(other, []))
             if mine and rest and not reads and not flow.without_gradient(total) and _has_method_reads(objects, other):
-                yield Remark(call, f"{short(program, call)} starts from {value.id}, a part of {other[1]}: {short(program, rest[0])} is added to {other[1]} (line {getattr(total, 'lineno', 0)}) and never gets a gradient")
+                yield Remark(call, f"{short(call)} starts from {value.id}, a part of {other[1]}: {short(rest[0])} is added to {other[1]} (line {getattr(total, 'lineno', 0)}) and never gets a gradient")
 
 
 def _has_method_reads(objects: Objects, key: Key) -> bool:
-    called = [call.func.attr for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute)]
+    called = [call.func.attr for call in objects.calls.get(key, []) if is_method(call)]
     return bool(called) and set(called) <= {"item", "detach", "cpu", "float"}
 
 
@@ -336,12 +351,12 @@ def _graph_kept(program: Program) -> Iterator[Remark]:
         for node in ast.walk(loops[0]):
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
                 total = objects.key(node.target)
-                plain = node.value.left if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Mult) else node.value
+                plain = node.value.left if is_binary(node.value, ast.Mult) else node.value
                 if objects.key(plain) == key and total is not None and total not in starts and program.scope(node) is program.scope(call) and (
                     _outlives(objects, total, loops[0])
                 ):
                     yield Remark(node, f"{total[1]} adds up {key[1]} with its graph: the graphs of all passes stay in memory")
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append" and len(node.args) == 1:
+            elif is_method(node, "append") and len(node.args) == 1:
                 held = objects.key(node.func.value)
                 given = node.args[0]
                 parts = given.elts if isinstance(given, (ast.Tuple, ast.List)) else given.values if isinstance(given, ast.Dict) else [given]
@@ -355,7 +370,7 @@ def _joined(objects: Objects, key: Key) -> bool:
     """Whether a list is read as a whole by torch: its losses may go backward together."""
     for node in objects.escapes.get(key, []):
         call = objects.program.parent.get(node)
-        if isinstance(call, ast.Call) and ((objects.program.dotted(call.func) or "").startswith("torch.") or (isinstance(call.func, ast.Name) and call.func.id == "sum")):
+        if isinstance(call, ast.Call) and (objects.program.called(call).startswith("torch.") or (is_call(call, "sum"))):
             return True
     return False
 
@@ -369,7 +384,6 @@ def _outlives(objects: Objects, key: Key, loop: ast.AST) -> bool:
 def _averaged_twice(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for node in program.everywhere(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
         if not isinstance(node.op, ast.Div):
             continue
         loss = node.left
@@ -381,12 +395,12 @@ def _averaged_twice(program: Program) -> Iterator[Remark]:
             target = parent.targets[0] if isinstance(parent, ast.Assign) else None
             for call, value in _backwards(program):
                 if value is node or (target is not None and objects.key(value) is not None and objects.key(value) == objects.key(target) and program.scope(call) is program.scope(node)):
-                    yield Remark(node, f"{short(program, made.func)} gives the mean over the batch, and it is divided by {short(program, node.right)} again")
+                    yield Remark(node, f"{short(made.func)} gives the mean over the batch, and it is divided by {short(node.right)} again")
                     break
 
 
 def _is_mean(program: Program, objects: Objects, call: ast.Call) -> bool:
-    name = program.dotted(call.func) or ""
+    name = program.called(call)
     if name.startswith("torch.nn.functional.") and name.rpartition(".")[2] in _MEAN_LOSSES:
         return not any(word.arg in ("reduction", "size_average", "reduce") for word in call.keywords)
     if program.family(call.func) == "loss":
@@ -397,8 +411,8 @@ def _is_mean(program: Program, objects: Objects, call: ast.Call) -> bool:
 
 def _is_length_of(program: Program, node: ast.AST, of: list[ast.expr]) -> bool:
     """`len(x)`, `x.size(0)` or `x.shape[0]` of an argument."""
-    text = program.text(node)
-    names = [program.text(one) for one in of]
+    text = text_of(node)
+    names = [text_of(one) for one in of]
     return any(text in (f"len({name})", f"{name}.size(0)", f"{name}.shape[0]", f"{name}.size()[0]") for name in names)
 
 
@@ -406,12 +420,11 @@ def _returns_in_the_loop(program: Program) -> Iterator[Remark]:
     """A function that gives the mean of a loop's losses after its first pass."""
     objects = objects_of(program)
     for node in program.everywhere(ast.For):
-        assert isinstance(node, ast.For)
         last = node.body[-1]
         if not isinstance(last, ast.Return) or last.value is None or any(isinstance(one, (ast.Continue, ast.Yield)) for one in ast.walk(node)):
             continue
         added = {one.target.id for one in ast.walk(node) if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)}
-        read = {one.id for one in ast.walk(last.value) if isinstance(one, ast.Name)}
+        read = names_of(last.value)
         if added & read and any(event.what == "backward" for event in objects.events(node.body)):
             name = sorted(added & read)[0]
             yield Remark(last, f"the return stands inside the loop that adds up {name}: the function ends after its first batch")
@@ -420,15 +433,15 @@ def _returns_in_the_loop(program: Program) -> Iterator[Remark]:
 def _maximized(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for call in program.calls():
-        name = program.dotted(call.func) or ""
-        wants = next((word.value for word in call.keywords if word.arg == "maximize"), None)
-        if not name.startswith("torch.optim.") or not isinstance(wants, ast.Constant) or wants.value is not True:
+        name = program.called(call)
+        wants = argument(call, "maximize")
+        if not name.startswith("torch.optim.") or not is_true(wants):
             continue
         optimizers = [key for key in objects.values if objects.made(key) is not None and (program.dotted(objects.made(key).func) or "").startswith("torch.optim.")]  # type: ignore[union-attr]
         for backward, value in _backwards(program):
             made = objects.made(objects.key(value)) if isinstance(value, ast.Name) else value
             if len(optimizers) == 1 and is_loss(program, made):
-                yield Remark(call, f"maximize=True makes {short(program, backward.func.value if isinstance(backward.func, ast.Attribute) else backward)} larger with each step, and it is a loss")
+                yield Remark(call, f"maximize=True makes {short(backward.func.value if is_method(backward) else backward)} larger with each step, and it is a loss")
                 break
 
 
@@ -436,7 +449,7 @@ def _penalty_without_graph(program: Program) -> Iterator[Remark]:
     """A gradient that is part of a loss, taken without the graph that its own gradient needs."""
     objects = objects_of(program)
     for call in program.calls():
-        if program.dotted(call.func) != "torch.autograd.grad" or any(word.arg in (None, "create_graph") for word in call.keywords):
+        if program.called(call) != "torch.autograd.grad" or any(word.arg in (None, "create_graph") for word in call.keywords):
             continue
         if len(call.args) > 4 or any(isinstance(around, ast.With) for around in program.parents(call)):
             continue
@@ -452,9 +465,9 @@ def _feeds_a_return_of_norm(program: Program, objects: Objects, call: ast.Call, 
     known = {call}
     names: set[str] = set()
     for node in own_nodes(function):
-        if isinstance(node, ast.Assign) and (any(one in known for one in ast.walk(node.value)) or any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.value))):
+        if isinstance(node, ast.Assign) and (any(one in known for one in ast.walk(node.value)) or names & names_of(node.value)):
             names |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-        if isinstance(node, ast.Return) and node.value is not None and any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.value)):
+        if isinstance(node, ast.Return) and node.value is not None and names & names_of(node.value):
             return True
     return False
 

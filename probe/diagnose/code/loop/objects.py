@@ -7,12 +7,22 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from probe.diagnose.code.program import Function, Program
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.syntax import (
+    Function,
+    Loop,
+    Scope,
+    is_attribute,
+    is_method,
+    is_negative,
+    is_own,
+    is_set,
+)
 
 Key = tuple[ast.AST, str]
 """A variable: the function, class or module that holds it, and its name there (`x`, `self.x` of a class)."""
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_FUNCTIONS = Scope
 
 
 class Event(NamedTuple):
@@ -49,7 +59,7 @@ class Objects:
             arguments = node.args
             for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
                 self._bound[(node, one.arg)] = None
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        elif is_set(node):
             self._bound[(self.program.scope(node), node.id)] = None
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -73,7 +83,7 @@ class Objects:
 
     def _read(self, node: ast.AST) -> None:
         if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute) and (key := self.key(node.func.value)) is not None:
+            if is_method(node) and (key := self.key(node.func.value)) is not None:
                 self.calls.setdefault(key, []).append(node)
             local = self.program.local_function(node)
             if local is not None:
@@ -91,7 +101,7 @@ class Objects:
         """Whether `x.step` is read as a value (`update = x.step`, `compile(x.step)`): it is called elsewhere.
         As a statement of its own it lacks its brackets."""
         around = self.program.parent.get(node)
-        if not isinstance(around, ast.Attribute) or around.attr != "step":
+        if not is_attribute(around, "step"):
             return False
         user = self.program.parent.get(around)
         return not isinstance(user, ast.Expr) and not (isinstance(user, ast.Call) and user.func is around)
@@ -105,7 +115,7 @@ class Objects:
                 if (at, node.id) in self._bound and not isinstance(at, ast.ClassDef):
                     return (at, node.id)
             return None
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        if is_own(node):
             of = self.program.class_of(node)
             return None if of is None else (of, f"self.{node.attr}")
         return None
@@ -117,12 +127,7 @@ class Objects:
 
     def origin(self, key: Key | None, depth: int = 3) -> Key | None:
         """The variable that a parameter gets at the one call of its function; another variable is itself."""
-        while (
-            key is not None
-            and depth
-            and key not in self.values
-            and isinstance(key[0], (ast.FunctionDef, ast.AsyncFunctionDef))
-        ):
+        while key is not None and depth and key not in self.values and isinstance(key[0], Function):
             depth -= 1
             site = self.site(key[0])
             names = [one.arg for one in key[0].args.args]
@@ -145,7 +150,7 @@ class Objects:
         found = self.values.get(key, []) if key is not None else []
         return found[0] if len(found) == 1 and isinstance(found[0], ast.Call) else None
 
-    def loops(self, node: ast.AST) -> list[ast.For | ast.While]:
+    def loops(self, node: ast.AST) -> list[Loop]:
         """The loops around a node, innermost first, with those around the one call of its function."""
         found = self.program.loops(node)
         for _ in range(2):
@@ -198,11 +203,7 @@ class Objects:
 
     def scaled(self, node: ast.AST, depth: int = 2) -> bool:
         """Whether an expression is a loss that a gradient scaler has multiplied."""
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("scale", "scale_loss")
-        ):
+        if is_method(node, "scale", "scale_loss"):
             return True
         key = self.key(node)
         return (
@@ -217,11 +218,7 @@ class Objects:
         if family is not None:
             return family == "optimizer"
         key = self.key(node)
-        called = (
-            {call.func.attr for call in self.calls.get(key, []) if isinstance(call.func, ast.Attribute)}
-            if key
-            else set()
-        )
+        called = {call.func.attr for call in self.calls.get(key, []) if is_method(call)} if key else set()
         return {"step", "zero_grad"} <= called and "forward" not in called
 
     def optimized(self, key: Key | None) -> Key | None:
@@ -237,11 +234,7 @@ def first_module(call: ast.Call) -> ast.AST | None:
         if call.args
         else next((word.value for word in call.keywords if word.arg in ("params", "parameters")), None)
     )
-    if (
-        isinstance(first, ast.Call)
-        and isinstance(first.func, ast.Attribute)
-        and first.func.attr == "parameters"
-    ):
+    if is_method(first, "parameters"):
         return first.func.value
     return None
 
@@ -276,7 +269,7 @@ def constant(objects: Objects, node: ast.AST | None) -> float | None:
             and not isinstance(node.value, bool)
         ):
             return float(node.value)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        if is_negative(node):
             inner = constant(objects, node.operand)
             return None if inner is None else -inner
         key = objects.key(node)
@@ -287,32 +280,12 @@ def constant(objects: Objects, node: ast.AST | None) -> float | None:
     return None
 
 
-def argument(call: ast.Call, place: int, name: str) -> ast.AST | None:
-    """An argument by its place or name; None where it is not given, or hidden behind a star."""
-    for word in call.keywords:
-        if word.arg == name:
-            return word.value
-    if place < len(call.args) and not any(isinstance(one, ast.Starred) for one in call.args[: place + 1]):
-        return call.args[place]
-    return None
-
-
-def short(program: Program, node: ast.AST) -> str:
-    """An expression on one line, cut where it is long."""
-    text = program.text(node)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def goes_over(program: Program, node: ast.AST, methods: tuple[str, ...]) -> bool:
     """Whether a variable goes through what one of these methods gives."""
     if not isinstance(node, ast.Name):
         return False
     for around in program.parents(node):
-        if (
-            isinstance(around, ast.For)
-            and isinstance(around.iter, ast.Call)
-            and isinstance(around.iter.func, ast.Attribute)
-        ):
+        if isinstance(around, ast.For) and is_method(around.iter):
             names = [one.id for one in ast.walk(around.target) if isinstance(one, ast.Name)]
             if names[-1:] == [node.id] and around.iter.func.attr in methods:
                 return True

@@ -6,24 +6,27 @@ import ast
 import math
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import (
-    Key,
-    Objects,
-    argument,
-    calls_in,
-    constant,
-    is_torch_optimizer,
-    objects_of,
-    short,
-)
+from probe.diagnose.code.loop.objects import Key, Objects, calls_in, constant, is_torch_optimizer, objects_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Loop,
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    mentions,
+    short,
+    text_of,
+)
 
-_LENGTHS: dict[str, tuple[int, str]] = {
-    "CosineAnnealingLR": (1, "T_max"), "OneCycleLR": (2, "total_steps"), "LinearLR": (3, "total_iters"),
-    "PolynomialLR": (1, "total_iters"),
+_LENGTHS: dict[str, tuple[str, int]] = {
+    "CosineAnnealingLR": ("T_max", 1), "OneCycleLR": ("total_steps", 2), "LinearLR": ("total_iters", 3),
+    "PolynomialLR": ("total_iters", 1),
 }
-"""Where a schedule of torch is told its length: place and name of the argument."""
+"""Where a schedule of torch is told its length: name and place of the argument."""
 _ABSOLUTE = frozenset({"LambdaLR", "OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts"})
 """Schedules that compute the rate from the initial one, whatever another has made of it."""
 _LEAST_RATIO = 1e-3
@@ -35,7 +38,7 @@ def _schedules(program: Program, objects: Objects) -> Iterator[tuple[Key, ast.Ca
     """Variables that hold a schedule of torch, its call, and its class."""
     for key in list(objects.values):
         made = objects.made(key)
-        name = program.dotted(made.func) or "" if made is not None else ""
+        name = program.called(made) if made is not None else ""
         if made is not None and name.startswith("torch.optim.lr_scheduler."):
             yield key, made, name.rpartition(".")[2]
 
@@ -44,15 +47,15 @@ def _steps(objects: Objects, key: Key) -> list[ast.Call]:
     """The calls of an object's step, by any of its names."""
     return [
         call for other, calls in objects.calls.items() if other == key or objects.origin(other) == key
-        for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "step"
+        for call in calls if is_method(call, "step")
     ]
 
 
-def _passes(loop: ast.For | ast.While) -> ast.AST | None:
+def _passes(loop: Loop) -> ast.AST | None:
     """`n` in `for _ in range(n)` or `range(start, n)`."""
     call = loop.iter if isinstance(loop, ast.For) else None
     for _ in range(2):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not call.args:
+        if not is_call(call) or not call.args:
             return None
         if call.func.id in ("range", "trange"):
             return call.args[0] if len(call.args) == 1 else call.args[1]
@@ -60,7 +63,7 @@ def _passes(loop: ast.For | ast.While) -> ast.AST | None:
     return None
 
 
-def _walks(program: Program, loop: ast.For | ast.While) -> str | None:
+def _walks(program: Program, loop: Loop) -> str | None:
     """What a loop goes through, as text, without enumerate and progress bars."""
     if not isinstance(loop, ast.For):
         return None
@@ -69,7 +72,7 @@ def _walks(program: Program, loop: ast.For | ast.While) -> str | None:
         (at.func.id if isinstance(at.func, ast.Name) else at.func.attr) in ("enumerate", "tqdm", "track")
     ):
         at = at.args[0]
-    return None if isinstance(at, ast.Call) else program.text(at)
+    return None if isinstance(at, ast.Call) else text_of(at)
 
 
 def _always(program: Program, call: ast.AST, loop: ast.AST) -> bool:
@@ -94,11 +97,11 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
             continue
         length = argument(made, *_LENGTHS[name]) if name in _LENGTHS else None
         inner = loops[0]
-        said = f"{short(program, step)} (line {step.lineno})"
+        said = f"{short(step)} (line {step.lineno})"
         if length is not None and len(loops) > 1 and _always(program, step, inner):
             outer = next((one for one in loops[1:] if (n := _passes(one)) is not None and _same(objects, n, length)), None)
             if outer is not None and _passes(inner) is None:
-                yield Remark(step, f"{name} is made for {short(program, length)} steps, the number of passes of the outer loop of line {outer.lineno}, and {said} runs in each pass of the inner one")
+                yield Remark(step, f"{name} is made for {short(length)} steps, the number of passes of the outer loop of line {outer.lineno}, and {said} runs in each pass of the inner one")
                 continue
         if len(loops) > 1 and _always(program, step, inner) and _passes(inner) is None and isinstance(inner, ast.For):
             swing = constant(objects, length) if name == "CosineAnnealingLR" else None
@@ -136,10 +139,10 @@ def _over_a_loader(program: Program, loop: ast.For) -> bool:
 
 def _fallen_after(objects: Objects, made: ast.Call, name: str) -> int | None:
     """After how many steps a rate is a thousandth of the first one; None where the schedule does not say."""
-    gamma = constant(objects, argument(made, 2 if name == "StepLR" else 1, "gamma"))
+    gamma = constant(objects, argument(made, "gamma", 2 if name == "StepLR" else 1))
     if name == "StepLR":
-        every = constant(objects, argument(made, 1, "step_size"))
-        gamma = 0.1 if gamma is None and argument(made, 2, "gamma") is None else gamma
+        every = constant(objects, argument(made, "step_size", 1))
+        gamma = 0.1 if gamma is None and argument(made, "gamma", 2) is None else gamma
     else:
         every = 1.0 if name == "ExponentialLR" else None
     if every is None or gamma is None or not 0 < gamma < 1:
@@ -149,16 +152,16 @@ def _fallen_after(objects: Objects, made: ast.Call, name: str) -> int | None:
 
 def _batches(program: Program, objects: Objects, made: ast.Call, length: ast.AST | None) -> str | None:
     """The loader whose batches in all epochs are a schedule's length; None where it is counted otherwise."""
-    per_epoch = next((word.value for word in made.keywords if word.arg == "steps_per_epoch"), None)
+    per_epoch = argument(made, "steps_per_epoch")
     look = [one for one in (length, per_epoch) if one is not None]
     for one in list(look):
         key = objects.key(one)
         look += [value for value in objects.values.get(key, [])[:2] if value is not None] if key is not None else []
     for one in look:
-        factors = [one.left, one.right] if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) else [one] if one is per_epoch else []
+        factors = [one.left, one.right] if is_binary(one, ast.Mult) else [one] if one is per_epoch else []
         for factor in factors:
-            if isinstance(factor, ast.Call) and isinstance(factor.func, ast.Name) and factor.func.id == "len" and factor.args:
-                return program.text(factor.args[0])
+            if is_call(factor, "len") and factor.args:
+                return text_of(factor.args[0])
     return None
 
 
@@ -170,8 +173,8 @@ def _other_optimizer(program: Program) -> Iterator[Remark]:
         if len(calls) < 2 or len(calls) != len(values):
             continue
         for schedule in program.calls():
-            name = program.dotted(schedule.func) or ""
-            of = argument(schedule, 0, "optimizer")
+            name = program.called(schedule)
+            of = argument(schedule, "optimizer", 0)
             if not name.startswith("torch.optim.lr_scheduler.") or of is None or objects.key(of) != key:
                 continue
             block = _block(program, schedule)
@@ -180,7 +183,7 @@ def _other_optimizer(program: Program) -> Iterator[Remark]:
             if at is None or not places or max(places) < at or min(places) > at:
                 continue
             again = any(
-                (program.dotted(one.func) or "").startswith("torch.optim.lr_scheduler.")
+                program.called(one).startswith("torch.optim.lr_scheduler.")
                 for later in block[max(places) :] for one, _ in calls_in(later)
             )
             if not again:
@@ -205,7 +208,7 @@ def _two_writers(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     by_optimizer: dict[Key, list[tuple[Key, ast.Call, str]]] = {}
     for key, made, name in _schedules(program, objects):
-        of = objects.origin(objects.key(argument(made, 0, "optimizer")))
+        of = objects.origin(objects.key(argument(made, "optimizer", 0)))
         if of is not None:
             by_optimizer.setdefault(of, []).append((key, made, name))
     for of, schedules in by_optimizer.items():
@@ -221,7 +224,7 @@ def _two_writers(program: Program) -> Iterator[Remark]:
                 loops = program.loops(node)
                 own = [one for one in loops if any(inner is step for inner in ast.walk(one))]
                 if own and _always(program, node, own[0]) and name != "ReduceLROnPlateau":
-                    yield Remark(node, f"{short(program, node.targets[0])} is set by hand in the loop that steps {key[1]}: what the schedule computes is overwritten")
+                    yield Remark(node, f"{short(node.targets[0])} is set by hand in the loop that steps {key[1]}: what the schedule computes is overwritten")
                     break
 
 
@@ -237,13 +240,12 @@ def _passed_on(program: Program, objects: Objects, key: Key) -> bool:
 def _rate_writes(program: Program, objects: Objects, of: Key) -> Iterator[ast.Assign]:
     """Assignments to the rate of an optimizer's groups whose value reads no rate."""
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         target = node.targets[0]
         if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Constant) or target.slice.value != "lr":
             continue
         if objects.key(_groups_of(program, objects, target.value)) != of:
             continue
-        text = program.text(node.value)
+        text = text_of(node.value)
         if not any(word in text for word in ("lr'", 'lr"', "get_last_lr", "get_lr", "param_groups", "group[")):
             yield node
 
@@ -252,12 +254,12 @@ def _groups_of(program: Program, objects: Objects, node: ast.AST) -> ast.AST | N
     """`o` in `o.param_groups[i]`, and of a variable that goes through `o.param_groups`."""
     if isinstance(node, ast.Subscript):
         node = node.value
-    if isinstance(node, ast.Attribute) and node.attr == "param_groups":
+    if is_attribute(node, "param_groups"):
         return node.value
     if isinstance(node, ast.Name):
         for around in program.parents(node):
-            if isinstance(around, ast.For) and isinstance(around.target, ast.Name) and around.target.id == node.id and (
-                isinstance(around.iter, ast.Attribute) and around.iter.attr == "param_groups"
+            if isinstance(around, ast.For) and is_name(around.target, node.id) and (
+                is_attribute(around.iter, "param_groups")
             ):
                 return around.iter.value
     return None
@@ -327,7 +329,7 @@ def _same_network(program: Program) -> Iterator[Remark]:
             and not program.loops(values[0]) and objects.made(key) is not None
         ]
         for other in others:
-            called = {call.func.attr for call in objects.calls.get(other, []) if isinstance(call.func, ast.Attribute)}
+            called = {call.func.attr for call in objects.calls.get(other, []) if is_method(call)}
             if not called & {"eval", "load_state_dict", "requires_grad_", "parameters"} and not _frozen(program, objects, other):
                 yield Remark(calls[1], f"the optimizers of lines {calls[0].lineno} and {calls[1].lineno} both hold the parameters of {key[1]}, and none holds those of {other[1]}")
                 break
@@ -342,33 +344,30 @@ def _frozen(program: Program, objects: Objects, key: Key) -> bool:
 
 
 def _first_owner(call: ast.Call) -> ast.AST | None:
-    first = argument(call, 0, "params")
-    if isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute) and first.func.attr == "parameters":
+    first = argument(call, "params", 0)
+    if is_method(first, "parameters"):
         return first.func.value
     return None
 
 
 def _momentum(call: ast.Call) -> bool:
-    return argument(call, 2, "momentum") is not None
+    return argument(call, "momentum", 2) is not None
 
 
 def _resets(program: Program, loop: ast.AST) -> bool:
     """Whether a pass of a loop begins with other weights: then a new optimizer is right."""
-    return any(
-        isinstance(one, ast.Attribute) and one.attr in ("load_state_dict", "reset_parameters", "apply", "deepcopy", "requires_grad", "requires_grad_")
-        for one in ast.walk(loop)
-    )
+    return mentions(loop, "load_state_dict", "reset_parameters", "apply", "deepcopy", "requires_grad", "requires_grad_")
 
 
 def _rate_as_factor(program: Program) -> Iterator[Remark]:
     """The function of a LambdaLR gives a factor; a rate there is multiplied by the rate."""
     objects = objects_of(program)
     for call in program.calls():
-        if program.dotted(call.func) != "torch.optim.lr_scheduler.LambdaLR":
+        if program.called(call) != "torch.optim.lr_scheduler.LambdaLR":
             continue
-        made = objects.made(objects.origin(objects.key(argument(call, 0, "optimizer"))))
-        rate = argument(made, 1, "lr") if made is not None else None
-        given = argument(call, 1, "lr_lambda")
+        made = objects.made(objects.origin(objects.key(argument(call, "optimizer", 0))))
+        rate = argument(made, "lr", 1) if made is not None else None
+        given = argument(call, "lr_lambda", 1)
         if rate is None or not isinstance(rate, (ast.Name, ast.Attribute)) or constant(objects, rate) == 1:
             continue
         results: list[ast.AST | None] = []
@@ -376,7 +375,7 @@ def _rate_as_factor(program: Program) -> Iterator[Remark]:
             results = [given.body]
         elif isinstance(given, ast.Name) and len(program.functions.get(given.id, [])) == 1:
             results = [one.value for one in ast.walk(program.functions[given.id][0]) if isinstance(one, ast.Return)]
-        text = program.text(rate)
+        text = text_of(rate)
         if results and all(result is not None and text in _factors(program, result) for result in results):
             yield Remark(call, f"LambdaLR multiplies the rate by what its function returns, and that is a rate itself ({text} is a factor of it): the rate in use is about the square of {text}")
 
@@ -386,13 +385,13 @@ def _factors(program: Program, node: ast.AST) -> list[str]:
     waiting, found = [node], []
     while waiting:
         at = waiting.pop()
-        if isinstance(at, ast.BinOp) and isinstance(at.op, ast.Mult):
+        if is_binary(at, ast.Mult):
             waiting += [at.left, at.right]
-        elif isinstance(at, ast.BinOp) and isinstance(at.op, ast.Div):
+        elif is_binary(at, ast.Div):
             waiting.append(at.left)
-            found.append("/" + program.text(at.right))
+            found.append("/" + text_of(at.right))
         else:
-            found.append(program.text(at))
+            found.append(text_of(at))
     return [] if any(one.startswith("/") and one[1:] in found for one in found) else found
 
 
@@ -407,16 +406,16 @@ def _step_given_a_score(program: Program) -> Iterator[Remark]:
             loops = [one for one in objects.loops(step) if isinstance(one, ast.For)]
             counted = [inner.id for one in loops if _passes(one) is not None for inner in ast.walk(one.target) if isinstance(inner, ast.Name)]
             if name == "ReduceLROnPlateau" and isinstance(given, ast.Name) and given.id in counted:
-                yield Remark(step, f"{short(program, step)} gives ReduceLROnPlateau the number of the epoch for a score: it rises without end, and the rate is cut again and again")
+                yield Remark(step, f"{short(step)} gives ReduceLROnPlateau the number of the epoch for a score: it rises without end, and the rate is cut again and again")
             elif name != "ReduceLROnPlateau" and _is_score(program, objects, given):
-                yield Remark(step, f"{short(program, step)} gives {name} a loss, which it takes for the number of the epoch")
+                yield Remark(step, f"{short(step)} gives {name} a loss, which it takes for the number of the epoch")
 
 
 def _is_score(program: Program, objects: Objects, node: ast.AST) -> bool:
     """Whether a value is a loss or made of one."""
     from probe.diagnose.code.loop.loss_rules import is_loss
 
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "detach"):
+    if is_method(node, "item", "detach"):
         node = node.func.value
     return is_loss(program, node) or (isinstance(node, ast.Name) and is_loss(program, objects.made(objects.key(node))))
 

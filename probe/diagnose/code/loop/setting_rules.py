@@ -5,17 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import (
-    Objects,
-    argument,
-    constant,
-    goes_over,
-    is_torch_optimizer,
-    objects_of,
-    short,
-)
+from probe.diagnose.code.loop.objects import Objects, constant, goes_over, is_torch_optimizer, objects_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_name,
+    is_self,
+    is_string,
+    short,
+    text_of,
+)
 
 _SLOTS: dict[str, tuple[str, ...]] = {
     "SGD": ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov"),
@@ -44,22 +47,22 @@ _MISSPELT = frozenset({"require_grad", "required_grad", "requires_grads", "requi
 def _arguments_in_the_wrong_place(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         last = name.rpartition(".")[2]
         if not name.startswith("torch.optim.") or last not in _SLOTS or any(isinstance(one, ast.Starred) for one in call.args):
             if name == "torch.optim.lr_scheduler.StepLR":
-                size = constant(objects, argument(call, 1, "step_size"))
+                size = constant(objects, argument(call, "step_size", 1))
                 if size is not None and 0 < size < 1:
-                    yield Remark(call, f"StepLR takes step_size and then gamma: {short(program, call)} gives a step_size of {size:g}")
+                    yield Remark(call, f"StepLR takes step_size and then gamma: {short(call)} gives a step_size of {size:g}")
             continue
         given = [*zip(_SLOTS[last], call.args, strict=False), *((word.arg, word.value) for word in call.keywords if word.arg)]
         for slot, value in given[1:]:
             number = constant(objects, value)
             called = _called(value)
             if slot in ("eps", "dampening", "momentum", "lr", "alpha", "rho") and called in ("weight_decay", "wd"):
-                yield Remark(call, f"{last} takes {short(program, value)} as {slot}, not as weight_decay")
+                yield Remark(call, f"{last} takes {short(value)} as {slot}, not as weight_decay")
             elif slot in ("eps", "dampening", "weight_decay") and called in ("lr", "learning_rate", "momentum"):
-                yield Remark(call, f"{last} takes {short(program, value)} as {slot}")
+                yield Remark(call, f"{last} takes {short(value)} as {slot}")
             elif slot == "eps" and value in call.args and number is not None and number > _LARGEST_EPS:
                 yield Remark(call, f"the fourth argument of {last} is eps: {number:g} there outweighs the second moment, and was meant as weight_decay")
             elif slot == "dampening" and value in call.args and number is not None and 0 < number < 0.1:
@@ -78,21 +81,20 @@ def _called(node: ast.AST) -> str:
 def _whole_division(program: Program) -> Iterator[Remark]:
     """A share of progress that is computed by `//`: it is 0 until the end."""
     for node in program.everywhere(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
         if not isinstance(node.op, ast.FloorDiv) or isinstance(node.right, ast.Constant):
             continue
         parent = program.parent.get(node)
         share = False
-        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub) and parent.right is node:
+        if is_binary(parent, ast.Sub) and parent.right is node:
             share = isinstance(parent.left, ast.Constant) and parent.left.value in (1, 1.0) and isinstance(parent.left.value, float)
-        if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "min" and len(parent.args) == 2:
+        if is_call(parent, "min") and len(parent.args) == 2:
             other = parent.args[1] if parent.args[0] is node else parent.args[0]
             share = isinstance(other, ast.Constant) and isinstance(other.value, float) and other.value <= 1
-        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mult):
+        if is_binary(parent, ast.Mult):
             other = parent.left if parent.right is node else parent.right
             share = (program.dotted(other) or "") in ("math.pi", "numpy.pi", "torch.pi")
         if share:
-            yield Remark(node, f"{short(program, node)} is a whole number: it stays 0 until {short(program, node.left)} reaches {short(program, node.right)}")
+            yield Remark(node, f"{short(node)} is a whole number: it stays 0 until {short(node.left)} reaches {short(node.right)}")
 
 
 def _rate_changed_in_vain(program: Program) -> Iterator[Remark]:
@@ -101,23 +103,22 @@ def _rate_changed_in_vain(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if not is_torch_optimizer(program, call):
             continue
-        rate = argument(call, 1, "lr")
+        rate = argument(call, "lr", 1)
         key = objects.key(rate)
         if rate is None or key is None or program.loops(call) or key[0] is not program.scope(call):
             continue
         for node in program.everywhere(ast.AugAssign):
-            assert isinstance(node, ast.AugAssign)
             if objects.key(node.target) != key or not program.loops(node) or node.lineno < call.lineno:
                 continue
             reads = [one for one in objects.escapes.get(key, []) if getattr(one, "lineno", 0) > call.lineno]
             if all(_printed(program, one) for one in reads):
-                yield Remark(node, f"{short(program, node)} changes a number that the optimizer of line {call.lineno} has copied: its rate stays as it is")
+                yield Remark(node, f"{short(node)} changes a number that the optimizer of line {call.lineno} has copied: its rate stays as it is")
 
 
 def _printed(program: Program, node: ast.AST) -> bool:
     """Whether a value is only shown."""
     for around in program.parents(node):
-        if isinstance(around, ast.Call) and isinstance(around.func, ast.Name) and around.func.id == "print":
+        if is_call(around, "print"):
             return True
         if isinstance(around, ast.stmt):
             return False
@@ -139,7 +140,7 @@ def _walked_twice(program: Program) -> Iterator[Remark]:
         sure = [node for node in reads if program.scope(node) is key[0]]
         if len(sure) != len(reads) or any(_leaves_loop(program, node) for node in reads):
             continue
-        said = short(program, value)
+        said = short(value)
         text = f"{key[1]} = {said} can be walked once"
         walked = [node for node in reads if _how_walked(program, node) == "walk"]
         if len(walked) > 1 and _one_after_the_other(program, walked[0], walked[-1]):
@@ -156,7 +157,7 @@ def _walks_once(program: Program, node: ast.AST) -> bool:
     func = node.func
     if isinstance(func, ast.Name):
         return func.id in _ONCE and func.id not in program.functions and func.id not in program.classes
-    return isinstance(func, ast.Attribute) and func.attr in _ONCE_METHODS and program.family(func.value) == "module" and not node.args
+    return is_attribute(func, *_ONCE_METHODS) and program.family(func.value) == "module" and not node.args
 
 
 def _how_walked(program: Program, node: ast.AST) -> str | None:
@@ -167,14 +168,14 @@ def _how_walked(program: Program, node: ast.AST) -> str | None:
     if isinstance(parent, ast.comprehension) and parent.iter is node:
         return "walk"
     if isinstance(parent, ast.Call) and node in parent.args:
-        name = program.dotted(parent.func) or ""
+        name = program.called(parent)
         if name.startswith("torch.optim.") and parent.args[0] is node:
             return "walk"
         if name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_", "parameters_to_vector") and parent.args[0] is node:
             return "walk"
-        if isinstance(parent.func, ast.Name) and parent.func.id in _WALKS and len(parent.args) == 1 and parent.func.id not in ("any", "all"):
+        if is_call(parent, *_WALKS) and len(parent.args) == 1 and parent.func.id not in ("any", "all"):
             return "walk"
-        if isinstance(parent.func, ast.Name) and parent.func.id == "next":
+        if is_call(parent, "next"):
             return "next"
     return None
 
@@ -200,59 +201,58 @@ def _one_after_the_other(program: Program, first: ast.AST, second: ast.AST) -> b
 
 def _use(program: Program, node: ast.AST) -> str:
     parent = program.parent.get(node)
-    return f"line {getattr(node, 'lineno', 0)}" if not isinstance(parent, ast.Call) else short(program, parent.func)
+    return f"line {getattr(node, 'lineno', 0)}" if not isinstance(parent, ast.Call) else short(parent.func)
 
 
 def _set_in_vain(program: Program) -> Iterator[Remark]:
     """An attribute that is set on an object that does not have it."""
     objects = objects_of(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         target = node.targets[0]
         if isinstance(target, ast.Subscript):
             yield from _group_key(program, objects, node, target)
             continue
-        if not isinstance(target, ast.Attribute) or (isinstance(target.value, ast.Name) and target.value.id == "self"):
+        if not isinstance(target, ast.Attribute) or (is_self(target.value)):
             continue
-        name, said = target.attr, short(program, target)
+        name, said = target.attr, short(target)
         kind = program.kind(target.value)
         family = None if kind is None else kind.family
         reads = objects.attributes.get(name, 0)
-        if name in _MISSPELT and not reads and (family != "tensor" or "True" in program.text(node.value)) and (
-            family is not None or _over_parameters(program, target.value) or "True" in program.text(node.value)
+        if name in _MISSPELT and not reads and (family != "tensor" or "True" in text_of(node.value)) and (
+            family is not None or _over_parameters(program, target.value) or "True" in text_of(node.value)
         ):
             yield Remark(node, f"{said} is no attribute of torch: requires_grad is, and keeps its value")
         elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or _loop_over_modules(program, target.value)):
-            yield Remark(node, f"{said} = {short(program, node.value)} sets an attribute of the module; its parameters keep theirs")
+            yield Remark(node, f"{said} = {short(node.value)} sets an attribute of the module; its parameters keep theirs")
         elif name == "trainable" and not reads and (family == "module" or goes_over(program, target.value, ("parameters", "modules", "children"))):
             yield Remark(node, f"{said} is an attribute of Keras: torch does not read it, and nothing is frozen")
         elif family == "optimizer" and kind is not None and kind.name.startswith("torch.optim.") and name in ("lr", "learning_rate", "weight_decay", "momentum") and not reads:
             yield Remark(node, f"{said} is set, and the optimizer does not read it: its settings are in param_groups")
         elif kind is not None and kind.name in program.classes and family == "module" and name == "training" and isinstance(node.value, ast.Constant):
-            yield Remark(node, f"{said} = {short(program, node.value)} sets the mode of the outermost module alone: its layers keep theirs")
+            yield Remark(node, f"{said} = {short(node.value)} sets the mode of the outermost module alone: its layers keep theirs")
 
 
 def _group_key(program: Program, objects: Objects, node: ast.Assign, target: ast.Subscript) -> Iterator[Remark]:
     held = target.value
-    if not isinstance(target.slice, ast.Constant) or not isinstance(target.slice.value, str):
+    if not is_string(target.slice):
         return
     owner: ast.AST | None = None
-    if isinstance(held, ast.Attribute) and held.attr == "defaults" and program.family(held.value) == "optimizer" and target.slice.value in ("lr", "weight_decay", "momentum"):
-        if not any(isinstance(one, ast.Attribute) and one.attr == "add_param_group" for one in program.everywhere(ast.Attribute)):
-            yield Remark(node, f"{short(program, target)} is the default for groups that are added later: the groups that exist keep theirs")
+    if is_attribute(held, "defaults") and program.family(held.value) == "optimizer" and target.slice.value in ("lr", "weight_decay", "momentum"):
+        if not any(is_attribute(one, "add_param_group") for one in program.everywhere(ast.Attribute)):
+            yield Remark(node, f"{short(target)} is the default for groups that are added later: the groups that exist keep theirs")
         return
-    if isinstance(held, ast.Subscript) and isinstance(held.value, ast.Attribute) and held.value.attr == "param_groups":
+    if isinstance(held, ast.Subscript) and is_attribute(held.value, "param_groups"):
         owner = held.value.value
     elif isinstance(held, ast.Name):
         for around in program.parents(node):
-            if isinstance(around, ast.For) and isinstance(around.target, ast.Name) and around.target.id == held.id and isinstance(around.iter, ast.Attribute) and around.iter.attr == "param_groups":
+            if isinstance(around, ast.For) and is_name(around.target, held.id) and is_attribute(around.iter, "param_groups"):
                 owner = around.iter.value
     kind = program.kind(owner)
     word = target.slice.value
     if kind is not None and kind.name.startswith("torch.optim.") and word not in _GROUP_KEYS:
         quoted = sum(isinstance(one, ast.Constant) and one.value == word for one in program.everywhere(ast.Constant))
         if quoted == sum(1 for one in program.everywhere(ast.Assign) if isinstance(one, ast.Assign) and any(isinstance(inner, ast.Constant) and inner.value == word for target in one.targets for inner in ast.walk(target))):
-            yield Remark(node, f"{short(program, target)} is set, and {kind.name.rpartition('.')[2]} reads no setting of that name")
+            yield Remark(node, f"{short(target)} is set, and {kind.name.rpartition('.')[2]} reads no setting of that name")
 
 
 def _over_parameters(program: Program, node: ast.AST) -> bool:

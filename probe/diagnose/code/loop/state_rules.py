@@ -6,35 +6,37 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.loop.best_rules import comparison_above
-from probe.diagnose.code.loop.objects import (
-    Key,
-    Objects,
-    calls_in,
-    first_module,
-    goes_over,
-    objects_of,
-    short,
-)
+from probe.diagnose.code.loop.objects import Key, Objects, calls_in, first_module, goes_over, objects_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    is_attribute,
+    is_call,
+    is_method,
+    is_string,
+    is_true,
+    mentions,
+    short,
+    text_of,
+)
 
 
 def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
     """The `m.state_dict()` whose tensors a value shares, through copies that do not copy them."""
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict" and not node.args:
+        if is_method(node, "state_dict") and not node.args:
             return node
         name = program.dotted(node.func)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "copy" and not node.args:
+        if is_method(node, "copy") and not node.args:
             return _state_of(program, node.func.value)
-        if (name == "copy.copy" or (isinstance(node.func, ast.Name) and node.func.id in ("dict", "OrderedDict"))) and len(node.args) == 1:
+        if (name == "copy.copy" or (is_call(node, "dict", "OrderedDict"))) and len(node.args) == 1:
             return _state_of(program, node.args[0])
     if isinstance(node, ast.DictComp) and isinstance(node.generators[0].iter, ast.Call):
         items = node.generators[0].iter
         value: ast.AST = node.value
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "detach":
+        if is_method(value, "detach"):
             value = value.func.value
-        if isinstance(items.func, ast.Attribute) and items.func.attr == "items" and isinstance(value, ast.Name):
+        if is_method(items, "items") and isinstance(value, ast.Name):
             return _state_of(program, items.func.value)
     return None
 
@@ -43,7 +45,6 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     """The best state, kept as what it is rather than as what it was."""
     objects = objects_of(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         pairs: list[tuple[ast.AST, ast.AST]] = []
         for aim in node.targets:
             if isinstance(aim, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(aim.elts) == len(node.value.elts):
@@ -62,7 +63,7 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
 
 
 def _may_be_trained(program: Program, state: ast.Call) -> bool:
-    owner = state.func.value if isinstance(state.func, ast.Attribute) else None
+    owner = state.func.value if is_method(state) else None
     return program.family(owner) in (None, "module")
 
 
@@ -86,10 +87,10 @@ def _alias(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     for call in program.calls():
         func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr != "load_state_dict" or not call.args:
+        if not is_attribute(func, "load_state_dict") or not call.args:
             continue
         state = call.args[0]
-        if not (isinstance(state, ast.Call) and isinstance(state.func, ast.Attribute) and state.func.attr == "state_dict"):
+        if not (is_method(state, "state_dict")):
             continue
         mine, other = objects.key(func.value), objects.key(state.func.value)
         if mine is None or other is None or mine == other:
@@ -108,18 +109,18 @@ def _state_not_loaded(program: Program) -> Iterator[Remark]:
         if not isinstance(func, ast.Attribute) or not isinstance(program.parent.get(call), ast.Expr):
             continue
         if func.attr == "state_dict" and len(call.args) == 1 and program.family(func.value) == "module" and not call.keywords:
-            yield Remark(call, f"{short(program, call)} loads nothing: it writes the module's state into its argument")
+            yield Remark(call, f"{short(call)} loads nothing: it writes the module's state into its argument")
         of = func.value.func if func.attr == "update" and isinstance(func.value, ast.Call) else None
-        if isinstance(of, ast.Attribute) and of.attr == "state_dict" and program.family(of.value) in ("module", "optimizer"):
-            yield Remark(call, f"{short(program, func.value)} gives a new dict: update changes that one, and the weights stay as they are")
+        if is_attribute(of, "state_dict") and program.family(of.value) in ("module", "optimizer"):
+            yield Remark(call, f"{short(func.value)} gives a new dict: update changes that one, and the weights stay as they are")
     for key, values in objects.values.items():
         state = values[0] if len(values) == 1 else None
-        if not isinstance(state, ast.Call) or not isinstance(state.func, ast.Attribute) or state.func.attr != "state_dict" or state.args:
+        if not is_method(state, "state_dict") or state.args:
             continue
         if program.family(state.func.value) not in ("module", None) or key[1].startswith("self.") or (isinstance(key[0], ast.Module) and not program.sources):
             continue
-        updates = [call for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute) and call.func.attr == "update"]
-        others = [call for call in objects.calls.get(key, []) if call not in updates and isinstance(call.func, ast.Attribute) and call.func.attr not in ("keys", "items")]
+        updates = [call for call in objects.calls.get(key, []) if is_method(call, "update")]
+        others = [call for call in objects.calls.get(key, []) if call not in updates and is_method(call) and call.func.attr not in ("keys", "items")]
         reads = [node for node in objects.escapes.get(key, []) if not isinstance(program.parent.get(node), (ast.comprehension, ast.Compare))]
         if updates and not others and not reads:
             yield Remark(updates[0], f"{key[1]} is changed in line {updates[0].lineno} and never loaded: load_state_dict({key[1]}) is missing, and the weights stay as they are")
@@ -148,19 +149,19 @@ def _replaced(program: Program) -> Iterator[Remark]:
             target = later.targets[0]
             made = later.value
             new = isinstance(made, ast.Call) and (name := program.kind(made)) is not None and name.family == "module" and (
-                program.dotted(made.func) or "").rpartition(".")[2] == name.name.rpartition(".")[2]
+                program.called(made)).rpartition(".")[2] == name.name.rpartition(".")[2]
             if not new or any(isinstance(one, ast.Name) and objects.key(one) == key for one in ast.walk(made)) or (
-                any(program.text(one) == program.text(owner) for one in ast.walk(made) if isinstance(one, ast.Attribute))
+                any(text_of(one) == text_of(owner) for one in ast.walk(made) if isinstance(one, ast.Attribute))
             ):
                 continue
             whole = objects.key(target) == key
-            part = isinstance(target, ast.Attribute) and (program.text(target.value) == program.text(owner) or program.text(target.value).startswith(program.text(owner) + "."))
+            part = isinstance(target, ast.Attribute) and (text_of(target.value) == text_of(owner) or text_of(target.value).startswith(text_of(owner) + "."))
             if (whole or part) and _has_parameters(program, made):
-                yield Remark(later, f"{short(program, target)} is made anew after the optimizer of line {call.lineno} took the parameters of {short(program, owner)}: no optimizer holds the new ones")
+                yield Remark(later, f"{short(target)} is made anew after the optimizer of line {call.lineno} took the parameters of {short(owner)}: no optimizer holds the new ones")
 
 
 def _has_parameters(program: Program, made: ast.AST) -> bool:
-    name = (program.dotted(made.func) or "") if isinstance(made, ast.Call) else ""
+    name = program.called(made) if isinstance(made, ast.Call) else ""
     return name in program.classes or any(word in name for word in ("Linear", "Conv", "Embedding", "LSTM", "GRU", "Norm", "Sequential", "Attention", "Transformer", "RNN", "Bilinear"))
 
 
@@ -168,7 +169,7 @@ def _makes_again(program: Program, objects: Objects, statement: ast.stmt, optimi
     for one in ast.walk(statement):
         if isinstance(one, ast.Call):
             kind = program.kind(one)
-            if (kind is not None and kind.family == "optimizer") or (isinstance(one.func, ast.Attribute) and one.func.attr in ("add_param_group", "prepare", "configure_optimizers")):
+            if (kind is not None and kind.family == "optimizer") or (is_method(one, "add_param_group", "prepare", "configure_optimizers")):
                 return True
     return False
 
@@ -188,7 +189,7 @@ def _written_over(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         func = call.func
         statement = program.parent.get(call)
-        if not isinstance(func, ast.Attribute) or func.attr != "load_state_dict" or not isinstance(statement, (ast.Expr, ast.Assign)):
+        if not is_attribute(func, "load_state_dict") or not isinstance(statement, (ast.Expr, ast.Assign)):
             continue
         key = objects.key(func.value)
         if key is None or program.family(func.value) not in ("module", "optimizer"):
@@ -197,16 +198,16 @@ def _written_over(program: Program) -> Iterator[Remark]:
         for later in block[block.index(statement) + 1 :] if statement in block else []:
             if isinstance(later, ast.Assign) and objects.key(later.targets[0]) == key and isinstance(later.value, ast.Call):
                 kind = program.kind(later.value)
-                name = program.dotted(later.value.func) or ""
+                name = program.called(later.value)
                 if kind is not None and kind.family in ("module", "optimizer") and name == kind.name and not any(
                     isinstance(one, ast.Name) and objects.key(one) == key for one in ast.walk(later.value)
                 ) and not _read_between(objects, key, call, later):
                     yield Remark(later, f"{key[1]} is made anew after its state was loaded in line {call.lineno}: what was loaded is lost")
                 break
             for inner, always in calls_in(later):
-                if always and _initialises(program, inner) and objects.key(inner.func.value if isinstance(inner.func, ast.Attribute) else None) == key:
-                    yield Remark(inner, f"{short(program, inner)} initialises {key[1]} after its state was loaded in line {call.lineno}: what was loaded is lost")
-            if any(isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == "load_state_dict" for one in ast.walk(later)):
+                if always and _initialises(program, inner) and objects.key(inner.func.value if is_method(inner) else None) == key:
+                    yield Remark(inner, f"{short(inner)} initialises {key[1]} after its state was loaded in line {call.lineno}: what was loaded is lost")
+            if any(is_method(one, "load_state_dict") for one in ast.walk(later)):
                 break
 
 
@@ -218,13 +219,13 @@ def _read_between(objects: Objects, key: Key, call: ast.Call, later: ast.stmt) -
 
 def _initialises(program: Program, call: ast.Call) -> bool:
     """`m.apply(f)` where `f` writes initial weights, and `m.reset_parameters()` and methods of the program like it."""
-    if not isinstance(call.func, ast.Attribute):
+    if not is_method(call):
         return False
     if call.func.attr == "reset_parameters":
         return True
     if call.func.attr == "apply" and len(call.args) == 1 and isinstance(call.args[0], ast.Name):
         found = program.functions.get(call.args[0].id, [])
-        return len(found) == 1 and any((program.dotted(one.func) or "").startswith("torch.nn.init.") for one in ast.walk(found[0]) if isinstance(one, ast.Call))
+        return len(found) == 1 and any(program.called(one).startswith("torch.nn.init.") for one in ast.walk(found[0]) if isinstance(one, ast.Call))
     return False
 
 
@@ -233,20 +234,19 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
     objects = objects_of(program)
     saved: dict[str, str] = {}
     for node in program.everywhere(ast.Dict):
-        assert isinstance(node, ast.Dict)
         for name, value in zip(node.keys, node.values, strict=False):
-            if isinstance(name, ast.Constant) and isinstance(name.value, str) and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "state_dict":
+            if is_string(name) and is_method(value, "state_dict"):
                 family = "optimizer" if objects.is_optimizer(value.func.value) else program.family(value.func.value)
                 if family in ("optimizer", "scheduler"):
                     saved[name.value] = family
     for load in program.calls():
         parent = program.parent.get(load)
-        if program.dotted(load.func) != "torch.load" or not isinstance(parent, ast.Assign) or (key := objects.key(parent.targets[0])) is None:
+        if program.called(load) != "torch.load" or not isinstance(parent, ast.Assign) or (key := objects.key(parent.targets[0])) is None:
             continue
         reads = [node for node in objects.escapes.get(key, []) if getattr(node, "lineno", 0) > load.lineno and program.scope(node) is program.scope(load)]
         taken = {
             at.slice.value: at for node in reads
-            if isinstance(at := program.parent.get(node), ast.Subscript) and isinstance(at.slice, ast.Constant) and isinstance(at.slice.value, str)
+            if isinstance(at := program.parent.get(node), ast.Subscript) and is_string(at.slice)
         }
         whole = [node for node in reads if not _harmless(program, node)]
         counted = [name for name in taken if any(part in name for part in ("epoch", "step", "iter"))]
@@ -263,13 +263,13 @@ def _harmless(program: Program, node: ast.AST) -> bool:
     """Whether a checkpoint is read by a key, asked whether it has one, or is another one that is being saved."""
     parent = program.parent.get(node)
     if isinstance(parent, ast.Call):
-        return program.dotted(parent.func) == "torch.save"
+        return program.called(parent) == "torch.save"
     return isinstance(parent, (ast.Subscript, ast.Compare))
 
 
 def _given_to_load(program: Program, node: ast.AST) -> bool:
     call = program.parent.get(node)
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict" and (
+    return is_method(call, "load_state_dict") and (
         program.family(call.func.value) in ("module", None)
     )
 
@@ -286,12 +286,12 @@ def _thawed(program: Program) -> Iterator[Remark]:
         if isinstance(given, ast.Name):
             values = objects.values.get(objects.key(given) or (program.scope(given), ""), [])
             given = values[0] if len(values) == 1 else None
-        if given is None or not any(isinstance(one, ast.Attribute) and one.attr == "requires_grad" for one in ast.walk(given)):
+        if given is None or not mentions(given, "requires_grad"):
             continue
         optimizer = objects.key(parent.targets[0])
         if optimizer is None or len(objects.values.get(optimizer, [])) != 1:
             continue
-        if any(isinstance(one, ast.Attribute) and one.attr == "add_param_group" for one in program.everywhere(ast.Attribute)):
+        if any(is_attribute(one, "add_param_group") for one in program.everywhere(ast.Attribute)):
             continue
         for node in ast.walk(program.scope(call)):
             if getattr(node, "lineno", 0) > call.lineno and (thawed := _thaws(program, node)) is not None:
@@ -301,14 +301,14 @@ def _thawed(program: Program) -> Iterator[Remark]:
 
 def _thaws(program: Program, node: ast.AST) -> str | None:
     """What a statement gives a gradient to."""
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad":
+    if isinstance(node, ast.Assign) and is_attribute(node.targets[0], "requires_grad"):
         target = node.targets[0].value
-        if isinstance(node.value, ast.Constant) and node.value.value is True and goes_over(program, target, ("parameters", "named_parameters")):
-            return short(program, target)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_" and isinstance(program.parent.get(node), ast.Expr):
-        off = node.args and not (isinstance(node.args[0], ast.Constant) and node.args[0].value is True)
+        if is_true(node.value) and goes_over(program, target, ("parameters", "named_parameters")):
+            return short(target)
+    if is_method(node, "requires_grad_") and isinstance(program.parent.get(node), ast.Expr):
+        off = node.args and not (is_true(node.args[0]))
         if not off and (program.family(node.func.value) == "module" or goes_over(program, node.func.value, ("parameters", "named_parameters"))):
-            return short(program, node.func.value)
+            return short(node.func.value)
     return None
 
 

@@ -8,9 +8,19 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.model.shapes import Shapes
 from probe.diagnose.code.model.softmax import made_by_call, softmax_of
-from probe.diagnose.code.origins import Trace, keyword, trace
-from probe.diagnose.code.program import Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.origins import Trace, trace
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    argument,
+    is_method,
+    is_negative,
+    is_read,
+    is_string,
+    own_nodes,
+    short,
+    text_of,
+)
 
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 _SEQUENCE = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoder")
@@ -19,10 +29,7 @@ _SEQUENCE = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", 
 def _softmax_axis(program: Program) -> Iterator[Remark]:
     known, shapes = trace(program), Shapes(program)
     for node in program.everywhere(ast.Call, ast.BinOp):
-        if isinstance(node, ast.Call) and program.dotted(node.func) in (
-            "torch.einsum",
-            "torch.functional.einsum",
-        ):
+        if isinstance(node, ast.Call) and program.called(node) in ("torch.einsum", "torch.functional.einsum"):
             yield from _einsum_axis(program, known, node)
             continue
         left, dimensions = _contracted(program, node)
@@ -40,7 +47,7 @@ def _softmax_axis(program: Program) -> Iterator[Remark]:
         ):
             continue
         said = (
-            f"{short(program, call)} normalizes axis {int(number)}, and line {getattr(node, 'lineno', 0)} "
+            f"{short(call)} normalizes axis {int(number)}, and line {getattr(node, 'lineno', 0)} "
             "sums the weights over the last axis"
         )
         yield Remark(call, said)
@@ -52,25 +59,16 @@ def _contracted(program: Program, node: ast.AST) -> tuple[ast.AST | None, int | 
         return (node.left, None) if isinstance(node.op, ast.MatMult) else (None, None)
     if not isinstance(node, ast.Call):
         return None, None
-    name = program.dotted(node.func) or ""
+    name = program.called(node)
     if name in ("torch.bmm", "torch.matmul") and len(node.args) >= 2:
         return node.args[0], 3 if name == "torch.bmm" else None
-    if (
-        isinstance(node.func, ast.Attribute)
-        and not name
-        and node.func.attr in ("bmm", "matmul")
-        and node.args
-    ):
+    if is_method(node) and not name and node.func.attr in ("bmm", "matmul") and node.args:
         return node.func.value, 3 if node.func.attr == "bmm" else None
     return None, None
 
 
 def _einsum_axis(program: Program, known: Trace, node: ast.Call) -> Iterator[Remark]:
-    if (
-        len(node.args) != 3
-        or not isinstance(node.args[0], ast.Constant)
-        or not isinstance(node.args[0].value, str)
-    ):
+    if len(node.args) != 3 or not is_string(node.args[0]):
         return
     given, arrow, result = node.args[0].value.replace(" ", "").partition("->")
     parts = given.split(",")
@@ -86,7 +84,7 @@ def _einsum_axis(program: Program, known: Trace, node: ast.Call) -> Iterator[Rem
         letter = letters[int(number)]
         if summed and letter not in summed and letter in result and letters[0] in other:
             said = (
-                f"{short(program, found[0])} normalizes axis {int(number)} ({letter}), and line "
+                f"{short(found[0])} normalizes axis {int(number)} ({letter}), and line "
                 f"{node.lineno} sums over {', '.join(summed)}"
             )
             yield Remark(found[0], said)
@@ -95,36 +93,33 @@ def _einsum_axis(program: Program, known: Trace, node: ast.Call) -> Iterator[Rem
 def _softmax_of_one(program: Program) -> Iterator[Remark]:
     known = trace(program)
     for call in program.calls():
-        found = softmax_of(program, known, call) if isinstance(call.func, ast.Attribute) else None
+        found = softmax_of(program, known, call) if is_method(call) else None
         if found is None or found[0] is not call or known.number(found[2]) != -1:
             continue
         value = known.value(found[1])
         made = made_by_call(known, value) if isinstance(value, ast.Call) else None
         if (
             made is not None
-            and program.dotted(made.func) == "torch.nn.Linear"
-            and known.number(keyword(made, "out_features", 1)) == 1
+            and program.called(made) == "torch.nn.Linear"
+            and known.number(argument(made, "out_features", 1)) == 1
         ):
-            yield Remark(call, f"{short(program, call)} runs over an axis of one value: it is always 1")
+            yield Remark(call, f"{short(call)} runs over an axis of one value: it is always 1")
 
 
 def _recurrent(program: Program) -> Iterator[Remark]:
     known = trace(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         if not isinstance(node.value, ast.Call) or len(node.targets) != 1:
             continue
         made = made_by_call(known, node.value)
-        name = (program.dotted(made.func) or "") if made is not None else ""
+        name = program.called(made) if made is not None else ""
         if made is None or any(one.arg is None for one in made.keywords):
             continue
         if name in _RECURRENT:
             yield from _of_recurrent(program, known, node, made)
         elif name in _SEQUENCE:
             layer = known.value(made.args[0]) if made.args and not name.endswith("Layer") else made
-            if isinstance(layer, ast.Call) and (program.dotted(layer.func) or "").startswith(
-                "torch.nn.Transformer"
-            ):
+            if isinstance(layer, ast.Call) and program.called(layer).startswith("torch.nn.Transformer"):
                 yield from _batch_axis(program, known, node, node.targets[0], layer, "a TransformerEncoder")
 
 
@@ -132,7 +127,7 @@ def _of_recurrent(program: Program, known: Trace, node: ast.Assign, made: ast.Ca
     target = node.targets[0]
     if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
         return
-    kind = (program.dotted(made.func) or "").removeprefix("torch.nn.")
+    kind = program.called(made).removeprefix("torch.nn.")
     both = _flag(made, "bidirectional")
     batch_first = _flag(made, "batch_first")
     if both is None or batch_first is None:
@@ -150,7 +145,7 @@ def _of_recurrent(program: Program, known: Trace, node: ast.Assign, made: ast.Ca
                 and not _cut(around)
             ):
                 said = (
-                    f"{program.text(around)} takes the last position of a bidirectional {kind}: its "
+                    f"{text_of(around)} takes the last position of a bidirectional {kind}: its "
                     "backward half has read one element there"
                 )
                 yield Remark(around, said)
@@ -162,21 +157,22 @@ def _of_recurrent(program: Program, known: Trace, node: ast.Assign, made: ast.Ca
         last = [one for one in uses if _taken(one, 0)]
         if last and len(uses) == len(last):
             yield Remark(
-                last[0], f"{program.text(last[0])} is the backward half of the bidirectional {kind} alone"
+                last[0], f"{text_of(last[0])} is the backward half of the bidirectional {kind} alone"
             )
-    layers = known.number(keyword(made, "num_layers", 2)) if keyword(made, "num_layers", 2) is not None else 1
+    layers = (
+        known.number(argument(made, "num_layers", 2)) if argument(made, "num_layers", 2) is not None else 1
+    )
     if layers is not None and layers * (2 if both else 1) > 1:
         for use in _uses(program, known, node, hidden):
             call = program.parent.get(program.parent.get(use, use), use)
             if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
+                is_method(call)
                 and call.func.value is use
                 and call.func.attr in ("view", "reshape")
                 and len(call.args) == 2
             ):
                 said = (
-                    f"{short(program, call)} cuts the {kind}'s state (layers, batch, width) into rows that "
+                    f"{short(call)} cuts the {kind}'s state (layers, batch, width) into rows that "
                     "mix the samples of a batch"
                 )
                 yield Remark(call, said)
@@ -184,7 +180,7 @@ def _of_recurrent(program: Program, known: Trace, node: ast.Assign, made: ast.Ca
 
 def _flag(made: ast.Call, name: str) -> bool | None:
     """A flag of a layer: None where it is computed."""
-    value = keyword(made, name)
+    value = argument(made, name)
     if value is None:
         return False
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, bool) else None
@@ -195,7 +191,7 @@ def _uses(program: Program, known: Trace, node: ast.Assign, target: ast.AST) -> 
     scope = program.scope(node)
     if isinstance(target, ast.Name) and not isinstance(scope, ast.ClassDef):
         for one in own_nodes(scope):
-            if isinstance(one, ast.Name) and one.id == target.id and isinstance(one.ctx, ast.Load):
+            if is_read(one, target.id):
                 given = known.given(one)
                 if given is not None and given.at is node:
                     yield one
@@ -214,7 +210,7 @@ def _batch_axis(
         if isinstance(around, ast.Subscript) and around.value is use and _taken(around, batch):
             yield Remark(
                 around,
-                f"{program.text(around)} takes the last sample of the batch and not the last position: "
+                f"{text_of(around)} takes the last sample of the batch and not the last position: "
                 f"{what} is made {first} batch_first=True",
             )
         call = program.parent.get(around) if around is not None else None
@@ -223,11 +219,11 @@ def _batch_axis(
             and isinstance(around, ast.Attribute)
             and call.func is around
             and around.attr == "mean"
-            and known.number(keyword(call, "dim", 0)) == batch
+            and known.number(argument(call, "dim", 0)) == batch
         ):
             yield Remark(
                 call,
-                f"{program.text(call)} averages over the batch and not over the positions: {what} is made "
+                f"{text_of(call)} averages over the batch and not over the positions: {what} is made "
                 f"{first} batch_first=True",
             )
 
@@ -238,12 +234,7 @@ def _taken(node: ast.Subscript, axis: int) -> bool:
     if len(parts) <= axis or any(not _all(one) for one in parts[:axis]):
         return False
     one = parts[axis]
-    return (
-        isinstance(one, ast.UnaryOp)
-        and isinstance(one.op, ast.USub)
-        and isinstance(one.operand, ast.Constant)
-        and one.operand.value == 1
-    )
+    return is_negative(one) and isinstance(one.operand, ast.Constant) and one.operand.value == 1
 
 
 def _all(node: ast.AST) -> bool:
@@ -259,11 +250,11 @@ def _cut(node: ast.Subscript) -> bool:
 def _mixed(program: Program) -> Iterator[Remark]:
     shapes = Shapes(program)
     for call in program.calls():
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("view", "reshape") and call.args:
+        if is_method(call, "view", "reshape") and call.args:
             moved = shapes.moved(call)
             if moved is not None:
                 said = (
-                    f"{short(program, call)} cuts {moved[1]} into {moved[2]} without a transpose: it mixes "
+                    f"{short(call)} cuts {moved[1]} into {moved[2]} without a transpose: it mixes "
                     f"{moved[0]} with another axis"
                 )
                 yield Remark(call, said)

@@ -5,10 +5,26 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.model.modules import forwards, is_self, module_classes
-from probe.diagnose.code.origins import Trace, keyword, own, trace
-from probe.diagnose.code.program import Function, Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.model.modules import forwards, module_classes
+from probe.diagnose.code.origins import Trace, trace
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_own,
+    is_true,
+    mentions,
+    own,
+    own_nodes,
+    short,
+    text_of,
+)
 
 _RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
 _BY_HAND = ("weight", "bias", "load_state_dict", "train", "eval", "parameters", "training")
@@ -48,7 +64,7 @@ def _layer(program: Program, node: ast.AST | None) -> str | None:
 def _has_layers(program: Program, of: ast.ClassDef, depth: int) -> bool:
     for node in ast.walk(of):
         if isinstance(node, ast.Call):
-            name = program.dotted(node.func) or ""
+            name = program.called(node)
             last = name.removeprefix("torch.nn.")
             if name == f"torch.nn.{last}" and (last.startswith(_MIXES) or last == "Parameter"):
                 return True
@@ -61,12 +77,9 @@ def _has_layers(program: Program, of: ast.ClassDef, depth: int) -> bool:
 def _unregistered(program: Program) -> Iterator[Remark]:
     for of in module_classes(program):
         nodes = list(ast.walk(of))
-        if any(
-            isinstance(node, ast.Attribute) and node.attr in ("add_module", "register_module")
-            for node in nodes
-        ):
+        if any(is_attribute(node, "add_module", "register_module") for node in nodes):
             continue
-        if any(isinstance(node, ast.Name) and node.id == "setattr" for node in nodes):
+        if any(is_name(node, "setattr") for node in nodes):
             continue
         for node in nodes:
             kept = _kept_in_list(program, node)
@@ -84,7 +97,7 @@ def _unregistered(program: Program) -> Iterator[Remark]:
 def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
     """The attribute of self that is a plain list or dict of new layers, and their class."""
     value: ast.AST | None = None
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and is_self(node.targets[0]):
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and is_own(node.targets[0]):
         target, value = node.targets[0], node.value
         elements: list[ast.AST] = []
         if isinstance(value, (ast.List, ast.Tuple)):
@@ -95,14 +108,10 @@ def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
             elements = [value.elt]
         elif isinstance(value, ast.DictComp):
             elements = [value.value]
-    elif (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Attribute)
-    ):
+    elif isinstance(node, ast.Expr) and is_method(node.value):
         call = node.value
-        assert isinstance(call.func, ast.Attribute)
-        if call.func.attr != "append" or not is_self(call.func.value) or len(call.args) != 1:
+        assert is_method(call)
+        if call.func.attr != "append" or not is_own(call.func.value) or len(call.args) != 1:
             return None
         target, elements = call.func.value, [call.args[0]]
         if program.family(target) != "tuple":
@@ -117,18 +126,13 @@ def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
 def _given_to_container(program: Program, name: str) -> bool:
     """Whether a list of that name is registered after all, or its parameters are given away by hand."""
     for call in program.calls():
-        if (
-            program.dotted(call.func) in _CONTAINERS
-            or (isinstance(call.func, ast.Attribute) and call.func.attr == "parameters")
-        ) and any(isinstance(one, ast.Attribute) and one.attr == name for one in ast.walk(call)):
+        if (program.called(call) in _CONTAINERS or (is_method(call, "parameters"))) and mentions(call, name):
             return True
     for node in program.everywhere(ast.For, ast.comprehension):
         assert isinstance(node, (ast.For, ast.comprehension))
-        loops_over = any(isinstance(one, ast.Attribute) and one.attr == name for one in ast.walk(node.iter))
+        loops_over = mentions(node.iter, name)
         around = program.parent.get(node, node)
-        if loops_over and any(
-            isinstance(one, ast.Attribute) and one.attr == "parameters" for one in ast.walk(around)
-        ):
+        if loops_over and mentions(around, "parameters"):
             return True
     return False
 
@@ -137,7 +141,7 @@ def _one_layer(program: Program) -> Iterator[Remark]:
     known = trace(program)
     for node in program.everywhere(ast.BinOp, ast.ListComp):
         element: ast.AST | None = None
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        if is_binary(node, ast.Mult):
             made = node.left if isinstance(node.left, ast.List) else node.right
             if isinstance(made, ast.List) and len(made.elts) == 1:
                 element = made.elts[0]
@@ -149,9 +153,7 @@ def _one_layer(program: Program) -> Iterator[Remark]:
                 if isinstance(one, ast.Name)
             }
             over = node.generators[0].iter
-            counted = (
-                isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "range"
-            )
+            counted = is_call(over, "range")
             element = node.elt if counted and node.elt.id not in targets else None
         if element is None:
             continue
@@ -163,9 +165,7 @@ def _one_layer(program: Program) -> Iterator[Remark]:
                 layer = kind.name if of and _has_layers(program, of[0], 4) else None
         if layer is not None:
             yield Remark(
-                node,
-                f"{short(program, node)} is one {layer} layer several times: all entries share the same "
-                "weights",
+                node, f"{short(node)} is one {layer} layer several times: all entries share the same weights"
             )
 
 
@@ -173,15 +173,14 @@ def _in_container(program: Program, node: ast.AST) -> bool:
     around = program.parent.get(node)
     if isinstance(around, ast.Starred):
         around = program.parent.get(around)
-    return isinstance(around, ast.Call) and program.dotted(around.func) in _CONTAINERS
+    return program.called(around) in _CONTAINERS
 
 
 def _made_in_forward(program: Program) -> Iterator[Remark]:
     known = trace(program)
     for method in forwards(program):
         for call in own(method, ast.Call):
-            assert isinstance(call, ast.Call)
-            name = program.dotted(call.func) or ""
+            name = program.called(call)
             layer = _layer(program, call)
             random = name.removeprefix("torch.nn.").startswith(_RANDOM) and name.startswith("torch.nn.")
             if layer is None and not random:
@@ -191,7 +190,7 @@ def _made_in_forward(program: Program) -> Iterator[Remark]:
             kept = around.targets[0] if isinstance(around, ast.Assign) and len(around.targets) == 1 else None
             if isinstance(kept, ast.Name):
                 applied = _applied(program, known, method, kept.id)
-            elif kept is not None and is_self(kept):
+            elif kept is not None and is_own(kept):
                 applied = not any(
                     isinstance(one, (ast.If, ast.Try))
                     for one in program.parents(around or call)
@@ -202,7 +201,7 @@ def _made_in_forward(program: Program) -> Iterator[Remark]:
             if random:
                 yield Remark(
                     call,
-                    f"{short(program, call)} is made in {method.name}: a new module is in training mode, "
+                    f"{short(call)} is made in {method.name}: a new module is in training mode, "
                     "so it drops in evaluation too",
                 )
             else:
@@ -217,43 +216,41 @@ def _applied(program: Program, known: Trace, method: Function, name: str) -> boo
     """Whether a local layer is called, and its weights are not set by hand before."""
     used = False
     for node in own_nodes(method):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+        if is_call(node, name):
             used = True
-        of = node.value if isinstance(node, ast.Attribute) and node.attr in _BY_HAND else None
-        if isinstance(of, ast.Name) and of.id == name:
+        of = node.value if is_attribute(node, *_BY_HAND) else None
+        if is_name(of, name):
             return False
     return used and len(known.all(method, name)) == 1
 
 
 def _dropout_always(program: Program) -> Iterator[Remark]:
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         if not name.startswith("torch.nn.functional.") or not name.endswith(
             ("dropout", "dropout1d", "dropout2d", "dropout3d")
         ):
             continue
         of = program.class_of(call)
-        if of is None or not program.is_module_class(of) or keyword(call, "training", 2) is not None:
+        if of is None or not program.is_module_class(of) or argument(call, "training", 2) is not None:
             continue
-        if any(one.arg is None for one in call.keywords) or "training" in program.text(call):
+        if any(one.arg is None for one in call.keywords) or "training" in text_of(call):
             continue
         guards = [one.test for one in program.parents(call) if isinstance(one, (ast.If, ast.IfExp))]
-        if any("training" in program.text(test) for test in guards) or program.function_name(call) in (
+        if any("training" in text_of(test) for test in guards) or program.function_name(call) in (
             "training_step",
         ):
             continue
-        probability = keyword(call, "p", 1)
+        probability = argument(call, "p", 1)
         if isinstance(probability, ast.Constant) and not probability.value:
             continue
-        yield Remark(
-            call, f"{short(program, call)} has no training=self.training: it drops in evaluation too"
-        )
+        yield Remark(call, f"{short(call)} has no training=self.training: it drops in evaluation too")
 
 
 def _not_a_parameter(program: Program) -> Iterator[Remark]:
     for of in module_classes(program):
         for node in ast.walk(of):
-            if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not is_self(node.targets[0]):
+            if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not is_own(node.targets[0]):
                 continue
             target, value = node.targets[0], node.value
             assert isinstance(target, ast.Attribute)
@@ -262,19 +259,18 @@ def _not_a_parameter(program: Program) -> Iterator[Remark]:
             made = _parameter_inside(program, value)
             if made is not None:
                 said = (
-                    f"self.{target.attr} = {short(program, value)} is a tensor computed from a Parameter "
+                    f"self.{target.attr} = {short(value)} is a tensor computed from a Parameter "
                     "and no Parameter itself"
                 )
                 yield Remark(node, f"{said}: it is not registered, and the optimizer never sees it")
-            elif isinstance(value, ast.Call) and (program.dotted(value.func) or "").startswith(
+            elif isinstance(value, ast.Call) and program.called(value).startswith(
                 ("torch.", "torch.autograd.Variable")
             ):
-                flag = keyword(value, "requires_grad")
+                flag = argument(value, "requires_grad")
                 if (
-                    isinstance(flag, ast.Constant)
-                    and flag.value is True
+                    is_true(flag)
                     and program.family(value) in ("tensor", None)
-                    and not (program.dotted(value.func) or "").startswith("torch.nn.")
+                    and not program.called(value).startswith("torch.nn.")
                 ):
                     yield Remark(
                         node,
@@ -288,24 +284,10 @@ def _parameter_inside(program: Program, value: ast.AST) -> ast.AST | None:
     at: ast.AST = value
     changed = False
     while True:
-        if isinstance(at, ast.Call) and program.dotted(at.func) == "torch.nn.Parameter":
+        if program.called(at) == "torch.nn.Parameter":
             return at if changed else None
-        if (
-            isinstance(at, ast.Call)
-            and isinstance(at.func, ast.Attribute)
-            and at.func.attr
-            in (
-                "cuda",
-                "half",
-                "view",
-                "reshape",
-                "unsqueeze",
-                "double",
-                "expand",
-                "repeat",
-                "t",
-                "transpose",
-            )
+        if is_method(
+            at, "cuda", "half", "view", "reshape", "unsqueeze", "double", "expand", "repeat", "t", "transpose"
         ):
             at, changed = at.func.value, True
         elif isinstance(at, ast.BinOp):
@@ -320,7 +302,6 @@ def _parameter_inside(program: Program, value: ast.AST) -> ast.AST | None:
 def _optimized_by_hand(program: Program, name: str) -> bool:
     """Whether an attribute of that name is registered, or given to an optimizer by name."""
     for node in program.everywhere(ast.Attribute):
-        assert isinstance(node, ast.Attribute)
         if node.attr != name or isinstance(node.ctx, ast.Store):
             continue
         for around in program.parents(node):
@@ -328,7 +309,7 @@ def _optimized_by_hand(program: Program, name: str) -> bool:
                 isinstance(around, (ast.Return, ast.Yield)) and "param" in (program.function_name(node) or "")
             ):
                 return True
-            if isinstance(around, ast.Call) and (program.dotted(around.func) or "").startswith(
+            if isinstance(around, ast.Call) and program.called(around).startswith(
                 ("torch.optim", "torch.nn.Parameter", "torch.autograd.grad")
             ):
                 return True
@@ -339,31 +320,22 @@ def _optimized_by_hand(program: Program, name: str) -> bool:
 
 def _constant_weights(program: Program) -> Iterator[Remark]:
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         target: ast.AST | None = None
         if name in ("torch.nn.init.zeros_", "torch.nn.init.ones_", "torch.nn.init.constant_") and call.args:
             target = call.args[0]
-        elif isinstance(call.func, ast.Attribute) and call.func.attr in ("fill_", "zero_"):
+        elif is_method(call, "fill_", "zero_"):
             target = call.func.value
-        while isinstance(target, ast.Attribute) and target.attr == "data":
+        while is_attribute(target, "data"):
             target = target.value
-        if (
-            not isinstance(target, ast.Attribute)
-            or target.attr != "weight"
-            or not isinstance(target.value, ast.Name)
-        ):
+        if not is_attribute(target, "weight") or not isinstance(target.value, ast.Name):
             continue
         module = target.value.id
         guard = next((one for one in program.parents(call) if isinstance(one, ast.If)), None)
         if guard is None or call not in [one for part in guard.body for one in ast.walk(part)]:
             continue
         loop = next((one for one in program.parents(guard) if isinstance(one, ast.For)), None)
-        if (
-            loop is not None
-            and isinstance(loop.iter, ast.Call)
-            and isinstance(loop.iter.func, ast.Attribute)
-            and not isinstance(loop.iter.func.value, ast.Name)
-        ):
+        if loop is not None and is_method(loop.iter) and not isinstance(loop.iter.func.value, ast.Name):
             continue  # over a part of the model
         classes = _isinstance_of(program, guard.test, module)
         hidden = [one for one in classes if one.removeprefix("torch.nn.").startswith(("Linear", "Conv"))]
@@ -374,29 +346,24 @@ def _constant_weights(program: Program) -> Iterator[Remark]:
             for one in program.calls()
             if program.function_of(one) is program.function_of(call)
             and one is not call
-            and (program.dotted(one.func) or "").startswith("torch.nn.init.")
-            and any(program.text(arg).startswith(f"{module}.weight") for arg in one.args)
+            and program.called(one).startswith("torch.nn.init.")
+            and any(text_of(arg).startswith(f"{module}.weight") for arg in one.args)
             and one.lineno > call.lineno
             and any(part is guard for part in program.parents(one))
         ]
-        made = sum(1 for one in program.calls() if program.dotted(one.func) in hidden)
+        made = sum(1 for one in program.calls() if program.called(one) in hidden)
         if made >= 2 and not again:
             yield Remark(
                 call,
-                f"{short(program, call)} gives all weights of each {hidden[0].removeprefix('torch.nn.')} "
+                f"{short(call)} gives all weights of each {hidden[0].removeprefix('torch.nn.')} "
                 "layer the same value, so its units stay equal",
             )
 
 
 def _isinstance_of(program: Program, test: ast.AST, name: str) -> list[str]:
-    if (
-        not isinstance(test, ast.Call)
-        or not isinstance(test.func, ast.Name)
-        or test.func.id != "isinstance"
-        or len(test.args) != 2
-    ):
+    if not is_call(test, "isinstance") or len(test.args) != 2:
         return []
-    if not isinstance(test.args[0], ast.Name) or test.args[0].id != name:
+    if not is_name(test.args[0], name):
         return []
     of = test.args[1]
     parts = of.elts if isinstance(of, ast.Tuple) else [of]

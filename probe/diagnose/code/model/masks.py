@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.model.softmax import made_name, softmax_of
-from probe.diagnose.code.origins import Trace, keyword, trace
+from probe.diagnose.code.origins import Trace, trace
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import argument, compares, is_attribute, is_binary, is_method, short, text_of
 
 _ATTENTION = (
     "torch.nn.MultiheadAttention",
@@ -30,7 +31,7 @@ def _made(known: Trace, call: ast.Call) -> ast.Call | None:
 
 def _made_name(program: Program, known: Trace, call: ast.Call) -> str:
     made = _made(known, call)
-    return (program.dotted(made.func) or "") if made is not None else ""
+    return program.called(made) if made is not None else ""
 
 
 def _buffer(program: Program, node: ast.AST) -> ast.AST | None:
@@ -40,12 +41,7 @@ def _buffer(program: Program, node: ast.AST) -> ast.AST | None:
         return None
     for call in ast.walk(of):
         if (
-            (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.attr == "register_buffer"
-                and len(call.args) > 1
-            )
+            (is_method(call, "register_buffer") and len(call.args) > 1)
             and isinstance(call.args[0], ast.Constant)
             and call.args[0].value == node.attr
         ):
@@ -73,21 +69,12 @@ def _triangle(program: Program, known: Trace, node: ast.AST, depth: int = 16) ->
             if not equal and not isinstance(node.ops[0], (ast.NotEq, ast.Gt)):
                 return None
             node, flip, truth = node.left, flip if equal != zero else -flip, True
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and known.number(node.left) == 1:
+        elif is_binary(node, ast.Sub) and known.number(node.left) == 1:
             node, flip = node.right, -flip
         elif isinstance(node, ast.Call):
-            name, attribute = (
-                program.dotted(node.func) or "",
-                node.func.attr if isinstance(node.func, ast.Attribute) else "",
-            )
+            name, attribute = (program.called(node), node.func.attr if is_method(node) else "")
             if attribute in ("tril", "triu"):
-                base = (
-                    node.args[0]
-                    if name and node.args
-                    else node.func.value
-                    if isinstance(node.func, ast.Attribute)
-                    else None
-                )
+                base = node.args[0] if name and node.args else node.func.value if is_method(node) else None
                 return _of_triangle(program, known, node, base, attribute, flip, truth, of_torch=bool(name))
             if attribute in ("eq", "logical_not", "bitwise_not"):
                 if attribute == "eq" and not (node.args and known.number(node.args[0]) == 0):
@@ -119,7 +106,7 @@ def _triangle(program: Program, known: Trace, node: ast.AST, depth: int = 16) ->
                 )
                 and not name
             ):
-                truth = truth or attribute == "bool" or "bool" in program.text(node).rpartition("(")[2]
+                truth = truth or attribute == "bool" or "bool" in text_of(node).rpartition("(")[2]
                 node = getattr(node.func, "value", node)
             else:
                 return None
@@ -140,21 +127,14 @@ def _of_triangle(
     of_torch: bool,
 ) -> tuple[int, bool] | None:
     value = known.value(base) if base is not None else None
-    while (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and value.func.attr in ("to", "bool", "cuda", "view")
-        and program.dotted(value.func) is None
-    ):
-        truth = truth or "bool" in program.text(value)
+    while is_method(value, "to", "bool", "cuda", "view") and program.dotted(value.func) is None:
+        truth = truth or "bool" in text_of(value)
         value = known.value(value.func.value)
-    if not isinstance(value, ast.Call) or not (program.dotted(value.func) or "").startswith(
-        ("torch.ones", "numpy.ones")
-    ):
+    if not isinstance(value, ast.Call) or not program.called(value).startswith(("torch.ones", "numpy.ones")):
         return None
-    truth = truth or "bool" in program.text(value) or "bool" in program.text(call)
+    truth = truth or "bool" in text_of(value) or "bool" in text_of(call)
     diagonal = (
-        known.number(keyword(call, "diagonal", 1 if of_torch else 0) or keyword(call, "k"))
+        known.number(argument(call, "diagonal", 1 if of_torch else 0) or argument(call, "k"))
         if len(call.args) + len(call.keywords) > (1 if of_torch else 0)
         else 0
     )
@@ -164,7 +144,7 @@ def _of_triangle(
 
 
 def _is_mask(program: Program, known: Trace, node: ast.AST) -> bool:
-    return "mask" in program.text(node).lower() or _triangle(program, known, node) is not None
+    return "mask" in text_of(node).lower() or _triangle(program, known, node) is not None
 
 
 def _masks(program: Program) -> Iterator[Remark]:
@@ -173,42 +153,31 @@ def _masks(program: Program) -> Iterator[Remark]:
         found = softmax_of(program, known, call)
         if found is not None and found[0] is call:
             yield from _before_softmax(program, known, found[1])
-        if (
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("masked_fill", "masked_fill_")
-            and len(call.args) == 2
-        ):
+        if is_method(call, "masked_fill", "masked_fill_") and len(call.args) == 2:
             number = known.number(call.args[1])
             triangle = _triangle(program, known, call.args[0])
             if number is not None and number < LEAST_FILL and triangle is not None and triangle[0] > 0:
                 yield Remark(
                     call,
-                    f"{short(program, call)} hides the past and shows the future: the mask marks what may "
-                    "be seen",
+                    f"{short(call)} hides the past and shows the future: the mask marks what may be seen",
                 )
         yield from _given_mask(program, known, call)
     for node in program.everywhere(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
         if isinstance(node.op, ast.Mult):
             yield from _after_softmax(program, known, node)
 
 
 def _before_softmax(program: Program, known: Trace, argument: ast.AST) -> Iterator[Remark]:
     value = known.value(argument)
-    if (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and value.func.attr == "masked_fill"
-        and len(value.args) == 2
-    ):
+    if is_method(value, "masked_fill") and len(value.args) == 2:
         number = known.number(value.args[1])
         if number is not None and number > LEAST_FILL:
             yield Remark(
                 value,
-                f"{short(program, value)} is followed by a softmax: what should be hidden counts as a "
+                f"{short(value)} is followed by a softmax: what should be hidden counts as a "
                 f"score of {number:g}",
             )
-    elif isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Mult, ast.Add)):
+    elif is_binary(value, ast.Mult, ast.Add):
         for one in (value.left, value.right):
             triangle = _triangle(program, known, one)
             if triangle is not None or (
@@ -219,7 +188,7 @@ def _before_softmax(program: Program, known: Trace, argument: ast.AST) -> Iterat
                 done = "multiplied" if isinstance(value.op, ast.Mult) else "added"
                 yield Remark(
                     value,
-                    f"{short(program, one)} is {done} to the scores as 0 and 1 before the softmax, so it "
+                    f"{short(one)} is {done} to the scores as 0 and 1 before the softmax, so it "
                     "hides nothing",
                 )
 
@@ -227,10 +196,10 @@ def _before_softmax(program: Program, known: Trace, argument: ast.AST) -> Iterat
 def _after_softmax(program: Program, known: Trace, node: ast.BinOp) -> Iterator[Remark]:
     for weights, mask in ((node.left, node.right), (node.right, node.left)):
         found = softmax_of(program, known, weights)
-        if found is None or not _is_mask(program, known, mask) or "drop" in program.text(mask):
+        if found is None or not _is_mask(program, known, mask) or "drop" in text_of(mask):
             continue
         texts = [
-            program.text(one)
+            text_of(one)
             for one in known.origins(found[1])
             if isinstance(one, (ast.Call, ast.Compare, ast.Name))
         ]
@@ -238,15 +207,13 @@ def _after_softmax(program: Program, known: Trace, node: ast.BinOp) -> Iterator[
             continue
         function = program.function_of(node)
         if function is None or any(
-            isinstance(one, ast.Div)
-            or (isinstance(one, ast.Attribute) and one.attr in ("normalize", "div", "div_"))
+            isinstance(one, ast.Div) or (is_attribute(one, "normalize", "div", "div_"))
             for one in ast.walk(function)
             if _after(one, node, program)
         ):
             continue
         yield Remark(
-            node,
-            f"{short(program, node)} masks after the softmax: the weights that are left do not add up to 1",
+            node, f"{short(node)} masks after the softmax: the weights that are left do not add up to 1"
         )
 
 
@@ -256,7 +223,7 @@ def _after(one: ast.AST, node: ast.AST, program: Program) -> bool:
 
 
 def _given_mask(program: Program, known: Trace, call: ast.Call) -> Iterator[Remark]:
-    name = program.dotted(call.func) or ""
+    name = program.called(call)
     fused = name.endswith("functional.scaled_dot_product_attention")
     module = "" if fused else made_name(program, known, call)
     if not fused and module not in _ATTENTION:
@@ -270,19 +237,18 @@ def _given_mask(program: Program, known: Trace, call: ast.Call) -> Iterator[Rema
             if not triangle[1]:
                 yield Remark(
                     call,
-                    f"{one.arg}={short(program, one.value)} is 0 and 1 and is added to the scores, so it "
+                    f"{one.arg}={short(one.value)} is 0 and 1 and is added to the scores, so it "
                     "hides nothing",
                 )
             elif (triangle[0] > 0) != fused:
                 yield Remark(
-                    call,
-                    f"{one.arg}={short(program, one.value)} shows the future and hides the past: {allowed}",
+                    call, f"{one.arg}={short(one.value)} shows the future and hides the past: {allowed}"
                 )
         elif one.arg is not None and one.arg.endswith("key_padding_mask"):
             value = known.value(one.value)
-            if isinstance(value, ast.Compare) and len(value.ops) == 1 and isinstance(value.ops[0], ast.NotEq):
+            if compares(value, ast.NotEq):
                 said = (
-                    f"{one.arg}={short(program, one.value)} is {short(program, value)}, which hides the "
+                    f"{one.arg}={short(one.value)} is {short(value)}, which hides the "
                     f"words and shows the padding: {allowed}"
                 )
                 yield Remark(call, said)

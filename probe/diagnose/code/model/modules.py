@@ -5,23 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.program import Function, Program, own_nodes
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.syntax import Function, is_method, is_own, own_nodes
 
 
 def module_classes(program: Program) -> Iterator[ast.ClassDef]:
     """The classes of the program that are modules."""
     for classes in program.classes.values():
         yield from (of for of in classes if program.is_module_class(of))
-
-
-def is_self(node: ast.AST, name: str | None = None) -> bool:
-    """Whether an expression is an attribute of self."""
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-        and (name is None or node.attr == name)
-    )
 
 
 def forwards(program: Program) -> Iterator[Function]:
@@ -36,5 +27,5 @@ def forwards(program: Program) -> Iterator[Function]:
                 continue
             yield method
             for node in own_nodes(method):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_self(node.func):
+                if is_method(node) and is_own(node.func):
                     waiting.append(node.func.attr)

@@ -7,9 +7,25 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.model.modules import forwards
-from probe.diagnose.code.origins import Trace, keyword, own, trace
-from probe.diagnose.code.program import Function, Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.origins import Trace, trace
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_call,
+    is_method,
+    is_name,
+    is_set,
+    is_true,
+    names_of,
+    names_read,
+    names_set,
+    own,
+    own_nodes,
+    short,
+    text_of,
+)
 
 _KEEPS = frozenset(
     [
@@ -100,11 +116,11 @@ class _Domains:
         )
 
     def _of_call(self, call: ast.Call, depth: int, index: int | None) -> str | None:
-        name = self.program.dotted(call.func) or ""
+        name = self.program.called(call)
         last = name.rpartition(".")[2]
         if name in (f"torch.{last}", f"torch.nn.functional.{last}", f"torch.special.{last}"):
             return self._activation(last, call.args[0] if call.args else None, depth)
-        if isinstance(call.func, ast.Attribute) and not name:
+        if is_method(call) and not name:
             if call.func.attr in _KEEPS:
                 return self.of(call.func.value, depth - 1, index)
             if call.func.attr in _ACTIVATIONS and self.program.kind(call.func) is None:
@@ -122,7 +138,7 @@ class _Domains:
         return found if found != "relu" or self._linear(argument) else None
 
     def _of_module(self, module: ast.Call, argument: ast.AST | None, depth: int) -> str | None:
-        name = self.program.dotted(module.func) or ""
+        name = self.program.called(module)
         if (
             name == "torch.nn.Sequential"
             and module.args
@@ -131,7 +147,7 @@ class _Domains:
             last = self.known.value(module.args[-1])
             before = self.known.value(module.args[-2]) if len(module.args) > 1 else None
             if isinstance(last, ast.Call):
-                found = _MODULES.get(self.program.dotted(last.func) or "")
+                found = _MODULES.get(self.program.called(last))
                 if found in ("relu", "dropout"):
                     return found if self._is_linear(before) and self._drops(last) else None
                 return found or self._of_module(last, None, depth - 1)
@@ -146,7 +162,7 @@ class _Domains:
         return name != "torch.nn.Dropout" or not (module.args and self.known.number(module.args[0]) == 0)
 
     def _is_linear(self, module: ast.AST | None) -> bool:
-        return isinstance(module, ast.Call) and self.program.dotted(module.func) == "torch.nn.Linear"
+        return self.program.called(module) == "torch.nn.Linear"
 
     def _linear(self, node: ast.AST | None) -> bool:
         """Whether a value comes out of nn.Linear."""
@@ -154,7 +170,7 @@ class _Domains:
         return isinstance(value, ast.Call) and self._is_linear(self.known.value(value.func))
 
     def _forward(self, call: ast.Call) -> Function | None:
-        if isinstance(call.func, ast.Name) and call.func.id == "self":
+        if is_call(call, "self"):
             of = self.program.class_of(call)
             return None if of is None else self.program.method(of, "forward")
         return self.program.local_function(call)
@@ -191,12 +207,12 @@ def _wrong_range(program: Program) -> Iterator[Remark]:
     domains = _Domains(program)
     by_module = {module: name for name, (_, _, module) in _EXPECTS.items() if module}
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         last = name.rpartition(".")[2]
         if name.startswith("torch.distributions."):
-            argument = keyword(call, "logits")
+            given = argument(call, "logits")
         elif name in (f"torch.nn.functional.{last}", f"torch.{last}"):
-            argument = call.args[0] if call.args else keyword(call, "input")
+            given = call.args[0] if call.args else argument(call, "input")
         else:
             module = domains.known.value(call.func)
             kind = program.kind(call.func)
@@ -208,30 +224,28 @@ def _wrong_range(program: Program) -> Iterator[Remark]:
                 else None
             )
             last = by_module.get(made or "", "")
-            argument = call.args[0] if call.args else keyword(call, "input")
-        if last not in _EXPECTS or argument is None:
+            given = call.args[0] if call.args else argument(call, "input")
+        if last not in _EXPECTS or given is None:
             continue
         expected, wrong, _ = _EXPECTS[last]
-        found = domains.of(argument)
-        axis = _axis_of_log(domains, argument) if last == "nll_loss" else None
+        found = domains.of(given)
+        axis = _axis_of_log(domains, given) if last == "nll_loss" else None
         if axis == 0:
             yield Remark(
                 call,
-                f"{short(program, argument, 40)} is normalized over axis 0, the batch, and nll_loss takes "
+                f"{short(given, 40)} is normalized over axis 0, the batch, and nll_loss takes "
                 "classes along axis 1",
             )
         elif found in wrong:
-            shown = last if name else program.text(call.func)
-            yield Remark(
-                call, f"{shown} takes {expected}, and {short(program, argument, 40)} is {_WORDS[found]}"
-            )
-        elif last == "kl_div" and keyword(call, "log_target") is None and name:
-            target = call.args[1] if len(call.args) > 1 else keyword(call, "target")
+            shown = last if name else text_of(call.func)
+            yield Remark(call, f"{shown} takes {expected}, and {short(given, 40)} is {_WORDS[found]}")
+        elif last == "kl_div" and argument(call, "log_target") is None and name:
+            target = call.args[1] if len(call.args) > 1 else argument(call, "target")
             if domains.of(target) == "log":
                 yield Remark(
                     call,
                     "kl_div takes probabilities as its target without log_target=True, and "
-                    f"{short(program, target or call, 40)} is {_WORDS['log']}",
+                    f"{short(target or call, 40)} is {_WORDS['log']}",
                 )
 
 
@@ -240,7 +254,7 @@ def _linear_twice(program: Program) -> Iterator[Remark]:
     known = trace(program)
     for call in program.calls():
         pairs: list[tuple[ast.AST, ast.AST, ast.AST]] = []
-        if program.dotted(call.func) == "torch.nn.Sequential":
+        if program.called(call) == "torch.nn.Sequential":
             pairs = [
                 (one, known.value(one), known.value(other))
                 for one, other in zip(call.args, call.args[1:], strict=False)
@@ -252,16 +266,16 @@ def _linear_twice(program: Program) -> Iterator[Remark]:
         for node, first, second in pairs:
             if not isinstance(first, ast.Call) or not isinstance(second, ast.Call) or first is second:
                 continue
-            if {program.dotted(first.func), program.dotted(second.func)} != {"torch.nn.Linear"} or keyword(
+            if {program.dotted(first.func), program.dotted(second.func)} != {"torch.nn.Linear"} or argument(
                 first, "bias", 2
             ) is not None:
                 continue
             narrow = [
                 known.number(one)
                 for one in (
-                    keyword(first, "in_features", 0),
-                    keyword(first, "out_features", 1),
-                    keyword(second, "out_features", 1),
+                    argument(first, "in_features", 0),
+                    argument(first, "out_features", 1),
+                    argument(second, "out_features", 1),
                 )
             ]
             if any(one is None for one in narrow[1:2]) or (
@@ -273,7 +287,7 @@ def _linear_twice(program: Program) -> Iterator[Remark]:
                 continue
             yield Remark(
                 node,
-                f"{short(program, first)} is followed by {short(program, second)} with no activation in "
+                f"{short(first)} is followed by {short(second)} with no activation in "
                 "between: both are one linear map",
             )
 
@@ -281,8 +295,8 @@ def _linear_twice(program: Program) -> Iterator[Remark]:
 def _axis_of_log(domains: _Domains, node: ast.AST) -> float | None:
     """The axis of the log_softmax that a value comes out of."""
     value = domains.known.value(node)
-    if isinstance(value, ast.Call) and (domains.program.dotted(value.func) or "").endswith(".log_softmax"):
-        return domains.known.number(keyword(value, "dim", 1))
+    if isinstance(value, ast.Call) and (domains.program.called(value)).endswith(".log_softmax"):
+        return domains.known.number(argument(value, "dim", 1))
     return None
 
 
@@ -290,7 +304,6 @@ def _alias_changed(program: Program) -> Iterator[Remark]:
     known = trace(program)
     for method in forwards(program):
         for node in own(method, ast.Assign):
-            assert isinstance(node, ast.Assign)
             if (
                 len(node.targets) != 1
                 or not isinstance(node.targets[0], ast.Name)
@@ -308,10 +321,7 @@ def _alias_changed(program: Program) -> Iterator[Remark]:
             )
             changed: ast.stmt | None = None
             for later in block[block.index(node) + 1 :] if node in block else []:
-                if changed is not None and any(
-                    isinstance(one, ast.Name) and one.id == kept and isinstance(one.ctx, ast.Load)
-                    for one in ast.walk(later)
-                ):
+                if changed is not None and kept in names_read(later):
                     said = (
                         f"{kept} and {source} are the same tensor since line {node.lineno}: line "
                         f"{changed.lineno} changes it in place, so {kept} changes too"
@@ -320,18 +330,11 @@ def _alias_changed(program: Program) -> Iterator[Remark]:
                     break
                 if changed is None and _in_place(program, known, later, source):
                     changed = later
-                    if any(isinstance(one, ast.Name) and one.id == kept for one in ast.walk(later)):
+                    if kept in names_of(later):
                         break  # x += f(x, kept): the sum that was meant
                     continue
-                if any(
-                    isinstance(one, ast.Name) and one.id in (kept, source) and isinstance(one.ctx, ast.Store)
-                    for one in ast.walk(later)
-                ) and (
-                    changed is None
-                    or any(
-                        isinstance(one, ast.Name) and one.id == kept and isinstance(one.ctx, ast.Store)
-                        for one in ast.walk(later)
-                    )
+                if any(is_set(one, kept, source) for one in ast.walk(later)) and (
+                    changed is None or kept in names_set(later)
                 ):
                     break
 
@@ -339,28 +342,24 @@ def _alias_changed(program: Program) -> Iterator[Remark]:
 def _in_place(program: Program, known: Trace, statement: ast.stmt, name: str) -> bool:
     """Whether a plain statement changes the tensor of that name in place."""
     if isinstance(statement, ast.AugAssign):
-        return isinstance(statement.target, ast.Name) and statement.target.id == name
+        return is_name(statement.target, name)
     if not isinstance(statement, (ast.Expr, ast.Assign)):
         return False
     for call in ast.walk(statement):
         if not isinstance(call, ast.Call):
             continue
-        if (
-            isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Name)
-            and call.func.value.id == name
-        ) and (
+        if (is_method(call) and is_name(call.func.value, name)) and (
             call.func.attr.endswith("_")
             and not call.func.attr.endswith("__")
             and call.func.attr not in ("requires_grad_", "detach_", "squeeze_", "unsqueeze_")
         ):
             return True
-        if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id == name:
+        if call.args and is_name(call.args[0], name):
             made = known.value(call.func)
-            flag = keyword(call, "inplace") or (
-                keyword(made, "inplace") if isinstance(made, ast.Call) else None
+            flag = argument(call, "inplace") or (
+                argument(made, "inplace") if isinstance(made, ast.Call) else None
             )
-            if isinstance(flag, ast.Constant) and flag.value is True:
+            if is_true(flag):
                 return True
     return False
 

@@ -10,8 +10,9 @@ import ast
 from fractions import Fraction
 from typing import NamedTuple
 
-from probe.diagnose.code.origins import Given, keyword, trace
+from probe.diagnose.code.origins import Given, trace
 from probe.diagnose.code.program import Program
+from probe.diagnose.code.syntax import argument, is_attribute, is_binary, is_call, is_method, text_of
 
 _SAME = frozenset(
     [
@@ -79,7 +80,6 @@ class Shapes:
         self._seen: dict[ast.AST, Shape | None] = {}
         self._names: dict[str, str] = {}
         for node in program.everywhere(ast.Assign):
-            assert isinstance(node, ast.Assign)
             of = _shape_of(node.value)
             if of is not None and isinstance(of, ast.Name) and isinstance(node.targets[0], ast.Tuple):
                 self._unpacked.setdefault((program.scope(node), of.id), []).append(node)
@@ -97,7 +97,7 @@ class Shapes:
 
     def moved(self, call: ast.Call) -> tuple[str, str, str] | None:
         """An axis that a view moves: its name, and both shapes; None where all keep their order."""
-        if not isinstance(call.func, ast.Attribute):
+        if not is_method(call):
             return None
         before, after = self.of(call.func.value), self.of(call)
         if before is None or after is None or len(before) == len(after) == 1:
@@ -133,17 +133,12 @@ class Shapes:
                 if isinstance(node.value, int) and node.value > 0
                 else None
             )
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.FloorDiv, ast.Div)):
+        if is_binary(node, ast.Mult, ast.FloorDiv, ast.Div):
             left, right = self.size(node.left, depth - 1), self.size(node.right, depth - 1)
             if left is None or right is None:
                 return None
             return times(left, right, 1 if isinstance(node.op, ast.Mult) else -1)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "int"
-            and len(node.args) == 1
-        ):
+        if is_call(node, "int") and len(node.args) == 1:
             return self.size(node.args[0], depth - 1)
         axis = self._axis(node)
         if axis is not None:
@@ -164,18 +159,9 @@ class Shapes:
 
     def _axis(self, node: ast.AST) -> Size | None:
         """`x.size(0)` or `x.shape[0]`."""
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "size"
-            and len(node.args) == 1
-        ):
+        if is_method(node, "size") and len(node.args) == 1:
             number, of = self.known.number(node.args[0]), node.func.value
-        elif (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.value, ast.Attribute)
-            and node.value.attr == "shape"
-        ):
+        elif isinstance(node, ast.Subscript) and is_attribute(node.value, "shape"):
             number, of = self.known.number(node.slice), node.value.value
         else:
             return None
@@ -242,15 +228,10 @@ class Shapes:
             return self.of(value, depth)
         if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
             return self.of(value.elt, depth)
-        if (
-            isinstance(value, ast.Call)
-            and isinstance(value.func, ast.Attribute)
-            and value.func.attr in ("split", "chunk")
-            and value.args
-        ):
+        if is_method(value, "split", "chunk") and value.args:
             shape, axis = (
                 self.of(value.func.value, depth),
-                self.known.number(keyword(value, "dim", 1) or ast.Constant(0)),
+                self.known.number(argument(value, "dim", 1) or ast.Constant(0)),
             )
             part = self.size(value.args[0])
             if shape is None or axis is None or part is None or not -len(shape) <= axis < len(shape):
@@ -269,9 +250,7 @@ class Shapes:
                 name = self._identity(node)
                 for axis, part in enumerate(one.targets[0].elts):
                     hidden = isinstance(part, ast.Name) and part.id.startswith("_")
-                    self._names[f"{name}.{axis}"] = (
-                        f"{node.id}.size({axis})" if hidden else self.program.text(part)
-                    )
+                    self._names[f"{name}.{axis}"] = f"{node.id}.size({axis})" if hidden else text_of(part)
                 return tuple(
                     Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)}))
                     for axis in range(len(one.targets[0].elts))
@@ -287,7 +266,7 @@ class Shapes:
         )
 
     def _of_call(self, call: ast.Call, depth: int) -> Shape | None:
-        name = self.program.dotted(call.func) or ""
+        name = self.program.called(call)
         last = name.rpartition(".")[2]
         if name.endswith("functional.scaled_dot_product_attention") and call.args:
             return self.of(call.args[0], depth)
@@ -301,21 +280,21 @@ class Shapes:
             return self.of(call.args[0], depth)
         made = self.known.value(call.func)
         if isinstance(made, ast.Call) and made is not call and len(call.args) == 1:
-            module = (self.program.dotted(made.func) or "").removeprefix("torch.nn.")
+            module = self.program.called(made).removeprefix("torch.nn.")
             shape = self.of(call.args[0], depth)
             if module == "Linear" and shape is not None:
                 return self._linear(made, shape)
             return shape if module.startswith(_SAME_MODULES) else None
-        if isinstance(call.func, ast.Attribute) and not name:
+        if is_method(call) and not name:
             return self._of_method(call, call.func, depth)
         return None
 
     def _linear(self, made: ast.Call, shape: Shape) -> Shape | None:
         """Through nn.Linear; what goes in has the length that the layer was made with, whatever its name."""
-        out, into = keyword(made, "out_features", 1), keyword(made, "in_features", 0)
+        out, into = argument(made, "out_features", 1), argument(made, "in_features", 0)
         if out is None or into is None:
             return None
-        if self.program.text(out) == self.program.text(into):
+        if text_of(out) == text_of(into):
             return shape
         given, size = self.size(into), self.size(out)
         if given is None or size is None:
@@ -380,19 +359,14 @@ def _product(sizes: Shape) -> Size:
 
 def _shape_of(node: ast.AST | None) -> ast.AST | None:
     """x of `x.shape` or `x.size()`."""
-    if isinstance(node, ast.Attribute) and node.attr == "shape":
+    if is_attribute(node, "shape"):
         return node.value
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "size"
-        and not node.args
-    ):
+    if is_method(node, "size") and not node.args:
         return node.func.value
     return None
 
 
 def _named(program: Program, node: ast.Name | ast.Attribute) -> Size | None:
     """A parameter or a setting: a size of its own name."""
-    text = program.text(node)
+    text = text_of(node)
     return Size(Fraction(1), frozenset({(text.removeprefix("self."), 1)})) if "(" not in text else None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from probe.diagnose.code.origins import Trace, keyword
+from probe.diagnose.code.origins import Trace
 from probe.diagnose.code.program import Program
+from probe.diagnose.code.syntax import argument, is_method
 
 _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 _PASSES = frozenset({"to", "float", "half", "type_as", "contiguous", "type", "bfloat16"})
@@ -20,7 +21,7 @@ def made_by_call(known: Trace, call: ast.Call) -> ast.Call | None:
 def made_name(program: Program, known: Trace, call: ast.Call) -> str:
     """The class of the module that a call runs; empty where it is not known."""
     made = made_by_call(known, call)
-    return (program.dotted(made.func) or "") if made is not None else ""
+    return program.called(made) if made is not None else ""
 
 
 def softmax_of(
@@ -31,20 +32,20 @@ def softmax_of(
         node = known.value(node)
         if not isinstance(node, ast.Call):
             return None
-        name = program.dotted(node.func) or ""
+        name = program.called(node)
         if name in _SOFTMAX and node.args:
-            return node, node.args[0], keyword(node, "dim", 1)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "softmax" and not name:
-            return node, node.func.value, keyword(node, "dim", 0)
+            return node, node.args[0], argument(node, "dim", 1)
+        if is_method(node, "softmax") and not name:
+            return node, node.func.value, argument(node, "dim", 0)
         made = made_by_call(known, node)
-        of = (program.dotted(made.func) or "") if made is not None else ""
+        of = program.called(made) if made is not None else ""
         if made is not None and of == "torch.nn.Softmax" and node.args:
-            return node, node.args[0], keyword(made, "dim", 0)
+            return node, node.args[0], argument(made, "dim", 0)
         if name.endswith("functional.dropout") or of == "torch.nn.Dropout":
             if not node.args:
                 return None
             node = node.args[0]
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in _PASSES:
+        elif is_method(node, *_PASSES):
             node = node.func.value
         else:
             return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import keyword, own
-from probe.diagnose.code.program import Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import Scope, argument, is_false, own, own_nodes, short, text_of
 
 _COLLECTIVES = frozenset(
     [
@@ -42,11 +42,11 @@ def collective(program: Program, node: ast.AST) -> str | None:
     """The name of the collective of the whole group that a call runs."""
     if not isinstance(node, ast.Call):
         return None
-    name = program.dotted(node.func) or ""
+    name = program.called(node)
     last = name.removeprefix("torch.distributed.")
     return (
         last
-        if name == f"torch.distributed.{last}" and last in _COLLECTIVES and keyword(node, "group") is None
+        if name == f"torch.distributed.{last}" and last in _COLLECTIVES and argument(node, "group") is None
         else None
     )
 
@@ -57,7 +57,7 @@ def _one_rank(program: Program, test: ast.AST) -> int:
         found = [one for value in test.values if (one := _one_rank(program, value))]
         if isinstance(test.op, ast.And):
             return 1 if 1 in found else 0
-        rest = [program.text(value) for value in test.values if not _one_rank(program, value)]
+        rest = [text_of(value) for value in test.values if not _one_rank(program, value)]
         return (
             1
             if found == [1]
@@ -93,9 +93,7 @@ def _one_rank(program: Program, test: ast.AST) -> int:
 def is_rank(program: Program, node: ast.AST) -> bool:
     """Whether an expression is the rank of the process."""
     if isinstance(node, ast.Call):
-        return (program.dotted(node.func) or "") == "torch.distributed.get_rank" or program.text(
-            node.func
-        ).endswith("get_rank")
+        return program.called(node) == "torch.distributed.get_rank" or text_of(node.func).endswith("get_rank")
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return name == "rank" or name.endswith(("_rank", "RANK"))
 
@@ -108,7 +106,7 @@ def side_of(program: Program, node: ast.AST) -> tuple[int, ast.If | None]:
             side = _one_rank(program, around.test)
             if side and inner is not around.test:
                 return (side if inner in around.body else -side), around
-        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        if isinstance(around, Scope):
             break
         inner = around
     return 0, None
@@ -131,11 +129,11 @@ def _on_one_rank(program: Program) -> Iterator[Remark]:
         runs = name or (inside.get(local) if local is not None else None)
         if runs is None or _paired(program, call, side, runs.partition(" ")[0]):
             continue
-        shown = short(program, call, 40) if name else f"{short(program, call.func, 40)}, which runs {runs},"
+        shown = short(call, 40) if name else f"{short(call.func, 40)}, which runs {runs},"
         which = "one rank" if side > 0 else "all ranks but one"
         yield Remark(
             call,
-            f"{shown} is reached by {which} only (if {short(program, test.test, 40)}): the others wait for "
+            f"{shown} is reached by {which} only (if {short(test.test, 40)}): the others wait for "
             "it, or answer it with their next collective",
         )
 
@@ -158,7 +156,6 @@ def _paired(program: Program, call: ast.Call, side: int, name: str) -> bool:
 def _after_return(program: Program) -> Iterator[Remark]:
     """`if rank != 0: return`, and a collective after it."""
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         if node.orelse or _one_rank(program, node.test) != -1 or not isinstance(node.body[-1], ast.Return):
             continue
         if any(collective(program, one) for part in node.body for one in ast.walk(part)):
@@ -169,7 +166,7 @@ def _after_return(program: Program) -> Iterator[Remark]:
             if found is not None:
                 yield Remark(
                     found,
-                    f"{short(program, found, 40)} is reached by one rank only: the others have returned in "
+                    f"{short(found, 40)} is reached by one rank only: the others have returned in "
                     f"line {node.lineno}",
                 )
                 break
@@ -182,11 +179,10 @@ def _no_result(program: Program) -> Iterator[Remark]:
         if name in ("all_reduce", "broadcast", "reduce", "all_gather", "gather") and isinstance(
             value, ast.Call
         ):
-            flag = keyword(value, "async_op")
-            if flag is None or (isinstance(flag, ast.Constant) and flag.value is False):
+            flag = argument(value, "async_op")
+            if flag is None or (is_false(flag)):
                 yield Remark(
-                    node,
-                    f"{short(program, value)} gives None: the result stands in the tensor that it was given",
+                    node, f"{short(value)} gives None: the result stands in the tensor that it was given"
                 )
 
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import keyword, trace
-from probe.diagnose.code.program import Program, own_nodes
+from probe.diagnose.code.origins import trace
+from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.one_rank import collective, is_rank, side_of
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_false,
+    is_method,
+    is_read,
+    names_of,
+    own_nodes,
+    short,
+    text_of,
+)
 
 _WRAPPERS = (
     "torch.nn.parallel.DistributedDataParallel",
@@ -23,26 +35,23 @@ def _trained_by_hand(program: Program) -> bool:
     imported = {name.partition(".")[0] for source in program.sources for name in source.imports.values()}
     if imported & set(_TRAINERS):
         return False
-    return any(
-        isinstance(call.func, ast.Attribute) and call.func.attr == "backward" for call in program.calls()
-    )
+    return any(is_method(call, "backward") for call in program.calls())
 
 
 def _epochs(program: Program) -> Iterator[Remark]:
     if not _trained_by_hand(program) or any(
-        isinstance(node, ast.Attribute) and node.attr == "set_epoch"
-        for node in program.everywhere(ast.Attribute)
+        is_attribute(node, "set_epoch") for node in program.everywhere(ast.Attribute)
     ):
         return
     for call in program.calls():
-        if program.dotted(call.func) not in _SAMPLER:
+        if program.called(call) not in _SAMPLER:
             continue
-        shuffle = keyword(call, "shuffle", 3)
+        shuffle = argument(call, "shuffle", 3)
         around = program.parent.get(call)
-        name = program.text(around.targets[0]) if isinstance(around, ast.Assign) else ""
-        if isinstance(shuffle, ast.Constant) and shuffle.value is False:
+        name = text_of(around.targets[0]) if isinstance(around, ast.Assign) else ""
+        if is_false(shuffle):
             continue
-        if any(word in f"{name} {program.text(call)}".lower() for word in ("val", "test", "eval", "dev")):
+        if any(word in f"{name} {text_of(call)}".lower() for word in ("val", "test", "eval", "dev")):
             continue
         yield Remark(
             call,
@@ -53,7 +62,6 @@ def _epochs(program: Program) -> Iterator[Remark]:
 
 def _sampler_unused(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         if (
             not isinstance(node.value, ast.Call)
             or program.dotted(node.value.func) not in _SAMPLER
@@ -63,13 +71,9 @@ def _sampler_unused(program: Program) -> Iterator[Remark]:
         name, scope = node.targets[0].id, program.scope(node)
         if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
             continue
-        reads = [
-            one
-            for one in ast.walk(scope)
-            if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Load)
-        ]
+        reads = [one for one in ast.walk(scope) if is_read(one, name)]
         loaders = any(
-            isinstance(one, ast.Call) and (program.dotted(one.func) or "").endswith(".DataLoader")
+            isinstance(one, ast.Call) and program.called(one).endswith(".DataLoader")
             for one in ast.walk(scope)
         )
         if loaders and all(
@@ -87,48 +91,43 @@ def _gradients_summed(program: Program) -> Iterator[Remark]:
         if collective(program, call) != "all_reduce" or not call.args:
             continue
         at: ast.AST = call.args[0]
-        while isinstance(at, ast.Attribute) and at.attr == "data":
+        while is_attribute(at, "data"):
             at = at.value
-        operation = keyword(call, "op", 1)
-        if (
-            not isinstance(at, ast.Attribute)
-            or at.attr != "grad"
-            or (operation is not None and not program.text(operation).endswith("SUM"))
-        ):
+        operation = argument(call, "op", 1)
+        if not is_attribute(at, "grad") or (operation is not None and not text_of(operation).endswith("SUM")):
             continue
         function = program.function_of(call) or program.source_of[call].tree
         divides = any(
             isinstance(one, ast.Div)
-            or (isinstance(one, ast.Attribute) and one.attr in ("div_", "mul_", "div", "get_world_size"))
+            or (is_attribute(one, "div_", "mul_", "div", "get_world_size"))
             or (isinstance(one, ast.Name) and "world" in one.id.lower())
             for one in own_nodes(function)
         )
         if not divides:
             yield Remark(
                 call,
-                f"{short(program, call)} sums the gradients of all ranks and nothing divides them by their "
-                "number",
+                f"{short(call)} sums the gradients of all ranks and nothing divides them by their number",
             )
 
 
 def _saved_by_all(program: Program) -> Iterator[Remark]:
     ranks = any(
-        program.dotted(call.func) in (*_WRAPPERS, "torch.distributed.init_process_group")
+        program.called(call) in (*_WRAPPERS, "torch.distributed.init_process_group")
         for call in program.calls()
     )
     if not ranks or not _trained_by_hand(program):
         return
     for call in program.calls():
-        if program.dotted(call.func) != "torch.save" or len(call.args) < 2:
+        if program.called(call) != "torch.save" or len(call.args) < 2:
             continue
         if _guarded(program, call, 3) or _names_rank(program, call.args[1]):
             continue
-        yield Remark(call, f"{short(program, call)} is run by every rank: all write the same file at once")
+        yield Remark(call, f"{short(call)} is run by every rank: all write the same file at once")
 
 
 def _names_rank(program: Program, path: ast.AST) -> bool:
     """Whether a path has the rank in it, or is no path but a buffer in memory."""
-    texts = [program.text(one).lower() for one in trace(program).origins(path) if isinstance(one, ast.expr)]
+    texts = [text_of(one).lower() for one in trace(program).origins(path) if isinstance(one, ast.expr)]
     return any(word in text for text in texts for word in ("rank", "buffer", "bytesio"))
 
 
@@ -149,17 +148,17 @@ def _guarded(program: Program, node: ast.AST, depth: int) -> bool:
         "distributed",
     )
     for around in program.parents(node):
-        if isinstance(around, (ast.If, ast.IfExp)) and "__name__" in program.text(around.test):
+        if isinstance(around, (ast.If, ast.IfExp)) and "__name__" in text_of(around.test):
             return False
         if isinstance(around, (ast.If, ast.IfExp)) and any(
-            word in program.text(around.test).lower() for word in words
+            word in text_of(around.test).lower() for word in words
         ):
             return True
-        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(around, Function):
             if any(
                 isinstance(one, ast.If)
                 and isinstance(one.body[-1], ast.Return)
-                and any(word in program.text(one.test).lower() for word in words)
+                and any(word in text_of(one.test).lower() for word in words)
                 for one in around.body
             ):
                 return True
@@ -168,8 +167,7 @@ def _guarded(program: Program, node: ast.AST, depth: int) -> bool:
             calls = [
                 one
                 for one in program.calls()
-                if (one.func.attr if isinstance(one.func, ast.Attribute) else getattr(one.func, "id", ""))
-                == around.name
+                if (one.func.attr if is_method(one) else getattr(one.func, "id", "")) == around.name
             ]
             return not calls or (depth > 0 and all(_guarded(program, one, depth - 1) for one in calls))
     return False
@@ -180,29 +178,28 @@ def _skips(program: Program) -> Iterator[Remark]:
     if not _wrapped(program):
         return
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         if not isinstance(node.body[-1], ast.Continue) or not program.loops(node):
             continue
-        names = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
+        names = names_of(node.test)
         block = getattr(program.parent.get(node), "body", [])
         if node not in block or not any("loss" in name.lower() for name in names):
             continue
         later = [one for part in block[block.index(node) :] for one in ast.walk(part)]
         before = [one for part in block[: block.index(node)] for one in ast.walk(part)]
-        backward = any(isinstance(one, ast.Attribute) and one.attr == "backward" for one in later)
+        backward = any(is_attribute(one, "backward") for one in later)
         agreed = any(collective(program, one) for one in before) or any(
             isinstance(one, ast.Name) and "reduce" in one.id for one in before
         )
         if backward and not agreed:
             yield Remark(
                 node,
-                f"if {short(program, node.test, 40)} skips the backward of this rank alone: the others "
+                f"if {short(node.test, 40)} skips the backward of this rank alone: the others "
                 "wait for its gradients, or take those of its next batch",
             )
 
 
 def _wrapped(program: Program) -> bool:
-    return any(program.dotted(call.func) in _WRAPPERS for call in program.calls())
+    return any(program.called(call) in _WRAPPERS for call in program.calls())
 
 
 def _ranks_part(program: Program) -> Iterator[Remark]:
@@ -210,38 +207,33 @@ def _ranks_part(program: Program) -> Iterator[Remark]:
     if not _wrapped(program):
         return
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         changes = name.startswith("torch.nn.utils.clip_grad") or (
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("step", "zero_grad")
+            is_method(call, "step", "zero_grad")
             and program.family(call.func.value) in ("optimizer", "scheduler")
         )
         side, test = side_of(program, call)
         if changes and test is not None:
             which = "one rank" if side > 0 else "all ranks but one"
-            yield Remark(call, f"{short(program, call, 50)} is run by {which} only: the replicas part")
+            yield Remark(call, f"{short(call, 50)} is run by {which} only: the replicas part")
         made = program.kind(call)
         rate = (
-            keyword(call, "lr", 1)
+            argument(call, "lr", 1)
             if made is not None and made.family == "optimizer" and name.startswith("torch.optim.")
             else None
         )
         if rate is not None and _by_rank(program, rate):
-            yield Remark(
-                call, f"lr={short(program, rate, 40)} is another rate on each rank: the replicas part"
-            )
+            yield Remark(call, f"lr={short(rate, 40)} is another rate on each rank: the replicas part")
         if name in _SAMPLER:
-            seed, count = keyword(call, "seed", 4), keyword(call, "num_replicas", 1)
+            seed, count = argument(call, "seed", 4), argument(call, "num_replicas", 1)
             if seed is not None and _by_rank(program, seed):
                 yield Remark(
                     call,
-                    f"seed={short(program, seed, 40)} shuffles in another order on each rank: their shares "
+                    f"seed={short(seed, 40)} shuffles in another order on each rank: their shares "
                     "overlap, and some samples are in none",
                 )
             if isinstance(count, ast.Constant) and count.value == 1:
-                yield Remark(
-                    call, f"{short(program, call)} counts one replica: each rank draws all of the data"
-                )
+                yield Remark(call, f"{short(call)} counts one replica: each rank draws all of the data")
 
 
 def _by_rank(program: Program, node: ast.AST) -> bool:
@@ -254,33 +246,27 @@ def _by_rank(program: Program, node: ast.AST) -> bool:
 def _never_reduced(program: Program) -> Iterator[Remark]:
     """All backward passes of a function stand in no_sync."""
     for node in program.everywhere(ast.With):
-        assert isinstance(node, ast.With)
         item = next(
             (
                 one.context_expr
                 for one in node.items
                 if isinstance(one.context_expr, ast.Call)
-                and program.text(one.context_expr.func).endswith(".no_sync")
+                and text_of(one.context_expr.func).endswith(".no_sync")
             ),
             None,
         )
         if item is None or any(
             isinstance(one, ast.If)
             for one in program.parents(node)
-            if not program.text(getattr(one, "test", ast.Constant(0))).count("__name__")
+            if not text_of(getattr(one, "test", ast.Constant(0))).count("__name__")
         ):
             continue
-        within = [one for one in ast.walk(node) if isinstance(one, ast.Attribute) and one.attr == "backward"]
-        others = [
-            one
-            for one in program.everywhere(ast.Attribute)
-            if isinstance(one, ast.Attribute) and one.attr == "backward"
-        ]
+        within = [one for one in ast.walk(node) if is_attribute(one, "backward")]
+        others = [one for one in program.everywhere(ast.Attribute) if is_attribute(one, "backward")]
         if within and len(within) == len(others) and _wrapped(program):
             yield Remark(
                 node,
-                f"{short(program, item)} stands around every backward: gradients are never averaged over "
-                "the ranks",
+                f"{short(item)} stands around every backward: gradients are never averaged over the ranks",
             )
 
 

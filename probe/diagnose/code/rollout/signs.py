@@ -5,9 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import Trace, is_method, trace
-from probe.diagnose.code.program import Function, Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.origins import Trace, trace
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Function,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_negative,
+    own_nodes,
+    short,
+    text_of,
+)
 
 _LOSSES = (
     "binary_cross_entropy",
@@ -24,13 +35,12 @@ def _minimized(program: Program, known: Trace) -> Iterator[tuple[list[tuple[int,
     """The terms of what is minimized, with their signs: of what `backward` is called on, what a training_step
     returns, and what a function returns that adds a loss of torch to something."""
     for call in program.calls():
-        if is_method(call, "backward") and isinstance(call.func, ast.Attribute) and not call.args:
+        if is_method(call, "backward") and not call.args:
             at = call.func.value
-            if is_method(at, "scale") and isinstance(at, ast.Call) and at.args:
+            if is_method(at, "scale") and at.args:
                 at = at.args[0]
             yield list(_expanded(program, known, at)), call
     for node in program.everywhere(ast.Return):
-        assert isinstance(node, ast.Return)
         if node.value is None:
             continue
         for value in node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]:
@@ -48,7 +58,7 @@ def _is_loss(program: Program, term: ast.AST) -> bool:
     if not isinstance(term, ast.Call):
         return False
     kind = program.kind(term.func)
-    name = program.dotted(term.func) or ""
+    name = program.called(term)
     return (name.startswith("torch.nn.functional.") and name.rpartition(".")[2] in _LOSSES) or (
         kind is not None and kind.family == "loss"
     )
@@ -61,11 +71,8 @@ def _expanded(
     for one, term in known.terms(node, sign):
         inner: ast.AST | None = None
         if depth and isinstance(term, ast.Call):
-            name = program.dotted(term.func) or ""
-            if (
-                name in ("torch.cat", "torch.stack")
-                or (isinstance(term.func, ast.Name) and term.func.id == "sum")
-            ) and len(term.args) >= 1:
+            name = program.called(term)
+            if (name in ("torch.cat", "torch.stack") or (is_call(term, "sum"))) and len(term.args) >= 1:
                 inner = _appended(program, known, term.args[0])
             elif (local := program.local_function(term)) is not None:
                 inner = _result(local, None)
@@ -101,12 +108,7 @@ def _appended(program: Program, known: Trace, node: ast.AST) -> ast.AST | None:
     found = [
         one.args[0]
         for one in own_nodes(program.scope(node))
-        if isinstance(one, ast.Call)
-        and is_method(one, "append")
-        and isinstance(one.func, ast.Attribute)
-        and len(one.args) == 1
-        and isinstance(one.func.value, ast.Name)
-        and one.func.value.id == node.id
+        if is_method(one, "append") and len(one.args) == 1 and is_name(one.func.value, node.id)
     ]
     return found[0] if len(found) == 1 else None
 
@@ -129,29 +131,21 @@ def _exponent(program: Program, node: ast.AST) -> str | None:
     """The text of x in torch.exp(x) and x.exp()."""
     if not isinstance(node, ast.Call):
         return None
-    if program.dotted(node.func) == "torch.exp" and node.args:
-        return program.text(node.args[0])
-    return (
-        program.text(node.func.value)
-        if is_method(node, "exp") and isinstance(node.func, ast.Attribute)
-        else None
-    )
+    if program.called(node) == "torch.exp" and node.args:
+        return text_of(node.args[0])
+    return text_of(node.func.value) if is_method(node, "exp") else None
 
 
 def _square(program: Program, node: ast.AST) -> bool:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+    if is_binary(node, ast.Pow):
         return isinstance(node.right, ast.Constant) and node.right.value == 2
     if isinstance(node, ast.Call):
         given = node.args[-1] if node.args else None
         two = isinstance(given, ast.Constant) and given.value == 2
-        return (two and (is_method(node, "pow") or program.dotted(node.func) == "torch.pow")) or is_method(
+        return (two and (is_method(node, "pow") or program.called(node) == "torch.pow")) or is_method(
             node, "square"
         )
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Mult)
-        and program.text(node.left) == program.text(node.right)
-    )
+    return is_binary(node, ast.Mult) and text_of(node.left) == text_of(node.right)
 
 
 def _of_kl(program: Program, terms: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
@@ -160,7 +154,7 @@ def _of_kl(program: Program, terms: list[tuple[int, ast.AST]]) -> Iterator[Remar
         variance = _exponent(program, term)
         if variance is None or not sign:
             continue
-        plain = [one for one, other in terms if program.text(other) == variance]
+        plain = [one for one, other in terms if text_of(other) == variance]
         squares = [one for one, other in terms if _square(program, other)]
         ones = [one for one, other in terms if isinstance(other, ast.Constant) and other.value == 1]
         if len(plain) != 1 or len(squares) != 1 or len(ones) != 1:
@@ -168,13 +162,13 @@ def _of_kl(program: Program, terms: list[tuple[int, ast.AST]]) -> Iterator[Remar
         if (sign, squares[0], plain[0], ones[0]) == (-1, -1, 1, 1):
             yield Remark(
                 term,
-                f"the KL divergence with {short(program, term)} is subtracted from what is minimized: "
+                f"the KL divergence with {short(term)} is subtracted from what is minimized: "
                 "training makes it larger without end",
             )
         elif plain[0] == sign or squares[0] != sign:
             yield Remark(
                 term,
-                f"the KL divergence has {short(program, term)}, {variance} and the square of the mean with "
+                f"the KL divergence has {short(term)}, {variance} and the square of the mean with "
                 "signs that do not belong together",
             )
 
@@ -187,12 +181,11 @@ def _variance_as_deviation(program: Program) -> Iterator[Remark]:
             variance = _exponent(program, term)
             if (
                 variance
-                and any(program.text(other) == variance for _, other in terms)
+                and any(text_of(other) == variance for _, other in terms)
                 and any(_square(program, other) for _, other in terms)
             ):
                 names.add(variance.rpartition(".")[2])
     for node in program.everywhere(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
         if not isinstance(node.op, ast.Mult):
             continue
         for noise, scale in ((node.left, node.right), (node.right, node.left)):
@@ -204,9 +197,7 @@ def _variance_as_deviation(program: Program) -> Iterator[Remark]:
                 or not isinstance(drawn, ast.Call)
             ):
                 continue
-            if program.dotted(drawn.func) in ("torch.randn_like", "torch.randn") or is_method(
-                drawn, "normal_"
-            ):
+            if program.called(drawn) in ("torch.randn_like", "torch.randn") or is_method(drawn, "normal_"):
                 yield Remark(
                     node,
                     f"the noise is scaled by exp({exponent}), and the KL divergence takes {exponent} for "
@@ -219,23 +210,21 @@ def _policy_product(program: Program, known: Trace, term: ast.AST) -> tuple[int,
     sign, factors, waiting = 1, [], [term]
     while waiting:
         at = waiting.pop()
-        if isinstance(at, ast.BinOp) and isinstance(at.op, ast.Mult):
+        if is_binary(at, ast.Mult):
             waiting += [at.left, at.right]
-        elif isinstance(at, ast.UnaryOp) and isinstance(at.op, ast.USub):
+        elif is_negative(at):
             sign = -sign
             waiting.append(at.operand)
         else:
             value = known.value(at)
-            if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub):
+            if is_negative(value):
                 sign, value = -sign, known.value(value.operand)
             factors.append((at, value))
     logs = [at for at, value in factors if _is_log_prob(program, at, _stacked(program, known, value))]
     worth = [
         at
         for at, _ in factors
-        if any(
-            word in program.text(at).lower() for word in ("adv", "return", "reward", "delta", "td_err", "gae")
-        )
+        if any(word in text_of(at).lower() for word in ("adv", "return", "reward", "delta", "td_err", "gae"))
     ]
     if len(logs) != 1 or len(worth) != 1 or len(factors) > 3:
         return None
@@ -244,21 +233,13 @@ def _policy_product(program: Program, known: Trace, term: ast.AST) -> tuple[int,
 
 def _stacked(program: Program, known: Trace, value: ast.AST) -> ast.AST:
     """What is put into the list that torch.stack or torch.cat makes a tensor of."""
-    if (
-        isinstance(value, ast.Call)
-        and program.dotted(value.func) in ("torch.stack", "torch.cat")
-        and value.args
-    ):
+    if isinstance(value, ast.Call) and program.called(value) in ("torch.stack", "torch.cat") and value.args:
         return _appended(program, known, value.args[0]) or value
     return value
 
 
 def _is_log_prob(program: Program, at: ast.AST, value: ast.AST) -> bool:
-    while (
-        isinstance(value, ast.Call)
-        and is_method(value, "sum", "squeeze", "mean", "view")
-        and isinstance(value.func, ast.Attribute)
-    ):
+    while is_method(value, "sum", "squeeze", "mean", "view"):
         value = value.func.value
     if is_method(value, "log_prob"):
         return True
@@ -277,24 +258,19 @@ def _of_policy(program: Program, known: Trace, terms: list[tuple[int, ast.AST]])
     for sign, term in terms:
         if not sign:
             continue
-        if (
-            is_method(term, "entropy")
-            and isinstance(term, ast.Call)
-            and isinstance(term.func, ast.Attribute)
-            and not term.args
-        ):
+        if is_method(term, "entropy") and not term.args:
             if sign > 0 and any(is_method(one, "log_prob") for one in program.calls()):
                 yield Remark(
                     term,
-                    f"{short(program, term)} is added to what is minimized: training makes the policy "
+                    f"{short(term)} is added to what is minimized: training makes the policy "
                     "surer of itself instead of letting it explore",
                 )
             continue
         product = _policy_product(program, known, term)
         if product is not None and sign * product[0] > 0:
             said = (
-                f"{short(program, term)} is minimized without a minus: actions with a high "
-                f"{short(program, product[1], 30)} become less probable"
+                f"{short(term)} is minimized without a minus: actions with a high "
+                f"{short(product[1], 30)} become less probable"
             )
             yield Remark(term, said)
 
@@ -304,7 +280,7 @@ def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -
     for sign, term in terms:
         if not isinstance(term, ast.Call) or len(term.args) != 2 or not sign:
             continue
-        last = (program.dotted(term.func) or "").removeprefix("torch.")
+        last = program.called(term).removeprefix("torch.")
         if last not in ("min", "max", "minimum", "maximum"):
             continue
         signs, clipped = [], 0
@@ -312,19 +288,14 @@ def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -
             value, one = known.value(operand), 1
             nodes = list(known.origins(value, 2))
             clipped += any(
-                is_method(part, "clamp", "clip")
-                or (isinstance(part, ast.Call) and program.dotted(part.func) in ("torch.clamp", "torch.clip"))
+                is_method(part, "clamp", "clip") or (program.called(part) in ("torch.clamp", "torch.clip"))
                 for part in nodes
             )
             for part in ast.walk(value):
-                if (
-                    isinstance(part, ast.UnaryOp)
-                    and isinstance(part.op, ast.USub)
-                    and not isinstance(part.operand, ast.Constant)
-                ):
+                if is_negative(part) and not isinstance(part.operand, ast.Constant):
                     one = -one
             signs.append(one)
-            if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Mult):
+            if not is_binary(value, ast.Mult):
                 clipped = 9
         if clipped != 1 or signs[0] != signs[1]:
             continue
@@ -338,13 +309,12 @@ def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -
         if signs[0] * sign > 0:
             yield Remark(
                 term,
-                f"{short(program, term)} is minimized and not maximized: actions that were good become "
-                "less probable",
+                f"{short(term)} is minimized and not maximized: actions that were good become less probable",
             )
         elif smaller != (signs[0] > 0):
             yield Remark(
                 term,
-                f"{short(program, term)} takes the {'smaller' if smaller else 'larger'} one of the two, "
+                f"{short(term)} takes the {'smaller' if smaller else 'larger'} one of the two, "
                 "which undoes the clip",
             )
 
@@ -352,18 +322,18 @@ def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -
 def _ratio(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         inner: ast.AST | None = None
-        if program.dotted(call.func) == "torch.exp" and call.args:
+        if program.called(call) == "torch.exp" and call.args:
             inner = call.args[0]
-        elif is_method(call, "exp") and isinstance(call.func, ast.Attribute):
+        elif is_method(call, "exp"):
             inner = call.func.value
-        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub):
-            left, right = program.text(inner.left).lower(), program.text(inner.right).lower()
+        if is_binary(inner, ast.Sub):
+            left, right = text_of(inner.left).lower(), text_of(inner.right).lower()
             if "old" in left and "old" not in right and all("log" in one for one in (left, right)):
                 function = program.function_of(call)
-                if function is not None and any(word in program.text(function) for word in ("clamp", "clip")):
+                if function is not None and any(word in text_of(function) for word in ("clamp", "clip")):
                     yield Remark(
                         call,
-                        f"{short(program, call)} divides the old probability by the new one: the ratio of "
+                        f"{short(call)} divides the old probability by the new one: the ratio of "
                         "PPO is the other way round",
                     )
 

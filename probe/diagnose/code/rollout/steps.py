@@ -5,9 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import Trace, is_method, names_of, own, trace
-from probe.diagnose.code.program import Function, Program
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.origins import Trace, trace
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Function,
+    Loop,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    names_of,
+    names_set,
+    own,
+    short,
+    text_of,
+)
 
 
 def _functions(program: Program) -> Iterator[Function | ast.Module]:
@@ -24,20 +38,19 @@ def _averages(program: Program) -> Iterator[Remark]:
     """A slow copy that is a*slow + (1-a)*fast with an `a` near 0 is the fast network itself."""
     known = trace(program)
     for call in program.calls():
-        if not is_method(call, "copy_") or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
+        if not is_method(call, "copy_") or len(call.args) != 1:
             continue
         yield from _of_average(program, known, call, call.func.value, call.args[0])
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
-        if isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "data":
+        if is_attribute(node.targets[0], "data"):
             yield from _of_average(program, known, node, node.targets[0], node.value)
     for call in program.calls():
-        if is_method(call, "lerp_") and isinstance(call.func, ast.Attribute) and len(call.args) == 2:
+        if is_method(call, "lerp_") and len(call.args) == 2:
             share = known.number(call.args[1])
             if share is not None and 0.9 <= share < 1:
                 yield Remark(
                     call,
-                    f"{short(program, call)} keeps only {1 - share:g} of the old average: decay and share "
+                    f"{short(call)} keeps only {1 - share:g} of the old average: decay and share "
                     "of the new weights are the wrong way round",
                 )
 
@@ -45,12 +58,12 @@ def _averages(program: Program) -> Iterator[Remark]:
 def _of_average(
     program: Program, known: Trace, node: ast.AST, written: ast.AST, value: ast.AST
 ) -> Iterator[Remark]:
-    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+    if not is_binary(value, ast.Add):
         return
     slow = _bare(program, written)
     shares = []
     for part in (value.left, value.right):
-        if not isinstance(part, ast.BinOp) or not isinstance(part.op, ast.Mult):
+        if not is_binary(part, ast.Mult):
             return
         for factor, tensor in ((part.left, part.right), (part.right, part.left)):
             if known.number(factor) is not None:
@@ -71,75 +84,56 @@ def _of_average(
     ):
         yield Remark(
             node,
-            f"{short(program, node)} keeps only {kept[0]:g} of the old average: decay and share of the new "
+            f"{short(node)} keeps only {kept[0]:g} of the old average: decay and share of the new "
             "weights are the wrong way round",
         )
 
 
 def _bare(program: Program, node: ast.AST) -> str:
-    while isinstance(node, ast.Attribute) and node.attr == "data":
+    while is_attribute(node, "data"):
         node = node.value
-    return program.text(node)
+    return text_of(node)
 
 
 def _from_itself(program: Program) -> Iterator[Remark]:
     """A copy that is updated from itself, and a copy that is no copy."""
     for call in program.calls():
-        if (
-            is_method(call, "load_state_dict")
-            and isinstance(call.func, ast.Attribute)
-            and call.args
-            and is_method(call.args[0], "state_dict")
-        ):
+        if is_method(call, "load_state_dict") and call.args and is_method(call.args[0], "state_dict"):
             source = call.args[0]
-            assert isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute)
-            one, other = program.text(call.func.value), program.text(source.func.value)
+            assert is_method(source)
+            one, other = text_of(call.func.value), text_of(source.func.value)
             if one == other:
-                yield Remark(call, f"{short(program, call)} loads a network's weights into itself")
+                yield Remark(call, f"{short(call)} loads a network's weights into itself")
             else:
                 yield from _one_object(program, call, one, other)
     for loop in program.everywhere(ast.For):
-        assert isinstance(loop, ast.For)
-        if (
-            isinstance(loop.iter, ast.Call)
-            and isinstance(loop.iter.func, ast.Name)
-            and loop.iter.func.id == "zip"
-            and len(loop.iter.args) == 2
-        ):
+        if is_call(loop.iter, "zip") and len(loop.iter.args) == 2:
             first, second = loop.iter.args
             if (
                 is_method(first, "parameters")
-                and program.text(first) == program.text(second)
+                and text_of(first) == text_of(second)
                 and any(is_method(part, "copy_", "lerp_", "mul_") for part in ast.walk(loop))
             ):
                 yield Remark(
-                    loop,
-                    f"the loop runs over {program.text(first)} twice: the average is updated from itself",
+                    loop, f"the loop runs over {text_of(first)} twice: the average is updated from itself"
                 )
 
 
 def _one_object(program: Program, call: ast.Call, one: str, other: str) -> Iterator[Remark]:
     assignments = [node for node in program.everywhere(ast.Assign) if isinstance(node, ast.Assign)]
     for node in assignments:
-        texts = [program.text(target) for target in node.targets]
+        texts = [text_of(target) for target in node.targets]
         if len(texts) == 2 and {one, other} == set(texts) and isinstance(node.value, ast.Call):
             yield Remark(
-                node,
-                f"{short(program, node)} makes one network with two names: {short(program, call)} changes "
-                "nothing",
+                node, f"{short(node)} makes one network with two names: {short(call)} changes nothing"
             )
-        pair = (
-            (program.text(node.value), texts[0])
-            if isinstance(node.value, (ast.Name, ast.Attribute))
-            else None
-        )
+        pair = (text_of(node.value), texts[0]) if isinstance(node.value, (ast.Name, ast.Attribute)) else None
         if pair not in ((one, other), (other, one)) or program.class_of(node) is not program.class_of(call):
             continue
         inside = program.class_of(node) is not None or program.function_of(node) is program.function_of(call)
-        if inside and sum(1 for again in assignments if program.text(again.targets[0]) == texts[0]) == 1:
+        if inside and sum(1 for again in assignments if text_of(again.targets[0]) == texts[0]) == 1:
             said = (
-                f"{program.text(node)} makes no copy: both are the same network, and "
-                f"{short(program, call)} changes nothing"
+                f"{text_of(node)} makes no copy: both are the same network, and {short(call)} changes nothing"
             )
             yield Remark(node, said)
 
@@ -150,7 +144,7 @@ def _one_object(program: Program, call: ast.Call, one: str, other: str) -> Itera
 def _transitions(program: Program) -> Iterator[Remark]:
     """States that never advance, or that are overwritten before they are stored."""
     for loop in program.everywhere(ast.For, ast.While):
-        assert isinstance(loop, (ast.For, ast.While))
+        assert isinstance(loop, Loop)
         for number, node in enumerate(loop.body):
             if (
                 not isinstance(node, ast.Assign)
@@ -171,9 +165,7 @@ def _transitions(program: Program) -> Iterator[Remark]:
             yield from _too_late(program, loop, following, number)
 
 
-def _stale(
-    program: Program, loop: ast.For | ast.While, node: ast.Assign, following: str, number: int
-) -> Iterator[Remark]:
+def _stale(program: Program, loop: Loop, node: ast.Assign, following: str, number: int) -> Iterator[Remark]:
     state = following.removeprefix("next_").removeprefix("new_").removesuffix("_next").removesuffix("_")
     if state == following or not state or not isinstance(node.value, ast.Call):
         return
@@ -187,20 +179,13 @@ def _stale(
             and acted & {name for target in one.targets for name in names_of(target)}
         ]
     reads = any(
-        isinstance(one, ast.Name)
-        and one.id == state
-        and isinstance(program.parent.get(one), (ast.Call, ast.keyword))
+        is_name(one, state) and isinstance(program.parent.get(one), (ast.Call, ast.keyword))
         for value in chosen
         for one in ast.walk(value)
     )
-    written = {
-        one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    }
+    written = names_set(loop)
     scope = program.function_of(loop) or program.scope(loop)
-    made = any(
-        isinstance(one, ast.Name) and one.id == state and isinstance(one.ctx, ast.Store)
-        for one in ast.walk(scope)
-    )
+    made = state in names_set(scope)
     if reads and made and state not in written:
         yield Remark(
             node,
@@ -208,14 +193,13 @@ def _stale(
         )
 
 
-def _too_late(program: Program, loop: ast.For | ast.While, following: str, number: int) -> Iterator[Remark]:
+def _too_late(program: Program, loop: Loop, following: str, number: int) -> Iterator[Remark]:
     moved: tuple[str, ast.stmt] | None = None
     for statement in loop.body[number + 1 :]:
         if (
             isinstance(statement, ast.Assign)
             and isinstance(statement.targets[0], ast.Name)
-            and isinstance(statement.value, ast.Name)
-            and statement.value.id == following
+            and is_name(statement.value, following)
         ):
             moved = statement.targets[0].id, statement
         elif (
@@ -224,7 +208,7 @@ def _too_late(program: Program, loop: ast.For | ast.While, following: str, numbe
             and isinstance(statement.value, ast.Tuple)
         ):
             for name, value in zip(statement.targets[0].elts, statement.value.elts, strict=False):
-                if isinstance(name, ast.Name) and isinstance(value, ast.Name) and value.id == following:
+                if isinstance(name, ast.Name) and is_name(value, following):
                     moved = name.id, statement
         elif isinstance(statement, (ast.If, ast.For, ast.While)) and moved is None:
             continue
@@ -255,7 +239,7 @@ def _too_late(program: Program, loop: ast.For | ast.While, following: str, numbe
             ):
                 yield Remark(
                     call,
-                    f"{moved[0]} is {following} since line {moved[1].lineno}, so {short(program, call)} "
+                    f"{moved[0]} is {following} since line {moved[1].lineno}, so {short(call)} "
                     "stores the state after the action twice",
                 )
                 return
@@ -265,36 +249,25 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
     """An action is drawn for the environment, and another one for what is learned from."""
     for function in _functions(program):
         draws = [
-            one
-            for one in own(function, ast.Call)
-            if is_method(one, "sample", "rsample") and isinstance(one, ast.Call) and not one.args
+            one for one in own(function, ast.Call) if is_method(one, "sample", "rsample") and not one.args
         ]
         for call in draws:
             around = program.parent.get(call)
             while is_method(around or call, "detach", "item") and around is not None:
                 around = program.parent.get(around)
-            assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-            if (
-                not isinstance(around, ast.Call)
-                or not is_method(around, "log_prob")
-                or not isinstance(around.func, ast.Attribute)
-            ):
+            assert is_method(call)
+            if not isinstance(around, ast.Call) or not is_method(around, "log_prob"):
                 continue
-            of = program.text(call.func.value)
-            if program.text(around.func.value) != of:
+            of = text_of(call.func.value)
+            if text_of(around.func.value) != of:
                 continue
             other = [
-                one
-                for one in draws
-                if one is not call
-                and isinstance(one, ast.Call)
-                and isinstance(one.func, ast.Attribute)
-                and program.text(one.func.value) == of
+                one for one in draws if one is not call and is_method(one) and text_of(one.func.value) == of
             ]
             if other:
                 yield Remark(
                     around,
-                    f"{short(program, around)} draws another action than line "
+                    f"{short(around)} draws another action than line "
                     f"{getattr(other[0], 'lineno', 0)}: the log probability is not that of the action taken",
                 )
 
@@ -303,7 +276,7 @@ def _explores(program: Program, nodes: list[ast.AST]) -> bool:
     for part in nodes:
         for one in ast.walk(part):
             if is_method(one, "randrange", "randint", "choice") or (
-                is_method(one, "sample") and "action_space" in program.text(one)
+                is_method(one, "sample") and "action_space" in text_of(one)
             ):
                 return True
     return False
@@ -313,7 +286,6 @@ def _exploration(program: Program) -> Iterator[Remark]:
     """The branch for random numbers below epsilon is the one that explores."""
     known = trace(program)
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         test = node.test
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
             continue
@@ -321,10 +293,10 @@ def _exploration(program: Program) -> Iterator[Remark]:
         below = isinstance(test.ops[0], (ast.Lt, ast.LtE))
         if not below and not isinstance(test.ops[0], (ast.Gt, ast.GtE)):
             continue
-        if "eps" in program.text(left).lower():
+        if "eps" in text_of(left).lower():
             left, right, below = right, left, not below
-        if "eps" not in program.text(right).lower() or not any(
-            word in program.text(left) for word in ("rand", "sample", "uniform")
+        if "eps" not in text_of(right).lower() or not any(
+            word in text_of(left) for word in ("rand", "sample", "uniform")
         ):
             continue
         number = known.number(right)
@@ -335,7 +307,7 @@ def _exploration(program: Program) -> Iterator[Remark]:
         if not rest and isinstance(around, list) and node in around and isinstance(node.body[-1], ast.Return):
             rest = around[around.index(node) + 1 :]
         greedy = ("argmax", ".max(")
-        inside, outside = (" ".join(map(program.text, part)) for part in (node.body, rest))
+        inside, outside = (" ".join(map(text_of, part)) for part in (node.body, rest))
         first, second = _explores(program, list(node.body)), _explores(program, list(rest))
         if (
             first != second
@@ -344,8 +316,8 @@ def _exploration(program: Program) -> Iterator[Remark]:
         ):
             yield Remark(
                 node,
-                f"if {short(program, test)}: explores with the probability 1 - {program.text(right)} and "
-                f"not {program.text(right)}",
+                f"if {short(test)}: explores with the probability 1 - {text_of(right)} and "
+                f"not {text_of(right)}",
             )
 
 
@@ -353,33 +325,23 @@ def _decays_at_once(program: Program) -> Iterator[Remark]:
     """min() with a floor, or max() with a ceiling: the clamp of a value that decays is on the wrong side."""
     known = trace(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         call = node.value
-        if (
-            not isinstance(call, ast.Call)
-            or not isinstance(call.func, ast.Name)
-            or call.func.id != "min"
-            or len(call.args) != 2
-        ):
+        if not is_call(call, "min") or len(call.args) != 2:
             continue
-        name = program.text(node.targets[0])
+        name = text_of(node.targets[0])
         for floor, decayed in (call.args, reversed(call.args)):
-            if (
-                isinstance(decayed, ast.BinOp)
-                and isinstance(decayed.op, ast.Mult)
-                and name in (program.text(decayed.left), program.text(decayed.right))
-            ):
-                factor = known.number(decayed.right if program.text(decayed.left) == name else decayed.left)
+            if is_binary(decayed, ast.Mult) and name in (text_of(decayed.left), text_of(decayed.right)):
+                factor = known.number(decayed.right if text_of(decayed.left) == name else decayed.left)
                 floored = (
-                    "min" in program.text(floor).lower()
-                    or "end" in program.text(floor).lower()
+                    "min" in text_of(floor).lower()
+                    or "end" in text_of(floor).lower()
                     or (known.number(floor) or 9) < 0.5
                 )
                 if factor is not None and 0 < factor < 1 and floored:
                     yield Remark(
                         node,
-                        f"{short(program, node)} takes the smaller one: {name} falls to "
-                        f"{program.text(floor)} at once; max was meant",
+                        f"{short(node)} takes the smaller one: {name} falls to "
+                        f"{text_of(floor)} at once; max was meant",
                     )
 
 

@@ -5,9 +5,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import Trace, is_method, keyword, names_of, own, trace
-from probe.diagnose.code.program import Function, Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.origins import Trace, trace
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_read,
+    names_of,
+    names_read,
+    own,
+    own_nodes,
+    short,
+    text_of,
+)
 
 _ENDS = (
     "done",
@@ -34,18 +50,13 @@ def _functions(program: Program) -> Iterator[Function | ast.Module]:
 def _reversed(node: ast.AST) -> bool:
     """Whether a loop runs from the end to the start."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Name) and one.id == "reversed":
+        if is_name(one, "reversed"):
             return True
         if isinstance(one, ast.Slice) and isinstance(one.step, ast.UnaryOp):
             return True
-        if (
-            isinstance(one, ast.Call)
-            and isinstance(one.func, ast.Name)
-            and one.func.id == "range"
-            and len(one.args) == 3
-        ):
+        if is_call(one, "range") and len(one.args) == 3:
             return True
-        if isinstance(one, ast.Attribute) and one.attr in ("flip", "flipud"):
+        if is_attribute(one, "flip", "flipud"):
             return True
     return False
 
@@ -59,22 +70,18 @@ def _discounted(node: ast.stmt) -> tuple[str, ast.AST] | None:
     ):
         return None
     name, value = node.targets[0].id, node.value
-    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+    if not is_binary(value, ast.Add):
         return None
     for reward, rest in ((value.left, value.right), (value.right, value.left)):
-        if (
-            isinstance(rest, ast.BinOp)
-            and isinstance(rest.op, ast.Mult)
-            and name in names_of(rest)
-            and name not in names_of(reward)
-        ) and any("rew" in one.lower() or one == "r" for one in names_of(reward)):
+        if (is_binary(rest, ast.Mult) and name in names_of(rest) and name not in names_of(reward)) and any(
+            "rew" in one.lower() or one == "r" for one in names_of(reward)
+        ):
             return name, reward
     return None
 
 
 def _returns(program: Program) -> Iterator[Remark]:
     for loop in program.everywhere(ast.For):
-        assert isinstance(loop, ast.For)
         for number, node in enumerate(loop.body):
             found = _discounted(node)
             if found is None:
@@ -84,15 +91,10 @@ def _returns(program: Program) -> Iterator[Remark]:
                 continue
             if isinstance(loop.iter, ast.Name) and "revers" in loop.iter.id.lower():
                 continue
-            if any(
-                isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == "step"
-                for one in ast.walk(loop)
-            ):
+            if any(is_method(one, "step") for one in ast.walk(loop)):
                 continue
             direct = isinstance(loop.iter, (ast.Name, ast.Attribute)) or (
-                isinstance(loop.iter, ast.Call)
-                and isinstance(loop.iter.func, ast.Name)
-                and loop.iter.func.id in ("zip", "range", "enumerate")
+                is_call(loop.iter, "zip", "range", "enumerate")
             )
             if (
                 direct
@@ -102,7 +104,7 @@ def _returns(program: Program) -> Iterator[Remark]:
             ):
                 yield Remark(
                     node,
-                    f"{short(program, node)} runs over {short(program, loop.iter, 40)} from the start: "
+                    f"{short(node)} runs over {short(loop.iter, 40)} from the start: "
                     "each return adds up the rewards before it and not those after it",
                 )
             elif _reversed(loop.iter):
@@ -115,21 +117,11 @@ def _turned(program: Program, loop: ast.For) -> bool:
     block = program.function_of(loop) or program.scope(loop)
     names = names_of(loop.iter)
     for one in own_nodes(block):
-        if (
-            is_method(one, "reverse")
-            and isinstance(one, ast.Call)
-            and isinstance(one.func, ast.Attribute)
-            and names_of(one.func.value) & names
-        ):
+        if is_method(one, "reverse") and names_of(one.func.value) & names:
             return True
         if isinstance(one, ast.Assign) and names_of(one.targets[0]) & names and _reversed(one.value):
             return True
-        if (
-            isinstance(one, ast.Call)
-            and is_method(one, "insert")
-            and isinstance(one.func, ast.Attribute)
-            and names_of(one.func.value) & names
-        ):
+        if is_method(one, "insert") and names_of(one.func.value) & names:
             return True
     return False
 
@@ -143,7 +135,7 @@ def _not_turned(program: Program, loop: ast.For, rest: list[ast.stmt], name: str
         ):
             continue
         call = statement.value
-        assert isinstance(call.func, ast.Attribute)
+        assert is_method(call)
         if (
             len(call.args) != 1
             or name not in names_of(call.args[0])
@@ -172,16 +164,16 @@ def _not_turned(program: Program, loop: ast.For, rest: list[ast.stmt], name: str
 
 
 def _is_tensor(program: Program, node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and (program.dotted(node.func) or "").startswith(("torch.", "numpy."))
+    return isinstance(node, ast.Call) and program.called(node).startswith(("torch.", "numpy."))
 
 
 def _end_unused(program: Program, loop: ast.For, node: ast.stmt) -> Iterator[Remark]:
     ends = [one for one in names_of(loop.target) if one in _ENDS]
-    read = {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    read = names_read(loop)
     if len(ends) == 1 and ends[0] not in read:
         yield Remark(
             node,
-            f"{short(program, node)} does not use {ends[0]}, which the loop reads: returns go on from one "
+            f"{short(node)} does not use {ends[0]}, which the loop reads: returns go on from one "
             "episode into the one before it",
         )
 
@@ -190,7 +182,6 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
     """A batch is unpacked with the ends of episodes, and the target of its values does not use them."""
     for function in _functions(program):
         for node in own(function, ast.Assign):
-            assert isinstance(node, ast.Assign)
             target = node.targets[0]
             if not isinstance(target, ast.Tuple) or len(target.elts) < 4:
                 continue
@@ -200,26 +191,16 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
             if len(ends) != 1 or not rewards or is_method(node.value, "step"):
                 continue
             later = [one for one in own_nodes(function) if getattr(one, "lineno", 0) > node.lineno]
-            read = [
-                one
-                for one in later
-                if isinstance(one, ast.Name) and one.id == ends[0] and isinstance(one.ctx, ast.Load)
-            ]
+            read = [one for one in later if is_read(one, ends[0])]
             used = [one for one in read if not _converts(program, one, ends[0])]
             bootstrap = next(
-                (
-                    one
-                    for one in later
-                    if isinstance(one, ast.BinOp)
-                    and isinstance(one.op, ast.Add)
-                    and _bootstraps(program, one, rewards[0])
-                ),
+                (one for one in later if is_binary(one, ast.Add) and _bootstraps(program, one, rewards[0])),
                 None,
             )
             if bootstrap is not None and not used:
                 yield Remark(
                     bootstrap,
-                    f"{short(program, bootstrap)} takes the value of what follows an end too: {ends[0]} is "
+                    f"{short(bootstrap)} takes the value of what follows an end too: {ends[0]} is "
                     "unpacked and not used",
                 )
 
@@ -228,41 +209,28 @@ def _converts(program: Program, use: ast.Name, name: str) -> bool:
     """Whether a use only makes the variable anew: `done = torch.tensor(done)`."""
     for one in program.parents(use):
         if isinstance(one, ast.stmt):
-            return (
-                isinstance(one, ast.Assign)
-                and isinstance(one.targets[0], ast.Name)
-                and one.targets[0].id == name
-            )
+            return isinstance(one, ast.Assign) and is_name(one.targets[0], name)
     return False
 
 
 def _bootstraps(program: Program, node: ast.BinOp, reward: str) -> bool:
     for one, rest in ((node.left, node.right), (node.right, node.left)):
-        if reward in names_of(one) and isinstance(rest, ast.BinOp) and isinstance(rest.op, ast.Mult):
-            return any(word in program.text(rest).lower() for word in ("gamma", "discount"))
+        if reward in names_of(one) and is_binary(rest, ast.Mult):
+            return any(word in text_of(rest).lower() for word in ("gamma", "discount"))
     return False
 
 
 def _column(program: Program, known: Trace, node: ast.AST) -> bool:
     """Whether a value is a column (N, 1): gather along axis 1 with a column of indices."""
     value = known.value(node)
-    if (
-        not is_method(value, "gather")
-        or not isinstance(value, ast.Call)
-        or len(value.args) != 2
-        or known.number(value.args[0]) not in (1, -1)
-    ):
+    if not is_method(value, "gather") or len(value.args) != 2 or known.number(value.args[0]) not in (1, -1):
         return False
     index = known.value(value.args[1])
-    while (
-        is_method(index, "long", "to", "type", "int")
-        and isinstance(index, ast.Call)
-        and isinstance(index.func, ast.Attribute)
-    ):
+    while is_method(index, "long", "to", "type", "int"):
         index = known.value(index.func.value)
-    if isinstance(index, ast.Subscript) and program.text(index.slice).strip("()") == ":, None":
+    if isinstance(index, ast.Subscript) and text_of(index.slice).strip("()") == ":, None":
         return True
-    if not isinstance(index, ast.Call) or not isinstance(index.func, ast.Attribute):
+    if not is_method(index):
         return False
     numbers = [known.number(one) for one in index.args]
     return (index.func.attr in ("view", "reshape") and numbers == [-1, 1]) or (
@@ -273,39 +241,37 @@ def _column(program: Program, known: Trace, node: ast.AST) -> bool:
 def _row(program: Program, known: Trace, node: ast.AST) -> bool:
     """Whether a value of the next states is a row (N): the largest along axis 1, without keeping it."""
     value = known.value(node)
-    while (
-        is_method(value, "detach") and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-    ):
+    while is_method(value, "detach"):
         value = known.value(value.func.value)
-    if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Mult)):
+    if is_binary(value, ast.Add, ast.Mult):
         return _row(program, known, value.left) or _row(program, known, value.right)
     inner: ast.AST | None = None
     if (isinstance(value, ast.Subscript) and known.number(value.slice) == 0) or (
-        isinstance(value, ast.Attribute) and value.attr == "values"
+        is_attribute(value, "values")
     ):
         inner = known.value(value.value)
     if (
         not is_method(inner or node, "max")
         or not isinstance(inner, ast.Call)
-        or keyword(inner, "keepdim", 1) is not None
+        or argument(inner, "keepdim", 1) is not None
     ):
         return False
-    return known.number(keyword(inner, "dim", 0)) in (1, -1)
+    return known.number(argument(inner, "dim", 0)) in (1, -1)
 
 
 def _columns_and_rows(program: Program) -> Iterator[Remark]:
     known = trace(program)
     for node in program.everywhere(ast.BinOp):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        if is_binary(node, ast.Sub):
             for one, other in ((node.left, node.right), (node.right, node.left)):
                 if _column(program, known, one) and _row(program, known, other):
                     yield Remark(
                         node,
-                        f"{short(program, node)} subtracts a row (N) from a column (N, 1): each prediction "
+                        f"{short(node)} subtracts a row (N) from a column (N, 1): each prediction "
                         "is compared with every target",
                     )
     for call in program.calls():
-        name = (program.dotted(call.func) or "").rpartition(".")[2]
+        name = program.called(call).rpartition(".")[2]
         kind = program.kind(call.func)
         if (
             name in ("mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss")
@@ -316,7 +282,7 @@ def _columns_and_rows(program: Program) -> Iterator[Remark]:
                 _column(program, known, other) and _row(program, known, one)
             ):
                 said = (
-                    f"{short(program, call)} compares a column (N, 1) with a row (N): each prediction is "
+                    f"{short(call)} compares a column (N, 1) with a row (N): each prediction is "
                     "compared with every target"
                 )
                 yield Remark(call, said)
