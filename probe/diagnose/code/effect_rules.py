@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     blocks,
     is_attribute,
@@ -19,6 +19,9 @@ from probe.diagnose.code.syntax import (
     reads,
     short,
 )
+from probe.diagnose.code.torch_losses import is_loss
+
+RULES = Rules("effect")
 
 _PURE: dict[str, frozenset[str]] = {
     "tensor": frozenset({
@@ -103,6 +106,10 @@ def _statements(program: Program) -> Iterator[tuple[ast.Expr, ast.expr]]:
             yield node, node.value
 
 
+@RULES.add(
+    "result-thrown-away", "what was given goes on unchanged",
+    "assign the result, or call the twin that ends in _ where there is one",
+)
 def _thrown_away(program: Program) -> Iterator[Remark]:
     for node, call in _statements(program):
         if not isinstance(call, ast.Call):
@@ -134,6 +141,7 @@ def _thrown_away(program: Program) -> Iterator[Remark]:
                 yield Remark(node, f"{said}: {method} gives a new value and changes nothing")
 
 
+@RULES.add("method-not-called", "what it does is never done", "call it: add ()")
 def _not_called(program: Program) -> Iterator[Remark]:
     for node, value in _statements(program):
         named = is_attribute(value, *_CALLED)
@@ -151,6 +159,10 @@ def _not_called(program: Program) -> Iterator[Remark]:
             yield Remark(node, said)
 
 
+@RULES.add(
+    "manager-not-entered", "the lines after it run as they would without it",
+    "write `with` before it and indent the lines that it is meant for",
+)
 def _not_entered(program: Program) -> Iterator[Remark]:
     for node, value in _statements(program):
         called = value.func if isinstance(value, ast.Call) else value
@@ -160,6 +172,7 @@ def _not_entered(program: Program) -> Iterator[Remark]:
             yield Remark(node, said)
 
 
+@RULES.add("iterator-not-run", "what it would do for each element is never done", "write a for loop over it")
 def _not_run(program: Program) -> Iterator[Remark]:
     for node, value in _statements(program):
         generated = ast.walk(value.elt) if isinstance(value, ast.GeneratorExp) else ()
@@ -182,6 +195,11 @@ def _not_run(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"{said}: no line of it runs")
 
 
+@RULES.add(
+    "attribute-of-nothing", "nothing of the training changes by it",
+    "call the method, or set the value where it is read: in param_groups, in each parameter, by train() or "
+    "eval()",
+)
 def _attribute_of_nothing(program: Program) -> Iterator[Remark]:
     """Attributes that are set and that nobody looks at, and methods that are replaced by a value."""
     read = {
@@ -233,6 +251,7 @@ def _is_module(program: Program, node: ast.expr) -> bool:
     return False
 
 
+@RULES.add("compared-not-assigned", "the setting keeps its old value", "write = instead of ==")
 def _compared(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Expr):
         value = node.value
@@ -242,6 +261,7 @@ def _compared(program: Program) -> Iterator[Remark]:
             yield Remark(node, said)
 
 
+@RULES.add("sign-after-equals", "what was added up before is lost", "write += or -=")
 def _signed(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign):
         value = node.value
@@ -262,6 +282,11 @@ def _signed(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"{name} ={sign} ... sets {name} anew: {sign}= was meant")
 
 
+@RULES.add(
+    "overwritten-unread",
+    "what was computed first has no effect, and what it depends on gets no gradient from it",
+    "add both, read the first in the second, or delete the first",
+)
 def _overwritten(program: Program) -> Iterator[Remark]:
     for block in blocks_of(program):
         for place, node in enumerate(block):
@@ -290,14 +315,10 @@ def _learns(program: Program, value: ast.expr) -> bool:
     for call in ast.walk(value):
         if not isinstance(call, ast.Call):
             continue
-        name = program.called(call)
-        if name.startswith("torch.nn.functional.") and name.endswith(("_loss", "cross_entropy", "kl_div")):
+        if is_loss(program, call):
             return True
-        called = program.kind(call.func)
-        if called is not None and called.family == "loss":
-            return True
-        in_forward = program.function_name(call) == "forward"
-        if in_forward and called is not None and called.family == "module" and call is value:
+        in_forward = call is value and program.function_name(call) == "forward"
+        if in_forward and program.family(call.func) == "module":
             return True
     return False
 
@@ -313,48 +334,3 @@ def blocks_of(program: Program) -> Iterator[list[ast.stmt]]:
     """The blocks of all files."""
     for source in program.sources:
         yield from blocks(source.tree)
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "result-thrown-away", "effect",
-        "what was given goes on unchanged",
-        "assign the result, or call the twin that ends in _ where there is one", _thrown_away,
-    ),
-    Rule(
-        "method-not-called", "effect",
-        "what it does is never done",
-        "call it: add ()", _not_called,
-    ),
-    Rule(
-        "manager-not-entered", "effect",
-        "the lines after it run as they would without it",
-        "write `with` before it and indent the lines that it is meant for", _not_entered,
-    ),
-    Rule(
-        "iterator-not-run", "effect",
-        "what it would do for each element is never done",
-        "write a for loop over it", _not_run,
-    ),
-    Rule(
-        "attribute-of-nothing", "effect",
-        "nothing of the training changes by it",
-        "call the method, or set the value where it is read: in param_groups, in each parameter, by train() "
-        "or eval()", _attribute_of_nothing,
-    ),
-    Rule(
-        "compared-not-assigned", "effect",
-        "the setting keeps its old value",
-        "write = instead of ==", _compared,
-    ),
-    Rule(
-        "sign-after-equals", "effect",
-        "what was added up before is lost",
-        "write += or -=", _signed,
-    ),
-    Rule(
-        "overwritten-unread", "effect",
-        "what was computed first has no effect, and what it depends on gets no gradient from it",
-        "add both, read the first in the second, or delete the first", _overwritten,
-    ),
-)

@@ -11,45 +11,43 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
-from probe.diagnose.code.syntax import Function, Loop, Node, Scope, blocks_of, is_method, is_self, own_nodes
+from probe.diagnose.code.library_kinds import Kind, made_by
+from probe.diagnose.code.syntax import (
+    Function,
+    Loop,
+    Node,
+    Scope,
+    blocks_of,
+    is_method,
+    is_own,
+    parameters,
+    returned,
+)
 
 DEEPEST = 150
 """Expressions within each other: what people write has a tenth of it, and Python allows 1,000 calls within
 each other."""
 ROUNDS = 4
 """How often kinds are passed on from calls to parameters and from returns to calls: depth of calls."""
+Key = tuple[ast.AST, str]
+"""A variable: the function, class or module that holds it, and its name there (`x`, `self.x` of a class)."""
 
 
-class Kind(NamedTuple):
-    """What an expression gives: `family` is one of `FAMILIES`, `name` the dotted name of the class or
-    function that made it (`torch.optim.adam.Adam` is written as it is imported: `torch.optim.Adam`)."""
+class Binding(NamedTuple):
+    """One place that gives a variable a value. `how`: `assign`, `add` (+= and the like), `for`, `with`,
+    `parameter`; what a loop goes over is no `value`. `place` counts the element of `value` that it takes."""
 
-    family: str
-    name: str
+    node: ast.AST
+    value: ast.expr | None
+    place: int | None
+    how: str
+
+    @property
+    def whole(self) -> ast.expr | None:
+        """The expression whose value the variable has from here on."""
+        return self.value if self.how == "assign" and self.place is None else None
 
 
-FAMILIES: dict[str, str] = {
-    "module": "an nn.Module", "loss": "a loss module of torch.nn", "optimizer": "an optimizer of torch.optim",
-    "scheduler": "a learning rate scheduler", "loader": "a DataLoader", "sampler": "a sampler of a loader",
-    "dataset": "a dataset", "tensor": "a tensor", "array": "a numpy array", "frame": "a pandas frame",
-    "scaler": "a gradient scaler", "distribution": "a distribution of torch.distributions",
-    "number": "a Python number", "string": "a str", "function": "a function or class of the program",
-    "tuple": "a tuple, list or dict",
-}
-"""The families of kinds, with what they mean."""
-_PREFIXES: tuple[tuple[str, str], ...] = (
-    ("torch.optim.lr_scheduler.", "scheduler"), ("torch.optim.swa_utils.AveragedModel", "module"),
-    ("torch.optim.swa_utils.SWALR", "scheduler"), ("torch.optim.", "optimizer"),
-    ("torch.utils.data.distributed.", "sampler"), ("torch.distributions.", "distribution"),
-    ("torch.nn.parallel.", "module"), ("torch.nn.functional.", "tensor"), ("torch.nn.init.", "tensor"),
-    ("torch.nn.utils.", "tensor"),
-)
-_NOT_TENSORS = frozenset({
-    "device", "load", "save", "no_grad", "enable_grad", "inference_mode", "autocast", "manual_seed",
-    "Generator",
-    "set_default_dtype", "set_num_threads", "get_num_threads", "compile", "Size", "is_tensor", "typename",
-    "set_grad_enabled", "get_rng_state", "set_rng_state", "finfo", "iinfo", "numel", "allclose", "equal",
-})
 _SAME_MODULE = frozenset({
     "to", "cuda", "cpu", "train", "eval", "float", "double", "half", "bfloat16", "requires_grad_", "apply",
 })
@@ -58,7 +56,7 @@ NUMBERS_OF_TENSORS = frozenset({
 })
 """Methods of a tensor that give something else."""
 
-Kinds = dict[tuple[ast.AST, str], set[Kind | None]]
+Kinds = dict[Key, set[Kind | None]]
 """Kinds that a name of a scope is given (an attribute: `self.x` of its class); None: one is not known."""
 
 
@@ -107,8 +105,11 @@ class Program:
         self._kinds: Kinds = {}
         self._returns: dict[ast.AST, Kind | None] = {}
         self._known: dict[ast.AST, Kind | None] = {}
+        self.bound: dict[Key, list[Binding]] = {}
         for source in self.sources:
             self._index(source)
+        for node in self.everywhere(ast.AST):
+            self._assigned(node)
         for _ in range(ROUNDS):
             self._infer()
 
@@ -186,6 +187,10 @@ class Program:
         nodes = found[0] if len(found) == 1 else sorted(chain(*found), key=self._number.__getitem__)
         return (node for node in nodes if isinstance(node, types))
 
+    def scopes(self) -> Iterator[ast.Module | Function]:
+        """All files and functions."""
+        return self.everywhere(ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
+
     def calls(self) -> Iterator[ast.Call]:
         """All calls in all files."""
         return self.everywhere(ast.Call)
@@ -249,6 +254,61 @@ class Program:
                         return True
         return False
 
+    # Variables ----------------------------------------------------------------
+
+    def key(self, node: ast.AST | None) -> Key | None:
+        """The variable that an expression is; None for all but names and attributes of `self`."""
+        if is_own(node):
+            of = self.class_of(node)
+            return None if of is None else (of, f"self.{node.attr}")
+        if not isinstance(node, ast.Name):
+            return None
+        own: ast.AST = self.scope(node)
+        if isinstance(node.ctx, ast.Store):
+            return own, node.id
+        at = own
+        while (at, node.id) not in self.bound or (at is not own and isinstance(at, ast.ClassDef)):
+            if isinstance(at, ast.Module):
+                return None
+            at = self.scope(at)
+        return at, node.id
+
+    def _assigned(self, node: ast.AST) -> None:
+        """Keep what a node gives to variables."""
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._bind(target, node, node.value, "assign")
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+            how = "add" if isinstance(node, ast.AugAssign) else "assign"
+            if node.value is not None:
+                self._bind(node.target, node, node.value, how)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            self._bind(node.target, node, None, "for")
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            self._bind(node.optional_vars, node, node.context_expr, "with")
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            rest = [one for one in (node.args.vararg, node.args.kwarg) if one is not None]
+            for one in (*parameters(node), *rest):
+                self.bound.setdefault((node, one.arg), []).append(Binding(one, None, None, "parameter"))
+
+    def _bind(
+        self, target: ast.AST, node: ast.AST, value: ast.expr | None, how: str, place: int | None = None
+    ) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            given = value.elts if isinstance(value, (ast.Tuple, ast.List)) and place is None else []
+            starred = any(isinstance(one, ast.Starred) for one in (*target.elts, *given))
+            for number, one in enumerate(target.elts):
+                if len(given) == len(target.elts) and not starred:
+                    self._bind(one, node, given[number], how)
+                elif place is None and not starred:
+                    self._bind(one, node, value, how, number)
+                else:
+                    self._bind(one, node, None, how)
+        elif isinstance(target, ast.Starred):
+            self._bind(target.value, node, None, how)
+        elif (key := self.key(target)) is not None:
+            self.bound.setdefault(key, []).append(Binding(node, value, place, how))
+
     # Kinds --------------------------------------------------------------------
 
     def kind(self, node: ast.AST | None) -> Kind | None:
@@ -293,30 +353,32 @@ class Program:
         kind = self.kind(node)
         return None if kind is None else kind.family
 
+    def kind_name(self, node: ast.AST | None) -> str:
+        """The name of an expression's kind; empty where it is not known."""
+        kind = self.kind(node)
+        return "" if kind is None else kind.name
+
+    def _kind_of_variable(self, key: Key | None) -> Kind | None:
+        found = self._kinds.get(key, set()) if key is not None else set()
+        return next(iter(found)) if len(found) == 1 else None
+
     def _kind_of_name(self, node: ast.Name) -> Kind | None:
-        at: ast.AST = node
-        while at in self.parent:
-            at = self.scope(at)
-            found = None if isinstance(at, ast.ClassDef) else self._kinds.get((at, node.id))
-            if found is not None:
-                return next(iter(found)) if len(found) == 1 else None
+        if (key := self.key(node)) is not None:
+            return self._kind_of_variable(key)
         if node.id in self.functions or node.id in self.classes:
             return Kind("function", node.id)
         return None
 
     def _kind_of_attribute(self, node: ast.Attribute) -> Kind | None:
-        of = self.class_of(node)
-        if is_self(node.value) and of is not None:
-            found = self._kinds.get((of, f"self.{node.attr}"))
-            return next(iter(found)) if found is not None and len(found) == 1 else None
+        if is_own(node):
+            return self._kind_of_variable(self.key(node))
         kind = self.kind(node.value)
         if kind is None:
             return None
         if kind.family == "tensor" and node.attr in ("data", "grad", "T", "mT"):
             return Kind("tensor", "")
         if kind.family == "module" and kind.name in self.classes:
-            found = self._kinds.get((self.classes[kind.name][0], f"self.{node.attr}"))
-            return next(iter(found)) if found is not None and len(found) == 1 else None
+            return self._kind_of_variable((self.classes[kind.name][0], f"self.{node.attr}"))
         return None
 
     def _kind_of_call(self, call: ast.Call) -> Kind | None:
@@ -349,40 +411,21 @@ class Program:
     def _infer(self) -> None:
         """One round: assignments, parameters from calls, and what functions return."""
         kinds: Kinds = {}
-        for source in self.sources:
-            for node in ast.walk(source.tree):
-                for target, value in _bindings(node):
-                    self._bind(kinds, target, value)
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                    for parameter in ast.walk(node.args):
-                        if isinstance(parameter, ast.arg):  # hides a name around it
-                            kinds.setdefault((node, parameter.arg), set())
+        for key, bindings in self.bound.items():
+            kinds[key] = {
+                self.kind(one.value) if one.place is None else None
+                for one in bindings
+                if one.how != "parameter" and not (one.how == "add" and isinstance(one.value, ast.Constant))
+            }
         for call in self.calls():
             self._pass_on(kinds, call)
         self._kinds = kinds
         self._known.clear()
         for functions in self.functions.values():
             for function in functions:
-                found = {
-                    self.kind(node.value) for node in own_nodes(function) if isinstance(node, ast.Return)
-                }
+                found = set(map(self.kind, returned(function)))
                 self._returns[function] = next(iter(found)) if len(found) == 1 else None
         self._known.clear()
-
-    def _bind(self, kinds: Kinds, target: ast.AST, value: ast.AST | None) -> None:
-        if isinstance(target, (ast.Tuple, ast.List)):
-            values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-            together = len(values) == len(target.elts)
-            for number, one in enumerate(target.elts):
-                self._bind(kinds, one, values[number] if together else None)
-        elif isinstance(target, ast.Starred):
-            self._bind(kinds, target.value, None)
-        elif isinstance(target, ast.Name):
-            kinds.setdefault((self.scope(target), target.id), set()).add(self.kind(value))
-        elif isinstance(target, ast.Attribute) and is_self(target.value):
-            of = self.class_of(target)
-            if of is not None:
-                kinds.setdefault((of, f"self.{target.attr}"), set()).add(self.kind(value))
 
     def _pass_on(self, kinds: Kinds, call: ast.Call) -> None:
         """The kinds of a call's arguments are those of the parameters of the function that it runs."""
@@ -404,33 +447,6 @@ class Program:
                 kinds.setdefault((local, keyword.arg), set()).add(self.kind(keyword.value))
 
 
-def made_by(name: str) -> Kind | None:
-    """What calling an imported name gives."""
-    last = name.rpartition(".")[2]
-    capital = last[:1].isupper()
-    for prefix, family in _PREFIXES:
-        if name.startswith(prefix):
-            return Kind(family, name) if capital != (family == "tensor") else None
-    if name.startswith("torch.utils.data.") and capital:
-        family = "loader" if last == "DataLoader" else "sampler" if last.endswith("Sampler") else "dataset"
-        return Kind(family, name)
-    if name.startswith("torch.nn.") and capital:
-        if last == "Parameter":
-            return Kind("tensor", name)
-        return Kind("loss" if last.endswith("Loss") else "module", name)
-    if last == "GradScaler":
-        return Kind("scaler", name)
-    if name.startswith("torch.") and name.count(".") == 1 and not capital and last not in _NOT_TENSORS:
-        return Kind("tensor", name)
-    if name.startswith("torch.special."):
-        return Kind("tensor", name)
-    if name.startswith("numpy.") and not capital and not name.startswith("numpy.random.seed"):
-        return Kind("array", name)
-    if name.startswith("pandas.") and last in ("DataFrame", "read_csv", "read_parquet", "concat", "merge"):
-        return Kind("frame", name)
-    return None
-
-
 def _of_program(program: Program, name: str) -> str:
     """The family of an instance of a class of the program that is no module."""
     for base in program.classes[name][0].bases:
@@ -438,19 +454,3 @@ def _of_program(program: Program, name: str) -> str:
         if made is not None and made.family in ("dataset", "sampler", "optimizer", "scheduler", "loss"):
             return made.family
     return "object"
-
-
-def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    """Names that a node gives a value, with the value (None where it is not an expression of the program)."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield target, node.value
-    elif (isinstance(node, ast.AnnAssign) and node.value is not None) or isinstance(node, ast.NamedExpr):
-        yield node.target, node.value
-    elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-        yield node.target, None
-    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-        yield node.optional_vars, node.context_expr
-    elif isinstance(node, ast.AugAssign) and not isinstance(node.value, ast.Constant):
-        yield node.target, node.value  # a sum that began as a number disagrees, so its kind is unknown
-

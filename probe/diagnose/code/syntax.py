@@ -124,12 +124,11 @@ def mentions(node: ast.AST, *names: str) -> bool:
     return any(is_attribute(one, *names) for one in ast.walk(node))
 
 
-def without_data(node: Node) -> Node | ast.expr:
+def without_data(node: ast.AST) -> ast.AST:
     """`x` of `x.data`."""
-    at: Node | ast.expr = node
-    while is_attribute(at, "data"):
-        at = at.value
-    return at
+    while is_attribute(node, "data"):
+        node = node.value
+    return node
 
 
 # Constants and operators ----------------------------------------------------
@@ -207,12 +206,12 @@ def short(node: ast.AST, longest: int = 60) -> str:
 def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function or module without those of functions and classes inside it, in order of the
     text."""
-    waiting = list(ast.iter_child_nodes(scope))
+    waiting = list(ast.iter_child_nodes(scope))[::-1]
     while waiting:
-        node = waiting.pop(0)
+        node = waiting.pop()
         yield node
         if not isinstance(node, Scope):
-            waiting[:0] = list(ast.iter_child_nodes(node))
+            waiting += list(ast.iter_child_nodes(node))[::-1]
 
 
 def own(scope: ast.AST, *types: type[Node]) -> Iterator[Node]:
@@ -237,6 +236,17 @@ def blocks_of(node: ast.AST | None) -> Iterator[list[ast.stmt]]:
         found = getattr(node, name, None)
         if isinstance(found, list) and found and isinstance(found[0], ast.stmt):
             yield found
+
+
+def operands(node: ast.BinOp) -> tuple[tuple[ast.expr, ast.expr], tuple[ast.expr, ast.expr]]:
+    """Both sides of an operation, each with the other one."""
+    return (node.left, node.right), (node.right, node.left)
+
+
+def says(node: ast.AST, *words: str) -> bool:
+    """Whether one of these words stands in the text of an expression, in capitals or not."""
+    text = text_of(node).lower()
+    return any(word in text for word in words)
 
 
 def pairs_of(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import Objects, constant, goes_over, is_torch_optimizer, objects_of
+from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.loop.step_calls import goes_over, is_torch_optimizer, owner_of_group
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
     is_binary,
     is_call,
-    is_name,
     is_self,
     is_string,
+    last_word,
     short,
     text_of,
 )
+
+RULES = Rules("loop")
 
 _SLOTS: dict[str, tuple[str, ...]] = {
     "SGD": ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov"),
@@ -44,21 +47,22 @@ _GROUP_KEYS = frozenset(
 _MISSPELT = frozenset({"require_grad", "required_grad", "requires_grads", "require_grads", "requires_gradient", "require_gradient", "requiresgrad", "requires_gard"})
 
 
+@RULES.add("argument-in-the-wrong-place", "updates are made with other settings than were meant", "give the settings by name")
 def _arguments_in_the_wrong_place(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
         name = program.called(call)
         last = name.rpartition(".")[2]
         if not name.startswith("torch.optim.") or last not in _SLOTS or any(isinstance(one, ast.Starred) for one in call.args):
             if name == "torch.optim.lr_scheduler.StepLR":
-                size = constant(objects, argument(call, "step_size", 1))
+                size = flow.number(argument(call, "step_size", 1))
                 if size is not None and 0 < size < 1:
                     yield Remark(call, f"StepLR takes step_size and then gamma: {short(call)} gives a step_size of {size:g}")
             continue
         given = [*zip(_SLOTS[last], call.args, strict=False), *((word.arg, word.value) for word in call.keywords if word.arg)]
         for slot, value in given[1:]:
-            number = constant(objects, value)
-            called = _called(value)
+            number = flow.number(value)
+            called = last_word(value)
             if slot in ("eps", "dampening", "momentum", "lr", "alpha", "rho") and called in ("weight_decay", "wd"):
                 yield Remark(call, f"{last} takes {short(value)} as {slot}, not as weight_decay")
             elif slot in ("eps", "dampening", "weight_decay") and called in ("lr", "learning_rate", "momentum"):
@@ -68,16 +72,12 @@ def _arguments_in_the_wrong_place(program: Program) -> Iterator[Remark]:
             elif slot == "dampening" and value in call.args and number is not None and 0 < number < 0.1:
                 yield Remark(call, f"the fourth argument of SGD is dampening, not weight_decay: there is no weight decay, and the momentum is damped by {number:g}")
             elif slot == "betas" and isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == 2:
-                betas = constant(objects, value.elts[0]), constant(objects, value.elts[1])
+                betas = flow.number(value.elts[0]), flow.number(value.elts[1])
                 if betas[0] is not None and betas[1] is not None and betas[0] > betas[1]:
                     yield Remark(call, f"betas of {last} are swapped: {betas[0]:g} is that of the gradient's mean, {betas[1]:g} that of its square")
 
 
-def _called(node: ast.AST) -> str:
-    """The name of a variable or attribute."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-
+@RULES.add("whole-division", "what should change step by step changes at once, or never", "divide with /")
 def _whole_division(program: Program) -> Iterator[Remark]:
     """A share of progress that is computed by `//`: it is 0 until the end."""
     for node in program.everywhere(ast.BinOp):
@@ -97,20 +97,21 @@ def _whole_division(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"{short(node)} is a whole number: it stays 0 until {short(node.left)} reaches {short(node.right)}")
 
 
+@RULES.add("rate-changed-in-vain", "the rate never changes", 'set group["lr"] in optimizer.param_groups')
 def _rate_changed_in_vain(program: Program) -> Iterator[Remark]:
     """The variable that an optimizer's rate was made of is changed in the loop, and nothing reads it there."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
         if not is_torch_optimizer(program, call):
             continue
         rate = argument(call, "lr", 1)
-        key = objects.key(rate)
+        key = flow.key(rate)
         if rate is None or key is None or program.loops(call) or key[0] is not program.scope(call):
             continue
         for node in program.everywhere(ast.AugAssign):
-            if objects.key(node.target) != key or not program.loops(node) or node.lineno < call.lineno:
+            if flow.key(node.target) != key or not program.loops(node) or node.lineno < call.lineno:
                 continue
-            reads = [one for one in objects.escapes.get(key, []) if getattr(one, "lineno", 0) > call.lineno]
+            reads = [one for one in flow.escapes(key) if getattr(one, "lineno", 0) > call.lineno]
             if all(_printed(program, one) for one in reads):
                 yield Remark(node, f"{short(node)} changes a number that the optimizer of line {call.lineno} has copied: its rate stays as it is")
 
@@ -125,15 +126,16 @@ def _printed(program: Program, node: ast.AST) -> bool:
     return False
 
 
+@RULES.add("walked-twice", "the second use sees nothing, and says nothing", "make it a list")
 def _walked_twice(program: Program) -> Iterator[Remark]:
     """An iterator that is used up when it is used again."""
-    objects = objects_of(program)
-    for key, values in objects.values.items():
+    flow = flow_of(program)
+    for key, values in flow.assigned():
         value = values[0] if len(values) == 1 else None
         if value is None or not _walks_once(program, value) or key[1].startswith("self."):
             continue
-        reads = [node for node in objects.escapes.get(key, []) if (_kind := _how_walked(program, node)) is not None]
-        if len(reads) != len(objects.escapes.get(key, [])) or not reads or objects.calls.get(key):
+        reads = [node for node in flow.escapes(key) if (_kind := _how_walked(program, node)) is not None]
+        if len(reads) != len(flow.escapes(key)) or not reads or flow.calls.get(key):
             continue
         made = program.loops(value)
         again = [node for node in reads if len(program.loops(node)) - (1 if _walked_by_for(program, node) else 0) > len(made) and _how_walked(program, node) != "next"]
@@ -204,69 +206,48 @@ def _use(program: Program, node: ast.AST) -> str:
     return f"line {getattr(node, 'lineno', 0)}" if not isinstance(parent, ast.Call) else short(parent.func)
 
 
+@RULES.add("set-in-vain", "the training goes on as if it had not been set", "requires_grad_(False) of the module; group[...] of optimizer.param_groups; eval() and train()")
 def _set_in_vain(program: Program) -> Iterator[Remark]:
     """An attribute that is set on an object that does not have it."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
         target = node.targets[0]
         if isinstance(target, ast.Subscript):
-            yield from _group_key(program, objects, node, target)
+            yield from _group_key(program, node, target)
             continue
-        if not isinstance(target, ast.Attribute) or (is_self(target.value)):
+        if not isinstance(target, ast.Attribute) or is_self(target.value):
             continue
         name, said = target.attr, short(target)
-        kind = program.kind(target.value)
-        family = None if kind is None else kind.family
-        reads = objects.attributes.get(name, 0)
+        family, made = program.family(target.value), program.kind_name(target.value)
+        reads = flow.attributes.get(name, 0)
         if name in _MISSPELT and not reads and (family != "tensor" or "True" in text_of(node.value)) and (
-            family is not None or _over_parameters(program, target.value) or "True" in text_of(node.value)
+            family is not None or goes_over(program, target.value, "parameters", "named_parameters") or "True" in text_of(node.value)
         ):
             yield Remark(node, f"{said} is no attribute of torch: requires_grad is, and keeps its value")
-        elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or _loop_over_modules(program, target.value)):
+        elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or goes_over(program, target.value, "modules", "children", "named_modules", "named_children")):
             yield Remark(node, f"{said} = {short(node.value)} sets an attribute of the module; its parameters keep theirs")
-        elif name == "trainable" and not reads and (family == "module" or goes_over(program, target.value, ("parameters", "modules", "children"))):
+        elif name == "trainable" and not reads and (family == "module" or goes_over(program, target.value, "parameters", "modules", "children")):
             yield Remark(node, f"{said} is an attribute of Keras: torch does not read it, and nothing is frozen")
-        elif family == "optimizer" and kind is not None and kind.name.startswith("torch.optim.") and name in ("lr", "learning_rate", "weight_decay", "momentum") and not reads:
+        elif family == "optimizer" and made.startswith("torch.optim.") and name in ("lr", "learning_rate", "weight_decay", "momentum") and not reads:
             yield Remark(node, f"{said} is set, and the optimizer does not read it: its settings are in param_groups")
-        elif kind is not None and kind.name in program.classes and family == "module" and name == "training" and isinstance(node.value, ast.Constant):
+        elif made in program.classes and family == "module" and name == "training" and isinstance(node.value, ast.Constant):
             yield Remark(node, f"{said} = {short(node.value)} sets the mode of the outermost module alone: its layers keep theirs")
 
 
-def _group_key(program: Program, objects: Objects, node: ast.Assign, target: ast.Subscript) -> Iterator[Remark]:
+def _group_key(program: Program, node: ast.Assign, target: ast.Subscript) -> Iterator[Remark]:
     held = target.value
     if not is_string(target.slice):
         return
-    owner: ast.AST | None = None
-    if is_attribute(held, "defaults") and program.family(held.value) == "optimizer" and target.slice.value in ("lr", "weight_decay", "momentum"):
+    word = target.slice.value
+    if is_attribute(held, "defaults") and program.family(held.value) == "optimizer" and word in ("lr", "weight_decay", "momentum"):
         if not any(is_attribute(one, "add_param_group") for one in program.everywhere(ast.Attribute)):
             yield Remark(node, f"{short(target)} is the default for groups that are added later: the groups that exist keep theirs")
         return
-    if isinstance(held, ast.Subscript) and is_attribute(held.value, "param_groups"):
-        owner = held.value.value
-    elif isinstance(held, ast.Name):
-        for around in program.parents(node):
-            if isinstance(around, ast.For) and is_name(around.target, held.id) and is_attribute(around.iter, "param_groups"):
-                owner = around.iter.value
-    kind = program.kind(owner)
-    word = target.slice.value
-    if kind is not None and kind.name.startswith("torch.optim.") and word not in _GROUP_KEYS:
+    name = program.kind_name(owner_of_group(program, held))
+    if name.startswith("torch.optim.") and word not in _GROUP_KEYS:
         quoted = sum(isinstance(one, ast.Constant) and one.value == word for one in program.everywhere(ast.Constant))
-        if quoted == sum(1 for one in program.everywhere(ast.Assign) if isinstance(one, ast.Assign) and any(isinstance(inner, ast.Constant) and inner.value == word for target in one.targets for inner in ast.walk(target))):
-            yield Remark(node, f"{short(target)} is set, and {kind.name.rpartition('.')[2]} reads no setting of that name")
-
-
-def _over_parameters(program: Program, node: ast.AST) -> bool:
-    return goes_over(program, node, ("parameters", "named_parameters"))
-
-
-def _loop_over_modules(program: Program, node: ast.AST) -> bool:
-    return goes_over(program, node, ("modules", "children", "named_modules", "named_children"))
-
-
-RULES: tuple[Rule, ...] = (
-    Rule("argument-in-the-wrong-place", "loop", "updates are made with other settings than were meant", "give the settings by name", _arguments_in_the_wrong_place),
-    Rule("whole-division", "loop", "what should change step by step changes at once, or never", "divide with /", _whole_division),
-    Rule("rate-changed-in-vain", "loop", "the rate never changes", 'set group["lr"] in optimizer.param_groups', _rate_changed_in_vain),
-    Rule("walked-twice", "loop", "the second use sees nothing, and says nothing", "make it a list", _walked_twice),
-    Rule("set-in-vain", "loop", "the training goes on as if it had not been set", "requires_grad_(False) of the module; group[...] of optimizer.param_groups; eval() and train()", _set_in_vain),
-)
+        assigned = [one for one in program.everywhere(ast.Assign) for target in one.targets if any(
+            isinstance(inner, ast.Constant) and inner.value == word for inner in ast.walk(target)
+        )]
+        if quoted == len(set(assigned)):
+            yield Remark(node, f"{short(target)} is set, and {name.rpartition('.')[2]} reads no setting of that name")

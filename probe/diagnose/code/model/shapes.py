@@ -10,42 +10,16 @@ import ast
 from fractions import Fraction
 from typing import NamedTuple
 
-from probe.diagnose.code.origins import Given, trace
-from probe.diagnose.code.program import Program
+from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.syntax import argument, is_attribute, is_binary, is_call, is_method, text_of
 
-_SAME = frozenset(
-    [
-        "contiguous",
-        "to",
-        "float",
-        "half",
-        "cuda",
-        "cpu",
-        "clone",
-        "detach",
-        "relu",
-        "tanh",
-        "sigmoid",
-        "softmax",
-        "type_as",
-        "masked_fill",
-        "mul",
-        "add",
-        "div",
-    ]
-)
+_SAME = frozenset({
+    "contiguous", "to", "float", "half", "cuda", "cpu", "clone", "detach", "relu", "tanh", "sigmoid",
+    "softmax", "type_as", "masked_fill", "mul", "add", "div",
+})
 _SAME_MODULES = (
-    "Dropout",
-    "LayerNorm",
-    "ReLU",
-    "GELU",
-    "Tanh",
-    "Sigmoid",
-    "Softmax",
-    "SiLU",
-    "Identity",
-    "BatchNorm",
+    "Dropout", "LayerNorm", "ReLU", "GELU", "Tanh", "Sigmoid", "Softmax", "SiLU", "Identity", "BatchNorm",
 )
 
 
@@ -75,7 +49,7 @@ class Shapes:
     """Shapes of the expressions of a program."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.known = program, trace(program)
+        self.program, self.flow = program, flow_of(program)
         self._unpacked: dict[tuple[ast.AST, str], list[ast.Assign]] = {}
         self._seen: dict[ast.AST, Shape | None] = {}
         self._names: dict[str, str] = {}
@@ -144,14 +118,11 @@ class Shapes:
         if axis is not None:
             return axis
         if isinstance(node, (ast.Name, ast.Attribute)):
-            given = self.known.given(node)
+            given = self.flow.given(node)
             if given is None:
                 return _named(self.program, node)
-            whole = given.place is None and not given.changed
-            if whole and isinstance(
-                given.value, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)
-            ):
-                return self.size(given.value, depth - 1)
+            if isinstance(given.whole, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)):
+                return self.size(given.whole, depth - 1)
             of = _shape_of(given.value) if given.value is not None else None
             if of is not None and given.place is not None:
                 return self._axis_of(of, given.place)
@@ -160,15 +131,15 @@ class Shapes:
     def _axis(self, node: ast.AST) -> Size | None:
         """`x.size(0)` or `x.shape[0]`."""
         if is_method(node, "size") and len(node.args) == 1:
-            number, of = self.known.number(node.args[0]), node.func.value
+            number, of = self.flow.number(node.args[0]), node.func.value
         elif isinstance(node, ast.Subscript) and is_attribute(node.value, "shape"):
-            number, of = self.known.number(node.slice), node.value.value
+            number, of = self.flow.number(node.slice), node.value.value
         else:
             return None
         return self._axis_of(of, int(number)) if number is not None and number == int(number) else None
 
     def _axis_of(self, of: ast.AST, axis: int) -> Size | None:
-        shape = self.of(of) if isinstance(of, ast.Name) and self.known.given(of) is not None else None
+        shape = self.of(of) if isinstance(of, ast.Name) and self.flow.given(of) is not None else None
         if shape is not None and -len(shape) <= axis < len(shape):
             return shape[axis]
         name = self._identity(of)
@@ -190,12 +161,12 @@ class Shapes:
     def _identity(self, of: ast.AST) -> str | None:
         if not isinstance(of, ast.Name):
             return None
-        given = self.known.given(of)
-        if given is None and self.known.all(self.program.scope(of), of.id):
-            first = min(getattr(one.at, "lineno", 0) for one in self.known.all(self.program.scope(of), of.id))
-            if first <= of.lineno:
-                return None
-        line = getattr(given.at, "lineno", 0) if given is not None else "in"
+        given = self.flow.given(of)
+        bound = self.flow.bound.get((self.program.scope(of), of.id), [])
+        assigned = [getattr(one.node, "lineno", 0) for one in bound if one.how != "parameter"]
+        if given is None and assigned and min(assigned) <= of.lineno:
+            return None
+        line = getattr(given.node, "lineno", 0) if given is not None else "in"
         return f"{of.id}@{line}@{id(self.program.scope(of))}"
 
     def _same(self, node: ast.Assign, of: ast.AST) -> bool:
@@ -204,7 +175,7 @@ class Shapes:
 
     def _of(self, node: ast.AST, depth: int) -> Shape | None:
         if isinstance(node, ast.Name):
-            given = self.known.given(node)
+            given = self.flow.given(node)
             found = self._given(given, depth) if given is not None else None
             return found if found is not None else self._declared(node)
         if isinstance(node, ast.BinOp):
@@ -214,15 +185,15 @@ class Shapes:
             return left if left == right or (left is not None and self.size(node.right) is not None) else None
         return self._of_call(node, depth) if isinstance(node, ast.Call) else None
 
-    def _given(self, given: Given, depth: int) -> Shape | None:
+    def _given(self, given: Binding, depth: int) -> Shape | None:
         if (
-            isinstance(given.at, ast.comprehension)
-            and isinstance(given.at.iter, ast.Tuple)
-            and given.at.iter.elts
+            isinstance(given.node, ast.comprehension)
+            and isinstance(given.node.iter, ast.Tuple)
+            and given.node.iter.elts
         ):
-            return self.of(given.at.iter.elts[0], depth)
+            return self.of(given.node.iter.elts[0], depth)
         value = given.value
-        if value is None or given.changed:
+        if value is None or given.how == "add":
             return None
         if given.place is None:
             return self.of(value, depth)
@@ -231,7 +202,7 @@ class Shapes:
         if is_method(value, "split", "chunk") and value.args:
             shape, axis = (
                 self.of(value.func.value, depth),
-                self.known.number(argument(value, "dim", 1) or ast.Constant(0)),
+                self.flow.number(argument(value, "dim", 1) or ast.Constant(0)),
             )
             part = self.size(value.args[0])
             if shape is None or axis is None or part is None or not -len(shape) <= axis < len(shape):
@@ -278,7 +249,7 @@ class Shapes:
             and call.args
         ):
             return self.of(call.args[0], depth)
-        made = self.known.value(call.func)
+        made = self.flow.value(call.func)
         if isinstance(made, ast.Call) and made is not call and len(call.args) == 1:
             module = self.program.called(made).removeprefix("torch.nn.")
             shape = self.of(call.args[0], depth)
@@ -305,7 +276,7 @@ class Shapes:
         shape = self.of(func.value, depth)
         if shape is None:
             return None
-        numbers = [self.known.number(one) for one in call.args]
+        numbers = [self.flow.number(one) for one in call.args]
         axes = [
             int(one) % len(shape) for one in numbers if one is not None and -len(shape) <= one < len(shape)
         ]
@@ -332,7 +303,7 @@ class Shapes:
         rest: int | None = None
         sizes: list[Size] = []
         for place, one in enumerate(given):
-            if self.known.number(one) == -1:
+            if self.flow.number(one) == -1:
                 if rest is not None:
                     return None
                 rest = place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from probe.diagnose.code.origins import Trace
+from probe.diagnose.code.flow import Flow
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.syntax import argument, is_method
 
@@ -12,24 +12,12 @@ _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 _PASSES = frozenset({"to", "float", "half", "type_as", "contiguous", "type", "bfloat16"})
 
 
-def made_by_call(known: Trace, call: ast.Call) -> ast.Call | None:
-    """The call that made the module which a call runs."""
-    found = known.value(call.func)
-    return found if isinstance(found, ast.Call) and found is not call else None
-
-
-def made_name(program: Program, known: Trace, call: ast.Call) -> str:
-    """The class of the module that a call runs; empty where it is not known."""
-    made = made_by_call(known, call)
-    return program.called(made) if made is not None else ""
-
-
 def softmax_of(
-    program: Program, known: Trace, node: ast.AST
+    program: Program, flow: Flow, node: ast.AST
 ) -> tuple[ast.Call, ast.AST, ast.AST | None] | None:
     """The softmax that a value comes out of (through dropout and casts), its argument and its axis."""
     for _ in range(8):
-        node = known.value(node)
+        node = flow.value(node)
         if not isinstance(node, ast.Call):
             return None
         name = program.called(node)
@@ -37,8 +25,8 @@ def softmax_of(
             return node, node.args[0], argument(node, "dim", 1)
         if is_method(node, "softmax") and not name:
             return node, node.func.value, argument(node, "dim", 0)
-        made = made_by_call(known, node)
-        of = program.called(made) if made is not None else ""
+        made = flow.maker(node)
+        of = program.called(made)
         if made is not None and of == "torch.nn.Softmax" and node.args:
             return node, node.args[0], argument(made, "dim", 0)
         if name.endswith("functional.dropout") or of == "torch.nn.Dropout":

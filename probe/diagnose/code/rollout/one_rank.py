@@ -6,34 +6,17 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import Scope, argument, is_false, own, own_nodes, short, text_of
 
-_COLLECTIVES = frozenset(
-    [
-        "barrier",
-        "all_reduce",
-        "all_gather",
-        "all_gather_object",
-        "all_gather_into_tensor",
-        "broadcast",
-        "broadcast_object_list",
-        "reduce",
-        "gather",
-        "gather_object",
-        "scatter",
-        "reduce_scatter",
-        "all_to_all",
-    ]
-)
+RULES = Rules("rollout")
+
+_COLLECTIVES = frozenset({
+    "barrier", "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast",
+    "broadcast_object_list", "reduce", "gather", "gather_object", "scatter", "reduce_scatter", "all_to_all",
+})
 _MAIN = (
-    "is_main_process",
-    "is_master",
-    "is_main",
-    "master_process",
-    "is_rank_zero",
-    "is_rank0",
-    "is_primary",
+    "is_main_process", "is_master", "is_main", "master_process", "is_rank_zero", "is_rank0", "is_primary",
     "is_chief",
 )
 
@@ -52,7 +35,7 @@ def collective(program: Program, node: ast.AST) -> str | None:
 
 
 def _one_rank(program: Program, test: ast.AST) -> int:
-    """1: the test holds on one rank only; -1: on all but one; 0: neither is known."""
+    """1: the test holds on one rank only; -1: on all but one; 0: neither is flow."""
     if isinstance(test, ast.BoolOp):
         found = [one for value in test.values if (one := _one_rank(program, value))]
         if isinstance(test.op, ast.And):
@@ -112,6 +95,10 @@ def side_of(program: Program, node: ast.AST) -> tuple[int, ast.If | None]:
     return 0, None
 
 
+@RULES.add(
+    "collective-on-one-rank", "the ranks hang, or go on with values of different collectives",
+    "let all ranks run the collective, and only the printing or saving be rank 0's",
+)
 def _on_one_rank(program: Program) -> Iterator[Remark]:
     inside: dict[ast.AST, str] = {}
     for functions in program.functions.values():
@@ -153,6 +140,10 @@ def _paired(program: Program, call: ast.Call, side: int, name: str) -> bool:
     return False
 
 
+@RULES.add(
+    "collective-after-return", "the one rank that is left waits for ever",
+    "run the collective before the return",
+)
 def _after_return(program: Program) -> Iterator[Remark]:
     """`if rank != 0: return`, and a collective after it."""
     for node in program.everywhere(ast.If):
@@ -172,6 +163,10 @@ def _after_return(program: Program) -> Iterator[Remark]:
                 break
 
 
+@RULES.add(
+    "result-of-a-collective", "what uses the result uses None",
+    "call it for what it does to the tensor, and go on with the tensor",
+)
 def _no_result(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign, ast.Return):
         value = getattr(node, "value", None)
@@ -180,32 +175,7 @@ def _no_result(program: Program) -> Iterator[Remark]:
             value, ast.Call
         ):
             flag = argument(value, "async_op")
-            if flag is None or (is_false(flag)):
+            if flag is None or is_false(flag):
                 yield Remark(
                     node, f"{short(value)} gives None: the result stands in the tensor that it was given"
                 )
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "collective-on-one-rank",
-        "rollout",
-        "the ranks hang, or go on with values of different collectives",
-        "let all ranks run the collective, and only the printing or saving be rank 0's",
-        _on_one_rank,
-    ),
-    Rule(
-        "collective-after-return",
-        "rollout",
-        "the one rank that is left waits for ever",
-        "run the collective before the return",
-        _after_return,
-    ),
-    Rule(
-        "result-of-a-collective",
-        "rollout",
-        "what uses the result uses None",
-        "call it for what it does to the tensor, and go on with the tensor",
-        _no_result,
-    ),
-)

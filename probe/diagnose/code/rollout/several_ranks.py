@@ -5,28 +5,39 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import trace
+from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.one_rank import collective, is_rank, side_of
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
     is_attribute,
     is_false,
     is_method,
+    is_name,
     is_read,
+    last_word,
+    mentions,
     names_of,
     own_nodes,
+    says,
     short,
     text_of,
+    without_data,
 )
 
+RULES = Rules("rollout")
+
 _WRAPPERS = (
-    "torch.nn.parallel.DistributedDataParallel",
-    "torch.nn.parallel.distributed.DistributedDataParallel",
+    "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
 )
 _SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
+_GUARDS = (
+    "rank", "main", "master", "primary", "local", "gpu", "device", "node", "chief", "save", "writer",
+    "distributed",
+)
+"""Words of a test that lets only some ranks pass."""
 _TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "ignite", "transformers", "fabric")
 
 
@@ -38,6 +49,10 @@ def _trained_by_hand(program: Program) -> bool:
     return any(is_method(call, "backward") for call in program.calls())
 
 
+@RULES.add(
+    "no-set-epoch", "the shuffle is that of the first epoch again and again",
+    "call sampler.set_epoch(epoch) at the start of each epoch",
+)
 def _epochs(program: Program) -> Iterator[Remark]:
     if not _trained_by_hand(program) or any(
         is_attribute(node, "set_epoch") for node in program.everywhere(ast.Attribute)
@@ -60,6 +75,11 @@ def _epochs(program: Program) -> Iterator[Remark]:
         )
 
 
+@RULES.add(
+    "sampler-not-used",
+    "an epoch is as many times longer as there are ranks, and all ranks may train on the same batches",
+    "write DataLoader(dataset, sampler=sampler)",
+)
 def _sampler_unused(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign):
         if (
@@ -86,15 +106,18 @@ def _sampler_unused(program: Program) -> Iterator[Remark]:
             )
 
 
+@RULES.add(
+    "gradients-summed", "each update is as many times too large as there are ranks",
+    "divide by dist.get_world_size(), or use ReduceOp.AVG",
+)
 def _gradients_summed(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if collective(program, call) != "all_reduce" or not call.args:
             continue
-        at: ast.AST = call.args[0]
-        while is_attribute(at, "data"):
-            at = at.value
         operation = argument(call, "op", 1)
-        if not is_attribute(at, "grad") or (operation is not None and not text_of(operation).endswith("SUM")):
+        if not is_attribute(without_data(call.args[0]), "grad") or (
+            operation is not None and not text_of(operation).endswith("SUM")
+        ):
             continue
         function = program.function_of(call) or program.source_of[call].tree
         divides = any(
@@ -110,12 +133,12 @@ def _gradients_summed(program: Program) -> Iterator[Remark]:
             )
 
 
+@RULES.add(
+    "saved-by-every-rank", "the file may be a mixture, or broken",
+    "save on rank 0 alone: if dist.get_rank() == 0",
+)
 def _saved_by_all(program: Program) -> Iterator[Remark]:
-    ranks = any(
-        program.called(call) in (*_WRAPPERS, "torch.distributed.init_process_group")
-        for call in program.calls()
-    )
-    if not ranks or not _trained_by_hand(program):
+    if not _wrapped(program, "torch.distributed.init_process_group") or not _trained_by_hand(program):
         return
     for call in program.calls():
         if program.called(call) != "torch.save" or len(call.args) < 2:
@@ -127,52 +150,34 @@ def _saved_by_all(program: Program) -> Iterator[Remark]:
 
 def _names_rank(program: Program, path: ast.AST) -> bool:
     """Whether a path has the rank in it, or is no path but a buffer in memory."""
-    texts = [text_of(one).lower() for one in trace(program).origins(path) if isinstance(one, ast.expr)]
+    texts = [text_of(one).lower() for one in flow_of(program).origins(path) if isinstance(one, ast.expr)]
     return any(word in text for text in texts for word in ("rank", "buffer", "bytesio"))
 
 
 def _guarded(program: Program, node: ast.AST, depth: int) -> bool:
     """Whether a node runs under some test of ranks, in its function or where that is called."""
-    words = (
-        "rank",
-        "main",
-        "master",
-        "primary",
-        "local",
-        "gpu",
-        "device",
-        "node",
-        "chief",
-        "save",
-        "writer",
-        "distributed",
-    )
     for around in program.parents(node):
         if isinstance(around, (ast.If, ast.IfExp)) and "__name__" in text_of(around.test):
             return False
-        if isinstance(around, (ast.If, ast.IfExp)) and any(
-            word in text_of(around.test).lower() for word in words
-        ):
+        if isinstance(around, (ast.If, ast.IfExp)) and says(around.test, *_GUARDS):
             return True
         if isinstance(around, Function):
-            if any(
-                isinstance(one, ast.If)
-                and isinstance(one.body[-1], ast.Return)
-                and any(word in text_of(one.test).lower() for word in words)
+            tests = [
+                one.test
                 for one in around.body
-            ):
-                return True
-            if around.decorator_list:
-                return True
-            calls = [
-                one
-                for one in program.calls()
-                if (one.func.attr if is_method(one) else getattr(one.func, "id", "")) == around.name
+                if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Return)
             ]
+            if around.decorator_list or any(says(test, *_GUARDS) for test in tests):
+                return True
+            calls = [one for one in program.calls() if last_word(one.func) == around.name]
             return not calls or (depth > 0 and all(_guarded(program, one, depth - 1) for one in calls))
     return False
 
 
+@RULES.add(
+    "skipped-on-one-rank", "the ranks hang, or their gradients are of different steps",
+    "let all ranks decide together (all_reduce the test), or multiply the loss by 0",
+)
 def _skips(program: Program) -> Iterator[Remark]:
     """A rank that leaves out its backward for a reason of its own."""
     if not _wrapped(program):
@@ -180,17 +185,12 @@ def _skips(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.If):
         if not isinstance(node.body[-1], ast.Continue) or not program.loops(node):
             continue
-        names = names_of(node.test)
-        block = getattr(program.parent.get(node), "body", [])
-        if node not in block or not any("loss" in name.lower() for name in names):
+        block = program.block(node)
+        if not any("loss" in name.lower() for name in names_of(node.test)):
             continue
-        later = [one for part in block[block.index(node) :] for one in ast.walk(part)]
         before = [one for part in block[: block.index(node)] for one in ast.walk(part)]
-        backward = any(is_attribute(one, "backward") for one in later)
-        agreed = any(collective(program, one) for one in before) or any(
-            isinstance(one, ast.Name) and "reduce" in one.id for one in before
-        )
-        if backward and not agreed:
+        agreed = any(collective(program, one) or (is_name(one) and "reduce" in one.id) for one in before)
+        if not agreed and any(mentions(part, "backward") for part in block[block.index(node) :]):
             yield Remark(
                 node,
                 f"if {short(node.test, 40)} skips the backward of this rank alone: the others "
@@ -198,10 +198,15 @@ def _skips(program: Program) -> Iterator[Remark]:
             )
 
 
-def _wrapped(program: Program) -> bool:
-    return any(program.called(call) in _WRAPPERS for call in program.calls())
+def _wrapped(program: Program, *others: str) -> bool:
+    """Whether the gradients are averaged over ranks, or one of these other functions is called."""
+    return any(program.called(call) in (*_WRAPPERS, *others) for call in program.calls())
 
 
+@RULES.add(
+    "ranks-differ", "each rank has a model of its own after a few steps, or data of its own choice",
+    "do the same on all ranks, with the same numbers",
+)
 def _ranks_part(program: Program) -> Iterator[Remark]:
     """Updates that differ from rank to rank: a step or a clip on one rank, a rate or a shuffle by rank."""
     if not _wrapped(program):
@@ -216,12 +221,8 @@ def _ranks_part(program: Program) -> Iterator[Remark]:
         if changes and test is not None:
             which = "one rank" if side > 0 else "all ranks but one"
             yield Remark(call, f"{short(call, 50)} is run by {which} only: the replicas part")
-        made = program.kind(call)
-        rate = (
-            argument(call, "lr", 1)
-            if made is not None and made.family == "optimizer" and name.startswith("torch.optim.")
-            else None
-        )
+        made = program.family(call) == "optimizer" and name.startswith("torch.optim.")
+        rate = argument(call, "lr", 1) if made else None
         if rate is not None and _by_rank(program, rate):
             yield Remark(call, f"lr={short(rate, 40)} is another rate on each rank: the replicas part")
         if name in _SAMPLER:
@@ -239,85 +240,25 @@ def _ranks_part(program: Program) -> Iterator[Remark]:
 def _by_rank(program: Program, node: ast.AST) -> bool:
     return any(
         isinstance(one, (ast.Name, ast.Attribute, ast.Call)) and is_rank(program, one)
-        for one in trace(program).origins(node, 3)
+        for one in flow_of(program).origins(node, 3)
     )
 
 
+@RULES.add(
+    "never-averaged", "each rank trains a model of its own",
+    "leave the last backward before each step outside of no_sync",
+)
 def _never_reduced(program: Program) -> Iterator[Remark]:
     """All backward passes of a function stand in no_sync."""
     for node in program.everywhere(ast.With):
-        item = next(
-            (
-                one.context_expr
-                for one in node.items
-                if isinstance(one.context_expr, ast.Call)
-                and text_of(one.context_expr.func).endswith(".no_sync")
-            ),
-            None,
-        )
-        if item is None or any(
-            isinstance(one, ast.If)
-            for one in program.parents(node)
-            if not text_of(getattr(one, "test", ast.Constant(0))).count("__name__")
-        ):
+        item = next((one.context_expr for one in node.items if is_method(one.context_expr, "no_sync")), None)
+        tests = [one.test for one in program.parents(node) if isinstance(one, ast.If)]
+        if item is None or any("__name__" not in text_of(test) for test in tests):
             continue
-        within = [one for one in ast.walk(node) if is_attribute(one, "backward")]
-        others = [one for one in program.everywhere(ast.Attribute) if is_attribute(one, "backward")]
-        if within and len(within) == len(others) and _wrapped(program):
+        within = sum(is_attribute(one, "backward") for one in ast.walk(node))
+        everywhere = sum(is_attribute(one, "backward") for one in program.everywhere(ast.Attribute))
+        if within and within == everywhere and _wrapped(program):
             yield Remark(
                 node,
                 f"{short(item)} stands around every backward: gradients are never averaged over the ranks",
             )
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "no-set-epoch",
-        "rollout",
-        "the shuffle is that of the first epoch again and again",
-        "call sampler.set_epoch(epoch) at the start of each epoch",
-        _epochs,
-    ),
-    Rule(
-        "sampler-not-used",
-        "rollout",
-        "an epoch is as many times longer as there are ranks, and all ranks may train on the same batches",
-        "write DataLoader(dataset, sampler=sampler)",
-        _sampler_unused,
-    ),
-    Rule(
-        "gradients-summed",
-        "rollout",
-        "each update is as many times too large as there are ranks",
-        "divide by dist.get_world_size(), or use ReduceOp.AVG",
-        _gradients_summed,
-    ),
-    Rule(
-        "ranks-differ",
-        "rollout",
-        "each rank has a model of its own after a few steps, or data of its own choice",
-        "do the same on all ranks, with the same numbers",
-        _ranks_part,
-    ),
-    Rule(
-        "never-averaged",
-        "rollout",
-        "each rank trains a model of its own",
-        "leave the last backward before each step outside of no_sync",
-        _never_reduced,
-    ),
-    Rule(
-        "saved-by-every-rank",
-        "rollout",
-        "the file may be a mixture, or broken",
-        "save on rank 0 alone: if dist.get_rank() == 0",
-        _saved_by_all,
-    ),
-    Rule(
-        "skipped-on-one-rank",
-        "rollout",
-        "the ranks hang, or their gradients are of different steps",
-        "let all ranks decide together (all_reduce the test), or multiply the loss by 0",
-        _skips,
-    ),
-)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import Trace, trace
+from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.rollout.terms import terms
+from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     is_binary,
@@ -15,23 +16,18 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     is_negative,
+    operands,
     own_nodes,
+    says,
     short,
     text_of,
 )
+from probe.diagnose.code.torch_losses import is_loss
 
-_LOSSES = (
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "mse_loss",
-    "l1_loss",
-    "cross_entropy",
-    "smooth_l1_loss",
-    "nll_loss",
-)
+RULES = Rules("rollout")
 
 
-def _minimized(program: Program, known: Trace) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
+def _minimized(program: Program, flow: Flow) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
     """The terms of what is minimized, with their signs: of what `backward` is called on, what a training_step
     returns, and what a function returns that adds a loss of torch to something."""
     for call in program.calls():
@@ -39,52 +35,42 @@ def _minimized(program: Program, known: Trace) -> Iterator[tuple[list[tuple[int,
             at = call.func.value
             if is_method(at, "scale") and at.args:
                 at = at.args[0]
-            yield list(_expanded(program, known, at)), call
+            yield list(_expanded(program, flow, at)), call
     for node in program.everywhere(ast.Return):
         if node.value is None:
             continue
         for value in node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]:
-            terms = (
-                list(_expanded(program, known, value))
+            added = (
+                list(_expanded(program, flow, value))
                 if isinstance(value, (ast.BinOp, ast.Name, ast.Call))
                 else []
             )
-            losses = {sign for sign, term in terms if _is_loss(program, term)}
-            if losses == {1} and len(terms) > 1:
-                yield terms, node
-
-
-def _is_loss(program: Program, term: ast.AST) -> bool:
-    if not isinstance(term, ast.Call):
-        return False
-    kind = program.kind(term.func)
-    name = program.called(term)
-    return (name.startswith("torch.nn.functional.") and name.rpartition(".")[2] in _LOSSES) or (
-        kind is not None and kind.family == "loss"
-    )
+            losses = {sign for sign, term in added if is_loss(program, term)}
+            if losses == {1} and len(added) > 1:
+                yield added, node
 
 
 def _expanded(
-    program: Program, known: Trace, node: ast.AST, sign: int = 1, depth: int = 6
+    program: Program, flow: Flow, node: ast.AST, sign: int = 1, depth: int = 6
 ) -> Iterator[tuple[int, ast.AST]]:
     """Terms, through functions of the program and through lists that are filled by one append."""
-    for one, term in known.terms(node, sign):
+    for one, term in terms(flow, node, sign):
         inner: ast.AST | None = None
         if depth and isinstance(term, ast.Call):
             name = program.called(term)
-            if (name in ("torch.cat", "torch.stack") or (is_call(term, "sum"))) and len(term.args) >= 1:
-                inner = _appended(program, known, term.args[0])
+            if (name in ("torch.cat", "torch.stack") or is_call(term, "sum")) and len(term.args) >= 1:
+                inner = _appended(program, flow, term.args[0])
             elif (local := program.local_function(term)) is not None:
                 inner = _result(local, None)
         elif depth and isinstance(term, ast.Name):
-            given = known.given(term)
+            given = flow.given(term)
             if given is not None and isinstance(given.value, ast.Call) and given.place is not None:
                 local = program.local_function(given.value)
                 inner = _result(local, given.place) if local is not None else None
         if inner is None:
             yield one, term
         else:
-            yield from _expanded(program, known, inner, one, depth - 1)
+            yield from _expanded(program, flow, inner, one, depth - 1)
 
 
 def _result(function: Function, index: int | None) -> ast.AST | None:
@@ -99,7 +85,7 @@ def _result(function: Function, index: int | None) -> ast.AST | None:
     return returns[0] if index is None else None
 
 
-def _appended(program: Program, known: Trace, node: ast.AST) -> ast.AST | None:
+def _appended(program: Program, flow: Flow, node: ast.AST) -> ast.AST | None:
     """The one thing that is appended to a list."""
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         return None
@@ -113,14 +99,17 @@ def _appended(program: Program, known: Trace, node: ast.AST) -> ast.AST | None:
     return found[0] if len(found) == 1 else None
 
 
+@RULES.add(
+    "term-of-the-wrong-sign", "training makes worse what the term should make better", "turn its sign round"
+)
 def _signs(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     reported: set[ast.AST] = set()
-    for terms, whole in _minimized(program, known):
+    for added, whole in _minimized(program, flow):
         for remark in (
-            *_of_kl(program, terms),
-            *_of_policy(program, known, terms),
-            *_of_clip(program, known, terms),
+            *_of_kl(program, added),
+            *_of_policy(program, flow, added),
+            *_of_clip(program, flow, added),
         ):
             if remark.node not in reported:
                 reported.add(remark.node)
@@ -148,15 +137,15 @@ def _square(program: Program, node: ast.AST) -> bool:
     return is_binary(node, ast.Mult) and text_of(node.left) == text_of(node.right)
 
 
-def _of_kl(program: Program, terms: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
+def _of_kl(program: Program, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
     """The divergence of a Gaussian from the standard one: half of exp(v) + m**2 - v - 1, is added."""
-    for sign, term in terms:
+    for sign, term in added:
         variance = _exponent(program, term)
         if variance is None or not sign:
             continue
-        plain = [one for one, other in terms if text_of(other) == variance]
-        squares = [one for one, other in terms if _square(program, other)]
-        ones = [one for one, other in terms if isinstance(other, ast.Constant) and other.value == 1]
+        plain = [one for one, other in added if text_of(other) == variance]
+        squares = [one for one, other in added if _square(program, other)]
+        ones = [one for one, other in added if isinstance(other, ast.Constant) and other.value == 1]
         if len(plain) != 1 or len(squares) != 1 or len(ones) != 1:
             continue
         if (sign, squares[0], plain[0], ones[0]) == (-1, -1, 1, 1):
@@ -173,24 +162,28 @@ def _of_kl(program: Program, terms: list[tuple[int, ast.AST]]) -> Iterator[Remar
             )
 
 
+@RULES.add(
+    "variance-as-deviation", "the noise and the divergence belong to two different distributions",
+    "write std = torch.exp(0.5 * logvar)",
+)
 def _variance_as_deviation(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     names = set()
-    for terms, _ in _minimized(program, known):
-        for _, term in terms:
+    for added, _ in _minimized(program, flow):
+        for _, term in added:
             variance = _exponent(program, term)
             if (
                 variance
-                and any(text_of(other) == variance for _, other in terms)
-                and any(_square(program, other) for _, other in terms)
+                and any(text_of(other) == variance for _, other in added)
+                and any(_square(program, other) for _, other in added)
             ):
                 names.add(variance.rpartition(".")[2])
     for node in program.everywhere(ast.BinOp):
         if not isinstance(node.op, ast.Mult):
             continue
-        for noise, scale in ((node.left, node.right), (node.right, node.left)):
-            drawn = known.value(noise)
-            exponent = _exponent(program, known.value(scale))
+        for noise, scale in operands(node):
+            drawn = flow.value(noise)
+            exponent = _exponent(program, flow.value(scale))
             if (
                 exponent is None
                 or exponent.rpartition(".")[2] not in names
@@ -205,7 +198,7 @@ def _variance_as_deviation(program: Program) -> Iterator[Remark]:
                 )
 
 
-def _policy_product(program: Program, known: Trace, term: ast.AST) -> tuple[int, ast.AST] | None:
+def _policy_product(program: Program, flow: Flow, term: ast.AST) -> tuple[int, ast.AST] | None:
     """Of a product of a log probability and what an action was worth: its sign, and the worth."""
     sign, factors, waiting = 1, [], [term]
     while waiting:
@@ -216,25 +209,21 @@ def _policy_product(program: Program, known: Trace, term: ast.AST) -> tuple[int,
             sign = -sign
             waiting.append(at.operand)
         else:
-            value = known.value(at)
+            value = flow.value(at)
             if is_negative(value):
-                sign, value = -sign, known.value(value.operand)
+                sign, value = -sign, flow.value(value.operand)
             factors.append((at, value))
-    logs = [at for at, value in factors if _is_log_prob(program, at, _stacked(program, known, value))]
-    worth = [
-        at
-        for at, _ in factors
-        if any(word in text_of(at).lower() for word in ("adv", "return", "reward", "delta", "td_err", "gae"))
-    ]
+    logs = [at for at, value in factors if _is_log_prob(program, at, _stacked(program, flow, value))]
+    worth = [at for at, _ in factors if says(at, "adv", "return", "reward", "delta", "td_err", "gae")]
     if len(logs) != 1 or len(worth) != 1 or len(factors) > 3:
         return None
     return sign, worth[0]
 
 
-def _stacked(program: Program, known: Trace, value: ast.AST) -> ast.AST:
+def _stacked(program: Program, flow: Flow, value: ast.AST) -> ast.AST:
     """What is put into the list that torch.stack or torch.cat makes a tensor of."""
     if isinstance(value, ast.Call) and program.called(value) in ("torch.stack", "torch.cat") and value.args:
-        return _appended(program, known, value.args[0]) or value
+        return _appended(program, flow, value.args[0]) or value
     return value
 
 
@@ -244,18 +233,13 @@ def _is_log_prob(program: Program, at: ast.AST, value: ast.AST) -> bool:
     if is_method(value, "log_prob"):
         return True
     plain = isinstance(at, ast.Name) and at.id.lower() in (
-        "log_prob",
-        "log_probs",
-        "logp",
-        "logprob",
-        "logprobs",
-        "action_log_probs",
+        "log_prob", "log_probs", "logp", "logprob", "logprobs", "action_log_probs",
     )
     return plain and isinstance(value, ast.Name)
 
 
-def _of_policy(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
-    for sign, term in terms:
+def _of_policy(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
+    for sign, term in added:
         if not sign:
             continue
         if is_method(term, "entropy") and not term.args:
@@ -266,7 +250,7 @@ def _of_policy(program: Program, known: Trace, terms: list[tuple[int, ast.AST]])
                     "surer of itself instead of letting it explore",
                 )
             continue
-        product = _policy_product(program, known, term)
+        product = _policy_product(program, flow, term)
         if product is not None and sign * product[0] > 0:
             said = (
                 f"{short(term)} is minimized without a minus: actions with a high "
@@ -275,9 +259,9 @@ def _of_policy(program: Program, known: Trace, terms: list[tuple[int, ast.AST]])
             yield Remark(term, said)
 
 
-def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
+def _of_clip(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
     """The clipped objective of PPO: the smaller one of two gains, or the larger one of two losses."""
-    for sign, term in terms:
+    for sign, term in added:
         if not isinstance(term, ast.Call) or len(term.args) != 2 or not sign:
             continue
         last = program.called(term).removeprefix("torch.")
@@ -285,8 +269,8 @@ def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -
             continue
         signs, clipped = [], 0
         for operand in term.args:
-            value, one = known.value(operand), 1
-            nodes = list(known.origins(value, 2))
+            value, one = flow.value(operand), 1
+            nodes = list(flow.origins(value, 2))
             clipped += any(
                 is_method(part, "clamp", "clip") or (program.called(part) in ("torch.clamp", "torch.clip"))
                 for part in nodes
@@ -302,7 +286,7 @@ def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -
         if not any(
             isinstance(part, ast.Call) and _exponent(program, part)
             for operand in term.args
-            for part in known.origins(operand, 4)
+            for part in flow.origins(operand, 4)
         ):
             continue
         smaller = last.startswith("min")
@@ -319,6 +303,10 @@ def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -
             )
 
 
+@RULES.add(
+    "ratio-upside-down", "the policy is pushed away from what was good",
+    "write torch.exp(new_log_prob - old_log_prob)",
+)
 def _ratio(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         inner: ast.AST | None = None
@@ -336,28 +324,3 @@ def _ratio(program: Program) -> Iterator[Remark]:
                         f"{short(call)} divides the old probability by the new one: the ratio of "
                         "PPO is the other way round",
                     )
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "term-of-the-wrong-sign",
-        "rollout",
-        "training makes worse what the term should make better",
-        "turn its sign round",
-        _signs,
-    ),
-    Rule(
-        "variance-as-deviation",
-        "rollout",
-        "the noise and the divergence belong to two different distributions",
-        "write std = torch.exp(0.5 * logvar)",
-        _variance_as_deviation,
-    ),
-    Rule(
-        "ratio-upside-down",
-        "rollout",
-        "the policy is pushed away from what was good",
-        "write torch.exp(new_log_prob - old_log_prob)",
-        _ratio,
-    ),
-)
