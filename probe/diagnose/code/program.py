@@ -172,6 +172,10 @@ class Program:
                 break
         return found
 
+    def statement(self, node: ast.AST) -> ast.AST:
+        """The innermost statement that a node stands in."""
+        return next((one for one in self.parents(node) if isinstance(one, ast.stmt)), node)
+
     def block(self, statement: ast.AST) -> list[ast.stmt]:
         """The list of statements that a statement stands in; empty for all else."""
         return next((found for found in blocks_of(self.parent.get(statement)) if statement in found), [])

@@ -18,6 +18,7 @@ LONGEST_CONSTANT = 12
 """Characters of a constant that a remark may show."""
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 """The comparisons that ask which of two is larger."""
+_WRAPPERS = frozenset({"enumerate", "tqdm", "trange", "islice", "track", "iter", "list", "notebook_tqdm"})
 
 
 class MethodCall(ast.Call):
@@ -269,3 +270,11 @@ def reads(node: ast.AST, name: str) -> bool:
         if isinstance(one, (ast.Global, ast.Nonlocal)) and name in one.names:
             return True
     return False
+
+
+def iterated(loop: ast.For | ast.AsyncFor) -> ast.expr:
+    """What a loop goes over, without enumerate, tqdm and the like."""
+    at = loop.iter
+    while isinstance(at, ast.Call) and at.args and last_word(at.func) in _WRAPPERS:
+        at = at.args[0]
+    return at

@@ -8,14 +8,13 @@ from functools import lru_cache
 
 from probe.diagnose.code.flow import DEPTH, Flow
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.syntax import is_attribute, is_method, is_self, last_word
+from probe.diagnose.code.syntax import is_attribute, is_method, is_self, iterated
 
 SHAPES = (
     "squeeze", "unsqueeze", "view", "reshape", "flatten", "detach", "cpu", "cuda", "to", "float", "double",
     "contiguous", "clone", "numpy", "tolist", "ravel", "view_as", "type_as", "requires_grad_", "long", "int",
 )
 """Methods that leave the values of a tensor as they are, but for its shape, type or place."""
-_WRAPPERS = frozenset({"enumerate", "tqdm", "trange", "islice", "track", "iter", "list", "notebook_tqdm"})
 LOADER = "torch.utils.data.DataLoader"
 
 
@@ -62,14 +61,6 @@ def output_of(flow: Flow, node: ast.AST | None) -> ast.Call | None:
     kind = flow.program.kind(made[0].func)
     name = "" if kind is None else kind.name.rpartition(".")[2]
     return None if name in ("Sigmoid", "Softmax", "LogSoftmax", "Tanh") else made[0]
-
-
-def iterated(loop: ast.For | ast.AsyncFor) -> ast.expr:
-    """What a loop goes over, without enumerate, tqdm and the like."""
-    at = loop.iter
-    while isinstance(at, ast.Call) and at.args and last_word(at.func) in _WRAPPERS:
-        at = at.args[0]
-    return at
 
 
 def loaders_of(flow: Flow, node: ast.AST | None) -> list[ast.Call]:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import (
-    is_model,
-    iterated,
-    loader_loops,
-    loaders_of,
-    output_of,
-    steps_to,
-    trains,
-)
+from probe.diagnose.code.data.data_flow import is_model, loader_loops, loaders_of, output_of, steps_to, trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -27,6 +19,7 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_set,
     is_true,
+    iterated,
     names_of,
     names_read,
     names_set,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import LOADER, iterated, loader_loops, loaders_of, trains
+from probe.diagnose.code.data.data_flow import LOADER, loader_loops, loaders_of, trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -19,6 +19,7 @@ from probe.diagnose.code.syntax import (
     is_self,
     is_string,
     is_true,
+    iterated,
     names_read,
     own_nodes,
     short,

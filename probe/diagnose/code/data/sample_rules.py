@@ -7,15 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from probe.diagnose.code.data.data_flow import (
-    LOADER,
-    iterated,
-    loader_loops,
-    loaders_of,
-    output_of,
-    steps_to,
-    trains,
-)
+from probe.diagnose.code.data.data_flow import LOADER, loader_loops, loaders_of, output_of, steps_to, trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -29,10 +21,13 @@ from probe.diagnose.code.syntax import (
     is_read,
     is_string,
     is_true,
+    iterated,
     names_read,
+    own,
     own_nodes,
     short,
 )
+from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("data")
 
@@ -69,13 +64,11 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
     """A random split that is made anew for each part, or for inputs and targets apart."""
     flow = flow_of(program)
     for scope in program.scopes():
-        if _seeded(flow, scope):
+        if _seeded(scope):
             continue
         kept: dict[str, list[tuple[ast.Call, int, str]]] = {}
         arrays: list[ast.Call] = []
-        for node in own_nodes(scope):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in own(scope, ast.Call):
             name = program.called(node)
             if name in _SPLITS and argument(node, "generator", 2) is None and node.args:
                 place = _taken(program, node)
@@ -124,16 +117,14 @@ def _paired(program: Program, scope: ast.AST, one: str, other: str) -> bool:
     for node in ast.walk(scope):
         if not isinstance(node, ast.Call):
             continue
-        texts = [ast.unparse(given) for given in node.args]
         name = program.called(node).rpartition(".")[2]
-        loss = program.family(node.func) == "loss" or name.endswith(("_loss", "cross_entropy", "binary_cross_entropy_with_logits"))
-        data = name == "TensorDataset" or name == "zip" or program.family(node) == "dataset" or name == "train_test_split"
-        builtin = is_call(node, "zip")
-        if data or builtin:
-            inner = [{*names_read(given)} for given in node.args]
-            if any(one in first for first in inner) and any(other in second for second in inner):
+        data = name in ("TensorDataset", "zip", "train_test_split") or program.family(node) == "dataset"
+        if data or is_call(node, "zip"):
+            together = {name for given in node.args for name in names_read(given)}
+            if {one, other} <= together:
                 return True
-        if loss and len(texts) >= 2:
+        loss = is_loss(program, node) or name.endswith(("_loss", "cross_entropy", "binary_cross_entropy_with_logits"))
+        if loss and len(node.args) >= 2:
             first, second, flow = node.args[0], node.args[1], flow_of(program)
             names = names_read(first) | {name for step in steps_to(flow, first) for name in names_read(step)}
             names |= {name for step in steps_to(flow, output_of(flow, first)) for name in names_read(step)}
@@ -159,7 +150,7 @@ def _shuffled_apart(program: Program) -> Iterator[Remark]:
                     if isinstance(drawn, ast.Call) and program.called(drawn) in _DRAWS:
                         inline = isinstance(value.slice, ast.Call)
                         moved.setdefault(node.targets[0].id, []).append((node, "draw" if inline else f"by {ast.unparse(value.slice)}"))
-        if _seeded(flow, scope):
+        if _seeded(scope):
             continue
         yield from _orders(program, flow, scope, moved)
 
@@ -266,13 +257,9 @@ def _partners(program: Program, scope: ast.AST, name: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _seeded(flow: Flow, scope: ast.AST) -> bool:
+def _seeded(scope: ast.AST) -> bool:
     """Whether a seed or a state is set more than once: two shuffles may then be alike on purpose."""
-    seeds = [
-        node for node in own_nodes(scope)
-        if isinstance(node, ast.Call) and _SEEDS.search(ast.unparse(node.func))
-    ]
-    return len(seeds) > 1
+    return sum(_SEEDS.search(ast.unparse(call.func)) is not None for call in own(scope, ast.Call)) > 1
 
 
 @RULES.add("transform-of-shared-base", "a Subset has no transform of its own: all parts read the one data set below", "make a data set for each role, with its own transform, and cut both by the same indices")

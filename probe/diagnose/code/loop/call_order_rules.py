@@ -19,7 +19,6 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_method,
     is_name,
-    is_self,
     mentions,
     names_set,
     short,
@@ -27,8 +26,6 @@ from probe.diagnose.code.syntax import (
 
 RULES = Rules("loop")
 _ORDER = "each update is made of other gradients than those of its batches"
-
-_LOOPS = Loop
 
 
 def _bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
@@ -46,20 +43,24 @@ def _clears(flow: Flow, event: Event, optimizer: Key | None, alone: bool) -> boo
     if event.what != "zero":
         return False
     return event.of == optimizer or (event.of is not None and event.of == optimized(flow, optimizer)) or (
-        alone and flow.program.family(_called_on(event.node)) == "module"
+        alone and is_method(event.node) and flow.program.family(event.node.func.value) == "module"
     )
 
 
 def _backward_inside(flow: Flow, events: list[Event], first: int, last: int, body: list[ast.stmt]) -> bool:
     """Whether a function of the program that is called between two events may run backward."""
     start, end = events[first].node.lineno, events[last].node.lineno
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and (start <= node.lineno <= end if start <= end else node.lineno >= start or node.lineno <= end):
-                local = flow.program.local_function(node)
-                if local is not None and mentions(local, "backward"):
-                    return True
-    return False
+    return any(
+        _runs(flow.program, node, "backward")
+        for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)
+        and (start <= node.lineno <= end if start <= end else node.lineno >= start or node.lineno <= end)
+    )
+
+
+def _runs(program: Program, node: ast.AST, name: str) -> bool:
+    """Whether a node calls a function of the program that has an attribute of that name."""
+    local = program.local_function(node) if isinstance(node, ast.Call) else None
+    return local is not None and mentions(local, name)
 
 
 @RULES.add("cleared-before-step", "no parameter changes (momentum and weight decay aside)", "zero_grad, backward, step: in this order")
@@ -209,7 +210,7 @@ def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
     """zero_grad in every pass, step only in some of them, or only after all of them."""
     flow = flow_of(program)
     for owner, body in _bodies(program):
-        if not isinstance(owner, _LOOPS):
+        if not isinstance(owner, Loop):
             continue
         events = events_of(flow, body)
         zeros = [one for one in events if one.what == "zero" and one.always]
@@ -230,12 +231,8 @@ def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
         step = events_after[0] if events_after else None
         if step is not None and step.what == "step" and step.always and (step.scaled or not step.node.args):
             for zero in zeros:
-                if _clears(flow, zero, step.of, True) and not _calls_step(flow, body):
+                if _clears(flow, zero, step.of, True) and not any(_runs(program, one, "step") for statement in body for one in ast.walk(statement)):
                     yield Remark(step.node, f"{short(step.node)} stands after the loop in which {short(zero.node)} runs in every pass: only the gradients of the last pass are used")
-
-
-def _calls_step(flow: Flow, body: list[ast.stmt]) -> bool:
-    return any(isinstance(one, ast.Call) and (local := flow.program.local_function(one)) is not None and mentions(local, "step") for statement in body for one in ast.walk(statement))
 
 
 def _every_few(program: Program, node: ast.AST, loop: ast.AST) -> bool:
@@ -248,21 +245,16 @@ def _every_few(program: Program, node: ast.AST, loop: ast.AST) -> bool:
     return False
 
 
-def _clear_anywhere(program: Program) -> bool:
-    """Whether a program clears gradients in a way that is no zero_grad."""
-    for node in program.everywhere(ast.Attribute):
-        if node.attr == "grad" and (isinstance(node.ctx, ast.Store) or isinstance(program.parent.get(node), ast.Attribute)):
-            return True
-    return False
-
-
 @RULES.add("gradients-not-cleared", _ORDER, "call zero_grad before each backward of a new step")
 def _never_cleared(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     zeroed = [call for call in program.calls() if is_method(call, "zero_grad")]
-    by_hand = _clear_anywhere(program)
+    by_hand = any(
+        isinstance(node.ctx, ast.Store) or isinstance(program.parent.get(node), ast.Attribute)
+        for node in program.everywhere(ast.Attribute) if node.attr == "grad"
+    )
     for owner, body in _bodies(program):
-        if not isinstance(owner, _LOOPS):
+        if not isinstance(owner, Loop):
             continue
         events = events_of(flow, body)
         if not any(one.what == "backward" for one in events):
@@ -272,23 +264,16 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
             if not _of_torch(flow, key) or by_hand or key is None or any(one.what == "zero" and one.of == step.of for one in events):
                 continue
             above = [around for around in flow.loops(step.node) if around is not owner]
-            own = [call for call in zeroed if flow.origin(flow.key(_called_on(call))) in (key, optimized(flow, key))]
+            cleared = {call: flow.origin(flow.key(call.func.value)) for call in zeroed}
+            own = [call for call, of in cleared.items() if of in (key, optimized(flow, key))]
             if not zeroed:
                 yield Remark(step.node, f"nothing clears the gradients before or after {short(step.node)}: each step uses the sum of all gradients so far")
-            elif not own and optimized(flow, key) is not None and not _escapes(flow, key) and all(_known(flow, call) for call in zeroed):
+            elif not own and optimized(flow, key) is not None and not _escapes(flow, key) and all(flow.made(of) is not None for of in cleared.values()):
                 yield Remark(step.node, f"{key[1]}.zero_grad() is never called, nor that of its network: each of its steps uses the sum of all its gradients so far")
-            elif own and above and not any(one.what == "zero" for one in events) and all(_in_pass_of(program, call, above, owner) for call in own):
+            elif own and above and not any(one.what == "zero" for one in events) and all(
+                owner not in (around := set(program.parents(call))) and around & {*above} for call in own
+            ):
                 yield Remark(own[0], f"{short(own[0])} runs once for a whole inner loop, and {short(step.node)} in each of its passes: the gradients pile up")
-
-
-def _called_on(call: ast.Call) -> ast.AST | None:
-    return call.func.value if is_method(call) else None
-
-
-def _known(flow: Flow, call: ast.Call) -> bool:
-    """Whether what a zero_grad clears is a variable that holds one thing."""
-    key = flow.origin(flow.key(_called_on(call)))
-    return flow.made(key) is not None
 
 
 def _escapes(flow: Flow, key: Key) -> bool:
@@ -299,16 +284,9 @@ def _escapes(flow: Flow, key: Key) -> bool:
             call = flow.program.parent.get(call)
         if not isinstance(call, ast.Call):
             return True
-        made = flow.program.kind(call)
-        called = call.func.attr if is_method(call) else ""
-        if not (made is not None and made.family == "scheduler") and called not in ("step", "unscale_"):
+        if flow.program.family(call) != "scheduler" and not is_method(call, "step", "unscale_"):
             return True
     return False
-
-
-def _in_pass_of(program: Program, call: ast.Call, above: list[Loop], inner: ast.AST) -> bool:
-    around = list(program.parents(call))
-    return any(loop in around for loop in above) and inner not in around
 
 
 @RULES.add("never-stepped", "it has no effect on the training", "call its step, or delete it")
@@ -317,34 +295,20 @@ def _never_stepped(program: Program) -> Iterator[Remark]:
     backward = any(is_attribute(node, "backward") for node in program.everywhere(ast.Attribute))
     for key in flow.bound:
         made = flow.made(key)
-        if made is None or not backward:
+        family = program.family(made)
+        if made is None or not backward or family not in ("optimizer", "scheduler") or not program.kind_name(made).startswith("torch.optim."):
             continue
-        kind = program.kind(made)
-        if kind is None or kind.family not in ("optimizer", "scheduler") or not kind.name.startswith("torch.optim."):
+        read_elsewhere = flow.attributes.get(key[1].removeprefix("self."), 0) > len(flow.reads.get(key, []))
+        if key[1].startswith("self.") and (read_elsewhere or _has_bases(key)):
             continue
-        if key[1].startswith("self.") and (flow.attributes.get(key[1][5:], 0) > _own_reads(flow, key) or _has_bases(key)):
+        stepped = any(is_method(program.parent.get(node), "step") for node in flow.escapes(key))
+        if stepped or "step" in flow.called_on(key) or _escapes(flow, key):
             continue
-        called = flow.called_on(key)
-        if "step" in called or _escapes(flow, key) or any(
-            is_method(node, "step") for node in _readers(flow, key)
-        ):
+        if isinstance(key[0], ast.Module) and not flow.calls.get(key) and family == "optimizer":
             continue
-        if isinstance(key[0], ast.Module) and not flow.calls.get(key) and kind.family == "optimizer":
-            continue
-        what = "no parameter of it ever changes" if kind.family == "optimizer" else "the rate never changes"
+        what = "no parameter of it ever changes" if family == "optimizer" else "the rate never changes"
         yield Remark(made, f"{key[1]} is made and never stepped: {what}")
-
-
-def _own_reads(flow: Flow, key: Key) -> int:
-    of = key[0]
-    return sum(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and is_self(one.value) and f"self.{one.attr}" == key[1] for one in ast.walk(of))
 
 
 def _has_bases(key: Key) -> bool:
     return isinstance(key[0], ast.ClassDef) and any(not is_name(base, "object") for base in key[0].bases)
-
-
-def _readers(flow: Flow, key: Key) -> Iterator[ast.AST]:
-    for node in flow.escapes(key):
-        if (parent := flow.program.parent.get(node)) is not None:
-            yield parent

@@ -22,6 +22,7 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_call,
     is_method,
+    iterated,
     mentions,
     short,
     text_of,
@@ -49,7 +50,7 @@ def _schedules(program: Program, flow: Flow) -> Iterator[tuple[Key, ast.Call, st
     """Variables that hold a schedule of torch, its call, and its class."""
     for key in flow.bound:
         made = flow.made(key)
-        name = program.called(made) if made is not None else ""
+        name = program.called(made)
         if made is not None and name.startswith("torch.optim.lr_scheduler."):
             yield key, made, name.rpartition(".")[2]
 
@@ -74,16 +75,10 @@ def _passes(loop: Loop) -> ast.AST | None:
     return None
 
 
-def _walks(program: Program, loop: Loop) -> str | None:
+def _walks(loop: Loop) -> str | None:
     """What a loop goes through, as text, without enumerate and progress bars."""
-    if not isinstance(loop, ast.For):
-        return None
-    at: ast.AST = loop.iter
-    while isinstance(at, ast.Call) and at.args and isinstance(at.func, (ast.Name, ast.Attribute)) and (
-        (at.func.id if isinstance(at.func, ast.Name) else at.func.attr) in ("enumerate", "tqdm", "track")
-    ):
-        at = at.args[0]
-    return None if isinstance(at, ast.Call) else text_of(at)
+    at = iterated(loop) if isinstance(loop, ast.For) else None
+    return None if at is None or isinstance(at, ast.Call) else text_of(at)
 
 
 def _always(program: Program, call: ast.AST, loop: ast.AST) -> bool:
@@ -125,8 +120,8 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
                 yield Remark(step, f"{said} runs for each batch: {name} has brought the rate below a thousandth after {fallen} of them")
                 continue
         counted = _batches(program, flow, made, length)
-        if counted is not None and _passes(inner) is not None and _walks(program, inner) is None:
-            trained = [one for one in ast.walk(inner) if isinstance(one, ast.For) and one is not inner and _walks(program, one) == counted]
+        if counted is not None and _passes(inner) is not None and _walks(inner) is None:
+            trained = [one for one in ast.walk(inner) if isinstance(one, ast.For) and one is not inner and _walks(one) == counted]
             if trained and not any(step in ast.walk(one) for one in trained) and _always(program, step, inner):
                 yield Remark(step, f"{name} is made for as many steps as there are batches in all epochs, and {said} runs once for a whole loop over {counted}: the schedule hardly begins")
 
@@ -190,7 +185,7 @@ def _other_optimizer(program: Program) -> Iterator[Remark]:
             of = argument(schedule, "optimizer", 0)
             if not name.startswith("torch.optim.lr_scheduler.") or of is None or flow.key(of) != key:
                 continue
-            block = _block(program, schedule)
+            block = program.block(program.statement(schedule))
             places = [number for number, one in enumerate(block) if any(call is inner for call in calls for inner in ast.walk(one) if isinstance(one, ast.Assign))]
             at = next((number for number, one in enumerate(block) if any(inner is schedule for inner in ast.walk(one))), None)
             if at is None or not places or max(places) < at or min(places) > at:
@@ -202,18 +197,6 @@ def _other_optimizer(program: Program) -> Iterator[Remark]:
             if not again:
                 line = block[max(places)].lineno
                 yield Remark(block[max(places)], f"{key[1]} is made anew in line {line}, after the schedule of line {schedule.lineno} was made for the one before: the schedule changes a rate that no step uses")
-
-
-def _block(program: Program, node: ast.AST) -> list[ast.stmt]:
-    """The statements among which a node's own one stands."""
-    at = node
-    for around in program.parents(node):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(around, name, None)
-            if isinstance(block, list) and at in block:
-                return block
-        at = around
-    return []
 
 
 @RULES.add("two-set-the-rate", _RATE, "one writer: chain the schedules (SequentialLR, ChainedScheduler), or set the rate by hand alone")
@@ -244,11 +227,13 @@ def _two_writers(program: Program) -> Iterator[Remark]:
 
 def _passed_on(program: Program, flow: Flow, key: Key) -> bool:
     """Whether a schedule is given to another one, or into a list."""
-    return any(
-        isinstance(program.parent.get(node), (ast.List, ast.Tuple, ast.Dict, ast.Return)) or (
-            isinstance(parent := program.parent.get(node), (ast.Call, ast.keyword)) and program.family(parent if isinstance(parent, ast.Call) else program.parent.get(parent)) == "scheduler"
-        ) for node in flow.escapes(key)
-    )
+    for node in flow.escapes(key):
+        parent = program.parent[node]
+        if isinstance(parent, ast.keyword):
+            parent = program.parent[parent]
+        if isinstance(parent, (ast.List, ast.Tuple, ast.Dict, ast.Return)) or program.family(parent) == "scheduler":
+            return True
+    return False
 
 
 def _rate_writes(program: Program, flow: Flow, of: Key) -> Iterator[ast.Assign]:
@@ -318,7 +303,7 @@ def _same_network(program: Program) -> Iterator[Remark]:
         others = [
             other for other, values in flow.assigned()
             if other != key and other[0] is key[0] and len(values) == 1 and isinstance(values[0], ast.Call)
-            and (kind := program.kind(values[0])) is not None and kind.family == "module" and kind.name in program.classes
+            and program.family(values[0]) == "module" and program.kind_name(values[0]) in program.classes
             and not program.loops(values[0]) and flow.made(key) is not None
         ]
         for other in others:

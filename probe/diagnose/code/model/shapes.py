@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import ast
 from fractions import Fraction
+from functools import reduce
 from typing import NamedTuple
 
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Binding, Program
-from probe.diagnose.code.syntax import argument, is_attribute, is_binary, is_call, is_method, text_of
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    last_word,
+    text_of,
+)
 
 _SAME = frozenset({
     "contiguous", "to", "float", "half", "cuda", "cpu", "clone", "detach", "relu", "tanh", "sigmoid",
@@ -120,7 +129,8 @@ class Shapes:
         if isinstance(node, (ast.Name, ast.Attribute)):
             given = self.flow.given(node)
             if given is None:
-                return _named(self.program, node)
+                text = text_of(node)  # a parameter or a setting: a size of its own name
+                return _unit(text.removeprefix("self.")) if "(" not in text else None
             if isinstance(given.whole, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)):
                 return self.size(given.whole, depth - 1)
             of = _shape_of(given.value) if given.value is not None else None
@@ -145,18 +155,10 @@ class Shapes:
         name = self._identity(of)
         if name is None:
             return None
-        node = next(
-            (
-                one
-                for one in self._unpacked.get((self.program.scope(of), getattr(of, "id", "")), [])
-                if self._same(one, of)
-            ),
-            None,
-        )
-        if axis < 0 and node is not None and isinstance(node.targets[0], ast.Tuple):
-            axis += len(node.targets[0].elts)
+        if axis < 0:
+            axis += len(self._parts(of))
         self._names.setdefault(f"{name}.{axis}", f"{getattr(of, 'id', '')}.size({axis})")
-        return Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)}))
+        return _unit(f"{name}.{axis}")
 
     def _identity(self, of: ast.AST) -> str | None:
         if not isinstance(of, ast.Name):
@@ -169,9 +171,13 @@ class Shapes:
         line = getattr(given.node, "lineno", 0) if given is not None else "in"
         return f"{of.id}@{line}@{id(self.program.scope(of))}"
 
-    def _same(self, node: ast.Assign, of: ast.AST) -> bool:
-        source = _shape_of(node.value)
-        return source is not None and self._identity(source) == self._identity(of)
+    def _parts(self, of: ast.AST) -> list[ast.expr]:
+        """`B, T, C` in `B, T, C = x.shape`, of the same x; empty where there is none."""
+        for node in self._unpacked.get((self.program.scope(of), last_word(of)), []):
+            source, target = _shape_of(node.value), node.targets[0]
+            if source is not None and self._identity(source) == self._identity(of):
+                return target.elts if isinstance(target, ast.Tuple) else []
+        return []
 
     def _of(self, node: ast.AST, depth: int) -> Shape | None:
         if isinstance(node, ast.Name):
@@ -186,12 +192,9 @@ class Shapes:
         return self._of_call(node, depth) if isinstance(node, ast.Call) else None
 
     def _given(self, given: Binding, depth: int) -> Shape | None:
-        if (
-            isinstance(given.node, ast.comprehension)
-            and isinstance(given.node.iter, ast.Tuple)
-            and given.node.iter.elts
-        ):
-            return self.of(given.node.iter.elts[0], depth)
+        if isinstance(given.node, ast.comprehension):
+            over = given.node.iter
+            return self.of(over.elts[0], depth) if isinstance(over, ast.Tuple) and over.elts else None
         value = given.value
         if value is None or given.how == "add":
             return None
@@ -200,11 +203,8 @@ class Shapes:
         if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
             return self.of(value.elt, depth)
         if is_method(value, "split", "chunk") and value.args:
-            shape, axis = (
-                self.of(value.func.value, depth),
-                self.flow.number(argument(value, "dim", 1) or ast.Constant(0)),
-            )
-            part = self.size(value.args[0])
+            axis = self.flow.number(argument(value, "dim", 1) or ast.Constant(0))
+            shape, part = self.of(value.func.value, depth), self.size(value.args[0])
             if shape is None or axis is None or part is None or not -len(shape) <= axis < len(shape):
                 return None
             place = int(axis) % len(shape)
@@ -214,43 +214,30 @@ class Shapes:
 
     def _declared(self, node: ast.Name) -> Shape | None:
         """The shape that `B, T, C = x.shape` gives names to."""
-        for one in self._unpacked.get((self.program.scope(node), node.id), []):
-            if self._same(one, node) and isinstance(one.targets[0], ast.Tuple):
-                if any(isinstance(part, ast.Starred) for part in one.targets[0].elts):
-                    return None
-                name = self._identity(node)
-                for axis, part in enumerate(one.targets[0].elts):
-                    hidden = isinstance(part, ast.Name) and part.id.startswith("_")
-                    self._names[f"{name}.{axis}"] = f"{node.id}.size({axis})" if hidden else text_of(part)
-                return tuple(
-                    Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)}))
-                    for axis in range(len(one.targets[0].elts))
-                )
-        return None
+        parts, name = self._parts(node), self._identity(node)
+        if not parts or any(isinstance(part, ast.Starred) for part in parts):
+            return None
+        for axis, part in enumerate(parts):
+            hidden = isinstance(part, ast.Name) and part.id.startswith("_")
+            self._names[f"{name}.{axis}"] = f"{node.id}.size({axis})" if hidden else text_of(part)
+        return tuple(_unit(f"{name}.{axis}") for axis in range(len(parts)))
 
     def _product(self, left: ast.AST, right: ast.AST, depth: int) -> Shape | None:
         one, other = self.of(left, depth), self.of(right, depth)
-        return (
-            (*one[:-1], other[-1])
-            if one is not None and other is not None and len(one) == len(other) > 1
-            else None
-        )
+        if one is None or other is None or not len(one) == len(other) > 1:
+            return None
+        return (*one[:-1], other[-1])
 
     def _of_call(self, call: ast.Call, depth: int) -> Shape | None:
         name = self.program.called(call)
         last = name.rpartition(".")[2]
-        if name.endswith("functional.scaled_dot_product_attention") and call.args:
-            return self.of(call.args[0], depth)
         if name in ("torch.matmul", "torch.bmm") and len(call.args) == 2:
             return self._product(call.args[0], call.args[1], depth)
-        if (
-            name in (f"torch.{last}", f"torch.nn.functional.{last}")
-            and last in (*_SAME, "dropout")
-            and call.args
-        ):
+        of_torch = name in (f"torch.{last}", f"torch.nn.functional.{last}")
+        if of_torch and last in (*_SAME, "dropout", "scaled_dot_product_attention") and call.args:
             return self.of(call.args[0], depth)
-        made = self.flow.value(call.func)
-        if isinstance(made, ast.Call) and made is not call and len(call.args) == 1:
+        made = self.flow.maker(call)
+        if made is not None and len(call.args) == 1:
             module = self.program.called(made).removeprefix("torch.nn.")
             shape = self.of(call.args[0], depth)
             if module == "Linear" and shape is not None:
@@ -277,9 +264,8 @@ class Shapes:
         if shape is None:
             return None
         numbers = [self.flow.number(one) for one in call.args]
-        axes = [
-            int(one) % len(shape) for one in numbers if one is not None and -len(shape) <= one < len(shape)
-        ]
+        within = [one for one in numbers if one is not None and -len(shape) <= one < len(shape)]
+        axes = [int(one) % len(shape) for one in within]
         if func.attr in _SAME:
             return shape
         if func.attr in ("matmul", "bmm") and len(call.args) == 1:
@@ -291,41 +277,30 @@ class Shapes:
         if func.attr == "permute" and len(axes) == len(numbers) == len(shape):
             return tuple(shape[axis] for axis in axes)
         if func.attr in ("view", "reshape"):
-            given = (
-                call.args[0].elts
-                if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List))
-                else call.args
-            )
-            return self._viewed(shape, given)
+            only = call.args[0] if len(call.args) == 1 else None
+            return self._viewed(shape, only.elts if isinstance(only, (ast.Tuple, ast.List)) else call.args)
         return None
 
     def _viewed(self, shape: Shape, given: list[ast.expr]) -> Shape | None:
-        rest: int | None = None
-        sizes: list[Size] = []
-        for place, one in enumerate(given):
-            if self.flow.number(one) == -1:
-                if rest is not None:
-                    return None
-                rest = place
-                sizes.append(ONE)
-                continue
-            size = self.size(one)
-            if size is None:
-                return None
-            sizes.append(size)
-        if rest is not None:
+        open_ends = [place for place, one in enumerate(given) if self.flow.number(one) == -1]
+        found = [ONE if place in open_ends else self.size(one) for place, one in enumerate(given)]
+        sizes = [size for size in found if size is not None]
+        if len(sizes) != len(found) or len(open_ends) > 1:
+            return None
+        for place in open_ends:
             left = times(_product(shape), _product(tuple(sizes)), -1)
             if left.factor.denominator != 1 or any(number < 0 for _, number in left.powers):
                 return None
-            sizes[rest] = left
+            sizes[place] = left
         return tuple(sizes)
 
 
 def _product(sizes: Shape) -> Size:
-    whole = ONE
-    for size in sizes:
-        whole = times(whole, size)
-    return whole
+    return reduce(times, sizes, ONE)
+
+
+def _unit(name: str) -> Size:
+    return Size(Fraction(1), frozenset({(name, 1)}))
 
 
 def _shape_of(node: ast.AST | None) -> ast.AST | None:
@@ -335,9 +310,3 @@ def _shape_of(node: ast.AST | None) -> ast.AST | None:
     if is_method(node, "size") and not node.args:
         return node.func.value
     return None
-
-
-def _named(program: Program, node: ast.Name | ast.Attribute) -> Size | None:
-    """A parameter or a setting: a size of its own name."""
-    text = text_of(node)
-    return Size(Fraction(1), frozenset({(text.removeprefix("self."), 1)})) if "(" not in text else None

@@ -7,7 +7,18 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
-from probe.diagnose.code.syntax import Scope, argument, is_false, own, own_nodes, short, text_of
+from probe.diagnose.code.syntax import (
+    Scope,
+    argument,
+    is_false,
+    last_word,
+    number_in,
+    own,
+    own_nodes,
+    says,
+    short,
+    text_of,
+)
 
 RULES = Rules("rollout")
 
@@ -23,61 +34,37 @@ _MAIN = (
 
 def collective(program: Program, node: ast.AST) -> str | None:
     """The name of the collective of the whole group that a call runs."""
-    if not isinstance(node, ast.Call):
+    if not isinstance(node, ast.Call) or argument(node, "group") is not None:
         return None
-    name = program.called(node)
-    last = name.removeprefix("torch.distributed.")
-    return (
-        last
-        if name == f"torch.distributed.{last}" and last in _COLLECTIVES and argument(node, "group") is None
-        else None
-    )
+    library, _, last = program.called(node).rpartition(".")
+    return last if library == "torch.distributed" and last in _COLLECTIVES else None
 
 
 def _one_rank(program: Program, test: ast.AST) -> int:
-    """1: the test holds on one rank only; -1: on all but one; 0: neither is flow."""
+    """1: the test holds on one rank only; -1: on all but one; 0: neither is known."""
     if isinstance(test, ast.BoolOp):
         found = [one for value in test.values if (one := _one_rank(program, value))]
         if isinstance(test.op, ast.And):
             return 1 if 1 in found else 0
-        rest = [text_of(value) for value in test.values if not _one_rank(program, value)]
-        return (
-            1
-            if found == [1]
-            and all(any(word in text for word in ("distributed", "world", "ddp")) for text in rest)
-            else 0
-        )
+        rest = [value for value in test.values if not _one_rank(program, value)]
+        return int(found == [1] and all(says(value, "distributed", "world", "ddp") for value in rest))
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return -_one_rank(program, test.operand)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.comparators[0], ast.Constant):
-        if (
-            isinstance(test.comparators[0].value, str)
-            or test.comparators[0].value != 0
-            or isinstance(test.comparators[0].value, bool)
-            or not is_rank(program, test.left)
-        ):
-            return 0
-        return {ast.Eq: 1, ast.NotEq: -1, ast.Gt: -1}.get(type(test.ops[0]), 0)
-    if (
-        isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], (ast.In, ast.NotIn))
-        and is_rank(program, test.left)
-    ):
+    if isinstance(test, ast.Compare):
         among = test.comparators[0]
-        zero = isinstance(among, (ast.List, ast.Tuple, ast.Set)) and any(
-            isinstance(one, ast.Constant) and one.value == 0 for one in among.elts
-        )
-        return (1 if isinstance(test.ops[0], ast.In) else -1) if zero else 0
-    at = test.func if isinstance(test, ast.Call) else test
-    name = at.attr if isinstance(at, ast.Attribute) else at.id if isinstance(at, ast.Name) else ""
-    return 1 if name in _MAIN else 0
+        numbers = among.elts if isinstance(among, (ast.List, ast.Tuple, ast.Set)) else [among]
+        if not is_rank(program, test.left) or not any(number_in(one) == 0 for one in numbers):
+            return 0
+        sides = {ast.Eq: 1, ast.NotEq: -1, ast.Gt: -1} if numbers == [among] else {ast.In: 1, ast.NotIn: -1}
+        return sides.get(type(test.ops[0]), 0)
+    return int(last_word(test.func if isinstance(test, ast.Call) else test) in _MAIN)
 
 
 def is_rank(program: Program, node: ast.AST) -> bool:
     """Whether an expression is the rank of the process."""
     if isinstance(node, ast.Call):
         return program.called(node) == "torch.distributed.get_rank" or text_of(node.func).endswith("get_rank")
-    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    name = last_word(node)
     return name == "rank" or name.endswith(("_rank", "RANK"))
 
 

@@ -16,8 +16,10 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     is_negative,
+    number_in,
     operands,
     own_nodes,
+    returned,
     says,
     short,
     text_of,
@@ -40,11 +42,8 @@ def _minimized(program: Program, flow: Flow) -> Iterator[tuple[list[tuple[int, a
         if node.value is None:
             continue
         for value in node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]:
-            added = (
-                list(_expanded(program, flow, value))
-                if isinstance(value, (ast.BinOp, ast.Name, ast.Call))
-                else []
-            )
+            made = isinstance(value, (ast.BinOp, ast.Name, ast.Call))
+            added = list(_expanded(program, flow, value)) if made else []
             losses = {sign for sign, term in added if is_loss(program, term)}
             if losses == {1} and len(added) > 1:
                 yield added, node
@@ -75,20 +74,16 @@ def _expanded(
 
 def _result(function: Function, index: int | None) -> ast.AST | None:
     """What a function with one return gives."""
-    returns = [
-        node.value for node in own_nodes(function) if isinstance(node, ast.Return) and node.value is not None
-    ]
-    if len(returns) != 1:
+    found = [value for value in returned(function) if value is not None]
+    if len(found) != 1:
         return None
-    if isinstance(returns[0], ast.Tuple):
-        return returns[0].elts[index] if index is not None and index < len(returns[0].elts) else None
-    return returns[0] if index is None else None
+    if isinstance(found[0], ast.Tuple):
+        return found[0].elts[index] if index is not None and index < len(found[0].elts) else None
+    return found[0] if index is None else None
 
 
 def _appended(program: Program, flow: Flow, node: ast.AST) -> ast.AST | None:
     """The one thing that is appended to a list."""
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        return None
     if not isinstance(node, ast.Name):
         return None
     found = [
@@ -118,23 +113,24 @@ def _signs(program: Program) -> Iterator[Remark]:
 
 def _exponent(program: Program, node: ast.AST) -> str | None:
     """The text of x in torch.exp(x) and x.exp()."""
-    if not isinstance(node, ast.Call):
+    inner = _in_exp(program, node)
+    return None if inner is None else text_of(inner)
+
+
+def _in_exp(program: Program, node: ast.AST) -> ast.expr | None:
+    """x of torch.exp(x) and x.exp()."""
+    if not is_method(node, "exp"):
         return None
-    if program.called(node) == "torch.exp" and node.args:
-        return text_of(node.args[0])
-    return text_of(node.func.value) if is_method(node, "exp") else None
+    return node.args[0] if program.called(node) == "torch.exp" and node.args else node.func.value
 
 
-def _square(program: Program, node: ast.AST) -> bool:
+def _square(node: ast.AST) -> bool:
     if is_binary(node, ast.Pow):
-        return isinstance(node.right, ast.Constant) and node.right.value == 2
-    if isinstance(node, ast.Call):
-        given = node.args[-1] if node.args else None
-        two = isinstance(given, ast.Constant) and given.value == 2
-        return (two and (is_method(node, "pow") or program.called(node) == "torch.pow")) or is_method(
-            node, "square"
-        )
-    return is_binary(node, ast.Mult) and text_of(node.left) == text_of(node.right)
+        return number_in(node.right) == 2
+    if is_method(node, "pow") and node.args:
+        return number_in(node.args[-1]) == 2
+    same = is_binary(node, ast.Mult) and text_of(node.left) == text_of(node.right)
+    return same or is_method(node, "square")
 
 
 def _of_kl(program: Program, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
@@ -144,7 +140,7 @@ def _of_kl(program: Program, added: list[tuple[int, ast.AST]]) -> Iterator[Remar
         if variance is None or not sign:
             continue
         plain = [one for one, other in added if text_of(other) == variance]
-        squares = [one for one, other in added if _square(program, other)]
+        squares = [one for one, other in added if _square(other)]
         ones = [one for one, other in added if isinstance(other, ast.Constant) and other.value == 1]
         if len(plain) != 1 or len(squares) != 1 or len(ones) != 1:
             continue
@@ -172,23 +168,16 @@ def _variance_as_deviation(program: Program) -> Iterator[Remark]:
     for added, _ in _minimized(program, flow):
         for _, term in added:
             variance = _exponent(program, term)
-            if (
-                variance
-                and any(text_of(other) == variance for _, other in added)
-                and any(_square(program, other) for _, other in added)
-            ):
+            plain = any(text_of(other) == variance for _, other in added)
+            if variance and plain and any(_square(other) for _, other in added):
                 names.add(variance.rpartition(".")[2])
     for node in program.everywhere(ast.BinOp):
         if not isinstance(node.op, ast.Mult):
             continue
         for noise, scale in operands(node):
             drawn = flow.value(noise)
-            exponent = _exponent(program, flow.value(scale))
-            if (
-                exponent is None
-                or exponent.rpartition(".")[2] not in names
-                or not isinstance(drawn, ast.Call)
-            ):
+            exponent = _exponent(program, flow.value(scale)) or ""
+            if exponent.rpartition(".")[2] not in names:
                 continue
             if program.called(drawn) in ("torch.randn_like", "torch.randn") or is_method(drawn, "normal_"):
                 yield Remark(
@@ -271,10 +260,7 @@ def _of_clip(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> 
         for operand in term.args:
             value, one = flow.value(operand), 1
             nodes = list(flow.origins(value, 2))
-            clipped += any(
-                is_method(part, "clamp", "clip") or (program.called(part) in ("torch.clamp", "torch.clip"))
-                for part in nodes
-            )
+            clipped += any(is_method(part, "clamp", "clip") for part in nodes)
             for part in ast.walk(value):
                 if is_negative(part) and not isinstance(part.operand, ast.Constant):
                     one = -one
@@ -283,11 +269,8 @@ def _of_clip(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> 
                 clipped = 9
         if clipped != 1 or signs[0] != signs[1]:
             continue
-        if not any(
-            isinstance(part, ast.Call) and _exponent(program, part)
-            for operand in term.args
-            for part in flow.origins(operand, 4)
-        ):
+        parts = [part for operand in term.args for part in flow.origins(operand, 4)]
+        if not any(_in_exp(program, part) is not None for part in parts):
             continue
         smaller = last.startswith("min")
         if signs[0] * sign > 0:
@@ -309,11 +292,7 @@ def _of_clip(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> 
 )
 def _ratio(program: Program) -> Iterator[Remark]:
     for call in program.calls():
-        inner: ast.AST | None = None
-        if program.called(call) == "torch.exp" and call.args:
-            inner = call.args[0]
-        elif is_method(call, "exp"):
-            inner = call.func.value
+        inner = _in_exp(program, call)
         if is_binary(inner, ast.Sub):
             left, right = text_of(inner.left).lower(), text_of(inner.right).lower()
             if "old" in left and "old" not in right and all("log" in one for one in (left, right)):

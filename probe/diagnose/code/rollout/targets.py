@@ -166,7 +166,7 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
 
 def _converts(program: Program, use: ast.Name, name: str) -> bool:
     """Whether a use only makes the variable anew: `done = torch.tensor(done)`."""
-    statement = next(one for one in program.parents(use) if isinstance(one, ast.stmt))
+    statement = program.statement(use)
     return isinstance(statement, ast.Assign) and is_name(statement.targets[0], name)
 
 
