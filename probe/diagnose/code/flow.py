@@ -7,7 +7,8 @@ it, its value is unknown. Pure; standard library only.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import overload
 
@@ -25,11 +26,13 @@ from probe.diagnose.code.syntax import (
     is_read,
     is_string,
     number_in,
-    parameters,
 )
 
 DEPTH = 12
 """How many assignments a value is followed through."""
+_OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+}
 SETTINGS = ("args", "config", "cfg", "opt", "flags", "hparams")
 """What people call the settings that the command line or a file gives."""
 
@@ -53,9 +56,7 @@ class Flow:
     def _called(self, call: ast.Call) -> None:
         if is_method(call) and (key := self.key(call.func.value)) is not None:
             self.calls.setdefault(key, []).append(call)
-        local = self.program.local_function(call)
-        if local is None and (name := self.program.called(call)) in self.program.classes:
-            local = self.program.method(self.program.classes[name][0], "__init__")
+        local = self.program.run_by(call)
         if local is not None:
             self._sites.setdefault(local, []).append(call)
 
@@ -136,15 +137,11 @@ class Flow:
     def arguments(self, parameter: Binding) -> list[ast.expr]:
         """What the calls of a function give to one of its parameters."""
         function, one = self.program.function_of(parameter.node), parameter.node
-        if function is None or not isinstance(one, ast.arg) or one not in parameters(function):
+        if function is None or not isinstance(one, ast.arg):
             return []
-        names = [given.arg for given in (*function.args.posonlyargs, *function.args.args)]
-        method = isinstance(self.program.parent.get(function), ast.ClassDef)
-        place = names.index(one.arg) - method if one.arg in names else None
-        if place == -1:
-            return []
-        found = [argument(call, one.arg, place) for call in self._sites.get(function, [])]
-        return [value for value in found if value is not None]
+        calls = self._sites.get(function, [])
+        given = [self.program.arguments(function, call).get(one.arg) for call in calls]
+        return [value for value in given if value is not None]
 
     def origin(self, key: Key | None) -> Key | None:
         """The variable that a parameter gets at the one call of its function; another variable is itself."""
@@ -312,18 +309,13 @@ def _default_of(function: Function | None, parameter: ast.arg) -> ast.expr | Non
     return found.get(parameter)
 
 
-def _computed(operator: ast.operator, left: float, right: float) -> float | None:
-    if isinstance(operator, ast.Add):
-        return left + right
-    if isinstance(operator, ast.Sub):
-        return left - right
-    if isinstance(operator, ast.Mult):
-        return left * right
-    if isinstance(operator, ast.Div) and right:
+def _computed(operation: ast.operator, left: float, right: float) -> float | None:
+    if type(operation) in _OPERATIONS:
+        return _OPERATIONS[type(operation)](left, right)
+    if isinstance(operation, ast.Div) and right:
         return left / right
-    if isinstance(operator, ast.Pow) and left > 0 and abs(right) < 100:
-        return float(left**right) if abs(left) < 1000 else None
-    return None
+    power = isinstance(operation, ast.Pow) and 0 < left < 1000 and abs(right) < 100
+    return float(left**right) if power else None
 
 
 def place_of(node: ast.AST) -> tuple[int, int]:

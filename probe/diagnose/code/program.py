@@ -1,14 +1,14 @@
-"""A program's source files, parsed, with what names stand for and what kind of thing an expression gives.
+"""A program's source files, parsed: what stands where, what gives variables a value, what expressions give.
 
-Flow-insensitive and optimistic about nothing: where two assignments disagree, or a value comes from code that
-is not part of the program, its kind is unknown (None), and a rule says nothing. Pure; standard library only.
+Kinds do not depend on the order of statements: where two assignments disagree, or a value comes from code
+that is not part of the program, its kind is unknown (None), and a rule says nothing. Pure.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from probe.diagnose.code.library_kinds import Kind, made_by
@@ -31,6 +31,16 @@ ROUNDS = 4
 """How often kinds are passed on from calls to parameters and from returns to calls: depth of calls."""
 Key = tuple[ast.AST, str]
 """A variable: the function, class or module that holds it, and its name there (`x`, `self.x` of a class)."""
+_SAME_MODULE = frozenset({
+    "to", "cuda", "cpu", "train", "eval", "float", "double", "half", "bfloat16", "requires_grad_", "apply",
+})
+NUMBERS_OF_TENSORS = frozenset({
+    "item", "dim", "size", "numel", "tolist", "numpy", "stride", "data_ptr", "ndimension",
+})
+"""Methods of a tensor that give something else."""
+
+Kinds = dict[Key, set[Kind | None]]
+"""Kinds that a variable is given; None: one is not known."""
 
 
 class Binding(NamedTuple):
@@ -46,18 +56,6 @@ class Binding(NamedTuple):
     def whole(self) -> ast.expr | None:
         """The expression whose value the variable has from here on."""
         return self.value if self.how == "assign" and self.place is None else None
-
-
-_SAME_MODULE = frozenset({
-    "to", "cuda", "cpu", "train", "eval", "float", "double", "half", "bfloat16", "requires_grad_", "apply",
-})
-NUMBERS_OF_TENSORS = frozenset({
-    "item", "dim", "size", "numel", "tolist", "numpy", "stride", "data_ptr", "ndimension",
-})
-"""Methods of a tensor that give something else."""
-
-Kinds = dict[Key, set[Kind | None]]
-"""Kinds that a name of a scope is given (an attribute: `self.x` of its class); None: one is not known."""
 
 
 class Source:
@@ -172,9 +170,18 @@ class Program:
                 break
         return found
 
+    def calls_around(self, node: ast.AST) -> Iterator[ast.Call]:
+        """The calls in whose arguments a node stands, within its statement."""
+        around = takewhile(lambda one: not isinstance(one, ast.stmt), self.parents(node))
+        return (one for one in around if isinstance(one, ast.Call))
+
     def statement(self, node: ast.AST) -> ast.AST:
         """The innermost statement that a node stands in."""
         return next((one for one in self.parents(node) if isinstance(one, ast.stmt)), node)
+
+    def frame(self, node: ast.AST) -> Function | ast.Module:
+        """The function around a node, or its file."""
+        return self.function_of(node) or self.source_of[node].tree
 
     def block(self, statement: ast.AST) -> list[ast.stmt]:
         """The list of statements that a statement stands in; empty for all else."""
@@ -237,6 +244,20 @@ class Program:
         if isinstance(func, ast.Attribute) and self.class_of(found[0]) is None and self.dotted(func) is None:
             return None
         return found[0]
+
+    def run_by(self, call: ast.Call) -> Function | None:
+        """The function, method or `__init__` of the program that a call runs."""
+        of = self.classes.get(self.called(call))
+        return self.local_function(call) if of is None else self.method(of[0], "__init__")
+
+    def arguments(self, function: Function, call: ast.Call) -> dict[str, ast.expr]:
+        """What a call gives to the parameters of a function, by their names."""
+        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+        if isinstance(self.parent.get(function), ast.ClassDef):
+            names = names[1:]
+        plain = takewhile(lambda one: not isinstance(one, ast.Starred), call.args)
+        named = {one.arg: one.value for one in call.keywords if one.arg is not None}
+        return dict(zip(names, plain, strict=False)) | named
 
     @staticmethod
     def method(of: ast.ClassDef, name: str) -> Function | None:
@@ -422,33 +443,15 @@ class Program:
                 if one.how != "parameter" and not (one.how == "add" and isinstance(one.value, ast.Constant))
             }
         for call in self.calls():
-            self._pass_on(kinds, call)
+            if (function := self.run_by(call)) is not None:
+                for name, given in self.arguments(function, call).items():
+                    kinds.setdefault((function, name), set()).add(self.kind(given))
         self._kinds = kinds
         self._known.clear()
-        for functions in self.functions.values():
-            for function in functions:
-                found = set(map(self.kind, returned(function)))
-                self._returns[function] = next(iter(found)) if len(found) == 1 else None
+        for function in chain(*self.functions.values()):
+            found = set(map(self.kind, returned(function)))
+            self._returns[function] = next(iter(found)) if len(found) == 1 else None
         self._known.clear()
-
-    def _pass_on(self, kinds: Kinds, call: ast.Call) -> None:
-        """The kinds of a call's arguments are those of the parameters of the function that it runs."""
-        name = self.dotted(call.func)
-        local = self.local_function(call)
-        if name is not None and name in self.classes:
-            local = self.method(self.classes[name][0], "__init__")
-        if local is None:
-            return
-        names = [one.arg for one in (*local.args.posonlyargs, *local.args.args)]
-        if self.class_of(local) is not None and isinstance(self.parent.get(local), ast.ClassDef):
-            names = names[1:]
-        for parameter, given in zip(names, call.args, strict=False):
-            if isinstance(given, ast.Starred):
-                break
-            kinds.setdefault((local, parameter), set()).add(self.kind(given))
-        for keyword in call.keywords:
-            if keyword.arg is not None:
-                kinds.setdefault((local, keyword.arg), set()).add(self.kind(keyword.value))
 
 
 def _of_program(program: Program, name: str) -> str:

@@ -20,10 +20,13 @@ from probe.diagnose.code.syntax import (
     is_set,
     is_true,
     iterated,
+    last_word,
     names_of,
     names_read,
     names_set,
+    number_in,
     own_nodes,
+    returned,
     short,
 )
 from probe.diagnose.code.torch_losses import gives_mean, loss_name
@@ -41,8 +44,8 @@ _SUMS = frozenset({"sum", "mean", "count_nonzero"})
 
 
 def _model_name(flow: Flow, output: ast.Call) -> str:
-    kind = flow.program.kind(output.func)
-    return kind.name if kind is not None and kind.name in flow.program.classes else ast.unparse(output.func)
+    name = flow.program.kind_name(output.func)
+    return name if name in flow.program.classes else ast.unparse(output.func)
 
 
 def _trained_with(flow: Flow, losses: tuple[str, ...]) -> set[str]:
@@ -83,18 +86,12 @@ def _threshold(program: Program) -> Iterator[Remark]:
 def _picks(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.expr, float | None] | None:
     """An argmax (or the indices of a max): its call, what it goes over, and its dimension."""
     one = flow.given(node)
-    call: ast.AST | None = node
-    if one is not None and one.how == "assign":
-        call = one.value
-    for step in steps_to(flow, call if isinstance(call, ast.expr) else None):
-        call = step
-    if isinstance(call, ast.Subscript) and isinstance(call.slice, ast.Constant) and call.slice.value == 1:
+    passed = steps_to(flow, one.value if one is not None and one.how == "assign" else node)
+    call = passed[-1] if passed else None
+    second = one is not None and one.place == 1
+    if isinstance(call, ast.Subscript) and number_in(call.slice) == 1:
         call, second = call.value, True
-    else:
-        second = one is not None and one.place == 1
-    if not is_method(call, "argmax", "max"):
-        return None
-    if call.func.attr == "max" and not second:
+    if not is_method(call, "argmax", "max") or (is_method(call, "max") and not second):
         return None
     free = flow.program.called(call) in ("torch.argmax", "torch.max", "numpy.argmax")
     if free and not call.args:
@@ -112,7 +109,7 @@ def _over_batch(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     classes = _trained_with(flow, _OF_CLASSES)
     for node in program.everywhere(ast.Compare):
-        if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq) or not _summed(program, node):
+        if not compares(node, ast.Eq) or not any(last_word(one.func) in _SUMS for one in program.calls_around(node)):
             continue
         for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
             found = _picks(flow, side)
@@ -129,28 +126,14 @@ def _over_batch(program: Program) -> Iterator[Remark]:
                 yield Remark(call, f"{short(call)} goes over the one output of {short(output.func)}: it is always 0")
 
 
-def _summed(program: Program, node: ast.AST) -> bool:
-    for around in program.parents(node):
-        if isinstance(around, ast.stmt):
-            return False
-        if isinstance(around, ast.Call):
-            name = around.func.attr if is_method(around) else around.func.id if isinstance(around.func, ast.Name) else ""
-            if name in _SUMS:
-                return True
-    return False
-
-
 def _width(flow: Flow, output: ast.Call) -> float | None:
     """How many outputs the last layer of a network has, where it is a Linear that ends its forward."""
-    kind = flow.program.kind(output.func)
-    of = flow.program.classes.get(kind.name, []) if kind is not None else []
+    of = flow.program.classes.get(flow.program.kind_name(output.func), [])
     if len(of) != 1:
         return _linear(flow, flow.value(output.func))
     forward = flow.program.method(of[0], "forward")
-    returns = [node for node in own_nodes(forward) if isinstance(node, ast.Return)] if forward is not None else []
-    if len(returns) != 1 or not isinstance(returns[0].value, ast.expr):
-        return None
-    last = flow.value(returns[0].value)
+    results = returned(forward) if forward is not None else []
+    last = flow.value(results[0]) if len(results) == 1 else None
     if not is_method(last):
         return None
     return _linear(flow, flow.value(last.func))
@@ -400,8 +383,7 @@ def _patience(program: Program) -> Iterator[Remark]:
         for add in node.orelse:
             if not isinstance(add, ast.AugAssign) or not isinstance(add.op, ast.Add) or flow.number(add.value) != 1 or not better & updated:
                 continue
-            key = flow.key(add.target)
-            found = flow.bound.get(key, []) if key is not None else []
+            found = flow.bindings(add.target)
             loop = program.loops(node)[0]
             inside = [one for one in found if loop in program.parents(one.node)] if not isinstance(add.target, ast.Attribute) else found
             ends = any(

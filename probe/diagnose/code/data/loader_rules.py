@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from probe.diagnose.code.data.data_flow import LOADER, loader_loops, loaders_of, trains
 from probe.diagnose.code.flow import Flow, flow_of
@@ -16,12 +17,15 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_false,
     is_method,
-    is_self,
+    is_name,
+    is_own,
     is_string,
     is_true,
     iterated,
     names_read,
     own_nodes,
+    pairs_of,
+    returned,
     short,
 )
 
@@ -41,6 +45,7 @@ _STATISTICS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
     ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
 )
 """Means and deviations that are in general use: of ImageNet, MNIST, CIFAR-10 and CIFAR-100."""
+_MEMORY = ("tensor", "array")
 SENTINEL = 99
 """A fill value of at least this size stands for "missing"; one below may be a typical value of a column."""
 
@@ -161,12 +166,12 @@ def _data_sets(program: Program) -> Iterator[ast.ClassDef]:
             yield node
 
 
-def _own(node: ast.AST | None) -> str | None:
-    """The attribute that `self.x[index]` takes an item of."""
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and isinstance(node.slice, ast.Name):
-        at = node.value
-        return at.attr if is_self(at.value) else None
-    return None
+def _is_stored(node: ast.AST, flow: Flow, index: str) -> TypeGuard[ast.Subscript]:
+    """Whether `self.x[index]` takes an item of tensors or arrays in memory, which have rows of their own."""
+    if not isinstance(node, ast.Subscript) or not is_own(node.value) or not is_name(node.slice, index):
+        return False
+    found = flow.bindings(node.value)
+    return bool(found) and all(_in_memory(flow, one, node.value) for one in found)
 
 
 @RULES.add("sample-changed-in-place", "the data drift away from what was loaded, further in each epoch", "copy the sample first: .clone() or .copy()")
@@ -180,14 +185,15 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
         index = getter.args.args[1].arg
         views: dict[str, ast.Subscript] = {}
         for node in own_nodes(getter):
-            for target, value in _assigned(node):
-                if _own(value) is not None and isinstance(value, ast.Subscript) and index in names_read(value.slice) and _stored(flow, value.value):
+            pairs = pairs_of(node) if isinstance(node, ast.Assign) and len(node.targets) == 1 else ()
+            for target, value in ((one.id, value) for one, value in pairs if is_name(one)):
+                if _is_stored(value, flow, index):
                     views[target] = value
                 else:
                     views.pop(target, None)
             if is_method(node, *_WRITES):
                 item = node.func.value
-                if isinstance(item, ast.Subscript) and _own(item) is not None and _stored(flow, item.value) and index in names_read(item.slice):
+                if _is_stored(item, flow, index):
                     yield Remark(node, f"{short(node)} changes {short(item)} where it is stored: the sample is changed once more each time it is drawn")
             changed = _writes(node)
             if changed in views:
@@ -196,54 +202,29 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
                 views.pop(changed)
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """The names that an assignment sets, each with its value."""
-    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-        return
-    target, value = node.targets[0], node.value
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        for one, given in zip(target.elts, value.elts, strict=True):
-            if isinstance(one, ast.Name):
-                yield one.id, given
-
-
 def _writes(node: ast.AST) -> str:
     """The name of the tensor or array that a node writes into; empty where it writes into none."""
+    target: ast.AST | None = None
     if isinstance(node, ast.AugAssign):
         target = node.target.value if isinstance(node.target, ast.Subscript) else node.target
-        return target.id if isinstance(target, ast.Name) else ""
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
         target = node.targets[0].value
-        return target.id if isinstance(target, ast.Name) else ""
-    if is_method(node, *_WRITES):
-        return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
-    return ""
-
-
-def _stored(flow: Flow, attribute: ast.expr) -> bool:
-    """Whether an attribute holds tensors or arrays in memory, with rows of their own."""
-    key = flow.key(attribute)
-    found = flow.bound.get(key, []) if key is not None else []
-    return bool(found) and all(_in_memory(flow, one, attribute) for one in found)
+    elif is_method(node, *_WRITES):
+        target = node.func.value
+    return target.id if isinstance(target, ast.Name) else ""
 
 
 def _in_memory(flow: Flow, one: Binding, attribute: ast.expr) -> bool:
     value = one.value
     if one.place is not None:
         local = flow.program.local_function(value) if isinstance(value, ast.Call) else None
-        returns = [node.value for node in own_nodes(local) if isinstance(node, ast.Return)] if local is not None else []
+        returns = returned(local) if local is not None else []
         parts = [node.elts[one.place] for node in returns if isinstance(node, ast.Tuple) and one.place < len(node.elts)]
-        return bool(parts) and len(parts) == len(returns) and all(_is_memory(flow, part) for part in parts)
+        return bool(parts) and len(parts) == len(returns) and all(flow.program.family(part) in _MEMORY for part in parts)
     if isinstance(value, ast.BinOp) or (isinstance(value, ast.Call) and ast.unparse(value.func).startswith(ast.unparse(attribute))):
         return True  # computed from what it held before
     given = flow.possible(value)
-    return bool(given) and all(_is_memory(flow, part) for part in given)
-
-
-def _is_memory(flow: Flow, node: ast.expr) -> bool:
-    return flow.program.family(node) in ("tensor", "array")
+    return bool(given) and all(flow.program.family(part) in _MEMORY for part in given)
 
 
 def _workers(loader: ast.Call, flow: Flow) -> bool:

@@ -25,6 +25,7 @@ from probe.diagnose.code.syntax import (
     names_read,
     own,
     own_nodes,
+    pairs_of,
     short,
 )
 from probe.diagnose.code.torch_losses import is_loss
@@ -152,10 +153,10 @@ def _shuffled_apart(program: Program) -> Iterator[Remark]:
                         moved.setdefault(node.targets[0].id, []).append((node, "draw" if inline else f"by {ast.unparse(value.slice)}"))
         if _seeded(scope):
             continue
-        yield from _orders(program, flow, scope, moved)
+        yield from _orders(program, scope, moved)
 
 
-def _orders(program: Program, flow: Flow, scope: ast.AST, moved: dict[str, list[tuple[ast.AST, str]]]) -> Iterator[Remark]:
+def _orders(program: Program, scope: ast.AST, moved: dict[str, list[tuple[ast.AST, str]]]) -> Iterator[Remark]:
     names = list(moved)
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
@@ -430,10 +431,7 @@ def _overlapping(program: Program) -> Iterator[Remark]:
         for node in own_nodes(scope):
             if not isinstance(node, ast.Assign):
                 continue
-            pairs: list[tuple[ast.expr, ast.expr]] = [(node.targets[0], node.value)]
-            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple) and len(node.targets[0].elts) == len(node.value.elts):
-                pairs = list(zip(node.targets[0].elts, node.value.elts, strict=True))
-            for target, value in pairs:
+            for target, value in pairs_of(node):
                 where = _rows(value)
                 if isinstance(target, ast.Name) and where is not None and target.id != where[0]:
                     cut.append((node, target.id, *where))

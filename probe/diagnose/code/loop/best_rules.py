@@ -12,13 +12,14 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     ORDERS,
     Function,
+    argument,
     compares,
-    is_attribute,
     is_binary,
     is_call,
     is_method,
     is_name,
-    own_nodes,
+    number_in,
+    returned,
     short,
     text_of,
 )
@@ -30,13 +31,23 @@ RULES = Rules("loop")
 def comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
     """The comparison of an `if` that decides whether a statement runs, where it asks which of two is larger."""
     for around in program.parents(node):
-        if isinstance(around, ast.If):
-            for one in ast.walk(around.test):
-                if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
-                    return one
+        for one in ast.walk(around.test) if isinstance(around, ast.If) else ():
+            if isinstance(one, ast.Compare) and isinstance(one.ops[0], ORDERS):
+                return one
         if isinstance(around, Function):
             return None
     return None
+
+
+def _scores(program: Program) -> Iterator[tuple[ast.If, ast.Compare, ast.expr, ast.expr, bool]]:
+    """Each `if` that compares two values: it, its test, what may be the best so far, the score, and whether a higher
+    score is better."""
+    for node in program.everywhere(ast.If):
+        test = node.test
+        if compares(test, *ORDERS):
+            higher = isinstance(test.ops[0], (ast.Gt, ast.GtE))
+            yield node, test, test.comparators[0], test.left, higher
+            yield node, test, test.left, test.comparators[0], not higher
 
 
 def _infinity(flow: Flow, node: ast.AST | None) -> float | None:
@@ -49,41 +60,30 @@ def _infinity(flow: Flow, node: ast.AST | None) -> float | None:
 def _never_better(program: Program) -> Iterator[Remark]:
     """A best score whose first value no score can beat, or which is never set to a better one."""
     flow = flow_of(program)
-    for node in program.everywhere(ast.If):
-        test = node.test
-        if not compares(test, *ORDERS):
+    for node, test, best, score, rising in _scores(program):
+        key = flow.key(best)
+        first, *later = flow.values(key) or [None]
+        bound, strict, said = _infinity(flow, first), isinstance(test.ops[0], (ast.Lt, ast.Gt)), short(test)
+        if key is None or first is None or any(_infinity(flow, one) not in (None, bound) for one in later):
             continue
-        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
-            key = flow.key(best)
-            if key is None:
-                continue
-            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
-            values = flow.values(key)
-            first = values[0] if values else None
-            bound = _infinity(flow, first)
-            set_here = [one for one in values[1:] if one is not None and any(inner is one for inner in ast.walk(node))]
-            if not isinstance(first, ast.AST) or any(_infinity(flow, one) not in (None, bound) for one in values[1:] if isinstance(one, ast.AST)):
-                continue
-            said = short(test)
-            if bound is not None and (bound > 0) == rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)) and set_here and len(set_here) == len(values) - 1:
-                yield Remark(node, f"{said} is never true: {key[1]} starts as {short(first)}")
-            elif isinstance(first, ast.Constant) and first.value == 0 and not isinstance(first.value, bool) and not rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)):
-                if set_here and len(set_here) == len(values) - 1 and score_direction(program, flow, score) is not None and all(
-                    ast.dump(one) == ast.dump(score) for one in set_here
-                ):
-                    yield Remark(node, f"{said} is never true: {key[1]} starts as 0, and a loss or a share of right answers is never below it")
-            elif (bound is not None or (isinstance(first, ast.Constant) and first.value in (0, -1))) and len(values) == 1 and _saves(program, node) and (
-                not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and flow.key(score) is not None
-            ):
-                yield Remark(node, f"{key[1]} is never set again after {short(first)}: {said} compares with the first value for ever, and the last state is kept for the best")
+        inside = set(ast.walk(node))
+        only_here = bool(later) and all(one in inside for one in later)
+        if bound is not None and (bound > 0) == rising and strict and only_here:
+            yield Remark(node, f"{said} is never true: {key[1]} starts as {short(first)}")
+        elif number_in(first) == 0 and not rising and strict:
+            same = all(one is not None and ast.dump(one) == ast.dump(score) for one in later)
+            if only_here and same and score_direction(program, flow, score) is not None:
+                yield Remark(node, f"{said} is never true: {key[1]} starts as 0, and a loss or a share of right answers is never below it")
+        elif (bound is not None or number_in(first) == 0) and not later and _saves(program, node) and (
+            not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and flow.key(score) is not None
+        ):
+            yield Remark(node, f"{key[1]} is never set again after {short(first)}: {said} compares with the first value for ever, and the last state is kept for the best")
 
 
 def _saves(program: Program, node: ast.If) -> bool:
     """Whether a branch keeps a state."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Call) and (program.called(one) == "torch.save" or is_method(one, "state_dict", "save_pretrained")):
-            return True
-    return False
+    kept = ("state_dict", "save_pretrained")
+    return any(program.called(one) == "torch.save" or is_method(one, *kept) for one in ast.walk(node))
 
 
 def score_direction(program: Program, flow: Flow, node: ast.AST | None, depth: int = 10) -> str | None:
@@ -108,7 +108,7 @@ def score_direction(program: Program, flow: Flow, node: ast.AST | None, depth: i
             return score_direction(program, flow, node.args[0], depth - 1)
         local = program.local_function(node)
         if local is not None:
-            found = {score_direction(program, flow, one.value, depth - 1) for one in own_nodes(local) if isinstance(one, ast.Return)}
+            found = {score_direction(program, flow, value, depth - 1) for value in returned(local)}
             return found.pop() if len(found) == 1 else None
         return None
     if is_binary(node, ast.Div, ast.Mult):
@@ -145,11 +145,10 @@ def _unpacked(program: Program, flow: Flow, key: Key, depth: int) -> str | None:
         if key[1] not in names or local is None or program.scope(node) is not key[0]:
             continue
         place = names.index(key[1])
-        for one in own_nodes(local):
-            if isinstance(one, ast.Return):
-                parts = one.value.elts if isinstance(one.value, ast.Tuple) else []
-                found.add(score_direction(program, flow, parts[place], depth - 1) if place < len(parts) else None)
-    return found.pop() if len(found) == 1 and len([one for one in flow.values(key) if one is not None]) == 0 else None
+        for value in returned(local):
+            parts = value.elts if isinstance(value, ast.Tuple) else []
+            found.add(score_direction(program, flow, parts[place], depth - 1) if place < len(parts) else None)
+    return found.pop() if len(found) == 1 and not any(flow.values(key)) else None
 
 
 def _predicted(program: Program, flow: Flow, node: ast.AST) -> bool:
@@ -158,45 +157,34 @@ def _predicted(program: Program, flow: Flow, node: ast.AST) -> bool:
         return True
     if not isinstance(node, ast.Name):
         return False
-    key = flow.key(node)
-    if any(value is not None and "argmax" in text_of(value) for value in flow.values(key)) if key is not None else False:
+    if any(value is not None and "argmax" in text_of(value) for value in flow.values(flow.key(node))):
         return True
-    for assign in ast.walk(program.scope(node)):
-        if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Tuple) and isinstance(assign.value, ast.Call):
-            second = assign.targets[0].elts[-1]
-            if is_name(second, node.id) and (text_of(assign.value.func).endswith(".max") or text_of(assign.value.func).endswith("topk")):
-                return True
-    return False
+    return any(
+        isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Tuple) and isinstance(one.value, ast.Call)
+        and is_name(one.targets[0].elts[-1], node.id) and text_of(one.value.func).endswith((".max", "topk"))
+        for one in ast.walk(program.scope(node))
+    )
 
 
 @RULES.add("wrong-way-round", "better is taken for worse", "turn the comparison, or the mode, round")
 def _wrong_way_round(program: Program) -> Iterator[Remark]:
     """The worst state kept for the best, or a rate cut because a score improves."""
     flow = flow_of(program)
-    for node in program.everywhere(ast.If):
-        test = node.test
-        if not compares(test, *ORDERS) or not _saves(program, node):
-            continue
-        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
-            sets = any(
-                isinstance(one, ast.Assign) and flow.key(one.targets[0]) == flow.key(best) and flow.key(best) is not None
-                and ast.dump(one.value) == ast.dump(score) for one in node.body
-            )
-            if not sets:
-                continue
-            direction = score_direction(program, flow, score)
-            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
-            if (direction == "loss" and rising) or (direction == "share" and not rising):
-                what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
-                yield Remark(node, f"{short(score)} is {what}: {short(test)} keeps the worst state")
+    for node, test, best, score, rising in _scores(program):
+        key = flow.key(best)
+        sets = key is not None and any(
+            isinstance(one, ast.Assign) and flow.key(one.targets[0]) == key and ast.dump(one.value) == ast.dump(score)
+            for one in node.body
+        )
+        direction = score_direction(program, flow, score) if sets and _saves(program, node) else None
+        if (direction == "loss" and rising) or (direction == "share" and not rising):
+            what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
+            yield Remark(node, f"{short(score)} is {what}: {short(test)} keeps the worst state")
     for call in program.calls():
-        func = call.func
-        if not is_attribute(func, "step") or len(call.args) != 1:
-            continue
-        made = flow.made(flow.origin(flow.key(func.value)))
+        made = flow.made(flow.origin(flow.key(call.func.value))) if is_method(call, "step") and len(call.args) == 1 else None
         if made is None or program.called(made) != "torch.optim.lr_scheduler.ReduceLROnPlateau":
             continue
-        mode = next((word.value for word in made.keywords if word.arg == "mode"), made.args[1] if len(made.args) > 1 else ast.Constant("min"))
+        mode = argument(made, "mode", 1) or ast.Constant("min")
         direction = score_direction(program, flow, call.args[0])
         if isinstance(mode, ast.Constant) and (direction, mode.value) in (("loss", "max"), ("share", "min")):
             better = "falls" if direction == "loss" else "rises"

@@ -1,6 +1,6 @@
 """The training loop: the order and the level of backward, clip, step and zero_grad. Pure.
 
-Losses, schedules, settings, and states have files of their own; `RULES` holds those of all.
+Losses, schedules, settings, and states have files of their own.
 """
 
 from __future__ import annotations

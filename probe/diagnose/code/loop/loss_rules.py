@@ -5,22 +5,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.flow import SETTINGS, Flow, flow_of
 from probe.diagnose.code.loop.step_calls import events_of
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
-    Loop,
     argument,
     is_attribute,
     is_binary,
     is_call,
     is_method,
     is_name,
+    is_read,
     is_true,
     names_of,
+    own,
     own_nodes,
+    returned,
+    says,
     short,
     text_of,
 )
@@ -54,21 +57,18 @@ class _Gradients:
             return ".data" if self.learned(node.value) else None
         if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.BitAnd, ast.BitOr)):
             found = [self.cut(one, depth - 1) for one in (node.left, node.right)]
-            plain = [one is not None or isinstance(side, ast.Constant) or self._number(side) for one, side in zip(found, (node.left, node.right), strict=False)]
-            return next((one for one in found if one), None) if all(plain) else None
+            sides = zip(found, (node.left, node.right), strict=True)
+            plain = all(one is not None or isinstance(side, ast.Constant) or self._number(side) for one, side in sides)
+            return next((one for one in found if one), None) if plain else None
         if isinstance(node, ast.UnaryOp):
             return self.cut(node.operand, depth - 1)
         key = self.flow.key(node)
-        if key is not None:
-            found_values = self.flow.values(key)
-            if len(found_values) == 1 and isinstance(node, ast.Name) and key[0] is self.function and found_values[0] is not None:
-                value = found_values[0]
-                if self.program.loops(node)[:1] == self.program.loops(value)[:1] or not self.program.loops(value):
-                    quiet = self.without_gradient(value)
-                    if quiet and self.learned(value) and not self.without_gradient(node):
-                        return f"computed under no_grad in line {value.lineno}" if isinstance(value, ast.expr) else None
-                    return self.cut(value, depth - 1)
-        return None
+        value = self.flow.only(key) if key is not None and key[0] is self.function else None
+        if value is None or self.program.loops(value)[:1] not in ([], self.program.loops(node)[:1]):
+            return None
+        if self.without_gradient(value) and self.learned(value) and not self.without_gradient(node):
+            return f"computed under no_grad in line {value.lineno}"
+        return self.cut(value, depth - 1)
 
     def _cut_of_call(self, node: ast.Call, depth: int) -> str | None:
         func = node.func
@@ -83,8 +83,7 @@ class _Gradients:
         if is_name(func, "float") and len(node.args) == 1:
             return "float()" if self.learned(node.args[0]) else None
         if name.startswith("torch.") and last in _OF_TENSORS and node.args:
-            learned = any(self.learned(one) for one in ([*node.args[0].elts] if isinstance(node.args[0], (ast.List, ast.Tuple)) else [node.args[0]]))
-            return f"{last}()" if learned else None
+            return f"{last}()" if self.learned(node.args[0]) else None
         if name.startswith("torch.") and name.count(".") == 1 and last in _STEPS and node.args:
             return f"torch.{last}" if self.learned(node.args[0]) else None
         if is_loss(self.program, node) and len(node.args) >= 2:
@@ -100,7 +99,7 @@ class _Gradients:
         """Whether an expression is a number or a setting, not a tensor of the model."""
         if self.program.family(node) == "number":
             return True
-        return isinstance(node, ast.Attribute) and is_name(node.value, "args", "config", "cfg", "opt", "hparams")
+        return isinstance(node, ast.Attribute) and is_name(node.value, *SETTINGS)
 
     def learned(self, node: ast.AST | None, depth: int = 7) -> bool:
         """Whether an expression is made of what a module or a loss gives."""
@@ -109,57 +108,45 @@ class _Gradients:
         if isinstance(node, ast.Call):
             if is_loss(self.program, node):
                 return any(self.learned(one, depth - 1) or self.program.family(one) is None for one in node.args[:1])
-            called = self.program.family(node.func)
-            if called == "module":
+            if self.program.family(node.func) == "module":
                 return True
             if is_method(node) and self.program.dotted(node.func) is None:
-                if node.func.attr in _CUT or node.func.attr in _STEPS:
-                    return False
-                return self.learned(node.func.value, depth - 1)
-            name = self.program.called(node)
-            if name.startswith("torch."):
+                return node.func.attr not in _CUT | _STEPS and self.learned(node.func.value, depth - 1)
+            if self.program.called(node).startswith("torch."):
                 return any(self.learned(one, depth - 1) for one in node.args)
-            local = self.program.local_function(node)
-            if local is not None:
-                inside = _Gradients(self.flow, local)
-                return any(isinstance(one, ast.Return) and inside.learned(one.value, depth - 2) for one in own_nodes(local)) if depth > 2 else False
-            return False
+            local = self.program.local_function(node) if depth > 2 else None
+            return local is not None and any(self.learned(value, depth - 2) for value in returned(local))
         if isinstance(node, ast.BinOp):
             return self.learned(node.left, depth - 1) or self.learned(node.right, depth - 1)
         if isinstance(node, (ast.UnaryOp, ast.Subscript)):
             return self.learned(node.operand if isinstance(node, ast.UnaryOp) else node.value, depth - 1)
         if isinstance(node, (ast.List, ast.Tuple)):
             return any(self.learned(one, depth - 1) for one in node.elts)
-        key = self.flow.key(node)
-        if key is None or not isinstance(node, ast.Name):
-            return False
-        return any(value is not node and self.learned(value, depth - 1) for value in self.flow.values(key)[:3])
+        values = self.flow.values(self.flow.key(node))[:3] if isinstance(node, ast.Name) else []
+        return any(value is not node and self.learned(value, depth - 1) for value in values)
 
     def without_gradient(self, node: ast.AST) -> bool:
         """Whether a node stands under no_grad."""
         for around in self.program.parents(node):
             if isinstance(around, (ast.With, ast.AsyncWith)):
-                for item in around.items:
-                    text = text_of(item.context_expr)
-                    if "no_grad" in text or "inference_mode" in text:
-                        return True
+                if any(says(item.context_expr, "no_grad", "inference_mode") for item in around.items):
+                    return True
             elif isinstance(around, Function):
-                return any("no_grad" in text_of(one) or "inference_mode" in text_of(one) for one in around.decorator_list)
+                return any(says(one, "no_grad", "inference_mode") for one in around.decorator_list)
         return False
 
 
 def _backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
     """Each backward, and the expression that it starts from."""
     for call in program.calls():
-        func = call.func
-        if not is_attribute(func, "backward", "manual_backward"):
+        if not is_method(call, "backward", "manual_backward"):
             continue
-        value: ast.AST = func.value
-        if is_method(value, "scale") and value.args:
-            value = value.args[0]
-        elif (call.args and (func.attr == "manual_backward" or is_name(value, "accelerator", "fabric", "self"))) or (call.args and is_attribute(value, "accelerator", "fabric")):
-            value = call.args[0]
-        yield call, value
+        of = call.func.value
+        given = is_method(call, "manual_backward") or is_name(of, "accelerator", "fabric", "self") or is_attribute(of, "accelerator", "fabric")
+        if is_method(of, "scale") and of.args:
+            yield call, of.args[0]
+        else:
+            yield call, call.args[0] if given and call.args else of
 
 
 def _terms(flow: Flow, node: ast.AST | None, before: ast.AST, seen: frozenset[Key] = frozenset()) -> Iterator[ast.AST]:
@@ -213,25 +200,21 @@ def _terms_without_gradient(program: Program) -> Iterator[Remark]:
         if all(why.values()) or not any(gradients.learned(term) for term in terms if not why[term]):
             continue
         for term, reason in why.items():
-            if reason and term not in seen and not _cancels(program, term, terms):
+            if reason and term not in seen and not _cancels(term, terms):
                 seen.add(term)
                 yield Remark(term, f"{short(term)} is added to the loss without its gradient ({reason}): it changes the number and nothing else")
 
 
-def _cancels(program: Program, term: ast.AST, terms: list[ast.AST]) -> bool:
+def _cancels(term: ast.AST, terms: list[ast.AST]) -> bool:
     """Whether a term is there for its value alone: `x - x.detach()` and the like."""
     return any(other is not term and text_of(other) in text_of(term) for other in terms)
 
 
 def _returned(program: Program, flow: Flow, value: ast.AST) -> Iterator[ast.Return]:
     """What a function of the program returns, where its call is what backward starts from."""
-    made: ast.AST | None = value
-    if isinstance(value, ast.Name):
-        made = flow.made(flow.key(value))
-    if isinstance(made, ast.Call) and (local := program.local_function(made)) is not None:
-        for node in own_nodes(local):
-            if isinstance(node, ast.Return):
-                yield node
+    made = flow.made(flow.key(value)) if isinstance(value, ast.Name) else value
+    local = program.local_function(made) if isinstance(made, ast.Call) else None
+    yield from own(local, ast.Return) if local is not None else ()
 
 
 @RULES.add("loss-made-anew", "nothing is learned", "call backward on the loss as it was computed")
@@ -277,20 +260,18 @@ def _only_the_last(program: Program) -> Iterator[Remark]:
         if len(around) != len(here) + 1 or around[1:] != here or program.scope(inside[0]) is not program.scope(call):
             continue
         loop = around[0]
-        if not isinstance(loop, ast.For) or _breaks(loop) or loop not in _block_of(program, call, here):
+        if not isinstance(loop, ast.For) or _breaks(loop) or loop not in _block_of(program, call):
             continue
         inner = [one for one in ast.walk(loop) if is_name(one, value.id)]
-        if sum(isinstance(one.ctx, ast.Load) for one in inner) == 0 and len(inner) == 1:
-            names = names_of(inside[0])
-            if names & names_of(loop.target):
-                yield Remark(inside[0], f"{value.id} is set anew in every pass of the loop of line {loop.lineno}, and {short(call)} comes after it: only the last pass counts")
+        if len(inner) == 1 and not is_read(inner[0]) and names_of(inside[0]) & names_of(loop.target):
+            yield Remark(inside[0], f"{value.id} is set anew in every pass of the loop of line {loop.lineno}, and {short(call)} comes after it: only the last pass counts")
 
 
 def _breaks(loop: ast.For) -> bool:
     return any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(loop))
 
 
-def _block_of(program: Program, node: ast.AST, loops: list[Loop]) -> list[ast.stmt]:
+def _block_of(program: Program, node: ast.AST) -> list[ast.stmt]:
     for around in program.parents(node):
         if isinstance(around, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
             return around.body
@@ -326,8 +307,8 @@ def _total_not_used(program: Program) -> Iterator[Remark]:
 
 
 def _has_method_reads(flow: Flow, key: Key) -> bool:
-    called = [call.func.attr for call in flow.calls.get(key, []) if is_method(call)]
-    return bool(called) and set(called) <= {"item", "detach", "cpu", "float"}
+    called = flow.called_on(key)
+    return bool(called) and called <= {"item", "detach", "cpu", "float"}
 
 
 @RULES.add("graph-kept", "memory grows with every batch", "keep loss.item() or loss.detach()")
@@ -386,7 +367,7 @@ def _averaged_twice(program: Program) -> Iterator[Remark]:
         made = flow.made(flow.key(loss)) if isinstance(loss, ast.Name) else loss
         if not isinstance(made, ast.Call) or not gives_mean(flow, made) or not isinstance(loss, (ast.Name, ast.Call)):
             continue
-        if made.args and _is_length_of(program, node.right, made.args):
+        if made.args and _is_length_of(node.right, made.args):
             parent = program.parent.get(node)
             target = parent.targets[0] if isinstance(parent, ast.Assign) else None
             for call, value in _backwards(program):
@@ -395,7 +376,7 @@ def _averaged_twice(program: Program) -> Iterator[Remark]:
                     break
 
 
-def _is_length_of(program: Program, node: ast.AST, of: list[ast.expr]) -> bool:
+def _is_length_of(node: ast.AST, of: list[ast.expr]) -> bool:
     """`len(x)`, `x.size(0)` or `x.shape[0]` of an argument."""
     text = text_of(node)
     names = [text_of(one) for one in of]
@@ -443,14 +424,14 @@ def _penalty_without_graph(program: Program) -> Iterator[Remark]:
         if len(call.args) > 4 or any(isinstance(around, ast.With) for around in program.parents(call)):
             continue
         function = program.function_of(call)
-        if function is None or not _feeds_a_return_of_norm(program, flow, call, function):
+        if function is None or not _feeds_a_return_of_norm(call, function):
             continue
         site = flow.site(function)
         if site is not None and _in_a_backward(program, flow, site):
             yield Remark(call, "autograd.grad is called without create_graph=True, and the penalty made of it is a term of the loss: the penalty has no gradient")
 
 
-def _feeds_a_return_of_norm(program: Program, flow: Flow, call: ast.Call, function: Function) -> bool:
+def _feeds_a_return_of_norm(call: ast.Call, function: Function) -> bool:
     known = {call}
     names: set[str] = set()
     for node in own_nodes(function):

@@ -119,7 +119,7 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
             if fallen is not None and fallen <= 1000 and _over_a_loader(program, inner):
                 yield Remark(step, f"{said} runs for each batch: {name} has brought the rate below a thousandth after {fallen} of them")
                 continue
-        counted = _batches(program, flow, made, length)
+        counted = _batches(flow, made, length)
         if counted is not None and _passes(inner) is not None and _walks(inner) is None:
             trained = [one for one in ast.walk(inner) if isinstance(one, ast.For) and one is not inner and _walks(one) == counted]
             if trained and not any(step in ast.walk(one) for one in trained) and _always(program, step, inner):
@@ -157,7 +157,7 @@ def _fallen_after(flow: Flow, made: ast.Call, name: str) -> int | None:
     return round(every * math.ceil(math.log(_LEAST_RATIO) / math.log(gamma)))
 
 
-def _batches(program: Program, flow: Flow, made: ast.Call, length: ast.AST | None) -> str | None:
+def _batches(flow: Flow, made: ast.Call, length: ast.AST | None) -> str | None:
     """The loader whose batches in all epochs are a schedule's length; None where it is counted otherwise."""
     per_epoch = argument(made, "steps_per_epoch")
     look = [one for one in (length, per_epoch) if one is not None]
@@ -339,11 +339,11 @@ def _rate_as_factor(program: Program) -> Iterator[Remark]:
         elif isinstance(given, ast.Name) and len(program.functions.get(given.id, [])) == 1:
             results = [one.value for one in ast.walk(program.functions[given.id][0]) if isinstance(one, ast.Return)]
         text = text_of(rate)
-        if results and all(result is not None and text in _factors(program, result) for result in results):
+        if results and all(result is not None and text in _factors(result) for result in results):
             yield Remark(call, f"LambdaLR multiplies the rate by what its function returns, and that is a rate itself ({text} is a factor of it): the rate in use is about the square of {text}")
 
 
-def _factors(program: Program, node: ast.AST) -> list[str]:
+def _factors(node: ast.AST) -> list[str]:
     """The factors of a product, as text."""
     waiting, found = [node], []
     while waiting:

@@ -14,6 +14,7 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_call,
+    is_method,
     is_self,
     is_string,
     last_word,
@@ -40,7 +41,7 @@ _LARGEST_EPS = 1e-5
 _ONCE = frozenset({"filter", "map", "zip", "iter", "enumerate", "reversed"})
 """Builtins that give an iterator: what walks it a second time finds nothing."""
 _ONCE_METHODS = frozenset({"parameters", "named_parameters", "modules", "named_modules", "children", "buffers"})
-_WALKS = frozenset({"list", "tuple", "set", "sum", "dict", "sorted", "max", "min", "any", "all"})
+_WALKS = frozenset({"list", "tuple", "set", "sum", "dict", "sorted", "max", "min"})
 _GROUP_KEYS = frozenset(
     ["params", "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "alpha", "centered", "rho", "lr_decay", "lambd", "t0", "name", "initial_accumulator_value", "etas", "step_sizes", "tolerance_grad", "decoupled_weight_decay", "momentum_decay", "max_iter"]
 )
@@ -84,9 +85,7 @@ def _whole_division(program: Program) -> Iterator[Remark]:
         if not isinstance(node.op, ast.FloorDiv) or isinstance(node.right, ast.Constant):
             continue
         parent = program.parent.get(node)
-        share = False
-        if is_binary(parent, ast.Sub) and parent.right is node:
-            share = isinstance(parent.left, ast.Constant) and parent.left.value in (1, 1.0) and isinstance(parent.left.value, float)
+        share = is_binary(parent, ast.Sub) and parent.right is node and ast.unparse(parent.left) == "1.0"
         if is_call(parent, "min") and len(parent.args) == 2:
             other = parent.args[1] if parent.args[0] is node else parent.args[0]
             share = isinstance(other, ast.Constant) and isinstance(other.value, float) and other.value <= 1
@@ -112,39 +111,24 @@ def _rate_changed_in_vain(program: Program) -> Iterator[Remark]:
             if flow.key(node.target) != key or not program.loops(node) or node.lineno < call.lineno:
                 continue
             reads = [one for one in flow.escapes(key) if getattr(one, "lineno", 0) > call.lineno]
-            if all(_printed(program, one) for one in reads):
+            if all(any(is_call(call, "print") for call in program.calls_around(one)) for one in reads):
                 yield Remark(node, f"{short(node)} changes a number that the optimizer of line {call.lineno} has copied: its rate stays as it is")
-
-
-def _printed(program: Program, node: ast.AST) -> bool:
-    """Whether a value is only shown."""
-    for around in program.parents(node):
-        if is_call(around, "print"):
-            return True
-        if isinstance(around, ast.stmt):
-            return False
-    return False
 
 
 @RULES.add("walked-twice", "the second use sees nothing, and says nothing", "make it a list")
 def _walked_twice(program: Program) -> Iterator[Remark]:
     """An iterator that is used up when it is used again."""
     flow = flow_of(program)
-    for key, values in flow.assigned():
-        value = values[0] if len(values) == 1 else None
-        if value is None or not _walks_once(program, value) or key[1].startswith("self."):
+    for key in flow.bound:
+        value, reads = flow.only(key), flow.escapes(key)
+        if value is None or not _walks_once(program, value) or key[1].startswith("self.") or flow.calls.get(key):
             continue
-        reads = [node for node in flow.escapes(key) if (_kind := _how_walked(program, node)) is not None]
-        if len(reads) != len(flow.escapes(key)) or not reads or flow.calls.get(key):
+        how = {node: _how_walked(program, node) for node in reads}
+        if not reads or None in how.values() or any(program.scope(node) is not key[0] or _leaves_loop(program, node) for node in reads):
             continue
-        made = program.loops(value)
-        again = [node for node in reads if len(program.loops(node)) - (1 if _walked_by_for(program, node) else 0) > len(made) and _how_walked(program, node) != "next"]
-        sure = [node for node in reads if program.scope(node) is key[0]]
-        if len(sure) != len(reads) or any(_leaves_loop(program, node) for node in reads):
-            continue
-        said = short(value)
-        text = f"{key[1]} = {said} can be walked once"
-        walked = [node for node in reads if _how_walked(program, node) == "walk"]
+        again = [node for node in reads if len(program.loops(node)) - _walked_by_for(program, node) > len(program.loops(value)) and how[node] != "next"]
+        text = f"{key[1]} = {short(value)} can be walked once"
+        walked = [node for node in reads if how[node] == "walk"]
         if len(walked) > 1 and _one_after_the_other(program, walked[0], walked[-1]):
             yield Remark(walked[-1], f"{text}: it is used up in line {getattr(walked[0], 'lineno', 0)}, and {_use(program, walked[-1])} finds nothing")
         elif again and again[0] in walked:
@@ -152,14 +136,11 @@ def _walked_twice(program: Program) -> Iterator[Remark]:
 
 
 def _walks_once(program: Program, node: ast.AST) -> bool:
-    if isinstance(node, ast.GeneratorExp):
-        return True
-    if not isinstance(node, ast.Call):
-        return False
-    func = node.func
-    if isinstance(func, ast.Name):
-        return func.id in _ONCE and func.id not in program.functions and func.id not in program.classes
-    return is_attribute(func, *_ONCE_METHODS) and program.family(func.value) == "module" and not node.args
+    if is_call(node, *_ONCE):
+        return node.func.id not in program.functions and node.func.id not in program.classes
+    if is_method(node, *_ONCE_METHODS):
+        return program.family(node.func.value) == "module" and not node.args
+    return isinstance(node, ast.GeneratorExp)
 
 
 def _how_walked(program: Program, node: ast.AST) -> str | None:
@@ -171,11 +152,8 @@ def _how_walked(program: Program, node: ast.AST) -> str | None:
         return "walk"
     if isinstance(parent, ast.Call) and node in parent.args:
         name = program.called(parent)
-        if name.startswith("torch.optim.") and parent.args[0] is node:
-            return "walk"
-        if name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_", "parameters_to_vector") and parent.args[0] is node:
-            return "walk"
-        if is_call(parent, *_WALKS) and len(parent.args) == 1 and parent.func.id not in ("any", "all"):
+        walks = name.startswith("torch.optim.") or name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_", "parameters_to_vector")
+        if (walks and parent.args[0] is node) or (is_call(parent, *_WALKS) and len(parent.args) == 1):
             return "walk"
         if is_call(parent, "next"):
             return "next"

@@ -23,6 +23,7 @@ from probe.diagnose.code.syntax import (
     is_string,
     is_true,
     mentions,
+    pairs_of,
     short,
     text_of,
 )
@@ -56,26 +57,13 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     """The best state, kept as what it is rather than as what it was."""
     flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
-        pairs: list[tuple[ast.AST, ast.AST]] = []
-        for aim in node.targets:
-            if isinstance(aim, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(aim.elts) == len(node.value.elts):
-                pairs += zip(aim.elts, node.value.elts, strict=False)
-            else:
-                pairs.append((aim, node.value))
-        for target, value in pairs:
+        for target, value in pairs_of(node):
             state = _state_of(program, value)
             key = flow.key(target)
-            if state is None or key is None or not _may_be_trained(program, state):
+            if not is_method(state) or key is None or program.family(state.func.value) not in (None, "module"):
                 continue
-            test = comparison_above(program, node)
-            if test is None or not _used_after(program, flow, key, node):
-                continue
-            yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
-
-
-def _may_be_trained(program: Program, state: ast.Call) -> bool:
-    owner = state.func.value if is_method(state) else None
-    return program.family(owner) in (None, "module")
+            if comparison_above(program, node) is not None and _used_after(program, flow, key, node):
+                yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
 
 
 def _used_after(program: Program, flow: Flow, key: Key, node: ast.stmt) -> bool:
@@ -98,19 +86,16 @@ def _alias(program: Program) -> Iterator[Remark]:
     """A second name for a module that is meant to be a second module."""
     flow = flow_of(program)
     for call in program.calls():
-        func = call.func
-        if not is_attribute(func, "load_state_dict") or not call.args:
+        state = call.args[0] if is_method(call, "load_state_dict") and call.args else None
+        if not is_method(call) or not is_method(state, "state_dict"):
             continue
-        state = call.args[0]
-        if not is_method(state, "state_dict"):
-            continue
-        mine, other = flow.key(func.value), flow.key(state.func.value)
+        mine, other = flow.key(call.func.value), flow.key(state.func.value)
         if mine is None or other is None or mine == other:
             continue
         for one, two in ((mine, other), (other, mine)):
-            values = flow.values(one)
-            if len(values) == 1 and values[0] is not None and flow.key(values[0]) == two and len(flow.values(two)) == 1:
-                yield Remark(values[0], f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
+            value = flow.only(one)
+            if value is not None and flow.key(value) == two and len(flow.values(two)) == 1:
+                yield Remark(value, f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
 
 
 @RULES.add("state-not-loaded", "the weights stay what they were", "call load_state_dict")
@@ -151,9 +136,8 @@ def _replaced(program: Program) -> Iterator[Remark]:
         parent = program.parent.get(call)
         if owner is None or key is None or not isinstance(parent, ast.Assign):
             continue
-        optimizer = flow.key(parent.targets[0])
         rest = program.after(parent)
-        if any(_makes_again(program, flow, one, optimizer) for one in rest):
+        if any(_makes_again(program, one) for one in rest):
             continue
         for later in rest:
             if not isinstance(later, ast.Assign) or len(later.targets) != 1:
@@ -177,7 +161,7 @@ def _has_parameters(program: Program, made: ast.AST) -> bool:
     return name in program.classes or any(word in name for word in ("Linear", "Conv", "Embedding", "LSTM", "GRU", "Norm", "Sequential", "Attention", "Transformer", "RNN", "Bilinear"))
 
 
-def _makes_again(program: Program, flow: Flow, statement: ast.stmt, optimizer: Key | None) -> bool:
+def _makes_again(program: Program, statement: ast.stmt) -> bool:
     for one in ast.walk(statement):
         if isinstance(one, ast.Call) and program.family(one) == "optimizer":
             return True

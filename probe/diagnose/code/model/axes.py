@@ -7,8 +7,8 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.model.shapes import Shapes
-from probe.diagnose.code.model.softmax import softmax_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -41,7 +41,7 @@ def _softmax_axis(program: Program) -> Iterator[Remark]:
             yield from _einsum_axis(program, flow, node)
             continue
         left, dimensions = _contracted(program, node)
-        found = softmax_of(program, flow, left) if left is not None else None
+        found = softmax_of(flow, left) if left is not None else None
         if found is None:
             continue
         call, argument, axis = found
@@ -79,7 +79,7 @@ def _einsum_axis(program: Program, flow: Flow, node: ast.Call) -> Iterator[Remar
     if not arrow or len(parts) != 2 or "." in given:
         return
     for place in (0, 1):
-        found = softmax_of(program, flow, node.args[place + 1])
+        found = softmax_of(flow, node.args[place + 1])
         number = flow.number(found[2]) if found is not None else None
         letters, other = parts[place], parts[1 - place]
         if found is None or number is None or not -len(letters) <= number < len(letters):
@@ -101,7 +101,7 @@ def _einsum_axis(program: Program, flow: Flow, node: ast.Call) -> Iterator[Remar
 def _softmax_of_one(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
-        found = softmax_of(program, flow, call) if is_method(call) else None
+        found = softmax_of(flow, call) if is_method(call) else None
         if found is None or found[0] is not call or flow.number(found[2]) != -1:
             continue
         value = flow.value(found[1])

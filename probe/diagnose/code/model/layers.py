@@ -149,11 +149,8 @@ def _one_layer(program: Program) -> Iterator[Remark]:
         layer = _layer(program, flow.value(element))
         if layer is None and isinstance(element, ast.Name):
             name = program.kind_name(element)
-            if (
-                name in program.classes
-                and program.family(element) == "module"
-                and _in_container(program, node)
-            ):
+            of_program = name in program.classes and program.family(element) == "module"
+            if of_program and _in_container(program, node):
                 layer = name if _has_layers(program, program.classes[name][0], 4) else None
         if layer is not None:
             yield Remark(
@@ -185,7 +182,7 @@ def _made_in_forward(program: Program) -> Iterator[Remark]:
             applied = isinstance(around, ast.Call) and around.func is call
             kept = around.targets[0] if isinstance(around, ast.Assign) and len(around.targets) == 1 else None
             if isinstance(kept, ast.Name):
-                applied = _applied(program, flow, method, kept.id)
+                applied = _applied(flow, method, kept.id)
             elif kept is not None and is_own(kept):
                 applied = not any(isinstance(one, (ast.If, ast.Try)) for one in program.parents(call))
             if not applied:
@@ -204,7 +201,7 @@ def _made_in_forward(program: Program) -> Iterator[Remark]:
                 )
 
 
-def _applied(program: Program, flow: Flow, method: Function, name: str) -> bool:
+def _applied(flow: Flow, method: Function, name: str) -> bool:
     """Whether a local layer is called, and its weights are not set by hand before."""
     used = False
     for node in own_nodes(method):
@@ -232,9 +229,8 @@ def _dropout_always(program: Program) -> Iterator[Remark]:
         if any(one.arg is None for one in call.keywords) or "training" in text_of(call):
             continue
         guards = [one.test for one in program.parents(call) if isinstance(one, (ast.If, ast.IfExp))]
-        if (
-            any("training" in text_of(test) for test in guards)
-            or program.function_name(call) == "training_step"
+        if program.function_name(call) == "training_step" or any(
+            "training" in text_of(one) for one in guards
         ):
             continue
         probability = argument(call, "p", 1)
@@ -253,11 +249,9 @@ def _not_a_parameter(program: Program) -> Iterator[Remark]:
             if not isinstance(node, ast.Assign) or len(node.targets) != 1:
                 continue
             target, value = node.targets[0], node.value
-            if (
-                not is_own(target)
-                or program.function_name(node) != "__init__"
-                or _optimized_by_hand(program, target.attr)
-            ):
+            if not is_own(target) or program.function_name(node) != "__init__":
+                continue
+            if _optimized_by_hand(program, target.attr):
                 continue
             if _parameter_inside(program, value):
                 said = (

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.model.softmax import softmax_of
+from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -16,8 +16,10 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_method,
+    is_name,
     is_string,
     operands,
+    says,
     short,
     text_of,
 )
@@ -104,10 +106,6 @@ def _of_triangle(flow: Flow, call: MethodCall, flip: int, truth: bool) -> tuple[
     return (flip, truth) if diagonal == 0 else None
 
 
-def _is_mask(program: Program, flow: Flow, node: ast.AST) -> bool:
-    return "mask" in text_of(node).lower() or _triangle(program, flow, node) is not None
-
-
 @RULES.add(
     "mask-without-effect", "positions see what they should not see, or the wrong ones",
     "fill the scores of what is hidden with -inf before the softmax",
@@ -115,7 +113,7 @@ def _is_mask(program: Program, flow: Flow, node: ast.AST) -> bool:
 def _masks(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
-        found = softmax_of(program, flow, call)
+        found = softmax_of(flow, call)
         if found is not None and found[0] is call:
             yield from _before_softmax(program, flow, found[1])
         if is_method(call, "masked_fill", "masked_fill_") and len(call.args) == 2:
@@ -144,12 +142,8 @@ def _before_softmax(program: Program, flow: Flow, argument: ast.AST) -> Iterator
             )
     elif is_binary(value, ast.Mult, ast.Add):
         for one in (value.left, value.right):
-            triangle = _triangle(program, flow, one)
-            if triangle is not None or (
-                isinstance(value.op, ast.Mult)
-                and isinstance(one, ast.Name)
-                and one.id.lower().endswith("mask")
-            ):
+            named = isinstance(value.op, ast.Mult) and is_name(one) and one.id.lower().endswith("mask")
+            if named or _triangle(program, flow, one) is not None:
                 done = "multiplied" if isinstance(value.op, ast.Mult) else "added"
                 yield Remark(
                     value,
@@ -160,22 +154,17 @@ def _before_softmax(program: Program, flow: Flow, argument: ast.AST) -> Iterator
 
 def _after_softmax(program: Program, flow: Flow, node: ast.BinOp) -> Iterator[Remark]:
     for weights, mask in operands(node):
-        found = softmax_of(program, flow, weights)
-        if found is None or not _is_mask(program, flow, mask) or "drop" in text_of(mask):
+        found = softmax_of(flow, weights)
+        if found is None or "drop" in text_of(mask):
             continue
-        texts = [
-            text_of(one)
-            for one in flow.origins(found[1])
-            if isinstance(one, (ast.Call, ast.Compare, ast.Name))
-        ]
-        if any(word in text.lower() for text in texts for word in ("mask", "where", "inf", "bias")):
+        if not says(mask, "mask") and _triangle(program, flow, mask) is None:
             continue
+        parts = [one for one in flow.origins(found[1]) if isinstance(one, (ast.Call, ast.Compare, ast.Name))]
         function = program.function_of(node)
-        if function is None or any(
-            isinstance(one, ast.Div) or (is_attribute(one, "normalize", "div", "div_"))
-            for one in ast.walk(function)
-            if _after(one, node, program)
-        ):
+        if function is None or any(says(one, "mask", "where", "inf", "bias") for one in parts):
+            continue
+        later = [one for one in ast.walk(function) if _after(one, node, program)]
+        if any(isinstance(one, ast.Div) or is_attribute(one, "normalize", "div", "div_") for one in later):
             continue
         yield Remark(
             node, f"{short(node)} masks after the softmax: the weights that are left do not add up to 1"

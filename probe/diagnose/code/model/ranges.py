@@ -224,9 +224,8 @@ def _linear_twice(program: Program) -> Iterator[Remark]:
                 continue
             if {program.called(first), program.called(second)} != {"torch.nn.Linear"}:
                 continue
-            into, width = (
-                flow.number(argument(first, *one)) for one in (("in_features", 0), ("out_features", 1))
-            )
+            into = flow.number(argument(first, "in_features", 0))
+            width = flow.number(argument(first, "out_features", 1))
             out = flow.number(argument(second, "out_features", 1))
             narrow = width is None or (into is not None and width < into and (out or 0) > width)
             if narrow or argument(first, "bias", 2) is not None:
@@ -267,7 +266,7 @@ def _alias_changed(program: Program) -> Iterator[Remark]:
                     )
                     yield Remark(changed, said)
                     break
-                if changed is None and _in_place(program, flow, later, source):
+                if changed is None and _in_place(flow, later, source):
                     changed = later
                     if kept in names_of(later):
                         break  # x += f(x, kept): the sum that was meant
@@ -278,7 +277,7 @@ def _alias_changed(program: Program) -> Iterator[Remark]:
                     break
 
 
-def _in_place(program: Program, flow: Flow, statement: ast.stmt, name: str) -> bool:
+def _in_place(flow: Flow, statement: ast.stmt, name: str) -> bool:
     """Whether a plain statement changes the tensor of that name in place."""
     if isinstance(statement, ast.AugAssign):
         return is_name(statement.target, name)

@@ -20,6 +20,7 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     last_word,
+    number_in,
     text_of,
 )
 
@@ -110,12 +111,8 @@ class Shapes:
         """The length that an expression gives."""
         if not depth:
             return None
-        if isinstance(node, ast.Constant):
-            return (
-                Size(Fraction(node.value), frozenset())
-                if isinstance(node.value, int) and node.value > 0
-                else None
-            )
+        if (number := number_in(node)) is not None:
+            return Size(Fraction(number), frozenset()) if isinstance(number, int) and number > 0 else None
         if is_binary(node, ast.Mult, ast.FloorDiv, ast.Div):
             left, right = self.size(node.left, depth - 1), self.size(node.right, depth - 1)
             if left is None or right is None:

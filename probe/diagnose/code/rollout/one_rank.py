@@ -88,12 +88,11 @@ def side_of(program: Program, node: ast.AST) -> tuple[int, ast.If | None]:
 )
 def _on_one_rank(program: Program) -> Iterator[Remark]:
     inside: dict[ast.AST, str] = {}
-    for functions in program.functions.values():
-        for function in functions:
-            for call in own(function, ast.Call):
-                name = collective(program, call)
-                if name is not None and not side_of(program, call)[0] and function not in inside:
-                    inside[function] = f"{name} in line {getattr(call, 'lineno', 0)}"
+    for function in program.everywhere(ast.FunctionDef, ast.AsyncFunctionDef):
+        for call in own(function, ast.Call):
+            name = collective(program, call)
+            if name is not None and not side_of(program, call)[0]:
+                inside.setdefault(function, f"{name} in line {call.lineno}")
     for call in program.calls():
         side, test = side_of(program, call)
         if test is None:
@@ -114,15 +113,10 @@ def _on_one_rank(program: Program) -> Iterator[Remark]:
 
 def _paired(program: Program, call: ast.Call, side: int, name: str) -> bool:
     """Whether the other ranks reach the same collective in a branch of their own."""
-    around = program.function_of(call) or program.source_of[call].tree
-    for other in own_nodes(around):
-        if other is call or not isinstance(other, ast.Call):
-            continue
+    for other in own(program.frame(call), ast.Call):
         local = program.local_function(other)
-        reaches = collective(program, other) == name or (
-            local is not None and any(collective(program, one) == name for one in own_nodes(local))
-        )
-        if reaches and side_of(program, other)[0] == -side:
+        reached = [other, *(own_nodes(local) if local is not None else ())]
+        if any(collective(program, one) == name for one in reached) and side_of(program, other)[0] == -side:
             return True
     return False
 
@@ -138,8 +132,7 @@ def _after_return(program: Program) -> Iterator[Remark]:
             continue
         if any(collective(program, one) for part in node.body for one in ast.walk(part)):
             continue
-        body = getattr(program.parent.get(node), "body", [])
-        for later in body[body.index(node) + 1 :] if node in body else []:
+        for later in program.after(node):
             found = next((one for one in ast.walk(later) if collective(program, one)), None)
             if found is not None:
                 yield Remark(

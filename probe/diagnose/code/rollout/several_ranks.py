@@ -54,9 +54,8 @@ def _trained_by_hand(program: Program) -> bool:
     "call sampler.set_epoch(epoch) at the start of each epoch",
 )
 def _epochs(program: Program) -> Iterator[Remark]:
-    if not _trained_by_hand(program) or any(
-        is_attribute(node, "set_epoch") for node in program.everywhere(ast.Attribute)
-    ):
+    told = any(is_attribute(node, "set_epoch") for node in program.everywhere(ast.Attribute))
+    if told or not _trained_by_hand(program):
         return
     for call in program.calls():
         if program.called(call) not in _SAMPLER:
@@ -82,25 +81,18 @@ def _epochs(program: Program) -> Iterator[Remark]:
 )
 def _sampler_unused(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign):
+        target, scope = node.targets[0], program.scope(node)
         if (
-            not isinstance(node.value, ast.Call)
-            or program.dotted(node.value.func) not in _SAMPLER
-            or not isinstance(node.targets[0], ast.Name)
+            program.called(node.value) not in _SAMPLER
+            or not is_name(target)
+            or isinstance(scope, ast.ClassDef)
         ):
             continue
-        name, scope = node.targets[0].id, program.scope(node)
-        if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
-            continue
-        reads = [one for one in ast.walk(scope) if is_read(one, name)]
-        loaders = any(
-            isinstance(one, ast.Call) and program.called(one).endswith(".DataLoader")
-            for one in ast.walk(scope)
-        )
-        if loaders and all(
-            isinstance(program.parent.get(one), ast.Attribute)
-            and getattr(program.parent.get(one), "attr", "") == "set_epoch"
-            for one in reads
-        ):
+        name, nodes = target.id, list(ast.walk(scope))
+        used = [
+            one for one in nodes if is_read(one, name) and not is_attribute(program.parent[one], "set_epoch")
+        ]
+        if not used and any(program.called(one).endswith(".DataLoader") for one in nodes):
             yield Remark(
                 node, f"{name} is made and given to no loader: every rank draws from all of the data"
             )
@@ -119,7 +111,7 @@ def _gradients_summed(program: Program) -> Iterator[Remark]:
             operation is not None and not text_of(operation).endswith("SUM")
         ):
             continue
-        function = program.function_of(call) or program.source_of[call].tree
+        function = program.frame(call)
         divides = any(
             isinstance(one, ast.Div)
             or (is_attribute(one, "div_", "mul_", "div", "get_world_size"))

@@ -58,7 +58,7 @@ def _expanded(
         if depth and isinstance(term, ast.Call):
             name = program.called(term)
             if (name in ("torch.cat", "torch.stack") or is_call(term, "sum")) and len(term.args) >= 1:
-                inner = _appended(program, flow, term.args[0])
+                inner = _appended(program, term.args[0])
             elif (local := program.local_function(term)) is not None:
                 inner = _result(local, None)
         elif depth and isinstance(term, ast.Name):
@@ -82,7 +82,7 @@ def _result(function: Function, index: int | None) -> ast.AST | None:
     return found[0] if index is None else None
 
 
-def _appended(program: Program, flow: Flow, node: ast.AST) -> ast.AST | None:
+def _appended(program: Program, node: ast.AST) -> ast.AST | None:
     """The one thing that is appended to a list."""
     if not isinstance(node, ast.Name):
         return None
@@ -202,21 +202,21 @@ def _policy_product(program: Program, flow: Flow, term: ast.AST) -> tuple[int, a
             if is_negative(value):
                 sign, value = -sign, flow.value(value.operand)
             factors.append((at, value))
-    logs = [at for at, value in factors if _is_log_prob(program, at, _stacked(program, flow, value))]
+    logs = [at for at, value in factors if _is_log_prob(at, _stacked(program, value))]
     worth = [at for at, _ in factors if says(at, "adv", "return", "reward", "delta", "td_err", "gae")]
     if len(logs) != 1 or len(worth) != 1 or len(factors) > 3:
         return None
     return sign, worth[0]
 
 
-def _stacked(program: Program, flow: Flow, value: ast.AST) -> ast.AST:
+def _stacked(program: Program, value: ast.AST) -> ast.AST:
     """What is put into the list that torch.stack or torch.cat makes a tensor of."""
     if isinstance(value, ast.Call) and program.called(value) in ("torch.stack", "torch.cat") and value.args:
-        return _appended(program, flow, value.args[0]) or value
+        return _appended(program, value.args[0]) or value
     return value
 
 
-def _is_log_prob(program: Program, at: ast.AST, value: ast.AST) -> bool:
+def _is_log_prob(at: ast.AST, value: ast.AST) -> bool:
     while is_method(value, "sum", "squeeze", "mean", "view"):
         value = value.func.value
     if is_method(value, "log_prob"):

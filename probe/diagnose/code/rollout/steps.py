@@ -47,10 +47,10 @@ def _averages(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
         if is_method(call, "copy_") and len(call.args) == 1:
-            yield from _of_average(program, flow, call, call.func.value, call.args[0])
+            yield from _of_average(flow, call, call.func.value, call.args[0])
     for node in program.everywhere(ast.Assign):
         if is_attribute(node.targets[0], "data"):
-            yield from _of_average(program, flow, node, node.targets[0], node.value)
+            yield from _of_average(flow, node, node.targets[0], node.value)
     for call in program.calls():
         if is_method(call, "lerp_") and len(call.args) == 2:
             share = flow.number(call.args[1])
@@ -62,9 +62,7 @@ def _averages(program: Program) -> Iterator[Remark]:
                 )
 
 
-def _of_average(
-    program: Program, flow: Flow, node: ast.AST, written: ast.AST, value: ast.AST
-) -> Iterator[Remark]:
+def _of_average(flow: Flow, node: ast.AST, written: ast.AST, value: ast.AST) -> Iterator[Remark]:
     if not is_binary(value, ast.Add):
         return
     slow = text_of(without_data(written))
@@ -168,7 +166,7 @@ def _stale(
         for value in chosen
         for one in ast.walk(value)
     )
-    made = state in names_set(program.function_of(loop) or program.scope(loop))
+    made = state in names_set(program.frame(loop))
     if reads and made and state not in names_set(loop):
         yield Remark(
             node,
@@ -245,11 +243,9 @@ def _exploration(program: Program) -> Iterator[Remark]:
             continue
         left, right = test.left, test.comparators[0]
         below = isinstance(test.ops[0], (ast.Lt, ast.LtE))
-        if "eps" in text_of(left).lower():
+        if says(left, "eps"):
             left, right, below = right, left, not below
-        if "eps" not in text_of(right).lower() or not any(
-            word in text_of(left) for word in ("rand", "sample", "uniform")
-        ):
+        if not says(right, "eps") or not says(left, "rand", "sample", "uniform"):
             continue
         number = flow.number(right)
         if isinstance(right, ast.BinOp) or (number is not None and number >= 0.5):

@@ -88,12 +88,12 @@ def _returns(program: Program) -> Iterator[Remark]:
                 )
             elif _reversed(loop.iter):
                 yield from _not_turned(program, loop, loop.body[number + 1 :], name)
-                yield from _end_unused(program, loop, node)
+                yield from _end_unused(loop, node)
 
 
 def _turned(program: Program, loop: ast.For) -> bool:
     """Whether what a loop runs over was turned round before."""
-    block = program.function_of(loop) or program.scope(loop)
+    block = program.frame(loop)
     names = names_of(loop.iter)
     for one in own_nodes(block):
         if is_method(one, "reverse", "insert") and names_of(one.func.value) & names:
@@ -111,15 +111,13 @@ def _not_turned(program: Program, loop: ast.For, rest: list[ast.stmt], name: str
         if not is_name(call.func.value):
             continue
         kept = call.func.value.id
-        around = program.function_of(loop) or program.scope(loop)
+        around = program.frame(loop)
         later = [one for one in ast.walk(around) if getattr(one, "lineno", 0) > call.lineno]
         text = [one for one in later if isinstance(one, (ast.Call, ast.Subscript)) and kept in names_of(one)]
         turns = ("reverse", "sort", "index", "popleft", "pop")
         if any(_reversed(one) or is_method(one, *turns) for one in text):
             continue
-        if any(
-            program.called(one).startswith(("torch.", "numpy.")) for one in text
-        ):  # else others may turn it
+        if any(program.called(one).startswith(("torch.", "numpy.")) for one in text):
             yield Remark(
                 call,
                 f"{kept} is filled from the last step to the first and never turned round: each return "
@@ -127,7 +125,7 @@ def _not_turned(program: Program, loop: ast.For, rest: list[ast.stmt], name: str
             )
 
 
-def _end_unused(program: Program, loop: ast.For, node: ast.stmt) -> Iterator[Remark]:
+def _end_unused(loop: ast.For, node: ast.stmt) -> Iterator[Remark]:
     ends = [one for one in names_of(loop.target) if one in _ENDS]
     if len(ends) == 1 and ends[0] not in names_read(loop):
         yield Remark(
@@ -155,7 +153,7 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
                 continue
             later = [one for one in own_nodes(function) if getattr(one, "lineno", 0) > node.lineno]
             used = any(is_read(one, ends[0]) and not _converts(program, one, ends[0]) for one in later)
-            sums = [one for one in later if is_binary(one, ast.Add) and _bootstraps(program, one, rewards[0])]
+            sums = [one for one in later if is_binary(one, ast.Add) and _bootstraps(one, rewards[0])]
             for bootstrap in sums[:1] if not used else ():
                 yield Remark(
                     bootstrap,
@@ -170,14 +168,14 @@ def _converts(program: Program, use: ast.Name, name: str) -> bool:
     return isinstance(statement, ast.Assign) and is_name(statement.targets[0], name)
 
 
-def _bootstraps(program: Program, node: ast.BinOp, reward: str) -> bool:
+def _bootstraps(node: ast.BinOp, reward: str) -> bool:
     for one, rest in operands(node):
         if reward in names_of(one) and is_binary(rest, ast.Mult):
             return says(rest, "gamma", "discount")
     return False
 
 
-def _column(program: Program, flow: Flow, node: ast.AST) -> bool:
+def _column(flow: Flow, node: ast.AST) -> bool:
     """Whether a value is a column (N, 1): gather along axis 1 with a column of indices."""
     value = flow.value(node)
     if not is_method(value, "gather") or len(value.args) != 2 or flow.number(value.args[0]) not in (1, -1):
@@ -218,7 +216,7 @@ def _columns_and_rows(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.BinOp):
         if is_binary(node, ast.Sub):
             for one, other in operands(node):
-                if _column(program, flow, one) and _row(program, flow, other):
+                if _column(flow, one) and _row(program, flow, other):
                     yield Remark(
                         node,
                         f"{short(node)} subtracts a row (N) from a column (N, 1): each prediction "
@@ -227,8 +225,8 @@ def _columns_and_rows(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if is_loss(program, call) and len(call.args) >= 2:
             one, other = call.args[:2]
-            if (_column(program, flow, one) and _row(program, flow, other)) or (
-                _column(program, flow, other) and _row(program, flow, one)
+            if (_column(flow, one) and _row(program, flow, other)) or (
+                _column(flow, other) and _row(program, flow, one)
             ):
                 said = (
                     f"{short(call)} compares a column (N, 1) with a row (N): each prediction is "
