@@ -5,8 +5,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.program import Program, blocks, is_self, own_nodes, reads
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    blocks,
+    compares,
+    is_attribute,
+    is_call,
+    is_method,
+    is_name,
+    is_self,
+    is_true,
+    last_word,
+    own_nodes,
+    reads,
+    short,
+)
+from probe.diagnose.code.torch_losses import is_loss
+
+RULES = Rules("effect")
 
 _PURE: dict[str, frozenset[str]] = {
     "tensor": frozenset({
@@ -86,12 +103,15 @@ def _in_try(program: Program, node: ast.AST) -> bool:
 def _statements(program: Program) -> Iterator[tuple[ast.Expr, ast.expr]]:
     """Statements that are an expression, with it."""
     for node in program.everywhere(ast.Expr):
-        assert isinstance(node, ast.Expr)
         nothing = isinstance(node.value, (ast.Constant, ast.Await, ast.Yield, ast.YieldFrom))
         if not nothing and not _in_try(program, node):
             yield node, node.value
 
 
+@RULES.add(
+    "result-thrown-away", "what was given goes on unchanged",
+    "assign the result, or call the twin that ends in _ where there is one",
+)
 def _thrown_away(program: Program) -> Iterator[Remark]:
     for node, call in _statements(program):
         if not isinstance(call, ast.Call):
@@ -99,34 +119,31 @@ def _thrown_away(program: Program) -> Iterator[Remark]:
         if any(one.arg in ("out", "inplace", "copy") for one in call.keywords):
             continue
         name = program.dotted(call.func) or (call.func.id if isinstance(call.func, ast.Name) else "")
-        said = f"the result of {_short(program, call.func)}(...) is thrown away"
+        said = f"the result of {short(call.func)}(...) is thrown away"
         if name in _PURE_CALLS and name.rpartition(".")[2] not in program.functions:
             if name == "torch.compile" and not call.args:
                 continue
             yield Remark(node, f"{said}: {_PURE_CALLS[name]}")
-        elif isinstance(call.func, ast.Attribute):
+        elif is_method(call):
             method = call.func.attr
-            kind = program.kind(call.func.value)
-            of_torch = method in _PURE["tensor"] and (
-                name in (f"torch.{method}", f"torch.nn.functional.{method}")
-            )
-            if of_torch and any(isinstance(one, ast.Constant) and one.value is True for one in call.args):
+            free = name in (f"torch.{method}", f"torch.nn.functional.{method}") and method in _PURE["tensor"]
+            if free and any(is_true(one) for one in call.args):
                 continue  # it may be `inplace`
-            if not of_torch and (kind is None or method not in _PURE.get(kind.family, ())):
-                layer = program.kind(call.func)
-                if layer is None or layer.name.rpartition(".")[2] not in _LAYERS:
-                    continue
-                if layer.name.startswith("torch.nn.") and program.function_name(node) == "forward":
+            if not free and method not in _PURE.get(program.family(call.func.value) or "", ()):
+                layer = program.kind_name(call.func)
+                of_torch = layer.startswith("torch.nn.") and layer.rpartition(".")[2] in _LAYERS
+                if of_torch and program.function_name(node) == "forward":
                     yield Remark(node, f"{said}: the layer has no effect")
                 continue
             if any(isinstance(one, ast.Name) and program.dotted(one) is None for one in ast.walk(call)):
                 yield Remark(node, f"{said}: {method} gives a new value and changes nothing")
 
 
+@RULES.add("method-not-called", "what it does is never done", "call it: add ()")
 def _not_called(program: Program) -> Iterator[Remark]:
     for node, value in _statements(program):
-        named = isinstance(value, ast.Attribute) and value.attr in _CALLED
-        name = program.dotted(value) if isinstance(value, (ast.Attribute, ast.Name)) else None
+        named = is_attribute(value, *_CALLED)
+        name = program.dotted(value)
         named = named or name in _CALLED_OF_TORCH
         if isinstance(value, ast.Attribute) and is_self(value.value):
             of = program.class_of(value)
@@ -136,33 +153,33 @@ def _not_called(program: Program) -> Iterator[Remark]:
             found = program.functions.get(name, [])
             named = len(found) == 1 and not found[0].decorator_list and name not in program.classes
         if named:
-            said = f"{_short(program, value)} is named and not called: the parentheses are missing"
-            yield Remark(node, said)
+            yield Remark(node, f"{short(value)} is named and not called: the parentheses are missing")
 
 
+@RULES.add(
+    "manager-not-entered", "the lines after it run as they would without it",
+    "write `with` before it and indent the lines that it is meant for",
+)
 def _not_entered(program: Program) -> Iterator[Remark]:
     for node, value in _statements(program):
         called = value.func if isinstance(value, ast.Call) else value
-        name = program.dotted(called) if isinstance(called, (ast.Attribute, ast.Name)) else None
-        if name in _MANAGERS:
-            said = f"{_short(program, value)} stands alone: it is made and never entered"
-            yield Remark(node, said)
+        if program.dotted(called) in _MANAGERS:
+            yield Remark(node, f"{short(value)} stands alone: it is made and never entered")
 
 
+@RULES.add("iterator-not-run", "what it would do for each element is never done", "write a for loop over it")
 def _not_run(program: Program) -> Iterator[Remark]:
     for node, value in _statements(program):
         generated = ast.walk(value.elt) if isinstance(value, ast.GeneratorExp) else ()
         if any(isinstance(one, ast.Call) for one in generated):
-            yield Remark(node, f"the generator {_short(program, value)} is made and nothing iterates over it")
+            yield Remark(node, f"the generator {short(value)} is made and nothing iterates over it")
         if not isinstance(value, ast.Call) or not isinstance(value.func, (ast.Name, ast.Attribute)):
             continue
-        builtin = isinstance(value.func, ast.Name) and value.func.id in ("map", "filter")
-        if builtin and program.dotted(value.func) is None:
-            said = f"{_short(program, value)} is made and nothing iterates over it"
-            yield Remark(node, f"{said}: the function is never called")
+        if is_call(value, "map", "filter") and program.dotted(value.func) is None:
+            yield Remark(node, f"{short(value)} is made and nothing iterates over it: the function is never called")
             continue
         function = program.local_function(value)
-        if function is None or function.decorator_list or not isinstance(value.func, ast.Name):
+        if function is None or function.decorator_list or not is_call(value):
             continue
         if isinstance(function, ast.AsyncFunctionDef):
             yield Remark(node, f"{function.name}(...) is not awaited: no line of it runs")
@@ -171,25 +188,26 @@ def _not_run(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"{said}: no line of it runs")
 
 
+@RULES.add(
+    "attribute-of-nothing", "nothing of the training changes by it",
+    "call the method, or set the value where it is read: in param_groups, in each parameter, by train() or "
+    "eval()",
+)
 def _attribute_of_nothing(program: Program) -> Iterator[Remark]:
     """Attributes that are set and that nobody looks at, and methods that are replaced by a value."""
-    read = {
-        ast.unparse(one) for one in program.everywhere(ast.Attribute)
-        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and one.attr in _GROUP_KEYS
-    }
+    settings = [one for one in program.everywhere(ast.Attribute) if one.attr in _GROUP_KEYS]
+    read = {ast.unparse(one) for one in settings if isinstance(one.ctx, ast.Load)}
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         for target in node.targets:
             if not isinstance(target, ast.Attribute) or is_self(target.value):
                 continue
             if said := _of_nothing(program, target, node.value, read):
-                yield Remark(node, f"{_short(program, target)} = ... {said}")
+                yield Remark(node, f"{short(target)} = ... {said}")
 
 
 def _of_nothing(program: Program, target: ast.Attribute, value: ast.expr, read: set[str]) -> str | None:
-    kind, attribute = program.kind(target.value), target.attr
-    family = None if kind is None else kind.family
-    of_torch = kind is not None and kind.name.startswith("torch.")
+    attribute, family = target.attr, program.family(target.value)
+    of_torch = program.kind_name(target.value).startswith("torch.")
     if attribute == "requires_grad_":
         return "replaces a method by a value and calls nothing"
     if program.dotted(target) in _CALLED_OF_TORCH:
@@ -215,27 +233,22 @@ def _is_module(program: Program, node: ast.expr) -> bool:
         made = program.classes.get(kind.name, [])
         return kind.family == "module" and not any(program.method(one, "requires_grad") for one in made)
     for loop in program.loops(node):
-        if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and isinstance(node, ast.Name):
-            called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
-            over = isinstance(called, ast.Attribute) and called.attr in ("modules", "children")
-            if loop.target.id == node.id:
-                return over
+        if isinstance(loop, ast.For) and is_name(loop.target, last_word(node)) and is_name(node):
+            return is_method(loop.iter, "modules", "children")
     return False
 
 
+@RULES.add("compared-not-assigned", "the setting keeps its old value", "write = instead of ==")
 def _compared(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Expr):
-        assert isinstance(node, ast.Expr)
         value = node.value
-        equal = isinstance(value, ast.Compare) and [type(op) for op in value.ops] == [ast.Eq]
-        if equal and not _in_try(program, node):
-            said = f"{_short(program, value)} compares and changes nothing: an assignment has one ="
-            yield Remark(node, said)
+        if compares(value, ast.Eq) and not _in_try(program, node):
+            yield Remark(node, f"{short(value)} compares and changes nothing: an assignment has one =")
 
 
+@RULES.add("sign-after-equals", "what was added up before is lost", "write += or -=")
 def _signed(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         value = node.value
         if not isinstance(value, ast.UnaryOp) or not isinstance(value.op, (ast.UAdd, ast.USub)):
             continue
@@ -250,25 +263,27 @@ def _signed(program: Program) -> Iterator[Remark]:
         between = line[target.end_col_offset : value.col_offset + 1].decode()
         after = line[value.col_offset + 1 : value.col_offset + 2].decode()
         if between.strip() == f"={sign}" and f"={sign}" in between and after == " ":
-            name = _short(program, target)
+            name = short(target)
             yield Remark(node, f"{name} ={sign} ... sets {name} anew: {sign}= was meant")
 
 
+@RULES.add(
+    "overwritten-unread",
+    "what was computed first has no effect, and what it depends on gets no gradient from it",
+    "add both, read the first in the second, or delete the first",
+)
 def _overwritten(program: Program) -> Iterator[Remark]:
-    for block in blocks_of(program):
+    for block in (block for source in program.sources for block in blocks(source.tree)):
         for place, node in enumerate(block):
             target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-            if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name):
-                continue
-            name = target.id
-            if name.startswith("_") or not _learns(program, node.value):
+            name = target.id if isinstance(target, ast.Name) else "_"
+            if not isinstance(node, ast.Assign) or name.startswith("_") or not _learns(program, node.value):
                 continue
             for later in block[place + 1 :]:
-                again = isinstance(later, ast.Assign) and any(
-                    isinstance(target, ast.Name) and target.id == name for target in later.targets
-                )
-                if again and isinstance(later, ast.Assign) and not reads(later.value, name):
-                    if ast.dump(later.value) != ast.dump(node.value):
+                value = later.value if isinstance(later, ast.Assign) else None
+                again = isinstance(later, ast.Assign) and any(is_name(one, name) for one in later.targets)
+                if again and value is not None and not reads(value, name):
+                    if ast.dump(value) != ast.dump(node.value):
                         lines = f"in line {node.lineno} and overwritten in line {later.lineno}"
                         yield Remark(later, f"{name} is computed {lines} before anything reads it")
                     break
@@ -279,19 +294,10 @@ def _overwritten(program: Program) -> Iterator[Remark]:
 def _learns(program: Program, value: ast.expr) -> bool:
     """Whether a value is a loss, or what a layer with parameters gives in a forward: to lose it is a mistake.
     Much else is computed once more by people who try things, and harms nothing."""
-    for call in ast.walk(value):
-        if not isinstance(call, ast.Call):
-            continue
-        name = program.dotted(call.func) or ""
-        if name.startswith("torch.nn.functional.") and name.endswith(("_loss", "cross_entropy", "kl_div")):
-            return True
-        called = program.kind(call.func)
-        if called is not None and called.family == "loss":
-            return True
-        in_forward = program.function_name(call) == "forward"
-        if in_forward and called is not None and called.family == "module" and call is value:
-            return True
-    return False
+    in_forward = isinstance(value, ast.Call) and program.function_name(value) == "forward"
+    if in_forward and isinstance(value, ast.Call) and program.family(value.func) == "module":
+        return True
+    return any(is_loss(program, one) for one in ast.walk(value))
 
 
 def _leaves(node: ast.stmt) -> bool:
@@ -299,59 +305,3 @@ def _leaves(node: ast.stmt) -> bool:
         return True
     leaving = (ast.Return, ast.Continue, ast.Break, ast.Yield, ast.YieldFrom, ast.Raise)
     return any(isinstance(one, leaving) for one in ast.walk(node))
-
-
-def blocks_of(program: Program) -> Iterator[list[ast.stmt]]:
-    """The blocks of all files."""
-    for source in program.sources:
-        yield from blocks(source.tree)
-
-
-def _short(program: Program, node: ast.AST) -> str:
-    text = program.text(node)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "result-thrown-away", "effect",
-        "what was given goes on unchanged",
-        "assign the result, or call the twin that ends in _ where there is one", _thrown_away,
-    ),
-    Rule(
-        "method-not-called", "effect",
-        "what it does is never done",
-        "call it: add ()", _not_called,
-    ),
-    Rule(
-        "manager-not-entered", "effect",
-        "the lines after it run as they would without it",
-        "write `with` before it and indent the lines that it is meant for", _not_entered,
-    ),
-    Rule(
-        "iterator-not-run", "effect",
-        "what it would do for each element is never done",
-        "write a for loop over it", _not_run,
-    ),
-    Rule(
-        "attribute-of-nothing", "effect",
-        "nothing of the training changes by it",
-        "call the method, or set the value where it is read: in param_groups, in each parameter, by train() "
-        "or eval()", _attribute_of_nothing,
-    ),
-    Rule(
-        "compared-not-assigned", "effect",
-        "the setting keeps its old value",
-        "write = instead of ==", _compared,
-    ),
-    Rule(
-        "sign-after-equals", "effect",
-        "what was added up before is lost",
-        "write += or -=", _signed,
-    ),
-    Rule(
-        "overwritten-unread", "effect",
-        "what was computed first has no effect, and what it depends on gets no gradient from it",
-        "add both, read the first in the second, or delete the first", _overwritten,
-    ),
-)

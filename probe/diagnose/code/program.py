@@ -1,59 +1,36 @@
-"""A program's source files, parsed, with what names stand for and what kind of thing an expression gives.
+"""A program's source files, parsed: what stands where, what gives variables a value, what expressions give.
 
-Flow-insensitive and optimistic about nothing: where two assignments disagree, or a value comes from code that
-is not part of the program, its kind is unknown (None), and a rule says nothing. Pure; standard library only.
+Kinds do not depend on the order of statements: where two assignments disagree, or a value comes from code
+that is not part of the program, its kind is unknown (None), and a rule says nothing. Pure.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from itertools import chain, takewhile
 from typing import NamedTuple
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+from probe.diagnose.code.library_kinds import Kind, made_by
+from probe.diagnose.code.syntax import (
+    Function,
+    Loop,
+    Node,
+    Scope,
+    blocks_of,
+    is_method,
+    is_own,
+    parameters,
+    returned,
+)
+
 DEEPEST = 150
 """Expressions within each other: what people write has a tenth of it, and Python allows 1,000 calls within
 each other."""
-LONGEST_CONSTANT = 12
-"""Characters of a constant that a remark may show."""
 ROUNDS = 4
 """How often kinds are passed on from calls to parameters and from returns to calls: depth of calls."""
-
-
-class Kind(NamedTuple):
-    """What an expression gives: `family` is one of `FAMILIES`, `name` the dotted name of the class or
-    function that made it (`torch.optim.adam.Adam` is written as it is imported: `torch.optim.Adam`)."""
-
-    family: str
-    name: str
-
-
-FAMILIES: dict[str, str] = {
-    "module": "an nn.Module", "loss": "a loss module of torch.nn", "optimizer": "an optimizer of torch.optim",
-    "scheduler": "a learning rate scheduler", "loader": "a DataLoader", "sampler": "a sampler of a loader",
-    "dataset": "a dataset", "tensor": "a tensor", "array": "a numpy array", "frame": "a pandas frame",
-    "scaler": "a gradient scaler", "distribution": "a distribution of torch.distributions",
-    "number": "a Python number", "string": "a str", "function": "a function or class of the program",
-    "tuple": "a tuple, list or dict",
-}
-"""The families of kinds, with what they mean."""
-_PREFIXES: tuple[tuple[str, str], ...] = (
-    ("torch.optim.lr_scheduler.", "scheduler"), ("torch.optim.swa_utils.AveragedModel", "module"),
-    ("torch.optim.swa_utils.SWALR", "scheduler"), ("torch.optim.", "optimizer"),
-    ("torch.utils.data.distributed.", "sampler"), ("torch.distributions.", "distribution"),
-    ("torch.nn.parallel.", "module"), ("torch.nn.functional.", "tensor"), ("torch.nn.init.", "tensor"),
-    ("torch.nn.utils.", "tensor"),
-)
-_NOT_TENSORS = frozenset({
-    "device", "load", "save", "no_grad", "enable_grad", "inference_mode", "autocast", "manual_seed",
-    "Generator",
-    "set_default_dtype", "set_num_threads", "get_num_threads", "compile", "Size", "is_tensor", "typename",
-    "set_grad_enabled", "get_rng_state", "set_rng_state", "finfo", "iinfo", "numel", "allclose", "equal",
-})
+Key = tuple[ast.AST, str]
+"""A variable: the function, class or module that holds it, and its name there (`x`, `self.x` of a class)."""
 _SAME_MODULE = frozenset({
     "to", "cuda", "cpu", "train", "eval", "float", "double", "half", "bfloat16", "requires_grad_", "apply",
 })
@@ -62,27 +39,39 @@ NUMBERS_OF_TENSORS = frozenset({
 })
 """Methods of a tensor that give something else."""
 
-Kinds = dict[tuple[ast.AST, str], set[Kind | None]]
-"""Kinds that a name of a scope is given (an attribute: `self.x` of its class); None: one is not known."""
+Kinds = dict[Key, set[Kind | None]]
+"""Kinds that a variable is given; None: one is not known."""
 
 
-@dataclass
+class Binding(NamedTuple):
+    """One place that gives a variable a value. `how`: `assign`, `add` (+= and the like), `for`, `with`,
+    `parameter`; what a loop goes over is no `value`. `place` counts the element of `value` that it takes."""
+
+    node: ast.AST
+    value: ast.expr | None
+    place: int | None
+    how: str
+
+    @property
+    def whole(self) -> ast.expr | None:
+        """The expression whose value the variable has from here on."""
+        return self.value if self.how == "assign" and self.place is None else None
+
+
 class Source:
-    """One file: where it lies, its text by lines, and its tree."""
+    """One file: where it lies, its text by lines, its tree, and what its names are imported from. `failed`
+    says why it cannot be read; then the tree may be empty."""
 
-    path: str
-    lines: Sequence[str]
-    tree: ast.Module
-    imports: dict[str, str] = field(default_factory=dict)
-
-
-class _Shortened(ast.NodeTransformer):
-    """Replaces constants that are longer than a few characters."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        if len(repr(node.value)) <= LONGEST_CONSTANT:
-            return node
-        return ast.Constant("…" if isinstance(node.value, str) else ...)
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text, self.lines = path, text, text.split("\n")
+        self.imports: dict[str, str] = {}
+        self.failed: str | None = None
+        try:
+            self.tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            self.tree, self.failed = ast.Module([], []), f"{type(error).__name__}: {error}"
+        if _deepest(self.tree) > DEEPEST:
+            self.failed = "an expression is nested too deeply"
 
 
 def _deepest(tree: ast.Module) -> int:
@@ -98,22 +87,13 @@ def _deepest(tree: ast.Module) -> int:
 
 
 class Program:
-    """The parsed files of a program. `files` maps a path to its text; files that Python cannot parse are in
-    `failed`, with the reason. The first file is the script."""
+    """The parsed files of a program. `files` maps a path to its text, or to what was parsed of it; files that
+    cannot be read are in `failed`, with the reason. The first file is the script."""
 
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self.sources: list[Source] = []
-        self.failed: dict[str, str] = {}
-        for path, text in files.items():
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-                self.failed[path] = f"{type(error).__name__}: {error}"
-                continue
-            if _deepest(tree) > DEEPEST:
-                self.failed[path] = "an expression is nested too deeply"
-                continue
-            self.sources.append(Source(path, text.split("\n"), tree))
+    def __init__(self, files: Mapping[str, str | Source]) -> None:
+        found = [one if isinstance(one, Source) else Source(path, one) for path, one in files.items()]
+        self.sources = [source for source in found if source.failed is None]
+        self.failed = {source.path: source.failed for source in found if source.failed is not None}
         self.source_of: dict[ast.AST, Source] = {}
         self.parent: dict[ast.AST, ast.AST] = {}
         self._of_type: dict[type[ast.AST], list[ast.AST]] = {}
@@ -123,8 +103,11 @@ class Program:
         self._kinds: Kinds = {}
         self._returns: dict[ast.AST, Kind | None] = {}
         self._known: dict[ast.AST, Kind | None] = {}
+        self.bound: dict[Key, list[Binding]] = {}
         for source in self.sources:
             self._index(source)
+        for node in self.everywhere(ast.AST):
+            self._assigned(node)
         for _ in range(ROUNDS):
             self._infer()
 
@@ -137,7 +120,7 @@ class Program:
             self._number[node] = len(self._number)
             for child in ast.iter_child_nodes(node):
                 self.parent[child] = node
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(node, Function):
                 self.functions.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.ClassDef):
                 self.classes.setdefault(node.name, []).append(node)
@@ -177,31 +160,51 @@ class Program:
         """The class whose method a node stands in; None outside of classes."""
         return next((one for one in self.parents(node) if isinstance(one, ast.ClassDef)), None)
 
-    def loops(self, node: ast.AST) -> list[ast.For | ast.While]:
+    def loops(self, node: ast.AST) -> list[Loop]:
         """The loops around a node within its function, innermost first."""
-        found: list[ast.For | ast.While] = []
+        found: list[Loop] = []
         for around in self.parents(node):
-            if isinstance(around, (ast.For, ast.While)):
+            if isinstance(around, Loop):
                 found.append(around)
-            elif isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            elif isinstance(around, Scope):
                 break
         return found
 
-    def everywhere(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
+    def calls_around(self, node: ast.AST) -> Iterator[ast.Call]:
+        """The calls in whose arguments a node stands, within its statement."""
+        around = takewhile(lambda one: not isinstance(one, ast.stmt), self.parents(node))
+        return (one for one in around if isinstance(one, ast.Call))
+
+    def statement(self, node: ast.AST) -> ast.AST:
+        """The innermost statement that a node stands in."""
+        return next((one for one in self.parents(node) if isinstance(one, ast.stmt)), node)
+
+    def frame(self, node: ast.AST) -> Function | ast.Module:
+        """The function around a node, or its file."""
+        return self.function_of(node) or self.source_of[node].tree
+
+    def block(self, statement: ast.AST) -> list[ast.stmt]:
+        """The list of statements that a statement stands in; empty for all else."""
+        return next((found for found in blocks_of(self.parent.get(statement)) if statement in found), [])
+
+    def after(self, statement: ast.AST) -> list[ast.stmt]:
+        """The statements that follow one in its block."""
+        block = self.block(statement)
+        return block[block.index(statement) + 1 :] if isinstance(statement, ast.stmt) and block else []
+
+    def everywhere(self, *types: type[Node]) -> Iterator[Node]:
         """All nodes of these types in all files, in order of the files."""
         found = [nodes for kind, nodes in self._of_type.items() if issubclass(kind, types)]
-        yield from found[0] if len(found) == 1 else sorted(chain(*found), key=self._number.__getitem__)
+        nodes = found[0] if len(found) == 1 else sorted(chain(*found), key=self._number.__getitem__)
+        return (node for node in nodes if isinstance(node, types))
+
+    def scopes(self) -> Iterator[ast.Module | Function]:
+        """All files and functions."""
+        return self.everywhere(ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
 
     def calls(self) -> Iterator[ast.Call]:
         """All calls in all files."""
-        for node in self.everywhere(ast.Call):
-            assert isinstance(node, ast.Call)
-            yield node
-
-    def text(self, node: ast.AST) -> str:
-        """An expression as the program writes it, on one line, without its long constants: they may be
-        secrets."""
-        return ast.unparse(_Shortened().visit(copy.deepcopy(node)))
+        return self.everywhere(ast.Call)
 
     # Names --------------------------------------------------------------------
 
@@ -223,6 +226,10 @@ class Program:
             start = at.id
         return ".".join([start, *reversed(words)])
 
+    def called(self, node: ast.AST | None) -> str:
+        """The full name of what a call runs, where it is imported or of the program; empty for all else."""
+        return (self.dotted(node.func) or "") if isinstance(node, ast.Call) else ""
+
     def local_function(self, call: ast.Call) -> Function | None:
         """The one function or method of the program that a call runs, where its name is unique; a module's
         call is its `forward`."""
@@ -238,11 +245,25 @@ class Program:
             return None
         return found[0]
 
+    def run_by(self, call: ast.Call) -> Function | None:
+        """The function, method or `__init__` of the program that a call runs."""
+        of = self.classes.get(self.called(call))
+        return self.local_function(call) if of is None else self.method(of[0], "__init__")
+
+    def arguments(self, function: Function, call: ast.Call) -> dict[str, ast.expr]:
+        """What a call gives to the parameters of a function, by their names."""
+        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+        if isinstance(self.parent.get(function), ast.ClassDef):
+            names = names[1:]
+        plain = takewhile(lambda one: not isinstance(one, ast.Starred), call.args)
+        named = {one.arg: one.value for one in call.keywords if one.arg is not None}
+        return dict(zip(names, plain, strict=False)) | named
+
     @staticmethod
     def method(of: ast.ClassDef, name: str) -> Function | None:
         """A method that a class itself defines."""
         for node in of.body:
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            if isinstance(node, Function) and node.name == name:
                 return node
         return None
 
@@ -257,6 +278,61 @@ class Program:
                     if parent is not of and self.is_module_class(parent, seen | {of.name}):
                         return True
         return False
+
+    # Variables ----------------------------------------------------------------
+
+    def key(self, node: ast.AST | None) -> Key | None:
+        """The variable that an expression is; None for all but names and attributes of `self`."""
+        if is_own(node):
+            of = self.class_of(node)
+            return None if of is None else (of, f"self.{node.attr}")
+        if not isinstance(node, ast.Name):
+            return None
+        own: ast.AST = self.scope(node)
+        if isinstance(node.ctx, ast.Store):
+            return own, node.id
+        at = own
+        while (at, node.id) not in self.bound or (at is not own and isinstance(at, ast.ClassDef)):
+            if isinstance(at, ast.Module):
+                return None
+            at = self.scope(at)
+        return at, node.id
+
+    def _assigned(self, node: ast.AST) -> None:
+        """Keep what a node gives to variables."""
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._bind(target, node, node.value, "assign")
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+            how = "add" if isinstance(node, ast.AugAssign) else "assign"
+            if node.value is not None:
+                self._bind(node.target, node, node.value, how)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            self._bind(node.target, node, None, "for")
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            self._bind(node.optional_vars, node, node.context_expr, "with")
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            rest = [one for one in (node.args.vararg, node.args.kwarg) if one is not None]
+            for one in (*parameters(node), *rest):
+                self.bound.setdefault((node, one.arg), []).append(Binding(one, None, None, "parameter"))
+
+    def _bind(
+        self, target: ast.AST, node: ast.AST, value: ast.expr | None, how: str, place: int | None = None
+    ) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            given = value.elts if isinstance(value, (ast.Tuple, ast.List)) and place is None else []
+            starred = any(isinstance(one, ast.Starred) for one in (*target.elts, *given))
+            for number, one in enumerate(target.elts):
+                if len(given) == len(target.elts) and not starred:
+                    self._bind(one, node, given[number], how)
+                elif place is None and not starred:
+                    self._bind(one, node, value, how, number)
+                else:
+                    self._bind(one, node, None, how)
+        elif isinstance(target, ast.Starred):
+            self._bind(target.value, node, None, how)
+        elif (key := self.key(target)) is not None:
+            self.bound.setdefault(key, []).append(Binding(node, value, place, how))
 
     # Kinds --------------------------------------------------------------------
 
@@ -302,30 +378,32 @@ class Program:
         kind = self.kind(node)
         return None if kind is None else kind.family
 
+    def kind_name(self, node: ast.AST | None) -> str:
+        """The name of an expression's kind; empty where it is not known."""
+        kind = self.kind(node)
+        return "" if kind is None else kind.name
+
+    def _kind_of_variable(self, key: Key | None) -> Kind | None:
+        found = self._kinds.get(key, set()) if key is not None else set()
+        return next(iter(found)) if len(found) == 1 else None
+
     def _kind_of_name(self, node: ast.Name) -> Kind | None:
-        at: ast.AST = node
-        while at in self.parent:
-            at = self.scope(at)
-            found = None if isinstance(at, ast.ClassDef) else self._kinds.get((at, node.id))
-            if found is not None:
-                return next(iter(found)) if len(found) == 1 else None
+        if (key := self.key(node)) is not None:
+            return self._kind_of_variable(key)
         if node.id in self.functions or node.id in self.classes:
             return Kind("function", node.id)
         return None
 
     def _kind_of_attribute(self, node: ast.Attribute) -> Kind | None:
-        of = self.class_of(node)
-        if is_self(node.value) and of is not None:
-            found = self._kinds.get((of, f"self.{node.attr}"))
-            return next(iter(found)) if found is not None and len(found) == 1 else None
+        if is_own(node):
+            return self._kind_of_variable(self.key(node))
         kind = self.kind(node.value)
         if kind is None:
             return None
         if kind.family == "tensor" and node.attr in ("data", "grad", "T", "mT"):
             return Kind("tensor", "")
         if kind.family == "module" and kind.name in self.classes:
-            found = self._kinds.get((self.classes[kind.name][0], f"self.{node.attr}"))
-            return next(iter(found)) if found is not None and len(found) == 1 else None
+            return self._kind_of_variable((self.classes[kind.name][0], f"self.{node.attr}"))
         return None
 
     def _kind_of_call(self, call: ast.Call) -> Kind | None:
@@ -340,7 +418,7 @@ class Program:
         if name == "torch.compile" and call.args:
             return self.kind(call.args[0])
         local = self.local_function(call)
-        if isinstance(call.func, ast.Attribute):
+        if is_method(call):
             of = self.kind(call.func.value)
             if of is not None and of.family == "module" and call.func.attr in _SAME_MODULE:
                 return of
@@ -358,86 +436,22 @@ class Program:
     def _infer(self) -> None:
         """One round: assignments, parameters from calls, and what functions return."""
         kinds: Kinds = {}
-        for source in self.sources:
-            for node in ast.walk(source.tree):
-                for target, value in _bindings(node):
-                    self._bind(kinds, target, value)
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                    for parameter in ast.walk(node.args):
-                        if isinstance(parameter, ast.arg):  # hides a name around it
-                            kinds.setdefault((node, parameter.arg), set())
+        for key, bindings in self.bound.items():
+            kinds[key] = {
+                self.kind(one.value) if one.place is None else None
+                for one in bindings
+                if one.how != "parameter" and not (one.how == "add" and isinstance(one.value, ast.Constant))
+            }
         for call in self.calls():
-            self._pass_on(kinds, call)
+            if (function := self.run_by(call)) is not None:
+                for name, given in self.arguments(function, call).items():
+                    kinds.setdefault((function, name), set()).add(self.kind(given))
         self._kinds = kinds
         self._known.clear()
-        for functions in self.functions.values():
-            for function in functions:
-                found = {
-                    self.kind(node.value) for node in own_nodes(function) if isinstance(node, ast.Return)
-                }
-                self._returns[function] = next(iter(found)) if len(found) == 1 else None
+        for function in chain(*self.functions.values()):
+            found = set(map(self.kind, returned(function)))
+            self._returns[function] = next(iter(found)) if len(found) == 1 else None
         self._known.clear()
-
-    def _bind(self, kinds: Kinds, target: ast.AST, value: ast.AST | None) -> None:
-        if isinstance(target, (ast.Tuple, ast.List)):
-            values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-            together = len(values) == len(target.elts)
-            for number, one in enumerate(target.elts):
-                self._bind(kinds, one, values[number] if together else None)
-        elif isinstance(target, ast.Starred):
-            self._bind(kinds, target.value, None)
-        elif isinstance(target, ast.Name):
-            kinds.setdefault((self.scope(target), target.id), set()).add(self.kind(value))
-        elif isinstance(target, ast.Attribute) and is_self(target.value):
-            of = self.class_of(target)
-            if of is not None:
-                kinds.setdefault((of, f"self.{target.attr}"), set()).add(self.kind(value))
-
-    def _pass_on(self, kinds: Kinds, call: ast.Call) -> None:
-        """The kinds of a call's arguments are those of the parameters of the function that it runs."""
-        name = self.dotted(call.func)
-        local = self.local_function(call)
-        if name is not None and name in self.classes:
-            local = self.method(self.classes[name][0], "__init__")
-        if local is None:
-            return
-        names = [one.arg for one in (*local.args.posonlyargs, *local.args.args)]
-        if self.class_of(local) is not None and isinstance(self.parent.get(local), ast.ClassDef):
-            names = names[1:]
-        for parameter, given in zip(names, call.args, strict=False):
-            if isinstance(given, ast.Starred):
-                break
-            kinds.setdefault((local, parameter), set()).add(self.kind(given))
-        for keyword in call.keywords:
-            if keyword.arg is not None:
-                kinds.setdefault((local, keyword.arg), set()).add(self.kind(keyword.value))
-
-
-def made_by(name: str) -> Kind | None:
-    """What calling an imported name gives."""
-    last = name.rpartition(".")[2]
-    capital = last[:1].isupper()
-    for prefix, family in _PREFIXES:
-        if name.startswith(prefix):
-            return Kind(family, name) if capital != (family == "tensor") else None
-    if name.startswith("torch.utils.data.") and capital:
-        family = "loader" if last == "DataLoader" else "sampler" if last.endswith("Sampler") else "dataset"
-        return Kind(family, name)
-    if name.startswith("torch.nn.") and capital:
-        if last == "Parameter":
-            return Kind("tensor", name)
-        return Kind("loss" if last.endswith("Loss") else "module", name)
-    if last == "GradScaler":
-        return Kind("scaler", name)
-    if name.startswith("torch.") and name.count(".") == 1 and not capital and last not in _NOT_TENSORS:
-        return Kind("tensor", name)
-    if name.startswith("torch.special."):
-        return Kind("tensor", name)
-    if name.startswith("numpy.") and not capital and not name.startswith("numpy.random.seed"):
-        return Kind("array", name)
-    if name.startswith("pandas.") and last in ("DataFrame", "read_csv", "read_parquet", "concat", "merge"):
-        return Kind("frame", name)
-    return None
 
 
 def _of_program(program: Program, name: str) -> str:
@@ -447,54 +461,3 @@ def _of_program(program: Program, name: str) -> str:
         if made is not None and made.family in ("dataset", "sampler", "optimizer", "scheduler", "loss"):
             return made.family
     return "object"
-
-
-def is_self(node: ast.AST) -> bool:
-    """Whether an expression is the object that a method is called on."""
-    return isinstance(node, ast.Name) and node.id == "self"
-
-
-def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function or module without those of functions and classes inside it."""
-    waiting = list(ast.iter_child_nodes(scope))
-    while waiting:
-        node = waiting.pop(0)
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            waiting[:0] = list(ast.iter_child_nodes(node))
-
-
-def blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The lists of statements that run one after the other: bodies of functions, loops, branches."""
-    for node in ast.walk(scope):
-        for name in ("body", "orelse", "finalbody"):
-            found = getattr(node, name, None)
-            if isinstance(found, list) and found and isinstance(found[0], ast.stmt):
-                yield found
-
-
-def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    """Names that a node gives a value, with the value (None where it is not an expression of the program)."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield target, node.value
-    elif (isinstance(node, ast.AnnAssign) and node.value is not None) or isinstance(node, ast.NamedExpr):
-        yield node.target, node.value
-    elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-        yield node.target, None
-    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-        yield node.optional_vars, node.context_expr
-    elif isinstance(node, ast.AugAssign) and not isinstance(node.value, ast.Constant):
-        yield node.target, node.value  # a sum that began as a number disagrees, so its kind is unknown
-
-
-def reads(node: ast.AST, name: str) -> bool:
-    """Whether a statement or expression reads a variable (an augmented assignment does)."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, (ast.Load, ast.Del)):
-            return True
-        if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and one.target.id == name:
-            return True
-        if isinstance(one, (ast.Global, ast.Nonlocal)) and name in one.names:
-            return True
-    return False

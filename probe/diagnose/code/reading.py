@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from probe.base.isolation import Isolation
 from probe.base.redaction import redact
 from probe.diagnose.code.all_rules import RULES
-from probe.diagnose.code.program import Program
+from probe.diagnose.code.program import Program, Source
 
 MOST_FILES, MOST_BYTES, MOST_REMARKS, LONGEST_SENTENCE = 200, 2 << 20, 50, 400
 READ, CHANGED, NOT_READ = "read", "changed after the start", "not read"
@@ -28,10 +28,10 @@ _OWN = Path(__file__).parents[2]
 
 
 class File(NamedTuple):
-    """One file of a program: its text, or why there is none (`state` and `reason`)."""
+    """One file of a program: what was parsed of it, or why it is not read (`state` and `reason`)."""
 
     path: Path
-    text: str | None
+    source: Source | None
     state: str = READ
     reason: str | None = None
 
@@ -62,10 +62,10 @@ def files_of(script: Path, started_ns: int, folders: Sequence[Path]) -> Iterator
         path = waiting.pop(0)
         file = _file(path, started_ns, left)
         yield file
-        if file.text is None:
+        if file.source is None:
             continue
-        left -= len(file.text)
-        for name, level in dict.fromkeys(_imported(file.text)):
+        left -= len(file.source.text)
+        for name, level in dict.fromkeys(_imported(file.source.tree)):
             places = list(path.parents)[level - 1 : level] if level else folders
             module = _module(name, places)
             identity = None if module is None else _identity(module)
@@ -99,12 +99,8 @@ def _identity(path: Path) -> object:
     return known.st_dev, known.st_ino
 
 
-def _imported(text: str) -> Iterator[tuple[str, int]]:
+def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Names of modules that may be meant, and from which folder they count (0: the import path)."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -129,7 +125,7 @@ def _file(path: Path, started_ns: int, left: int) -> File:
                 return File(path, None, CHANGED)
             if known.st_size > left:
                 return File(path, None, NOT_READ, "the program has too much source")
-            return File(path, importlib.util.decode_source(opened.read(left)))
+            return File(path, Source(str(path), importlib.util.decode_source(opened.read(left))))
     except (OSError, ValueError, SyntaxError, LookupError) as error:
         return File(path, None, NOT_READ, type(error).__name__)
 
@@ -140,8 +136,8 @@ def rows_of(script: Path, started_ns: int, folder: Path, paths: Sequence[str]) -
     if installed(script):
         return [_row(str(script), state=NOT_READ, said="the script is an installed command")]
     files = list(files_of(script, started_ns, folders_of(script, folder, paths)))
-    rows = [_row(str(file.path), state=file.state, said=file.reason) for file in files if file.text is None]
-    program = Program({str(file.path): file.text for file in files if file.text is not None})
+    rows = [_row(str(file.path), state=file.state, said=file.reason) for file in files if file.source is None]
+    program = Program({str(file.path): file.source for file in files if file.source is not None})
     rows += [_row(path, state=NOT_READ, said=reason) for path, reason in program.failed.items()]
     rows += [_row(source.path, state=READ) for source in program.sources]
     return rows + remarks_of(program)

@@ -17,6 +17,9 @@ class Remark(NamedTuple):
     said: str
 
 
+Find = Callable[[Program], Iterator[Remark]]
+
+
 class Rule(NamedTuple):
     """One kind of mistake: `why` says what it does to a training, `remedy` what to write instead."""
 
@@ -24,10 +27,21 @@ class Rule(NamedTuple):
     area: str
     why: str
     remedy: str
-    find: Callable[[Program], Iterator[Remark]]
+    find: Find
 
 
-def short(program: Program, node: ast.AST, longest: int = 60) -> str:
-    """An expression as the program writes it, cut where it is too long for a sentence."""
-    text = program.text(node)
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+class Rules(list[Rule]):
+    """The rules of one file, in its order; all are of one area."""
+
+    def __init__(self, area: str) -> None:
+        super().__init__()
+        self.area = area
+
+    def add(self, name: str, why: str, remedy: str) -> Callable[[Find], Find]:
+        """Stands before the function that finds a mistake, and makes a rule of it."""
+
+        def kept(find: Find) -> Find:
+            self.append(Rule(name, self.area, why, remedy, find))
+            return find
+
+        return kept

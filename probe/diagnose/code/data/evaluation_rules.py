@@ -5,167 +5,160 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import Known, argument, is_true, known, nodes_of, short
+from probe.diagnose.code.data.data_flow import is_model, loader_loops, loaders_of, output_of, steps_to, trains
+from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    ORDERS,
+    argument,
+    compares,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_set,
+    is_true,
+    iterated,
+    last_word,
+    names_of,
+    names_read,
+    names_set,
+    number_in,
+    own_nodes,
+    returned,
+    short,
+)
+from probe.diagnose.code.torch_losses import gives_mean, loss_name
+
+RULES = Rules("data")
 
 Loop = ast.For | ast.AsyncFor | ast.While
 _LOGITS = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", "MultiLabelSoftMarginLoss")
 _PROBABILITIES = ("BCELoss", "binary_cross_entropy")
 _OF_CLASSES = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss")
-_MEAN_LOSSES = frozenset({*_LOGITS, *_PROBABILITIES, *_OF_CLASSES, "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss",
-                          "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 _SCORES = frozenset({"roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve"})
 _TRUE_FIRST = frozenset({"precision_score", "recall_score", "r2_score", "confusion_matrix", "classification_report",
                          "precision_recall_fscore_support", "mean_absolute_percentage_error", "explained_variance_score"})
 _SUMS = frozenset({"sum", "mean", "count_nonzero"})
 
 
-def _loss_name(facts: Known, call: ast.Call) -> str:
-    """The last word of the loss of torch that a call computes; empty where it is none."""
-    kind = facts.program.kind(call.func)
-    if kind is not None and kind.family == "loss":
-        return kind.name.rpartition(".")[2]
-    name = facts.called(call)
-    return name.rpartition(".")[2] if name.startswith("torch.nn.functional.") else ""
+def _model_name(flow: Flow, output: ast.Call) -> str:
+    name = flow.program.kind_name(output.func)
+    return name if name in flow.program.classes else ast.unparse(output.func)
 
 
-def _model_name(facts: Known, output: ast.Call) -> str:
-    kind = facts.program.kind(output.func)
-    return kind.name if kind is not None and kind.name in facts.program.classes else ast.unparse(output.func)
-
-
-def _trained_with(facts: Known, losses: tuple[str, ...]) -> set[str]:
+def _trained_with(flow: Flow, losses: tuple[str, ...]) -> set[str]:
     """The networks whose outputs go straight into one of these losses."""
     found: set[str] = set()
-    for call in facts.program.calls():
-        if call.args and _loss_name(facts, call) in losses:
-            output = facts.output(call.args[0])
+    for call in flow.program.calls():
+        if call.args and loss_name(flow.program, call) in losses:
+            output = output_of(flow, call.args[0])
             if output is not None:
-                found.add(_model_name(facts, output))
+                found.add(_model_name(flow, output))
     return found
 
 
+@RULES.add("threshold-of-another-kind", "the metric counts predictions as wrong that the model has right", "compare logits with 0, or apply sigmoid first")
 def _threshold(program: Program) -> Iterator[Remark]:
     """Outputs of one kind compared with the threshold of another."""
-    facts = known(program)
-    logits, probabilities = _trained_with(facts, _LOGITS), _trained_with(facts, _PROBABILITIES)
+    flow = flow_of(program)
+    logits, probabilities = _trained_with(flow, _LOGITS), _trained_with(flow, _PROBABILITIES)
     logits, probabilities = logits - probabilities, probabilities - logits
     for node in program.everywhere(ast.Compare, ast.Call):
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE)):
-            output, limit = facts.output(node.left), facts.number(node.comparators[0])
+        if compares(node, *ORDERS):
+            output, limit = output_of(flow, node.left), flow.number(node.comparators[0])
             if output is None or limit is None:
                 continue
-            if limit == 0.5 and _model_name(facts, output) in logits:
+            if limit == 0.5 and _model_name(flow, output) in logits:
                 yield Remark(node, f"{short(node)} compares logits, which the loss takes, with the threshold of probabilities: 0.5 is a probability of 0.62")
-            elif limit == 0 and _model_name(facts, output) in probabilities:
+            elif limit == 0 and _model_name(flow, output) in probabilities:
                 yield Remark(node, f"{short(node)} compares probabilities, which the loss takes, with 0: it is always the same")
         elif isinstance(node, ast.Call):
-            rounded = node.args[0] if facts.called(node) == "torch.round" and node.args else None
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "round" and not node.args and rounded is None:
+            rounded = node.args[0] if program.called(node) == "torch.round" and node.args else None
+            if is_method(node, "round") and not node.args and rounded is None:
                 rounded = node.func.value
-            output = facts.output(rounded)
-            if output is not None and _model_name(facts, output) in logits:
+            output = output_of(flow, rounded)
+            if output is not None and _model_name(flow, output) in logits:
                 yield Remark(node, f"{short(node)} rounds logits, which the loss takes, as if they were probabilities")
 
 
-def _picks(facts: Known, node: ast.AST) -> tuple[ast.Call, ast.expr, float | None] | None:
+def _picks(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.expr, float | None] | None:
     """An argmax (or the indices of a max): its call, what it goes over, and its dimension."""
-    one = facts.last(node) if facts.key(node) is not None else None
-    call: ast.AST | None = node
-    if one is not None and one.how == "assign":
-        call = one.value
-    for step in facts.steps_to(call if isinstance(call, ast.expr) else None):
-        call = step
-    if isinstance(call, ast.Subscript) and isinstance(call.slice, ast.Constant) and call.slice.value == 1:
+    one = flow.given(node)
+    passed = steps_to(flow, one.value if one is not None and one.how == "assign" else node)
+    call = passed[-1] if passed else None
+    second = one is not None and one.place == 1
+    if isinstance(call, ast.Subscript) and number_in(call.slice) == 1:
         call, second = call.value, True
-    else:
-        second = one is not None and one.place == 1
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in ("argmax", "max"):
+    if not is_method(call, "argmax", "max") or (is_method(call, "max") and not second):
         return None
-    if call.func.attr == "max" and not second:
-        return None
-    free = facts.called(call) in ("torch.argmax", "torch.max", "numpy.argmax")
+    free = flow.program.called(call) in ("torch.argmax", "torch.max", "numpy.argmax")
     if free and not call.args:
         return None
     over = call.args[0] if free else call.func.value
-    given = argument(call, int(free), "dim") or argument(call, int(free), "axis")
+    given = argument(call, "dim", int(free)) or argument(call, "axis", int(free))
     if call.func.attr == "max" and given is None:
         return None
-    return call, over, facts.number(given)
+    return call, over, flow.number(given)
 
 
+@RULES.add("argmax-over-wrong-dimension", "the accuracy compares other things than predictions with the labels", "take the argmax over the dimension of the classes; compare a single output with a threshold")
 def _over_batch(program: Program) -> Iterator[Remark]:
     """Classes picked over the samples of a batch, or from a single output."""
-    facts = known(program)
-    classes = _trained_with(facts, _OF_CLASSES)
+    flow = flow_of(program)
+    classes = _trained_with(flow, _OF_CLASSES)
     for node in program.everywhere(ast.Compare):
-        assert isinstance(node, ast.Compare)
-        if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq) or not _summed(program, node):
+        if not compares(node, ast.Eq) or not any(last_word(one.func) in _SUMS for one in program.calls_around(node)):
             continue
         for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-            found = _picks(facts, side)
-            if found is None or isinstance(other, ast.Constant) or _picks(facts, other) is not None:
+            found = _picks(flow, side)
+            if found is None or isinstance(other, ast.Constant) or _picks(flow, other) is not None:
                 continue
             call, over, dimension = found
-            output = facts.output(over)
+            output = output_of(flow, over)
             if output is None:
                 continue
-            given = argument(call, 0, "dim") is not None or len(call.args) > 0 or bool(call.keywords)
-            if dimension == 0 and given and _model_name(facts, output) in classes:
+            given = argument(call, "dim", 0) is not None or len(call.args) > 0 or bool(call.keywords)
+            if dimension == 0 and given and _model_name(flow, output) in classes:
                 yield Remark(call, f"{short(call)} goes over the samples of the batch instead of the classes")
-            elif dimension in (1, -1) and _width(facts, output) == 1:
+            elif dimension in (1, -1) and _width(flow, output) == 1:
                 yield Remark(call, f"{short(call)} goes over the one output of {short(output.func)}: it is always 0")
 
 
-def _summed(program: Program, node: ast.AST) -> bool:
-    for around in program.parents(node):
-        if isinstance(around, ast.stmt):
-            return False
-        if isinstance(around, ast.Call):
-            name = around.func.attr if isinstance(around.func, ast.Attribute) else around.func.id if isinstance(around.func, ast.Name) else ""
-            if name in _SUMS:
-                return True
-    return False
-
-
-def _width(facts: Known, output: ast.Call) -> float | None:
+def _width(flow: Flow, output: ast.Call) -> float | None:
     """How many outputs the last layer of a network has, where it is a Linear that ends its forward."""
-    kind = facts.program.kind(output.func)
-    of = facts.program.classes.get(kind.name, []) if kind is not None else []
+    of = flow.program.classes.get(flow.program.kind_name(output.func), [])
     if len(of) != 1:
-        return _linear(facts, facts.value(output.func))
-    forward = facts.program.method(of[0], "forward")
-    returns = [node for node in nodes_of(forward) if isinstance(node, ast.Return)] if forward is not None else []
-    if len(returns) != 1 or not isinstance(returns[0].value, ast.expr):
+        return _linear(flow, flow.value(output.func))
+    forward = flow.program.method(of[0], "forward")
+    results = returned(forward) if forward is not None else []
+    last = flow.value(results[0]) if len(results) == 1 else None
+    if not is_method(last):
         return None
-    last = facts.value(returns[0].value)
-    if not isinstance(last, ast.Call) or not isinstance(last.func, ast.Attribute):
-        return None
-    return _linear(facts, facts.value(last.func))
+    return _linear(flow, flow.value(last.func))
 
 
-def _linear(facts: Known, layer: ast.expr | None) -> float | None:
-    name = facts.called(layer)
+def _linear(flow: Flow, layer: ast.AST | None) -> float | None:
+    name = flow.program.called(layer)
     if name == "torch.nn.Sequential" and isinstance(layer, ast.Call) and layer.args:
-        return _linear(facts, facts.value(layer.args[-1]))
+        return _linear(flow, flow.value(layer.args[-1]))
     if name == "torch.nn.Linear" and isinstance(layer, ast.Call):
-        return facts.number(argument(layer, 1, "out_features"))
+        return flow.number(argument(layer, "out_features", 1))
     return None
 
 
-def _collected(facts: Known, node: ast.expr) -> list[ast.expr]:
+def _collected(flow: Flow, node: ast.expr) -> list[ast.expr]:
     """What a name holds: its own value, or what is appended to the list that it is (or was made of)."""
     at: ast.AST | None = node
     for _ in range(6):
-        if isinstance(at, ast.Call) and at.args and isinstance(at.func, ast.Attribute) and at.func.attr in ("cat", "concatenate", "array", "hstack", "vstack", "stack", "tensor", "asarray"):
+        if isinstance(at, ast.Call) and at.args and is_method(at, "cat", "concatenate", "array", "hstack", "vstack", "stack", "tensor", "asarray"):
             at = at.args[0]
-        elif isinstance(at, ast.expr) and facts.key(at) is not None and (one := facts.last(at)) is not None and one.how == "assign" and one.place is None:
-            value = one.value
+        elif at is not None and (value := flow.held(at)) is not None:
             if isinstance(value, (ast.List, ast.Call)) and isinstance(at, ast.Name) and (not isinstance(value, ast.Call) or ast.unparse(value) == "list()"):
                 return [
-                    call.args[0] for call in nodes_of(facts.program.scope(at))
-                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend")
+                    call.args[0] for call in own_nodes(flow.program.scope(at))
+                    if is_method(call, "append", "extend")
                     and len(call.args) == 1 and ast.unparse(call.func.value) == at.id
                 ]
             at = value
@@ -174,123 +167,115 @@ def _collected(facts: Known, node: ast.expr) -> list[ast.expr]:
     return [at] if isinstance(at, ast.expr) else []
 
 
-def _hard(facts: Known, node: ast.expr) -> bool:
+def _hard(flow: Flow, node: ast.expr) -> bool:
     """Whether an expression is a class that a network's output was turned into."""
-    found = _picks(facts, node)
+    found = _picks(flow, node)
     if found is not None:
-        return facts.output(found[1]) is not None or "softmax" in ast.unparse(found[1])
-    last = facts.steps_to(node)[-1] if facts.steps_to(node) else node
-    if isinstance(last, ast.Compare) and isinstance(last.ops[0], (ast.Gt, ast.GtE)) and facts.number(last.comparators[0]) is not None:
+        return output_of(flow, found[1]) is not None or "softmax" in ast.unparse(found[1])
+    last = steps_to(flow, node)[-1] if steps_to(flow, node) else node
+    if isinstance(last, ast.Compare) and isinstance(last.ops[0], (ast.Gt, ast.GtE)) and flow.number(last.comparators[0]) is not None:
         return True
     return isinstance(last, ast.Call) and (
-        facts.called(last) in ("torch.round", "numpy.round")
-        or (isinstance(last.func, ast.Attribute) and last.func.attr == "round" and not last.args)
+        flow.program.called(last) in ("torch.round", "numpy.round")
+        or (is_method(last, "round") and not last.args)
     )
 
 
+@RULES.add("metric-of-wrong-arguments", "the metric is that of another question", "give scores to a metric that ranks, and the true values first")
 def _sklearn(program: Program) -> Iterator[Remark]:
     """Metrics of sklearn that are given classes for scores, or their arguments in the wrong order."""
-    facts = known(program)
+    flow = flow_of(program)
     for call in program.calls():
-        name = facts.called(call)
+        name = program.called(call)
         metric = name.rpartition(".")[2]
         if not name.startswith("sklearn.metrics.") or len(call.args) < 2 or (call.keywords and call.keywords[0].arg in ("y_true", "y_pred")):
             continue
-        first, second = _collected(facts, call.args[0]), _collected(facts, call.args[1])
-        if metric in _SCORES and second and all(_hard(facts, one) for one in second):
+        first, second = _collected(flow, call.args[0]), _collected(flow, call.args[1])
+        if metric in _SCORES and second and all(_hard(flow, one) for one in second):
             yield Remark(call, f"{metric} is given classes ({short(call.args[1])}) where it ranks scores: its curve has one point")
         if metric in _TRUE_FIRST and first and second:
-            predicted = all(_hard(facts, one) or facts.output(one) is not None for one in first)
-            if predicted and all(_is_target(facts, one) for one in second):
+            predicted = all(_hard(flow, one) or output_of(flow, one) is not None for one in first)
+            if predicted and all(_is_target(flow, one) for one in second):
                 yield Remark(call, f"{metric} takes the true values first: {short(call.args[0])} and {short(call.args[1])} stand in the wrong order")
 
 
-def _is_target(facts: Known, node: ast.expr) -> bool:
-    last = facts.steps_to(node)[-1] if facts.steps_to(node) else node
-    one = facts.last(last) if facts.key(last) is not None else None
+def _is_target(flow: Flow, node: ast.expr) -> bool:
+    last = steps_to(flow, node)[-1] if steps_to(flow, node) else node
+    one = flow.given(last)
     return one is not None and one.how == "for" and one.place != 0
 
 
 # Averages ----------------------------------------------------------------------
 
 
-def _added(facts: Known, node: ast.AugAssign) -> str | None:
+def _added(flow: Flow, node: ast.AugAssign) -> str | None:
     """What is added for a batch: its "mean", or a "count" of its samples; None where that is not known."""
     value: ast.expr | None = node.value
     for _ in range(8):
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("item", "detach", "cpu", "float", "double"):
+        if is_method(value, "item", "detach", "cpu", "float", "double"):
             value = value.func.value
-        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "float" and value.args:
+        elif is_call(value, "float") and value.args:
             value = value.args[0]
         elif isinstance(value, ast.Subscript) and ast.unparse(value.slice) == "0":
             value = value.value
-        elif isinstance(value, (ast.Name, ast.Attribute)) and facts.key(value) is not None:
-            one = facts.last(value)
-            value = one.value if one is not None and one.how == "assign" and one.place is None else None
+        elif isinstance(value, (ast.Name, ast.Attribute)) and flow.key(value) is not None:
+            value = flow.held(value)
         else:
             break
     if not isinstance(value, ast.Call):
         return None
-    if isinstance(value.func, ast.Attribute) and value.func.attr in ("sum", "mean"):
-        inner = value.args[0] if facts.program.dotted(value.func) is not None and value.args else value.func.value
-        while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in ("float", "type", "int", "long", "to", "double", "cpu", "data"):
+    if is_method(value, "sum", "mean"):
+        inner = value.args[0] if flow.program.dotted(value.func) is not None and value.args else value.func.value
+        while is_method(inner, "float", "type", "int", "long", "to", "double", "cpu", "data"):
             inner = inner.func.value
-        inner = facts.value(inner) or inner
-        compared = isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.Eq)
-        compared = compared or (isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "eq")
+        found = flow.value(inner)
+        compared = isinstance(found, ast.Compare) and isinstance(found.ops[0], ast.Eq)
+        compared = compared or is_method(found, "eq")
         return ("count" if value.func.attr == "sum" else "mean") if compared else None
-    made = value
-    if _loss_name(facts, value) not in _MEAN_LOSSES:
-        return None
-    if facts.program.family(value.func) == "loss":
-        where = facts.value(value.func)
-        if not isinstance(where, ast.Call):
-            return None
-        made = where
-    return None if any(one.arg in ("reduction", "size_average", "reduce", None) for one in made.keywords) else "mean"
+    return "mean" if gives_mean(flow, value) else None
 
 
-def _counted(facts: Known, node: ast.expr, loop: ast.For) -> str | None:
+def _counted(flow: Flow, node: ast.expr, loop: ast.For) -> str | None:
     """What a divisor counts of the loader that a loop goes over: its "batches", or its "samples"."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "len" or len(node.args) != 1:
+    if not is_call(node, "len") or len(node.args) != 1:
         return None
-    of, loader = node.args[0], facts.iterated(loop)
+    of, loader = node.args[0], iterated(loop)
     if ast.unparse(of) == ast.unparse(loader):
         return "batches"
-    if isinstance(of, ast.Attribute) and of.attr == "dataset" and ast.unparse(of.value) == ast.unparse(loader):
+    if is_attribute(of, "dataset") and ast.unparse(of.value) == ast.unparse(loader):
         return "samples"
-    made = facts.loaders(loader)
+    made = loaders_of(flow, loader)
     return "samples" if len(made) == 1 and made[0].args and ast.unparse(made[0].args[0]) == ast.unparse(of) else None
 
 
-def _batched(facts: Known, loader: ast.expr) -> bool:
+def _batched(flow: Flow, loader: ast.expr) -> bool:
     """Whether no loader that this may be is known to give one sample at a time."""
     return all(
-        ((given := argument(one, 1, "batch_size")) is not None and facts.number(given) != 1)
+        ((given := argument(one, "batch_size", 1)) is not None and flow.number(given) != 1)
         or any(word.arg in ("batch_sampler", None) for word in one.keywords)
-        for one in facts.loaders(loader)
+        for one in loaders_of(flow, loader)
     )
 
 
-def _divisions(facts: Known, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.expr]]:
+def _divisions(flow: Flow, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.expr]]:
     """All divisions of a name in a scope: where, which name, by what."""
-    for node in nodes_of(scope):
+    for node in own_nodes(scope):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and isinstance(node.target, ast.Name):
             yield node, node.target.id, node.value
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            around = facts.program.parent.get(node)
-            if isinstance(around, ast.BinOp) and isinstance(around.op, ast.Div) and around.left is node:
+        elif is_binary(node, ast.Div):
+            around = flow.program.parent.get(node)
+            if is_binary(around, ast.Div) and around.left is node:
                 continue
             left = node.left
             while isinstance(left, (ast.BinOp, ast.Call)):
                 if isinstance(left, ast.BinOp):
-                    sides = [one for one in (left.left, left.right) if facts.number(one) is None]
+                    sides = [one for one in (left.left, left.right) if flow.number(one) is None]
                     if not isinstance(left.op, ast.Mult) or len(sides) != 1:
                         break
                     left = sides[0]
-                elif isinstance(left.func, ast.Name) and left.func.id == "float" and left.args:
+                elif is_call(left, "float") and left.args:
                     left = left.args[0]
-                elif isinstance(left.func, ast.Attribute) and left.func.attr in ("item", "float", "double") and not left.args:
+                elif is_method(left, "item", "float", "double") and not left.args:
                     left = left.func.value
                 else:
                     break
@@ -298,83 +283,86 @@ def _divisions(facts: Known, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast
                 yield node, left.id, node.right
 
 
+@RULES.add("average-by-wrong-count", "what is reported, compared or stepped on is not the average that it is called", "divide the sum over samples by the samples that were seen, a sum of means by the batches")
 def _averaged(program: Program) -> Iterator[Remark]:
     """Sums over batches that are divided by something else than what was added up."""
-    facts = known(program)
-    for loop in facts.loader_loops():
+    flow = flow_of(program)
+    for loop in loader_loops(flow):
         sums = {
             node.target.id: node for node in ast.walk(loop)
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name)
         }
-        loader = facts.iterated(loop)
-        if not sums or not _batched(facts, loader):
+        loader = iterated(loop)
+        if not sums or not _batched(flow, loader):
             continue
-        for node, name, divisor in _divisions(facts, program.scope(loop)):
+        for node, name, divisor in _divisions(flow, program.scope(loop)):
             if name not in sums or getattr(node, "lineno", 0) < loop.lineno:
                 continue
-            added, counted = _added(facts, sums[name]), _counted(facts, divisor, loop)
+            added, counted = _added(flow, sums[name]), _counted(flow, divisor, loop)
             if added == "mean" and counted == "samples":
                 yield Remark(node, f"{name} adds up a mean for each batch and is divided by the number of samples, {short(divisor)}: it is too small by the size of the batch")
             elif added == "count" and counted == "batches":
                 yield Remark(node, f"{name} counts samples and is divided by the number of batches, {short(divisor)}: it is too large by the size of the batch")
             elif added == "count" and counted == "samples":
-                why = _fewer(facts, loader)
+                why = _fewer(flow, loader)
                 if why is not None:
                     yield Remark(node, f"{name} is divided by {short(divisor)}, but {why}")
 
 
-def _fewer(facts: Known, loader: ast.expr) -> str | None:
+def _fewer(flow: Flow, loader: ast.expr) -> str | None:
     """Why a loader gives fewer samples than its data set has."""
-    made = facts.loaders(loader)
-    if made and all(is_true(argument(one, 8, "drop_last")) for one in made):
+    made = loaders_of(flow, loader)
+    if made and all(is_true(argument(one, "drop_last", 8)) for one in made):
         return "the loader drops its last batch"
     for one in made:
-        sampler = facts.value(next((word.value for word in one.keywords if word.arg == "sampler"), None))
-        if len(made) == 1 and facts.called(sampler).endswith("SubsetRandomSampler"):
+        sampler = flow.value(argument(one, "sampler"))
+        if len(made) == 1 and flow.program.called(sampler).endswith("SubsetRandomSampler"):
             return "the loader draws only the part that its sampler lists"
     return None
 
 
+@RULES.add("sum-never-reset", "what is reported grows from epoch to epoch whatever the model does", "set it to 0 at the start of each epoch")
 def _never_reset(program: Program) -> Iterator[Remark]:
     """Sums over an epoch that are made before the epochs and never set back."""
-    facts = known(program)
-    for inner in facts.loader_loops():
-        outer = next((one for one in program.loops(inner) if isinstance(one, (ast.For, ast.While))), None)
+    flow = flow_of(program)
+    for inner in loader_loops(flow):
+        outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
         if outer is None:
             continue
         scope = program.scope(inner)
-        for node, name, divisor in _divisions(facts, scope):
-            if _counted(facts, divisor, inner) is None or outer not in program.parents(node) or inner in program.parents(node):
+        for node, name, divisor in _divisions(flow, scope):
+            if _counted(flow, divisor, inner) is None or outer not in program.parents(node) or inner in program.parents(node):
                 continue
-            found = facts.bound.get((scope, name), [])
+            found = flow.bound.get((scope, name), [])
             inside = [one for one in found if outer in program.parents(one.node)]
             before = [one for one in found if one not in inside]
             only_added = all(one.how == "add" and inner in program.parents(one.node) for one in inside)
-            if inside and before and only_added and isinstance(node, ast.BinOp) and all(facts.number(one.value) == 0 for one in before):
+            if inside and before and only_added and isinstance(node, ast.BinOp) and all(flow.number(one.value) == 0 for one in before):
                 yield Remark(node, f"{name} is set to 0 before the loop of line {outer.lineno} and never in it: it holds the sum of all epochs, and {short(divisor)} counts one")
 
 
+@RULES.add("value-of-another-loop", "the evaluation does not look at the data it goes over", "compute it from the batch of this loop")
 def _stale(program: Program) -> Iterator[Remark]:
     """A loop over held-out batches that adds up, or gives to the network, what another loop left behind."""
-    facts = known(program)
-    loops = list(facts.loader_loops())
+    flow = flow_of(program)
+    loops = list(loader_loops(flow))
     for loop in loops:
-        if facts.trains(loop):
+        if trains(flow.program, loop):
             continue
-        stored = {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        stored = names_set(loop)
         scope = program.scope(loop)
         others = [one for one in loops if one is not loop and program.scope(one) is scope and loop not in program.parents(one) and one not in program.parents(loop)]
-        left = {one.id for other in others for one in ast.walk(other) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-        targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+        left = {one.id for other in others for one in ast.walk(other) if is_set(one)}
+        targets = names_of(loop.target)
         for node in ast.walk(loop):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "item" and isinstance(node.func.value, ast.Name):
+            if is_method(node, "item") and isinstance(node.func.value, ast.Name):
                 name = node.func.value.id
                 if name in left and name not in stored and isinstance(program.parent.get(node), (ast.AugAssign, ast.BinOp, ast.Call)):
                     yield Remark(node, f"{name} is not computed in this loop: {short(node)} is the last value of another loop, the same for every batch")
-            elif isinstance(node, ast.Call) and facts.is_model(node.func) and node.args and isinstance(node.args[0], ast.Name):
+            elif isinstance(node, ast.Call) and is_model(flow, node.func) and node.args and isinstance(node.args[0], ast.Name):
                 name = node.args[0].id
                 of_others = {one.id for other in others for one in ast.walk(other.target) if isinstance(one, ast.Name)}
-                read = {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+                read = names_read(loop)
                 if name in of_others and name not in stored and targets - read - {"_"}:
                     unread = sorted(targets - read - {"_"})[0]
                     yield Remark(node, f"{short(node)} reads {name}, which another loop left behind; {unread}, the batch of this loop, is never read")
@@ -383,28 +371,19 @@ def _stale(program: Program) -> Iterator[Remark]:
 # The best epoch -------------------------------------------------------------------
 
 
-def _infinite(facts: Known, node: ast.expr | None) -> int:
-    """1 for infinity, -1 for minus infinity, 0 for all else."""
-    text = ast.unparse(node).replace('"', "'").replace(" ", "") if node is not None else ""
-    if text in ("float('inf')", "math.inf", "np.inf", "numpy.inf", "torch.inf", "np.Inf", "float('infinity')"):
-        return 1
-    return -1 if (text.startswith("-") and _infinite(facts, getattr(node, "operand", None)) == 1) or text == "float('-inf')" else 0
-
-
+@RULES.add("patience-never-reset", "training ends too early", "set the count to 0 where the score has improved")
 def _patience(program: Program) -> Iterator[Remark]:
     """A count of epochs without progress that progress does not set back."""
-    facts = known(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         if not node.orelse or not program.loops(node) or not isinstance(node.test, ast.Compare) or not isinstance(node.test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
             continue
         better = {ast.unparse(one) for one in (node.test.left, *node.test.comparators)}
         updated = {ast.unparse(one.targets[0]) for one in ast.walk(ast.Module(node.body, [])) if isinstance(one, ast.Assign)}
         for add in node.orelse:
-            if not isinstance(add, ast.AugAssign) or not isinstance(add.op, ast.Add) or facts.number(add.value) != 1 or not better & updated:
+            if not isinstance(add, ast.AugAssign) or not isinstance(add.op, ast.Add) or flow.number(add.value) != 1 or not better & updated:
                 continue
-            key = facts.key(add.target)
-            found = facts.bound.get(key, []) if key is not None else []
+            found = flow.bindings(add.target)
             loop = program.loops(node)[0]
             inside = [one for one in found if loop in program.parents(one.node)] if not isinstance(add.target, ast.Attribute) else found
             ends = any(
@@ -414,14 +393,3 @@ def _patience(program: Program) -> Iterator[Remark]:
             )
             if len(inside) == 1 and ends:
                 yield Remark(add, f"{short(add.target)} counts every epoch without progress and is never set back to 0: the run stops although it still improves now and then")
-
-
-RULES: tuple[Rule, ...] = (
-    Rule("threshold-of-another-kind", "data", "the metric counts predictions as wrong that the model has right", "compare logits with 0, or apply sigmoid first", _threshold),
-    Rule("argmax-over-wrong-dimension", "data", "the accuracy compares other things than predictions with the labels", "take the argmax over the dimension of the classes; compare a single output with a threshold", _over_batch),
-    Rule("metric-of-wrong-arguments", "data", "the metric is that of another question", "give scores to a metric that ranks, and the true values first", _sklearn),
-    Rule("average-by-wrong-count", "data", "what is reported, compared or stepped on is not the average that it is called", "divide the sum over samples by the samples that were seen, a sum of means by the batches", _averaged),
-    Rule("sum-never-reset", "data", "what is reported grows from epoch to epoch whatever the model does", "set it to 0 at the start of each epoch", _never_reset),
-    Rule("value-of-another-loop", "data", "the evaluation does not look at the data it goes over", "compute it from the batch of this loop", _stale),
-    Rule("patience-never-reset", "data", "training ends too early", "set the count to 0 where the score has improved", _patience),
-)

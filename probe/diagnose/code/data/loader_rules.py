@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
-from probe.diagnose.code.data.data_flow import (
-    LOADER,
-    Binding,
-    Known,
+from probe.diagnose.code.data.data_flow import LOADER, loader_loops, loaders_of, trains
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Binding, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
     argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_false,
+    is_method,
+    is_name,
+    is_own,
+    is_string,
     is_true,
-    known,
-    names_in,
-    nodes_of,
-    scopes,
+    iterated,
+    names_read,
+    own_nodes,
+    pairs_of,
+    returned,
     short,
 )
-from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+
+RULES = Rules("data")
 
 _ORDERED = frozenset({"torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder"})
-_COPIES = frozenset({"copy", "clone", "float", "astype", "double", "to", "half", "long"})
 _WRITES = frozenset({
     "add_", "sub_", "mul_", "div_", "clamp_", "clip_", "fill_", "zero_", "masked_fill_", "random_", "normal_", "neg_",
     "pow_", "sqrt_", "log_", "copy_", "index_fill_",
@@ -35,70 +45,73 @@ _STATISTICS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
     ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
 )
 """Means and deviations that are in general use: of ImageNet, MNIST, CIFAR-10 and CIFAR-100."""
+_MEMORY = ("tensor", "array")
 SENTINEL = 99
 """A fill value of at least this size stands for "missing"; one below may be a typical value of a column."""
 
 
+@RULES.add("iterator-made-anew", "the model learns one batch by heart", "make the iterator once before the loop, or loop over the loader")
 def _iterator_anew(program: Program) -> Iterator[Remark]:
     """A first batch that is taken again in each step, from a loader that does not shuffle."""
-    facts = known(program)
+    flow = flow_of(program)
     for call in program.calls():
         inner = call.args[0] if call.args else None
-        if not isinstance(call.func, ast.Name) or call.func.id != "next" or not isinstance(inner, ast.Call) or not inner.args:
+        if not is_call(call, "next") or not isinstance(inner, ast.Call) or not inner.args:
             continue
-        if not isinstance(inner.func, ast.Name) or inner.func.id != "iter":
+        if not is_call(inner, "iter"):
             continue
         loops = program.loops(call)
-        made = facts.loaders(inner.args[0])
-        if not loops or not made or not facts.trains(loops[0]) or any(not _in_order(facts, one) for one in made):
+        made = loaders_of(flow, inner.args[0])
+        if not loops or not made or not trains(flow.program, loops[0]) or any(not _in_order(flow, one) for one in made):
             continue
         yield Remark(call, f"{short(call)} starts the loader anew in each step, and it does not shuffle: every step gets the same first batch")
 
 
-def _in_order(facts: Known, loader: ast.Call) -> bool:
+def _in_order(flow: Flow, loader: ast.Call) -> bool:
     """Whether a loader certainly gives its samples in the order of the data set."""
-    shuffle = argument(loader, 2, "shuffle")
-    constant = shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is False)
+    shuffle = argument(loader, "shuffle", 2)
+    constant = shuffle is None or (is_false(shuffle))
     samples = [one for one in loader.keywords if one.arg in ("sampler", "batch_sampler", None)]
-    return constant and not samples and len(loader.args) < 4 and not _iterable(facts, loader)
+    return constant and not samples and len(loader.args) < 4 and not _iterable(flow, loader)
 
 
-def _iterable(facts: Known, loader: ast.Call) -> bool:
+def _iterable(flow: Flow, loader: ast.Call) -> bool:
     """Whether the data set of a loader may be one that is only iterated."""
-    made = facts.value(argument(loader, 0, "dataset"))
-    name = facts.called(made)
-    of = facts.program.classes.get(name, [])
+    made = flow.value(argument(loader, "dataset", 0))
+    name = flow.program.called(made)
+    of = flow.program.classes.get(name, [])
     if len(of) == 1:
-        return facts.program.method(of[0], "__iter__") is not None or facts.program.method(of[0], "__getitem__") is None
+        return flow.program.method(of[0], "__iter__") is not None or flow.program.method(of[0], "__getitem__") is None
     return not name.startswith(("torchvision.datasets.", "torch.utils.data.TensorDataset", "torch.utils.data.Subset"))
 
 
-def _loops_of(facts: Known) -> tuple[dict[ast.Call, ast.For], dict[ast.Call, ast.For]]:
+def _loops_of(flow: Flow) -> tuple[dict[ast.Call, ast.For], dict[ast.Call, ast.For]]:
     """The loaders whose loops train, and those whose loops only evaluate."""
     trained: dict[ast.Call, ast.For] = {}
     evaluated: dict[ast.Call, ast.For] = {}
-    for loop in facts.loader_loops():
-        kept = trained if facts.trains(loop) else evaluated
-        for made in facts.loaders(facts.iterated(loop)):
+    for loop in loader_loops(flow):
+        kept = trained if trains(flow.program, loop) else evaluated
+        for made in loaders_of(flow, iterated(loop)):
             kept.setdefault(made, loop)
     return trained, evaluated
 
 
+@RULES.add("option-of-other-loader", "batches come in the order of the files, or a part of the held-out data is never judged", "shuffle (and drop the last batch) where you train, and not where you evaluate")
 def _wrong_loader(program: Program) -> Iterator[Remark]:
     """Options that stand at the loader of the evaluation and not at that of the training."""
-    facts = known(program)
-    trained, evaluated = _loops_of(facts)
+    flow = flow_of(program)
+    trained, evaluated = _loops_of(flow)
     train = [one for one in trained if one not in evaluated]
     held = [one for one in evaluated if one not in trained]
     for one in train:
-        made = facts.value(argument(one, 0, "dataset"))
-        if facts.called(made) in _ORDERED and _in_order(facts, one) and _reads_label(trained[one]):
+        made = flow.value(argument(one, "dataset", 0))
+        if program.called(made) in _ORDERED and _in_order(flow, one) and _reads_label(trained[one]):
             yield Remark(one, f"the loader that is trained on does not shuffle, and {short(made) if made else 'the folder'} lists one class after the other: each batch holds one class")
     if len(train) != 1 or len(held) != 1:
         return
-    if _in_order(facts, train[0]) and is_true(argument(held[0], 2, "shuffle")):
+    if _in_order(flow, train[0]) and is_true(argument(held[0], "shuffle", 2)):
         yield Remark(train[0], f"the loader that is trained on does not shuffle, and that of line {held[0].lineno}, which is evaluated on, does")
-    if is_true(argument(held[0], 8, "drop_last")) and argument(train[0], 8, "drop_last") is None and not any(one.arg in ("batch_sampler", None) for one in train[0].keywords):
+    if is_true(argument(held[0], "drop_last", 8)) and argument(train[0], "drop_last", 8) is None and not any(one.arg in ("batch_sampler", None) for one in train[0].keywords):
         yield Remark(held[0], f"the loader that is evaluated on drops its last batch, and that of line {train[0].lineno}, which is trained on, does not")
 
 
@@ -108,27 +121,25 @@ def _reads_label(loop: ast.For) -> bool:
     if isinstance(target, ast.Tuple) and isinstance(target.elts[-1], ast.Tuple):
         target = target.elts[-1]
     last = target.elts[-1] if isinstance(target, ast.Tuple) else None
-    return isinstance(last, ast.Name) and any(
-        isinstance(one, ast.Name) and one.id == last.id and isinstance(one.ctx, ast.Load) for one in ast.walk(loop)
-    )
+    return isinstance(last, ast.Name) and last.id in names_read(loop)
 
 
+@RULES.add("stride-of-batches", "most of the data is never seen", "write range(0, n, size) with rows i : i + size")
 def _stride(program: Program) -> Iterator[Remark]:
     """Batches cut by hand with the number of the batch taken for its first row, or the other way round."""
     for loop in program.everywhere(ast.For):
-        assert isinstance(loop, ast.For)
         call = loop.iter
-        if not isinstance(loop.target, ast.Name) or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
+        if not isinstance(loop.target, ast.Name) or not is_call(call, "range"):
             continue
         at = loop.target.id
         cuts = [
             one for one in ast.walk(loop)
-            if isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and at in names_in(one.lower)
+            if isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and at in names_read(one.lower)
         ]
         if any(isinstance(one, ast.AugAssign) and ast.unparse(one.target) == at for one in ast.walk(loop)):
             continue
         count = call.args[-1] if len(call.args) <= 2 else None
-        if isinstance(count, ast.BinOp) and isinstance(count.op, ast.FloorDiv):
+        if is_binary(count, ast.FloorDiv):
             size = ast.unparse(count.right)
             for cut in cuts:
                 if ast.unparse(cut.lower or cut) == at and ast.unparse(cut.upper or cut) in (f"{at} + {size}", f"{size} + {at}"):
@@ -148,7 +159,6 @@ def _stride(program: Program) -> Iterator[Remark]:
 def _data_sets(program: Program) -> Iterator[ast.ClassDef]:
     """Classes of the program that have items by number and a length, or are data sets by their base."""
     for node in program.everywhere(ast.ClassDef):
-        assert isinstance(node, ast.ClassDef)
         bases = {(program.dotted(base) or "").rpartition(".")[2] for base in node.bases}
         if bases & {"Dataset", "IterableDataset", "VisionDataset"} or (
             program.method(node, "__getitem__") is not None and program.method(node, "__len__") is not None and not node.bases
@@ -156,32 +166,34 @@ def _data_sets(program: Program) -> Iterator[ast.ClassDef]:
             yield node
 
 
-def _own(node: ast.AST | None) -> str | None:
-    """The attribute that `self.x[index]` takes an item of."""
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and isinstance(node.slice, ast.Name):
-        at = node.value
-        return at.attr if isinstance(at.value, ast.Name) and at.value.id == "self" else None
-    return None
+def _is_stored(node: ast.AST, flow: Flow, index: str) -> TypeGuard[ast.Subscript]:
+    """Whether `self.x[index]` takes an item of tensors or arrays in memory, which have rows of their own."""
+    if not isinstance(node, ast.Subscript) or not is_own(node.value) or not is_name(node.slice, index):
+        return False
+    found = flow.bindings(node.value)
+    return bool(found) and all(_in_memory(flow, one, node.value) for one in found)
 
 
+@RULES.add("sample-changed-in-place", "the data drift away from what was loaded, further in each epoch", "copy the sample first: .clone() or .copy()")
 def _changed_in_place(program: Program) -> Iterator[Remark]:
     """A stored sample that is changed where it lies when it is asked for."""
-    facts = known(program)
+    flow = flow_of(program)
     for of in _data_sets(program):
         getter = program.method(of, "__getitem__")
         if getter is None or not getter.args.args[1:]:
             continue
         index = getter.args.args[1].arg
         views: dict[str, ast.Subscript] = {}
-        for node in nodes_of(getter):
-            for target, value in _assigned(node):
-                if _own(value) is not None and isinstance(value, ast.Subscript) and index in names_in(value.slice) and _stored(facts, value.value):
+        for node in own_nodes(getter):
+            pairs = pairs_of(node) if isinstance(node, ast.Assign) and len(node.targets) == 1 else ()
+            for target, value in ((one.id, value) for one, value in pairs if is_name(one)):
+                if _is_stored(value, flow, index):
                     views[target] = value
                 else:
                     views.pop(target, None)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES:
+            if is_method(node, *_WRITES):
                 item = node.func.value
-                if isinstance(item, ast.Subscript) and _own(item) is not None and _stored(facts, item.value) and index in names_in(item.slice):
+                if _is_stored(item, flow, index):
                     yield Remark(node, f"{short(node)} changes {short(item)} where it is stored: the sample is changed once more each time it is drawn")
             changed = _writes(node)
             if changed in views:
@@ -190,131 +202,109 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
                 views.pop(changed)
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """The names that an assignment sets, each with its value."""
-    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-        return
-    target, value = node.targets[0], node.value
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        for one, given in zip(target.elts, value.elts, strict=True):
-            if isinstance(one, ast.Name):
-                yield one.id, given
-
-
 def _writes(node: ast.AST) -> str:
     """The name of the tensor or array that a node writes into; empty where it writes into none."""
+    target: ast.AST | None = None
     if isinstance(node, ast.AugAssign):
         target = node.target.value if isinstance(node.target, ast.Subscript) else node.target
-        return target.id if isinstance(target, ast.Name) else ""
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
         target = node.targets[0].value
-        return target.id if isinstance(target, ast.Name) else ""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES:
-        return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
-    return ""
+    elif is_method(node, *_WRITES):
+        target = node.func.value
+    return target.id if isinstance(target, ast.Name) else ""
 
 
-def _stored(facts: Known, attribute: ast.expr) -> bool:
-    """Whether an attribute holds tensors or arrays in memory, with rows of their own."""
-    key = facts.key(attribute)
-    found = facts.bound.get(key, []) if key is not None else []
-    return bool(found) and all(_in_memory(facts, one, attribute) for one in found)
-
-
-def _in_memory(facts: Known, one: Binding, attribute: ast.expr) -> bool:
+def _in_memory(flow: Flow, one: Binding, attribute: ast.expr) -> bool:
     value = one.value
     if one.place is not None:
-        local = facts.program.local_function(value) if isinstance(value, ast.Call) else None
-        returns = [node.value for node in nodes_of(local) if isinstance(node, ast.Return)] if local is not None else []
+        local = flow.program.local_function(value) if isinstance(value, ast.Call) else None
+        returns = returned(local) if local is not None else []
         parts = [node.elts[one.place] for node in returns if isinstance(node, ast.Tuple) and one.place < len(node.elts)]
-        return bool(parts) and len(parts) == len(returns) and all(_is_memory(facts, part) for part in parts)
+        return bool(parts) and len(parts) == len(returns) and all(flow.program.family(part) in _MEMORY for part in parts)
     if isinstance(value, ast.BinOp) or (isinstance(value, ast.Call) and ast.unparse(value.func).startswith(ast.unparse(attribute))):
         return True  # computed from what it held before
-    given = facts.values(value)
-    return bool(given) and all(_is_memory(facts, part) for part in given)
+    given = flow.possible(value)
+    return bool(given) and all(flow.program.family(part) in _MEMORY for part in given)
 
 
-def _is_memory(facts: Known, node: ast.expr) -> bool:
-    return facts.program.family(node) in ("tensor", "array")
-
-
-def _workers(loader: ast.Call, facts: Known) -> bool:
+def _workers(loader: ast.Call, flow: Flow) -> bool:
     """Whether a loader certainly has workers and does nothing of its own when they start."""
-    count = facts.number(argument(loader, 5, "num_workers"))
+    count = flow.number(argument(loader, "num_workers", 5))
     return count is not None and count > 0 and not any(one.arg in ("worker_init_fn", None) for one in loader.keywords)
 
 
+@RULES.add("copied-by-workers", "the workers give the same, not different things", "seed by worker in worker_init_fn, or share the data by torch.utils.data.get_worker_info()")
 def _copied_by_workers(program: Program) -> Iterator[Remark]:
     """What each worker of a loader has a copy of: a generator of random numbers, or all of an iterable data set."""
-    facts = known(program)
+    flow = flow_of(program)
     for of in _data_sets(program):
         loaders = [
             call for call in program.calls()
-            if facts.called(call) == LOADER and facts.called(facts.value(argument(call, 0, "dataset"))) == of.name and _workers(call, facts)
+            if program.called(call) == LOADER and program.called(flow.value(argument(call, "dataset", 0))) == of.name and _workers(call, flow)
         ]
         if not loaders or "get_worker_info" in ast.unparse(of) or "persistent_workers" in ast.unparse(loaders[0]):
             continue
         start, getter, runs = (program.method(of, name) for name in ("__init__", "__getitem__", "__iter__"))
         if start is not None and getter is not None:
-            for node in nodes_of(start):
-                if isinstance(node, ast.Assign) and facts.called(node.value) in _GENERATORS and isinstance(node.targets[0], ast.Attribute):
+            for node in own_nodes(start):
+                if isinstance(node, ast.Assign) and program.called(node.value) in _GENERATORS and isinstance(node.targets[0], ast.Attribute):
                     name = ast.unparse(node.targets[0])
                     if name in ast.unparse(getter):
                         yield Remark(node, f"each worker of the loader in line {loaders[0].lineno} has a copy of {name}: they draw the same numbers, and the same again in each epoch")
-        elif runs is not None and getter is None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in nodes_of(runs)):
+        elif runs is not None and getter is None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in own_nodes(runs)):
             text = ast.unparse(of)
             if not any(word in text for word in ("random", "rand", "shuffle", "rank", "world", "worker", "shard", "queue", "sampl", "while ", "next(", "super(")):
                 yield Remark(loaders[0], f"each worker has a copy of {of.name}, and its __iter__ goes over all of it: every sample comes once for each worker")
 
 
+@RULES.add("weights-of-classes", "nearly all samples are never drawn", "give each sample the weight of its class: weights[labels]")
 def _weights_of_classes(program: Program) -> Iterator[Remark]:
     """A sampler that is given one weight for each class where it takes one for each sample."""
-    facts = known(program)
+    flow = flow_of(program)
     for call in program.calls():
-        if facts.called(call) != "torch.utils.data.WeightedRandomSampler":
+        if program.called(call) != "torch.utils.data.WeightedRandomSampler":
             continue
-        given = argument(call, 0, "weights")
-        at = facts.value(given)
+        given = argument(call, "weights", 0)
+        at = flow.value(given)
         for _ in range(6):
             if isinstance(at, ast.BinOp):
-                at = facts.value(at.right if facts.number(at.left) is not None else at.left)
-            elif isinstance(at, ast.Call) and isinstance(at.func, ast.Attribute) and at.func.attr in ("float", "double", "to", "tensor", "FloatTensor", "reciprocal", "astype", "from_numpy"):
-                at = facts.value(at.args[0] if facts.called(at).startswith("torch.") and at.args else at.func.value)
+                at = flow.value(at.right if flow.number(at.left) is not None else at.left)
+            elif is_method(at, "float", "double", "to", "tensor", "FloatTensor", "reciprocal", "astype", "from_numpy"):
+                at = flow.value(at.args[0] if program.called(at).startswith("torch.") and at.args else at.func.value)
             else:
                 break
-        counted = isinstance(at, ast.Call) and isinstance(at.func, ast.Attribute) and at.func.attr == "bincount"
+        counted = is_method(at, "bincount")
         if counted and given is not None:
             yield Remark(call, f"{short(given)} has one weight for each class, and the sampler takes one for each sample: it draws the first few samples only")
 
 
+@RULES.add("lengths-after-padding", "the padding is read as if it were data", "count the lengths before pad_sequence")
 def _lengths_of_padded(program: Program) -> Iterator[Remark]:
     """Lengths that are counted after the padding: all are that of the longest."""
-    facts = known(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.ListComp):
-        assert isinstance(node, ast.ListComp)
         one, element = node.generators[0], node.elt
         if len(node.generators) != 1 or one.ifs or not isinstance(one.target, ast.Name):
             continue
-        padded = facts.value(one.iter)
-        if facts.called(padded) == "torch.nn.utils.rnn.pad_sequence" and ast.unparse(element) in (
+        padded = flow.value(one.iter)
+        if program.called(padded) == "torch.nn.utils.rnn.pad_sequence" and ast.unparse(element) in (
             f"len({one.target.id})", f"{one.target.id}.size(0)", f"{one.target.id}.shape[0]",
         ):
             yield Remark(node, f"{short(node)} counts the rows of what is padded already: all lengths are the same")
 
 
+@RULES.add("padding-never-set", "inputs and metrics hold random bytes, NaN among them", "start with torch.zeros or torch.full")
 def _unfilled(program: Program) -> Iterator[Remark]:
     """Memory that is not set and only filled up to a length."""
-    facts = known(program)
-    for scope in scopes(program):
-        for node in nodes_of(scope):
-            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name) or facts.called(node.value) not in ("torch.empty", "numpy.empty", "torch.empty_like", "numpy.empty_like"):
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own_nodes(scope):
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name) or program.called(node.value) not in ("torch.empty", "numpy.empty", "torch.empty_like", "numpy.empty_like"):
                 continue
             name = node.targets[0].id
-            if len(facts.bound.get((scope, name), [])) != 1:
+            if len(flow.bound.get((scope, name), [])) != 1:
                 continue
-            uses = facts.uses.get((scope, name), [])
+            uses = flow.reads.get((scope, name), [])
             filled, other = [], []
             for use in uses:
                 around = program.parent.get(use)
@@ -340,28 +330,29 @@ def _prefix(node: ast.Subscript) -> bool:
 # Scales and columns ----------------------------------------------------------------
 
 
-def _numbers(facts: Known, node: ast.AST | None) -> tuple[float, ...] | None:
-    value = facts.value(node)
+def _numbers(flow: Flow, node: ast.AST | None) -> tuple[float, ...] | None:
+    value = flow.value(node)
     if isinstance(value, (ast.Tuple, ast.List)):
-        found = [facts.number(one) for one in value.elts]
+        found = [flow.number(one) for one in value.elts]
         return tuple(one for one in found if one is not None) if None not in found else None
     return None
 
 
+@RULES.add("normalized-by-wrong-constants", "the inputs are on another scale than the network is made for", "normalize once, by the mean and the deviation of values from 0 to 1")
 def _normalized(program: Program) -> Iterator[Remark]:
     """Constants of a normalization that are not on the scale of what they are applied to."""
-    facts = known(program)
+    flow = flow_of(program)
     for call in program.calls():
-        if facts.called(call) not in ("torchvision.transforms.Normalize", "torchvision.transforms.v2.Normalize"):
+        if program.called(call) not in ("torchvision.transforms.Normalize", "torchvision.transforms.v2.Normalize"):
             continue
-        mean, deviation = _numbers(facts, argument(call, 0, "mean")), _numbers(facts, argument(call, 1, "std"))
+        mean, deviation = _numbers(flow, argument(call, "mean", 0)), _numbers(flow, argument(call, "std", 1))
         if mean is None or deviation is None:
             continue
         if any(_near(mean, std) and _near(deviation, average) for average, std in _STATISTICS):
             yield Remark(call, f"{short(call)} has mean and deviation in each other's place")
         steps = program.parent.get(call)
         before = steps.elts[: steps.elts.index(call)] if isinstance(steps, ast.List) and call in steps.elts else []
-        names = [facts.called(one).rpartition(".")[2] for one in before]
+        names = [program.called(one).rpartition(".")[2] for one in before]
         if "ToTensor" in names and "" not in names and not {"Lambda", "PILToTensor", "ConvertImageDtype", "ToDtype"} & set(names):
             if all(one > 1 for one in mean) and all(one > 1 for one in deviation):
                 yield Remark(call, f"{short(call)} is made for values of 0 to 255, and ToTensor has scaled them to 0 to 1: all pixels come out nearly the same")
@@ -373,22 +364,23 @@ def _near(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return len(one) == len(other) and all(abs(a - b) < 0.002 for a, b in zip(one, other, strict=True))
 
 
+@RULES.add("normalized-apart", "the model is judged on inputs of another scale than it was trained on", "give both the same Normalize")
 def _normalized_apart(program: Program) -> Iterator[Remark]:
     """Training and held-out images that are normalized differently."""
-    facts = known(program)
+    flow = flow_of(program)
     made: dict[str, dict[bool, tuple[ast.Call, list[tuple[float, ...] | None]]]] = {}
     for call in program.calls():
-        name = facts.called(call)
-        train = next((one.value for one in call.keywords if one.arg == "train"), None)
-        given = facts.value(next((one.value for one in call.keywords if one.arg == "transform"), None))
+        name = program.called(call)
+        train = argument(call, "train")
+        given = flow.value(argument(call, "transform"))
         if not name.startswith("torchvision.datasets.") or not isinstance(train, ast.Constant) or not isinstance(given, ast.Call):
             continue
-        steps = given.args[0].elts if facts.called(given).endswith(".Compose") and given.args and isinstance(given.args[0], ast.List) else [given]
-        names = [facts.called(one).rpartition(".")[2] for one in steps]
-        if "" in names or "Lambda" in names or "ToTensor" not in names or not facts.called(given).startswith("torchvision."):
+        steps = given.args[0].elts if program.called(given).endswith(".Compose") and given.args and isinstance(given.args[0], ast.List) else [given]
+        names = [program.called(one).rpartition(".")[2] for one in steps]
+        if "" in names or "Lambda" in names or "ToTensor" not in names or not program.called(given).startswith("torchvision."):
             continue
-        norms = [one for one in steps if facts.called(one).endswith(".Normalize")]
-        values = [_numbers(facts, argument(one, place, word)) for one in norms if isinstance(one, ast.Call) for place, word in ((0, "mean"), (1, "std"))]
+        norms = [one for one in steps if program.called(one).endswith(".Normalize")]
+        values = [_numbers(flow, argument(one, word, place)) for one in norms if isinstance(one, ast.Call) for place, word in ((0, "mean"), (1, "std"))]
         if train.value in made.setdefault(name, {}):
             made[name].clear()
             break
@@ -400,62 +392,64 @@ def _normalized_apart(program: Program) -> Iterator[Remark]:
             yield Remark(parts[False][0], said)
 
 
+@RULES.add("missing-as-number", "the sentinel outweighs all real values and the gradients that they give", "fill with the mean of the training rows, and add a column that says what was missing")
 def _missing(program: Program) -> Iterator[Remark]:
     """Numbers that stand for missing values and are fed to a network."""
-    facts = known(program)
+    flow = flow_of(program)
     if not any(program.is_module_class(of) for found in program.classes.values() for of in found) and not any(
-        facts.called(call).startswith("torch.nn.") for call in program.calls()
+        program.called(call).startswith("torch.nn.") for call in program.calls()
     ):
         return
     for call in program.calls():
         func = call.func
         given: ast.expr | None = None
-        if isinstance(func, ast.Attribute) and func.attr == "fillna":
-            given = argument(call, 0, "value")
-        elif facts.called(call) == "numpy.nan_to_num":
-            given = argument(call, 2, "nan")
-        elif facts.called(call) == "sklearn.impute.SimpleImputer":
-            given = next((one.value for one in call.keywords if one.arg == "fill_value"), None)
-        value = facts.number(given)
+        if is_attribute(func, "fillna"):
+            given = argument(call, "value", 0)
+        elif program.called(call) == "numpy.nan_to_num":
+            given = argument(call, "nan", 2)
+        elif program.called(call) == "sklearn.impute.SimpleImputer":
+            given = argument(call, "fill_value")
+        value = flow.number(given)
         if value is None or not SENTINEL <= abs(value) < 1e6 or not isinstance(given, ast.expr):
             continue
         text = ast.unparse(given)
         compared = any(
-            isinstance(one, ast.Compare) and any(facts.number(part) == value for part in (one.left, *one.comparators))
+            isinstance(one, ast.Compare) and any(flow.number(part) == value for part in (one.left, *one.comparators))
             for one in program.everywhere(ast.Compare)
         )
         if not compared:
             yield Remark(call, f"{short(call)} puts {text} where a value is missing, and nothing takes it out again: to the network it is a number like the others")
 
 
+@RULES.add("target-among-inputs", "the model copies the target, and knows nothing without it", "drop the column of the target")
 def _target_column(program: Program) -> Iterator[Remark]:
     """A target that is among the inputs: a column of a table."""
-    facts = known(program)
-    for scope in scopes(program):
+    flow = flow_of(program)
+    for scope in program.scopes():
         targets: dict[tuple[str, str], ast.Assign] = {}
-        for node in nodes_of(scope):
+        for node in own_nodes(scope):
             if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
                 continue
             value: ast.expr = node.value
             while True:
-                if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("to_numpy", "astype", "copy"):
+                if is_method(value, "to_numpy", "astype", "copy"):
                     value = value.func.value
-                elif isinstance(value, ast.Attribute) and value.attr == "values":
+                elif is_attribute(value, "values"):
                     value = value.value
                 else:
                     break
-            if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name) and isinstance(value.slice, ast.Constant) and isinstance(value.slice.value, str):
+            if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name) and is_string(value.slice):
                 if program.family(value.value) == "frame":
                     targets[value.value.id, value.slice.value] = node
             else:
                 for (frame, column), target in list(targets.items()):
-                    if _with_column(facts, value, frame, column) and node.lineno > target.lineno and _side_by_side(scope, node, target) and value is not node.value:
+                    if _with_column(flow, value, frame, column) and node.lineno > target.lineno and _side_by_side(scope, node, target) and value is not node.value:
                         yield Remark(node, f"{short(node.targets[0])} holds all columns of {frame} but those dropped, {column!r}, the target, among them")
 
 
-def _with_column(facts: Known, value: ast.expr, frame: str, column: str) -> bool:
+def _with_column(flow: Flow, value: ast.expr, frame: str, column: str) -> bool:
     """Whether an expression is all of a table, or what is left of it, with this column."""
-    for one in facts.program.everywhere(ast.Call, ast.Delete):
+    for one in flow.program.everywhere(ast.Call, ast.Delete):
         if isinstance(one, ast.Delete) and frame in ast.unparse(one):
             return False
         called = ast.unparse(one.func) if isinstance(one, ast.Call) else ""
@@ -463,11 +457,11 @@ def _with_column(facts: Known, value: ast.expr, frame: str, column: str) -> bool
         if called == f"{frame}.pop" or (called == f"{frame}.drop" and inplace):
             return False
     if isinstance(value, ast.Name):
-        return value.id == frame and len([one for key, found in facts.bound.items() for one in found if key[1] == frame]) == 1
+        return value.id == frame and len([one for key, found in flow.bound.items() for one in found if key[1] == frame]) == 1
     if not isinstance(value, ast.Call) or ast.unparse(value.func) != f"{frame}.drop":
         return False
     given = next((one.value for one in value.keywords if one.arg in ("columns", "labels")), None) or (value.args[0] if value.args else None)
-    listed = [facts.value(one) for one in given.elts] if isinstance(given, ast.List) else [facts.value(given)]
+    listed = [flow.value(one) for one in given.elts] if isinstance(given, ast.List) else [flow.value(given)]
     return bool(listed) and all(isinstance(one, ast.Constant) and one.value != column for one in listed)
 
 
@@ -476,23 +470,7 @@ def _side_by_side(scope: ast.AST, inputs: ast.Assign, targets: ast.Assign) -> bo
     one, other = ast.unparse(inputs.targets[0]), ast.unparse(targets.targets[0])
     for node in ast.walk(scope):
         if isinstance(node, ast.Call) and len(node.args) >= 2:
-            first, second = names_in(node.args[0]), names_in(node.args[1])
+            first, second = names_read(node.args[0]), names_read(node.args[1])
             if one in first and other in second and other not in first:
                 return True
     return False
-
-
-RULES: tuple[Rule, ...] = (
-    Rule("iterator-made-anew", "data", "the model learns one batch by heart", "make the iterator once before the loop, or loop over the loader", _iterator_anew),
-    Rule("option-of-other-loader", "data", "batches come in the order of the files, or a part of the held-out data is never judged", "shuffle (and drop the last batch) where you train, and not where you evaluate", _wrong_loader),
-    Rule("stride-of-batches", "data", "most of the data is never seen", "write range(0, n, size) with rows i : i + size", _stride),
-    Rule("sample-changed-in-place", "data", "the data drift away from what was loaded, further in each epoch", "copy the sample first: .clone() or .copy()", _changed_in_place),
-    Rule("copied-by-workers", "data", "the workers give the same, not different things", "seed by worker in worker_init_fn, or share the data by torch.utils.data.get_worker_info()", _copied_by_workers),
-    Rule("weights-of-classes", "data", "nearly all samples are never drawn", "give each sample the weight of its class: weights[labels]", _weights_of_classes),
-    Rule("lengths-after-padding", "data", "the padding is read as if it were data", "count the lengths before pad_sequence", _lengths_of_padded),
-    Rule("padding-never-set", "data", "inputs and metrics hold random bytes, NaN among them", "start with torch.zeros or torch.full", _unfilled),
-    Rule("normalized-by-wrong-constants", "data", "the inputs are on another scale than the network is made for", "normalize once, by the mean and the deviation of values from 0 to 1", _normalized),
-    Rule("normalized-apart", "data", "the model is judged on inputs of another scale than it was trained on", "give both the same Normalize", _normalized_apart),
-    Rule("missing-as-number", "data", "the sentinel outweighs all real values and the gradients that they give", "fill with the mean of the training rows, and add a column that says what was missing", _missing),
-    Rule("target-among-inputs", "data", "the model copies the target, and knows nothing without it", "drop the column of the target", _target_column),
-)

@@ -7,19 +7,30 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from probe.diagnose.code.data.data_flow import (
-    LOADER,
-    Known,
+from probe.diagnose.code.data.data_flow import LOADER, loader_loops, loaders_of, output_of, steps_to, trains
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
     argument,
+    is_attribute,
+    is_call,
+    is_false,
+    is_method,
+    is_name,
+    is_read,
+    is_string,
     is_true,
-    known,
-    names_in,
-    nodes_of,
-    scopes,
+    iterated,
+    names_read,
+    own,
+    own_nodes,
+    pairs_of,
     short,
 )
-from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.torch_losses import is_loss
+
+RULES = Rules("data")
 
 _SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
 _SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
@@ -41,31 +52,30 @@ _DRAWS = frozenset({
 })
 
 
-def _split_parts(facts: Known, node: ast.AST) -> list[str]:
+def _split_parts(flow: Flow, node: ast.AST) -> list[str]:
     """The names of the parts that a split gives, where it is unpacked."""
-    statement = facts.program.parent.get(node)
+    statement = flow.program.parent.get(node)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
         return [ast.unparse(one) for one in statement.targets[0].elts]
     return []
 
 
+@RULES.add("split-drawn-twice", "the random choice is another each time", "split once and keep both parts, or give each split the same seeded generator")
 def _drawn_twice(program: Program) -> Iterator[Remark]:
     """A random split that is made anew for each part, or for inputs and targets apart."""
-    facts = known(program)
-    for scope in scopes(program):
-        if _seeded(facts, scope):
+    flow = flow_of(program)
+    for scope in program.scopes():
+        if _seeded(scope):
             continue
         kept: dict[str, list[tuple[ast.Call, int, str]]] = {}
         arrays: list[ast.Call] = []
-        for node in nodes_of(scope):
-            if not isinstance(node, ast.Call):
-                continue
-            name = facts.called(node)
-            if name in _SPLITS and argument(node, 2, "generator") is None and node.args:
+        for node in own(scope, ast.Call):
+            name = program.called(node)
+            if name in _SPLITS and argument(node, "generator", 2) is None and node.args:
                 place = _taken(program, node)
                 if place is not None:
-                    kept.setdefault(_made(facts, node.args[0]), []).append((node, *place))
-            elif name == _SPLIT_ARRAYS and len(node.args) == 1 and argument(node, 9, "random_state") is None:
+                    kept.setdefault(_made(flow, node.args[0]), []).append((node, *place))
+            elif name == _SPLIT_ARRAYS and len(node.args) == 1 and argument(node, "random_state", 9) is None:
                 arrays.append(node)
         for found in kept.values():
             for one, other in pairwise(found):
@@ -73,7 +83,7 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
                     said = f"{one[2]} and {other[2]} come from two random splits: samples of one are in the other"
                     yield Remark(other[0], said)
         for one_call, other_call in pairwise(arrays):
-            parts = _split_parts(facts, one_call), _split_parts(facts, other_call)
+            parts = _split_parts(flow, one_call), _split_parts(flow, other_call)
             if parts[0] and parts[1] and _paired(program, scope, parts[0][0], parts[1][0]):
                 said = f"{short(one_call.args[0])} and {short(other_call.args[0])} are split at random apart: {parts[0][0]} and {parts[1][0]} hold different rows"
                 yield Remark(other_call, said)
@@ -93,9 +103,9 @@ def _taken(program: Program, call: ast.Call) -> tuple[int, str] | None:
     return None
 
 
-def _made(facts: Known, node: ast.expr) -> str:
+def _made(flow: Flow, node: ast.expr) -> str:
     """What a data set is: the call that makes it without its transform, or its own text."""
-    value = facts.value(node)
+    value = flow.value(node)
     if isinstance(value, ast.Call):
         given = [ast.unparse(one) for one in value.args]
         given += [f"{one.arg}={ast.unparse(one.value)}" for one in value.keywords if one.arg not in ("transform", "transforms", "target_transform")]
@@ -108,46 +118,45 @@ def _paired(program: Program, scope: ast.AST, one: str, other: str) -> bool:
     for node in ast.walk(scope):
         if not isinstance(node, ast.Call):
             continue
-        texts = [ast.unparse(given) for given in node.args]
-        name = (program.dotted(node.func) or "").rpartition(".")[2]
-        loss = program.family(node.func) == "loss" or name.endswith(("_loss", "cross_entropy", "binary_cross_entropy_with_logits"))
-        data = name == "TensorDataset" or name == "zip" or program.family(node) == "dataset" or name == "train_test_split"
-        builtin = isinstance(node.func, ast.Name) and node.func.id == "zip"
-        if data or builtin:
-            inner = [{*names_in(given)} for given in node.args]
-            if any(one in first for first in inner) and any(other in second for second in inner):
+        name = program.called(node).rpartition(".")[2]
+        data = name in ("TensorDataset", "zip", "train_test_split") or program.family(node) == "dataset"
+        if data or is_call(node, "zip"):
+            together = {name for given in node.args for name in names_read(given)}
+            if {one, other} <= together:
                 return True
-        if loss and len(texts) >= 2:
-            first, second = node.args[0], node.args[1]
-            names = names_in(first) | {name for step in known(program).steps_to(first) for name in names_in(step)}
-            names |= {name for step in known(program).steps_to(known(program).output(first)) for name in names_in(step)}
-            if one in names and other in names_in(second) and other not in names:
+        loss = is_loss(program, node) or name.endswith(("_loss", "cross_entropy", "binary_cross_entropy_with_logits"))
+        if loss and len(node.args) >= 2:
+            first, second, flow = node.args[0], node.args[1], flow_of(program)
+            names = names_read(first) | {name for step in steps_to(flow, first) for name in names_read(step)}
+            names |= {name for step in steps_to(flow, output_of(flow, first)) for name in names_read(step)}
+            if one in names and other in names_read(second) and other not in names:
                 return True
     return False
 
 
+@RULES.add("shuffled-apart", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it")
 def _shuffled_apart(program: Program) -> Iterator[Remark]:
     """Inputs and targets put into another order by two draws, or only one of them."""
-    facts = known(program)
-    for scope in scopes(program):
+    flow = flow_of(program)
+    for scope in program.scopes():
         moved: dict[str, list[tuple[ast.AST, str]]] = {}
-        for node in nodes_of(scope):
-            if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name) and isinstance(node.func, ast.Attribute):
-                if facts.called(node) in ("random.shuffle", "numpy.random.shuffle") and isinstance(program.parent.get(node), ast.Expr):
+        for node in own_nodes(scope):
+            if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name) and is_method(node):
+                if program.called(node) in ("random.shuffle", "numpy.random.shuffle") and isinstance(program.parent.get(node), ast.Expr):
                     moved.setdefault(node.args[0].id, []).append((node, "draw"))
             elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 value = node.value
                 if isinstance(value, ast.Subscript) and isinstance(value.slice, (ast.Call, ast.Name)):
-                    drawn = facts.value(value.slice)
-                    if isinstance(drawn, ast.Call) and facts.called(drawn) in _DRAWS:
+                    drawn = flow.value(value.slice)
+                    if isinstance(drawn, ast.Call) and program.called(drawn) in _DRAWS:
                         inline = isinstance(value.slice, ast.Call)
                         moved.setdefault(node.targets[0].id, []).append((node, "draw" if inline else f"by {ast.unparse(value.slice)}"))
-        if _seeded(facts, scope):
+        if _seeded(scope):
             continue
-        yield from _orders(program, facts, scope, moved)
+        yield from _orders(program, scope, moved)
 
 
-def _orders(program: Program, facts: Known, scope: ast.AST, moved: dict[str, list[tuple[ast.AST, str]]]) -> Iterator[Remark]:
+def _orders(program: Program, scope: ast.AST, moved: dict[str, list[tuple[ast.AST, str]]]) -> Iterator[Remark]:
     names = list(moved)
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
@@ -162,20 +171,19 @@ def _orders(program: Program, facts: Known, scope: ast.AST, moved: dict[str, lis
             continue
         index = how.removeprefix("by ")
         inline = how == "draw"
-        if (inline and facts.called(node.value.slice) not in _PERMUTATIONS) or one not in names_in(node.value.value):
+        if (inline and program.called(node.value.slice) not in _PERMUTATIONS) or one not in names_read(node.value.value):
             continue
-        readers = [use for use in ast.walk(scope) if isinstance(use, ast.Name) and use.id == index and isinstance(use.ctx, ast.Load)]
+        readers = [use for use in ast.walk(scope) if is_read(use, index)]
         if inline or len(readers) == 1:
             for other in _partners(program, scope, one):
                 if other not in moved:
                     yield Remark(node, f"{one} is put into a random order and {other}, which is paired with it, is not")
 
 
+@RULES.add("shuffled-apart-in-a-data-set", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it")
 def _order_of_attribute(program: Program) -> Iterator[Remark]:
     """A data set that puts one of the things it takes samples from into a random order, and not the others."""
-    facts = known(program)
     for of in program.everywhere(ast.ClassDef):
-        assert isinstance(of, ast.ClassDef)
         getter = program.method(of, "__getitem__")
         if getter is None:
             continue
@@ -183,7 +191,7 @@ def _order_of_attribute(program: Program) -> Iterator[Remark]:
         moved = [
             node for node in ast.walk(of)
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and isinstance(node.value, ast.Subscript)
-            and facts.called(node.value.slice) in _PERMUTATIONS and ast.unparse(node.value.value) == ast.unparse(node.targets[0])
+            and program.called(node.value.slice) in _PERMUTATIONS and ast.unparse(node.value.value) == ast.unparse(node.targets[0])
         ]
         names = {ast.unparse(node.targets[0]) for node in moved}
         for node in moved:
@@ -193,12 +201,12 @@ def _order_of_attribute(program: Program) -> Iterator[Remark]:
                 yield Remark(node, f"{name} is put into a random order and {others[0]}, which is paired with it, is not")
 
 
+@RULES.add("default-argument-grows", "what is reported lags behind, an average over all calls since the start", "make the list inside of the function")
 def _grown_default(program: Program) -> Iterator[Remark]:
     """Counts of an evaluation that live in a default argument, which all calls share."""
-    facts = known(program)
-    loops = list(facts.loader_loops())
+    flow = flow_of(program)
+    loops = list(loader_loops(flow))
     for function in program.everywhere(ast.FunctionDef):
-        assert isinstance(function, ast.FunctionDef)
         arguments = [*function.args.posonlyargs, *function.args.args]
         given = [*zip(arguments[len(arguments) - len(function.args.defaults) :], function.args.defaults, strict=True)]
         given += [(one, value) for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value is not None]
@@ -216,25 +224,25 @@ def _grown_default(program: Program) -> Iterator[Remark]:
                     break
 
 
+@RULES.add("targets-not-shifted", "the model copies its input and learns nothing of the text", "take the targets one token later: ids[i + 1 : i + 1 + length]")
 def _not_shifted(program: Program) -> Iterator[Remark]:
     """Targets of a language model that are the very slice that it reads."""
-    facts = known(program)
-    calls = [facts.called(call) for call in program.calls()]
+    flow = flow_of(program)
+    calls = [program.called(call) for call in program.calls()]
     made = {name.rpartition(".")[2] for name in calls}
     if not {"Embedding"} & made or not {"CrossEntropyLoss", "cross_entropy"} & made:
         return
     for node in program.everywhere(ast.Slice, ast.keyword):
         if isinstance(node, ast.keyword) and node.arg == "labels":
             return
-        if isinstance(node, ast.Slice) and (facts.number(node.lower) == 1 or facts.number(node.upper) == -1):
+        if isinstance(node, ast.Slice) and (flow.number(node.lower) == 1 or flow.number(node.upper) == -1):
             return
     for node in program.everywhere(ast.Return):
-        assert isinstance(node, ast.Return)
         if not isinstance(node.value, ast.Tuple) or len(node.value.elts) != 2:
             continue
-        inputs, targets = (facts.steps_to(one)[-1] for one in node.value.elts)
+        inputs, targets = (steps_to(flow, one)[-1] for one in node.value.elts)
         if ast.unparse(inputs) == ast.unparse(targets) and any(
-            isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and names_in(one.lower) for one in ast.walk(inputs)
+            isinstance(one, ast.Slice) and one.lower is not None and one.upper is not None and names_read(one.lower) for one in ast.walk(inputs)
         ):
             yield Remark(node, f"inputs and targets are the same slice, {short(inputs)}: nothing shifts the targets, so each token is to predict itself")
 
@@ -243,82 +251,79 @@ def _partners(program: Program, scope: ast.AST, name: str) -> list[str]:
     """The names that stand with this one in a TensorDataset, once each."""
     found: list[str] = []
     for node in ast.walk(scope):
-        if isinstance(node, ast.Call) and (program.dotted(node.func) or "").endswith("TensorDataset"):
+        if isinstance(node, ast.Call) and program.called(node).endswith("TensorDataset"):
             texts = [ast.unparse(one.value if isinstance(one, ast.Subscript) else one) for one in node.args]
             if name in texts:
                 found += [one for one in texts if one != name and one.isidentifier()]
     return list(dict.fromkeys(found))
 
 
-def _seeded(facts: Known, scope: ast.AST) -> bool:
+def _seeded(scope: ast.AST) -> bool:
     """Whether a seed or a state is set more than once: two shuffles may then be alike on purpose."""
-    seeds = [
-        node for node in nodes_of(scope)
-        if isinstance(node, ast.Call) and _SEEDS.search(ast.unparse(node.func))
-    ]
-    return len(seeds) > 1
+    return sum(_SEEDS.search(ast.unparse(call.func)) is not None for call in own(scope, ast.Call)) > 1
 
 
+@RULES.add("transform-of-shared-base", "a Subset has no transform of its own: all parts read the one data set below", "make a data set for each role, with its own transform, and cut both by the same indices")
 def _shared_base(program: Program) -> Iterator[Remark]:
     """A transform set through one part of a split, which all parts share; or on the part itself, which has none."""
-    facts = known(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         target = node.targets[0]
-        if not isinstance(target, ast.Attribute) or target.attr not in ("transform", "transforms", "target_transform", "augment"):
+        if not is_attribute(target, "transform", "transforms", "target_transform", "augment"):
             continue
-        base = target.value.value if isinstance(target.value, ast.Attribute) and target.value.attr == "dataset" else target.value
-        one = facts.last(base) if facts.key(base) is not None else None
-        if one is None or not isinstance(one.value, ast.Call) or facts.called(one.value) not in _SPLITS or one.place is None:
+        base = target.value.value if is_attribute(target.value, "dataset") else target.value
+        one = flow.given(base)
+        if one is None or not isinstance(one.value, ast.Call) or program.called(one.value) not in _SPLITS or one.place is None:
             continue
         if base is target.value:
             yield Remark(node, f"{short(target)} is set on a part of random_split, which reads no {target.attr}: that of the data set it was cut from stays")
         else:
-            others = [name for name in _split_parts(facts, one.value) if name not in (ast.unparse(base), "_")]
-            if others and not _copied(facts, base):
+            others = [name for name in _split_parts(flow, one.value) if name not in (ast.unparse(base), "_")]
+            if others and not _copied(flow, base):
                 yield Remark(node, f"{short(target)} is that of the one data set under {ast.unparse(base)} and {others[0]}: both get the {target.attr} that is set last")
 
 
-def _copied(facts: Known, part: ast.expr) -> bool:
+def _copied(flow: Flow, part: ast.expr) -> bool:
     """Whether the data set under a part was replaced by a copy."""
     text = f"{ast.unparse(part)}.dataset"
     return any(
-        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text for node in facts.program.everywhere(ast.Assign)
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text for node in flow.program.everywhere(ast.Assign)
     )
 
 
-def _is_random(facts: Known, transform: ast.AST | None) -> str | None:
+def _is_random(flow: Flow, transform: ast.AST | None) -> str | None:
     """The random augmentation in a transform that is written in the program; None where there is none, or
     where it is not known."""
-    value = facts.value(transform)
-    if not isinstance(value, ast.Call) or not facts.called(value).startswith(("torchvision.", "albumentations.")):
+    value = flow.value(transform)
+    if not isinstance(value, ast.Call) or not flow.program.called(value).startswith(("torchvision.", "albumentations.")):
         return None
     for one in ast.walk(value):
-        if isinstance(one, ast.Call) and (found := _RANDOM.search("." + facts.called(one).rpartition(".")[2])):
+        if isinstance(one, ast.Call) and (found := _RANDOM.search("." + flow.program.called(one).rpartition(".")[2])):
             return found.group(1)
     return None
 
 
+@RULES.add("held-out-augmented", "the score is that of distorted samples, and differs from evaluation to evaluation", "give the held-out data a transform without random parts")
 def _augmented(program: Program) -> Iterator[Remark]:
     """Random augmentation that reaches held-out data."""
-    facts = known(program)
+    flow = flow_of(program)
     for call in program.calls():
-        made = _random_of(facts, call)
+        made = _random_of(flow, call)
         if made is None:
             continue
-        train = next((one.value for one in call.keywords if one.arg == "train"), None)
+        train = argument(call, "train")
         split = next((one.value for one in call.keywords if one.arg in ("split", "image_set")), None)
-        held = isinstance(train, ast.Constant) and train.value is False
-        held = held or (isinstance(split, ast.Constant) and isinstance(split.value, str) and _HELD.search(split.value) is not None)
-        if held and not _trained_on(facts, call):
+        held = is_false(train)
+        held = held or (is_string(split) and _HELD.search(split.value) is not None)
+        if held and not _trained_on(flow, call):
             yield Remark(call, f"the held-out data of {short(call.func)} get the random {made}: each evaluation sees other images")
     for call in program.calls():
-        if facts.called(call) not in _SPLITS or not call.args:
+        if program.called(call) not in _SPLITS or not call.args:
             continue
-        value = facts.value(call.args[0])
-        made = _random_of(facts, value) if isinstance(value, ast.Call) else None
-        parts = [name for name in _split_parts(facts, call) if name != "_"]
-        if made is None or len(parts) < 2 or any(f"{name}.dataset" in facts_text for name in parts for facts_text in _texts(program, call)):
+        value = flow.value(call.args[0])
+        made = _random_of(flow, value) if isinstance(value, ast.Call) else None
+        parts = [name for name in _split_parts(flow, call) if name != "_"]
+        if made is None or len(parts) < 2 or any(f"{name}.dataset" in text for name in parts for text in _texts(program, call)):
             continue
         held_out = next((name for name in parts[1:] if _HELD.search(name.rpartition(".")[2])), None)
         if held_out is not None:
@@ -334,99 +339,99 @@ def _texts(program: Program, node: ast.AST) -> list[str]:
     ]
 
 
-def _random_of(facts: Known, call: ast.Call) -> str | None:
+def _random_of(flow: Flow, call: ast.Call) -> str | None:
     given = next((one.value for one in call.keywords if one.arg in ("transform", "transforms")), None)
-    return None if given is None else _is_random(facts, given)
+    return None if given is None else _is_random(flow, given)
 
 
-def _trained_on(facts: Known, call: ast.Call) -> bool:
+def _trained_on(flow: Flow, call: ast.Call) -> bool:
     """Whether a data set, by the name it is given, goes into a loader whose loop trains."""
-    for loop in facts.loader_loops():
-        for loader in facts.loaders(facts.iterated(loop)):
-            if loader.args and facts.value(loader.args[0]) is call and facts.trains(loop):
+    for loop in loader_loops(flow):
+        for loader in loaders_of(flow, iterated(loop)):
+            if loader.args and flow.value(loader.args[0]) is call and trains(flow.program, loop):
                 return True
     return False
 
 
+@RULES.add("fitted-on-held-out", "the held-out data are not on the scale that the model was trained on, or its score knows more than a new sample would give", "split first; fit on the training part; only transform the other")
 def _fitted_again(program: Program) -> Iterator[Remark]:
     """Statistics that are fitted to held-out data, alone or with the rest."""
-    facts = known(program)
+    flow = flow_of(program)
     for call in program.calls():
         func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr not in ("fit_transform", "fit") or not call.args:
+        if not is_attribute(func, "fit_transform", "fit") or not call.args:
             continue
-        made = facts.value(func.value)
-        name = facts.called(made).rpartition(".")[2]
-        if name not in _FITTED or not facts.called(made).startswith("sklearn."):
+        made = flow.value(func.value)
+        name = program.called(made).rpartition(".")[2]
+        if name not in _FITTED or not program.called(made).startswith("sklearn."):
             continue
         given = call.args[0]
-        if _held_out_part(facts, given):
+        if _held_out_part(flow, given):
             yield Remark(call, f"{short(func.value)} is fitted to {short(given)}, which is held out: it is scaled by its own statistics, not by those of the training data")
         elif func.attr == "fit_transform":
             statement = program.parent.get(call)
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
-                split = _split_of(facts, statement.targets[0], call)
+                split = _split_of(flow, statement.targets[0], call)
                 if split is not None:
                     yield Remark(call, f"{name} is fitted to all of {short(given)} before it is split in line {split.lineno}: the held-out rows are in its statistics")
 
 
-def _held_out_part(facts: Known, node: ast.expr) -> bool:
+def _held_out_part(flow: Flow, node: ast.expr) -> bool:
     """Whether a value is the second part of a split of arrays."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("reshape", "values", "to_numpy"):
+    while is_method(node, "reshape", "values", "to_numpy"):
         node = node.func.value
-    one = facts.last(node) if facts.key(node) is not None else None
+    one = flow.given(node)
     return (
         one is not None and one.place is not None and one.place % 2 == 1 and isinstance(one.value, ast.Call)
-        and facts.called(one.value) == _SPLIT_ARRAYS
+        and flow.program.called(one.value) == _SPLIT_ARRAYS
     )
 
 
-def _split_of(facts: Known, name: ast.Name, after: ast.Call) -> ast.Call | None:
+def _split_of(flow: Flow, name: ast.Name, after: ast.Call) -> ast.Call | None:
     """The call of train_test_split that cuts what a name holds."""
-    for node in nodes_of(facts.program.scope(name)):
-        if not isinstance(node, ast.Call) or facts.called(node) != _SPLIT_ARRAYS or node.lineno <= after.lineno:
+    for node in own_nodes(flow.program.scope(name)):
+        if not isinstance(node, ast.Call) or flow.program.called(node) != _SPLIT_ARRAYS or node.lineno <= after.lineno:
             continue
-        if any(isinstance(given, ast.Name) and given.id == name.id and facts.value(given) is after for given in node.args[:1]):
+        if any(is_name(given, name.id) and flow.value(given) is after for given in node.args[:1]):
             return node
     return None
 
 
+@RULES.add("trained-on-the-whole", "the validation says nothing about new data", "give the loader the training part")
 def _whole_and_part(program: Program) -> Iterator[Remark]:
     """Training on the data set that a held-out part was cut from."""
-    facts = known(program)
+    flow = flow_of(program)
     for call in program.calls():
-        if facts.called(call) not in _SPLITS or not call.args or not isinstance(call.args[0], ast.Name):
+        if program.called(call) not in _SPLITS or not call.args or not isinstance(call.args[0], ast.Name):
             continue
         statement = program.parent.get(call)
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Tuple):
             continue
         parts = [one for one in statement.targets[0].elts if isinstance(one, ast.Name)]
-        if len(parts) < 2 or any(isinstance(part, ast.Name) and part.id == call.args[0].id for part in parts):
+        if len(parts) < 2 or any(is_name(part, call.args[0].id) for part in parts):
             continue
         scope = program.scope(call)
         loaders = [
-            one for one in nodes_of(scope)
-            if isinstance(one, ast.Call) and facts.called(one) == LOADER and one.args and isinstance(one.args[0], ast.Name)
+            one for one in own_nodes(scope)
+            if isinstance(one, ast.Call) and program.called(one) == LOADER and one.args and isinstance(one.args[0], ast.Name)
         ]
         fed = {one.args[0].id: one for one in loaders if isinstance(one.args[0], ast.Name)}
         whole = fed.get(call.args[0].id)
-        unread = not any(use.lineno > call.lineno for use in facts.uses.get((scope, parts[0].id), []) if isinstance(use, ast.Name))
-        if whole is not None and unread and parts[1].id in fed and is_true(argument(whole, 2, "shuffle")):
+        unread = not any(use.lineno > call.lineno for use in flow.reads.get((scope, parts[0].id), []) if isinstance(use, ast.Name))
+        if whole is not None and unread and parts[1].id in fed and is_true(argument(whole, "shuffle", 2)):
             yield Remark(whole, f"the loader goes over all of {call.args[0].id}, {parts[1].id} included, and {parts[0].id} is never read")
 
 
+@RULES.add("held-out-rows-trained-on", "the validation says nothing about new data", "cut the parts so that they share no row")
 def _overlapping(program: Program) -> Iterator[Remark]:
     """Training and held-out slices of one thing that share rows."""
-    facts = known(program)
-    for scope in scopes(program):
+    flow = flow_of(program)
+    for scope in program.scopes():
         cut: list[tuple[ast.Assign, str, str, ast.expr | None, ast.expr | None]] = []
-        for node in nodes_of(scope):
+        for node in own_nodes(scope):
             if not isinstance(node, ast.Assign):
                 continue
-            pairs: list[tuple[ast.expr, ast.expr]] = [(node.targets[0], node.value)]
-            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple) and len(node.targets[0].elts) == len(node.value.elts):
-                pairs = list(zip(node.targets[0].elts, node.value.elts, strict=True))
-            for target, value in pairs:
+            for target, value in pairs_of(node):
                 where = _rows(value)
                 if isinstance(target, ast.Name) and where is not None and target.id != where[0]:
                     cut.append((node, target.id, *where))
@@ -436,7 +441,7 @@ def _overlapping(program: Program) -> Iterator[Remark]:
                     continue
                 if _TRAIN.sub("", one[1]).strip("_") != _HELD.sub("", other[1]).strip("_"):
                     continue
-                if _share_rows(facts, one[3:], other[3:]):
+                if _share_rows(flow, one[3:], other[3:]):
                     yield Remark(other[0], f"{one[1]} and {other[1]} share rows of {one[2]}: what is evaluated on was trained on")
 
 
@@ -452,29 +457,15 @@ def _rows(node: ast.expr) -> tuple[str, ast.expr | None, ast.expr | None] | None
     return ast.unparse(node.value), part.lower, part.upper
 
 
-def _share_rows(facts: Known, one: tuple[ast.expr | None, ...], other: tuple[ast.expr | None, ...]) -> bool:
+def _share_rows(flow: Flow, one: tuple[ast.expr | None, ...], other: tuple[ast.expr | None, ...]) -> bool:
     """Whether two slices overlap for certain, and by half of the shorter one where their lengths are known."""
     (low, high), (from_, to) = one, other
     if low is None and high is None and (from_ is not None or to is not None):
         return True
     if low is None and from_ is None and high is not None and to is not None:
-        first, second = facts.number(high), facts.number(to)
+        first, second = flow.number(high), flow.number(to)
         return ast.unparse(high) == ast.unparse(to) or (first is not None and second is not None and (first > 0) == (second > 0))
     if low is None and high is not None and from_ is not None and to is None:
-        cut, begin = facts.number(high), facts.number(from_)
+        cut, begin = flow.number(high), flow.number(from_)
         return cut is not None and begin is not None and cut < 0 and begin < 0 and cut > begin / 2
     return False
-
-
-RULES: tuple[Rule, ...] = (
-    Rule("split-drawn-twice", "data", "the random choice is another each time", "split once and keep both parts, or give each split the same seeded generator", _drawn_twice),
-    Rule("shuffled-apart", "data", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it", _shuffled_apart),
-    Rule("shuffled-apart-in-a-data-set", "data", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it", _order_of_attribute),
-    Rule("default-argument-grows", "data", "what is reported lags behind, an average over all calls since the start", "make the list inside of the function", _grown_default),
-    Rule("targets-not-shifted", "data", "the model copies its input and learns nothing of the text", "take the targets one token later: ids[i + 1 : i + 1 + length]", _not_shifted),
-    Rule("transform-of-shared-base", "data", "a Subset has no transform of its own: all parts read the one data set below", "make a data set for each role, with its own transform, and cut both by the same indices", _shared_base),
-    Rule("held-out-augmented", "data", "the score is that of distorted samples, and differs from evaluation to evaluation", "give the held-out data a transform without random parts", _augmented),
-    Rule("fitted-on-held-out", "data", "the held-out data are not on the scale that the model was trained on, or its score knows more than a new sample would give", "split first; fit on the training part; only transform the other", _fitted_again),
-    Rule("trained-on-the-whole", "data", "the validation says nothing about new data", "give the loader the training part", _whole_and_part),
-    Rule("held-out-rows-trained-on", "data", "the validation says nothing about new data", "cut the parts so that they share no row", _overlapping),
-)

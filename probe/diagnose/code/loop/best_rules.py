@@ -3,77 +3,90 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.loss_rules import is_loss
-from probe.diagnose.code.loop.objects import Key, Objects, objects_of, short
-from probe.diagnose.code.program import Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Key, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    ORDERS,
+    Function,
+    argument,
+    compares,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    number_in,
+    returned,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import is_loss
+
+RULES = Rules("loop")
 
 
 def comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
     """The comparison of an `if` that decides whether a statement runs, where it asks which of two is larger."""
     for around in program.parents(node):
-        if isinstance(around, ast.If):
-            for one in ast.walk(around.test):
-                if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
-                    return one
-        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        for one in ast.walk(around.test) if isinstance(around, ast.If) else ():
+            if isinstance(one, ast.Compare) and isinstance(one.ops[0], ORDERS):
+                return one
+        if isinstance(around, Function):
             return None
     return None
 
 
-def _bounds(node: ast.AST | None) -> float | None:
+def _scores(program: Program) -> Iterator[tuple[ast.If, ast.Compare, ast.expr, ast.expr, bool]]:
+    """Each `if` that compares two values: it, its test, what may be the best so far, the score, and whether a higher
+    score is better."""
+    for node in program.everywhere(ast.If):
+        test = node.test
+        if compares(test, *ORDERS):
+            higher = isinstance(test.ops[0], (ast.Gt, ast.GtE))
+            yield node, test, test.comparators[0], test.left, higher
+            yield node, test, test.left, test.comparators[0], not higher
+
+
+def _infinity(flow: Flow, node: ast.AST | None) -> float | None:
     """The infinity that an expression is."""
-    text = ast.unparse(node) if node is not None else ""
-    for sign, prefix in ((1.0, ""), (-1.0, "-")):
-        if text in (f"{prefix}float('inf')", f"{prefix}math.inf", f"{prefix}np.inf", f"{prefix}numpy.inf", f"{prefix}torch.inf", f"{prefix}np.Inf"):
-            return sign * float("inf")
-    return float("-inf") if text == "float('-inf')" else None
+    found = flow.number(node)
+    return found if found is not None and math.isinf(found) else None
 
 
+@RULES.add("never-better", "the best state is not the one that is kept", "start from -inf for a score that rises, from inf for a loss, and set it when a better one comes")
 def _never_better(program: Program) -> Iterator[Remark]:
     """A best score whose first value no score can beat, or which is never set to a better one."""
-    objects = objects_of(program)
-    for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
-        test = node.test
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+    flow = flow_of(program)
+    for node, test, best, score, rising in _scores(program):
+        key = flow.key(best)
+        first, *later = flow.values(key) or [None]
+        bound, strict, said = _infinity(flow, first), isinstance(test.ops[0], (ast.Lt, ast.Gt)), short(test)
+        if key is None or first is None or any(_infinity(flow, one) not in (None, bound) for one in later):
             continue
-        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
-            key = objects.key(best)
-            if key is None:
-                continue
-            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
-            values = objects.values.get(key, [])
-            first = values[0] if values else None
-            bound = _bounds(first)
-            set_here = [one for one in values[1:] if one is not None and any(inner is one for inner in ast.walk(node))]
-            if not isinstance(first, ast.AST) or any(_bounds(one) not in (None, bound) for one in values[1:] if isinstance(one, ast.AST)):
-                continue
-            said = short(program, test)
-            if bound is not None and (bound > 0) == rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)) and set_here and len(set_here) == len(values) - 1:
-                yield Remark(node, f"{said} is never true: {key[1]} starts as {short(program, first)}")
-            elif isinstance(first, ast.Constant) and first.value == 0 and not isinstance(first.value, bool) and not rising and isinstance(test.ops[0], (ast.Lt, ast.Gt)):
-                if set_here and len(set_here) == len(values) - 1 and score_direction(program, objects, score) is not None and all(
-                    ast.dump(one) == ast.dump(score) for one in set_here
-                ):
-                    yield Remark(node, f"{said} is never true: {key[1]} starts as 0, and a loss or a share of right answers is never below it")
-            elif (bound is not None or (isinstance(first, ast.Constant) and first.value in (0, -1))) and len(values) == 1 and _saves(program, node) and (
-                not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and objects.key(score) is not None
-            ):
-                yield Remark(node, f"{key[1]} is never set again after {short(program, first)}: {said} compares with the first value for ever, and the last state is kept for the best")
+        inside = set(ast.walk(node))
+        only_here = bool(later) and all(one in inside for one in later)
+        if bound is not None and (bound > 0) == rising and strict and only_here:
+            yield Remark(node, f"{said} is never true: {key[1]} starts as {short(first)}")
+        elif number_in(first) == 0 and not rising and strict:
+            same = all(one is not None and ast.dump(one) == ast.dump(score) for one in later)
+            if only_here and same and score_direction(program, flow, score) is not None:
+                yield Remark(node, f"{said} is never true: {key[1]} starts as 0, and a loss or a share of right answers is never below it")
+        elif (bound is not None or number_in(first) == 0) and not later and _saves(program, node) and (
+            not isinstance(key[0], ast.ClassDef) and program.loops(node) and not program.loops(first) and flow.key(score) is not None
+        ):
+            yield Remark(node, f"{key[1]} is never set again after {short(first)}: {said} compares with the first value for ever, and the last state is kept for the best")
 
 
 def _saves(program: Program, node: ast.If) -> bool:
     """Whether a branch keeps a state."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Call) and (program.dotted(one.func) == "torch.save" or (isinstance(one.func, ast.Attribute) and one.func.attr in ("state_dict", "save_pretrained"))):
-            return True
-    return False
+    kept = ("state_dict", "save_pretrained")
+    return any(program.called(one) == "torch.save" or is_method(one, *kept) for one in ast.walk(node))
 
 
-def score_direction(program: Program, objects: Objects, node: ast.AST | None, depth: int = 10) -> str | None:
+def score_direction(program: Program, flow: Flow, node: ast.AST | None, depth: int = 10) -> str | None:
     """`loss` where a number is a loss or a sum or mean of losses, `share` where it is one of right answers; None
     where its computation does not tell."""
     if node is None or depth == 0:
@@ -81,47 +94,47 @@ def score_direction(program: Program, objects: Objects, node: ast.AST | None, de
     if is_loss(program, node):
         return "loss"
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
-        return "share" if any("argmax" in program.text(side) or "max(" in program.text(side) or _predicted(program, objects, side) for side in (node.left, node.comparators[0])) else None
+        return "share" if any("argmax" in text_of(side) or "max(" in text_of(side) or _predicted(program, flow, side) for side in (node.left, node.comparators[0])) else None
     if isinstance(node, ast.Call):
-        name = (program.dotted(node.func) or "").rpartition(".")[2]
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "sum", "mean", "float", "cpu", "detach", "double", "numpy"):
+        name = program.called(node).rpartition(".")[2]
+        if is_method(node, "item", "sum", "mean", "float", "cpu", "detach", "double", "numpy"):
             inner = node.args[0] if program.dotted(node.func) and node.args else node.func.value
-            return score_direction(program, objects, inner, depth - 1)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args and _predicted(program, objects, node.func.value):
+            return score_direction(program, flow, inner, depth - 1)
+        if is_method(node, "eq") and node.args and _predicted(program, flow, node.func.value):
             return "share"
         if name in ("accuracy_score", "f1_score", "roc_auc_score"):
             return "share"
-        if isinstance(node.func, ast.Name) and node.func.id in ("float", "sum") and node.args:
-            return score_direction(program, objects, node.args[0], depth - 1)
+        if is_call(node, "float", "sum") and node.args:
+            return score_direction(program, flow, node.args[0], depth - 1)
         local = program.local_function(node)
         if local is not None:
-            found = {score_direction(program, objects, one.value, depth - 1) for one in own_nodes(local) if isinstance(one, ast.Return)}
+            found = {score_direction(program, flow, value, depth - 1) for value in returned(local)}
             return found.pop() if len(found) == 1 else None
         return None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult)):
-        right = score_direction(program, objects, node.right, depth - 2) if depth > 2 else None
-        return score_direction(program, objects, node.left, depth - 1) if right is None else None
-    key = objects.key(node)
+    if is_binary(node, ast.Div, ast.Mult):
+        right = score_direction(program, flow, node.right, depth - 2) if depth > 2 else None
+        return score_direction(program, flow, node.left, depth - 1) if right is None else None
+    key = flow.key(node)
     if key is None or not isinstance(node, ast.Name):
         return None
-    values = [one for one in objects.values.get(key, []) if not (isinstance(one, ast.Constant) and one.value in (0, 0.0))]
-    found = {_direction_of_value(program, objects, key, one, depth) for one in values}
+    values = [one for one in flow.values(key) if not (isinstance(one, ast.Constant) and one.value in (0, 0.0))]
+    found = {_direction_of_value(program, flow, key, one, depth) for one in values}
     found.discard("self")
     if found == {None}:
-        return _unpacked(program, objects, key, depth)
+        return _unpacked(program, flow, key, depth)
     return found.pop() if len(found) == 1 else None
 
 
-def _direction_of_value(program: Program, objects: Objects, key: Key, value: ast.AST | None, depth: int) -> str | None:
-    if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name) and objects.key(value.left) == key:
-        return "self" if isinstance(value.op, ast.Div) else score_direction(program, objects, value.right, depth - 1)
+def _direction_of_value(program: Program, flow: Flow, key: Key, value: ast.AST | None, depth: int) -> str | None:
+    if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name) and flow.key(value.left) == key:
+        return "self" if isinstance(value.op, ast.Div) else score_direction(program, flow, value.right, depth - 1)
     parent = program.parent.get(value) if value is not None else None
     if isinstance(parent, ast.AugAssign) and not isinstance(parent.op, ast.Add):
         return "self" if isinstance(parent.op, (ast.Div, ast.Mult)) else None
-    return score_direction(program, objects, value, depth - 1)
+    return score_direction(program, flow, value, depth - 1)
 
 
-def _unpacked(program: Program, objects: Objects, key: Key, depth: int) -> str | None:
+def _unpacked(program: Program, flow: Flow, key: Key, depth: int) -> str | None:
     """The direction of a variable that takes one place of what a function of the program returns."""
     found: set[str | None] = set()
     for node in ast.walk(key[0]):
@@ -132,64 +145,47 @@ def _unpacked(program: Program, objects: Objects, key: Key, depth: int) -> str |
         if key[1] not in names or local is None or program.scope(node) is not key[0]:
             continue
         place = names.index(key[1])
-        for one in own_nodes(local):
-            if isinstance(one, ast.Return):
-                parts = one.value.elts if isinstance(one.value, ast.Tuple) else []
-                found.add(score_direction(program, objects, parts[place], depth - 1) if place < len(parts) else None)
-    return found.pop() if len(found) == 1 and len([one for one in objects.values.get(key, []) if one is not None]) == 0 else None
+        for value in returned(local):
+            parts = value.elts if isinstance(value, ast.Tuple) else []
+            found.add(score_direction(program, flow, parts[place], depth - 1) if place < len(parts) else None)
+    return found.pop() if len(found) == 1 and not any(flow.values(key)) else None
 
 
-def _predicted(program: Program, objects: Objects, node: ast.AST) -> bool:
+def _predicted(program: Program, flow: Flow, node: ast.AST) -> bool:
     """Whether a value is the place of a largest output."""
-    if "argmax" in program.text(node):
+    if "argmax" in text_of(node):
         return True
     if not isinstance(node, ast.Name):
         return False
-    key = objects.key(node)
-    if any(value is not None and "argmax" in program.text(value) for value in objects.values.get(key, [])) if key is not None else False:
+    if any(value is not None and "argmax" in text_of(value) for value in flow.values(flow.key(node))):
         return True
-    for assign in ast.walk(program.scope(node)):
-        if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Tuple) and isinstance(assign.value, ast.Call):
-            second = assign.targets[0].elts[-1]
-            if isinstance(second, ast.Name) and second.id == node.id and (program.text(assign.value.func).endswith(".max") or program.text(assign.value.func).endswith("topk")):
-                return True
-    return False
+    return any(
+        isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Tuple) and isinstance(one.value, ast.Call)
+        and is_name(one.targets[0].elts[-1], node.id) and text_of(one.value.func).endswith((".max", "topk"))
+        for one in ast.walk(program.scope(node))
+    )
 
 
+@RULES.add("wrong-way-round", "better is taken for worse", "turn the comparison, or the mode, round")
 def _wrong_way_round(program: Program) -> Iterator[Remark]:
     """The worst state kept for the best, or a rate cut because a score improves."""
-    objects = objects_of(program)
-    for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
-        test = node.test
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) or not _saves(program, node):
-            continue
-        for best, score, turned in ((test.comparators[0], test.left, False), (test.left, test.comparators[0], True)):
-            sets = any(
-                isinstance(one, ast.Assign) and objects.key(one.targets[0]) == objects.key(best) and objects.key(best) is not None
-                and ast.dump(one.value) == ast.dump(score) for one in node.body
-            )
-            if not sets:
-                continue
-            direction = score_direction(program, objects, score)
-            rising = isinstance(test.ops[0], (ast.Gt, ast.GtE)) != turned
-            if (direction == "loss" and rising) or (direction == "share" and not rising):
-                what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
-                yield Remark(node, f"{short(program, score)} is {what}: {short(program, test)} keeps the worst state")
+    flow = flow_of(program)
+    for node, test, best, score, rising in _scores(program):
+        key = flow.key(best)
+        sets = key is not None and any(
+            isinstance(one, ast.Assign) and flow.key(one.targets[0]) == key and ast.dump(one.value) == ast.dump(score)
+            for one in node.body
+        )
+        direction = score_direction(program, flow, score) if sets and _saves(program, node) else None
+        if (direction == "loss" and rising) or (direction == "share" and not rising):
+            what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
+            yield Remark(node, f"{short(score)} is {what}: {short(test)} keeps the worst state")
     for call in program.calls():
-        func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr != "step" or len(call.args) != 1:
+        made = flow.made(flow.origin(flow.key(call.func.value))) if is_method(call, "step") and len(call.args) == 1 else None
+        if made is None or program.called(made) != "torch.optim.lr_scheduler.ReduceLROnPlateau":
             continue
-        made = objects.made(objects.origin(objects.key(func.value)))
-        if made is None or program.dotted(made.func) != "torch.optim.lr_scheduler.ReduceLROnPlateau":
-            continue
-        mode = next((word.value for word in made.keywords if word.arg == "mode"), made.args[1] if len(made.args) > 1 else ast.Constant("min"))
-        direction = score_direction(program, objects, call.args[0])
+        mode = argument(made, "mode", 1) or ast.Constant("min")
+        direction = score_direction(program, flow, call.args[0])
         if isinstance(mode, ast.Constant) and (direction, mode.value) in (("loss", "max"), ("share", "min")):
             better = "falls" if direction == "loss" else "rises"
-            yield Remark(call, f"{short(program, call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")
-
-RULES: tuple[Rule, ...] = (
-    Rule("never-better", "loop", "the best state is not the one that is kept", "start from -inf for a score that rises, from inf for a loss, and set it when a better one comes", _never_better),
-    Rule("wrong-way-round", "loop", "better is taken for worse", "turn the comparison, or the mode, round", _wrong_way_round),
-)
+            yield Remark(call, f"{short(call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")

@@ -1,6 +1,6 @@
 """The training loop: the order and the level of backward, clip, step and zero_grad. Pure.
 
-Losses, schedules, settings, and states have files of their own; `RULES` holds those of all.
+Losses, schedules, settings, and states have files of their own.
 """
 
 from __future__ import annotations
@@ -9,11 +9,23 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import Event, Key, Objects, objects_of, short
-from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.step_calls import Event, events_of, optimized
+from probe.diagnose.code.program import Key, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Loop,
+    is_attribute,
+    is_binary,
+    is_method,
+    is_name,
+    mentions,
+    names_set,
+    short,
+)
 
-_LOOPS = (ast.For, ast.While)
+RULES = Rules("loop")
+_ORDER = "each update is made of other gradients than those of its batches"
 
 
 def _bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
@@ -26,31 +38,36 @@ def _bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
                 yield node, node.orelse
 
 
-def _clears(objects: Objects, event: Event, optimizer: Key | None, alone: bool) -> bool:
+def _clears(flow: Flow, event: Event, optimizer: Key | None, alone: bool) -> bool:
     """Whether a zero_grad is that of an optimizer, or of the module whose parameters it holds."""
     if event.what != "zero":
         return False
-    return event.of == optimizer or (event.of is not None and event.of == objects.optimized(optimizer)) or (
-        alone and objects.program.family(_called_on(event.node)) == "module"
+    return event.of == optimizer or (event.of is not None and event.of == optimized(flow, optimizer)) or (
+        alone and is_method(event.node) and flow.program.family(event.node.func.value) == "module"
     )
 
 
-def _backward_inside(objects: Objects, events: list[Event], first: int, last: int, body: list[ast.stmt]) -> bool:
+def _backward_inside(flow: Flow, events: list[Event], first: int, last: int, body: list[ast.stmt]) -> bool:
     """Whether a function of the program that is called between two events may run backward."""
     start, end = events[first].node.lineno, events[last].node.lineno
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and (start <= node.lineno <= end if start <= end else node.lineno >= start or node.lineno <= end):
-                local = objects.program.local_function(node)
-                if local is not None and any(isinstance(one, ast.Attribute) and one.attr == "backward" for one in ast.walk(local)):
-                    return True
-    return False
+    return any(
+        _runs(flow.program, node, "backward")
+        for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)
+        and (start <= node.lineno <= end if start <= end else node.lineno >= start or node.lineno <= end)
+    )
 
 
+def _runs(program: Program, node: ast.AST, name: str) -> bool:
+    """Whether a node calls a function of the program that has an attribute of that name."""
+    local = program.local_function(node) if isinstance(node, ast.Call) else None
+    return local is not None and mentions(local, name)
+
+
+@RULES.add("cleared-before-step", "no parameter changes (momentum and weight decay aside)", "zero_grad, backward, step: in this order")
 def _cleared_before_step(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for _, body in _bodies(program):
-        events = [event for event in objects.events(body) if event.what in ("zero", "backward", "step")]
+        events = [event for event in events_of(flow, body) if event.what in ("zero", "backward", "step")]
         if not any(event.what == "backward" and event.always for event in events):
             continue
         stepped = {event.of for event in events if event.what == "step"}
@@ -62,50 +79,52 @@ def _cleared_before_step(program: Program) -> Iterator[Remark]:
                 before = events[back]
                 if before.what == "backward" or (before.what == "step" and before.of == event.of):
                     break
-                if before.always and _clears(objects, before, event.of, len(stepped) == 1):
-                    if not _backward_inside(objects, events, back, number, body):
-                        cleared, stepper = short(program, before.node), short(program, event.node)
+                if before.always and _clears(flow, before, event.of, len(stepped) == 1):
+                    if not _backward_inside(flow, events, back, number, body):
+                        cleared, stepper = short(before.node), short(event.node)
                         yield Remark(before.node, f"{cleared} runs between backward and {stepper}: the step finds no gradient")
                     break
                 back -= 1
 
 
+@RULES.add("stepped-twice", "the rate is twice what it says, and moments are counted twice", "step once for each backward")
 def _stepped_twice(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for _, body in _bodies(program):
-        events = [event for event in objects.events(body) if event.what in ("backward", "step", "zero")]
+        events = [event for event in events_of(flow, body) if event.what in ("backward", "step", "zero")]
         for number, event in enumerate(events):
             if event.what != "step" or not event.always or event.of is None or (event.node.args and not event.scaled):
                 continue
-            if not any(one.what == "backward" for one in events[:number]) or not _of_torch(objects, event.of):
+            if not any(one.what == "backward" for one in events[:number]) or not _of_torch(flow, event.of):
                 continue
             for later in events[number + 1 :]:
                 if later.what in ("backward", "zero"):
                     break
                 if later.what == "step" and later.always and later.of == event.of and (later.scaled or not later.node.args):
                     first = f"lines {event.node.lineno} and {later.node.lineno}"
-                    yield Remark(later.node, f"{short(program, later.node)} runs twice for one backward ({first}): each update is made two times")
+                    yield Remark(later.node, f"{short(later.node)} runs twice for one backward ({first}): each update is made two times")
                     break
 
 
-def _of_torch(objects: Objects, key: Key | None) -> bool:
-    made = objects.made(objects.origin(key))
-    return made is not None and (objects.program.dotted(made.func) or "").startswith("torch.optim.")
+def _of_torch(flow: Flow, key: Key | None) -> bool:
+    made = flow.made(flow.origin(key))
+    return made is not None and flow.program.called(made).startswith("torch.optim.")
 
 
+@RULES.add("backward-twice", "its gradient is twice as large", "call backward once")
 def _backward_twice(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for _, body in _bodies(program):
         seen: dict[Key, ast.Call] = {}
         for statement in body:
-            written = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+            written = names_set(statement)
             seen = {key: call for key, call in seen.items() if key[1] not in written}
-            for event in objects.events([statement]):
+            for event in events_of(flow, [statement]):
                 func = event.node.func
                 if event.what in ("zero", "step"):
                     seen = {}
                 elif event.what == "backward" and isinstance(func, ast.Attribute) and event.always:
-                    key = objects.key(func.value)
+                    key = flow.key(func.value)
                     again = key is not None and key in seen and not event.node.args
                     if key is not None and again:
                         yield Remark(event.node, f"{key[1]}.backward() runs twice (lines {seen[key].lineno} and {event.node.lineno}): its gradient counts two times")
@@ -113,10 +132,11 @@ def _backward_twice(program: Program) -> Iterator[Remark]:
                         seen[key] = event.node
 
 
+@RULES.add("clipped-in-vain", "the clip has no effect", "clip after backward (and unscale_), before step")
 def _clipped_in_vain(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for _, body in _bodies(program):
-        events = [event for event in objects.events(body) if event.what in ("zero", "backward", "step", "clip")]
+        events = [event for event in events_of(flow, body) if event.what in ("zero", "backward", "step", "clip")]
         if not any(event.what == "backward" and event.always for event in events):
             continue
         for number, event in enumerate(events):
@@ -127,18 +147,19 @@ def _clipped_in_vain(program: Program) -> Iterator[Remark]:
                 continue
             before, after = others[-1], others[0]
             if before.what in ("step", "zero") and after.what in ("zero", "backward") and before.always and after.always:
-                if _backward_inside(objects, events, events.index(before), number, body):
+                if _backward_inside(flow, events, events.index(before), number, body):
                     continue
                 when = "after the step that used the gradients" if before.what == "step" else "before backward, when there is no gradient"
-                yield Remark(event.node, f"{short(program, event.node.func)} runs {when}: the step is made with gradients that are not clipped")
+                yield Remark(event.node, f"{short(event.node.func)} runs {when}: the step is made with gradients that are not clipped")
 
 
+@RULES.add("clipped-while-scaled", "the bound is compared with gradients that are thousands of times too large, so that nearly nothing is left of them", "call scaler.unscale_(optimizer) before the clip")
 def _clipped_scaled(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for owner, body in _bodies(program):
         if isinstance(owner, ast.Module):
             continue
-        events = objects.events(body)
+        events = events_of(flow, body)
         for number, event in enumerate(events):
             if event.what != "clip":
                 continue
@@ -147,48 +168,51 @@ def _clipped_scaled(program: Program) -> Iterator[Remark]:
             if before and after and before[-1].what == "backward" and before[-1].scaled and before[-1].always and after[0].scaled and after[0].what == "step" and (
                 after[0].always or event.always
             ) and not _unscaled_by_hand(body, before[-1].node, after[0].node):
-                yield Remark(event.node, f"{short(program, event.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is missing before it")
+                yield Remark(event.node, f"{short(event.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is missing before it")
 
 
 def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) -> bool:
     """Whether the lines from a backward to its step read gradients, or the scaler's factor."""
     return any(
-        isinstance(one, ast.Attribute) and one.attr in ("grad", "get_scale", "_scale") and backward.lineno <= one.lineno <= step.lineno
+        is_attribute(one, "grad", "get_scale", "_scale") and backward.lineno <= one.lineno <= step.lineno
         for statement in body for one in ast.walk(statement)
     )
 
 
+@RULES.add("scaler-passed-by", "updates are made with gradients that are wrong by the scaler's factor (65536 at first)", "scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()")
 def _scaler_passed_by(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for _, body in _bodies(program):
-        events = [one for one in objects.events(body) if one.what in ("backward", "step", "unscale") and one.always]
+        events = [one for one in events_of(flow, body) if one.what in ("backward", "step", "unscale") and one.always]
         for before, event in itertools.pairwise(events):
             if before.what != "backward" or event.what != "step" or before.scaled == event.scaled:
                 continue
             if before.scaled and not _unscaled_by_hand(body, before.node, event.node):
-                yield Remark(event.node, f"the loss is scaled in line {before.node.lineno}, and {short(program, event.node)} steps past the scaler: the gradients are never unscaled")
-            elif not before.scaled and program.family(event.node.func.value if isinstance(event.node.func, ast.Attribute) else None) == "scaler":
-                yield Remark(event.node, f"{short(program, before.node)} is not scaled, and {short(program, event.node)} divides its gradients by the scaler's factor")
+                yield Remark(event.node, f"the loss is scaled in line {before.node.lineno}, and {short(event.node)} steps past the scaler: the gradients are never unscaled")
+            elif not before.scaled and program.family(event.node.func.value if is_method(event.node) else None) == "scaler":
+                yield Remark(event.node, f"{short(before.node)} is not scaled, and {short(event.node)} divides its gradients by the scaler's factor")
 
 
+@RULES.add("scaler-not-updated", "after an overflow every step is left out", "call update() after step")
 def _scaler_never_updated(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
-    for key, calls in objects.calls.items():
-        steps = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "step"]
-        kind = program.family(calls[0].func.value) if isinstance(calls[0].func, ast.Attribute) else None
-        if kind == "scaler" and steps and not any(isinstance(call.func, ast.Attribute) and call.func.attr == "update" for call in calls) and (
-            not objects.escapes.get(key) and objects.made(key) is not None
+    flow = flow_of(program)
+    for key, calls in flow.calls.items():
+        steps = [call for call in calls if is_method(call, "step")]
+        kind = program.family(calls[0].func.value) if is_method(calls[0]) else None
+        if kind == "scaler" and steps and not any(is_method(call, "update") for call in calls) and (
+            not flow.escapes(key) and flow.made(key) is not None
         ):
             yield Remark(steps[0], f"{key[1]}.update() is never called: a step whose gradients overflow is left out, and the scale never falls")
 
 
+@RULES.add("cleared-in-micro-steps", _ORDER, "clear the gradients only after a step")
 def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
     """zero_grad in every pass, step only in some of them, or only after all of them."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for owner, body in _bodies(program):
-        if not isinstance(owner, _LOOPS):
+        if not isinstance(owner, Loop):
             continue
-        events = objects.events(body)
+        events = events_of(flow, body)
         zeros = [one for one in events if one.what == "zero" and one.always]
         backwards = [one for one in events if one.what == "backward" and one.always]
         if not zeros or len(backwards) != 1:
@@ -197,24 +221,18 @@ def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
         for zero in zeros:
             if any(one.what == "backward" and not one.always for one in events):
                 continue  # each network has a backward of its own
-            mine = [one for one in steps if _clears(objects, zero, one.of, len({step.of for step in steps}) == 1)]
+            mine = [one for one in steps if _clears(flow, zero, one.of, len({step.of for step in steps}) == 1)]
             if mine and not any(one.always for one in mine) and all(_every_few(program, one.node, owner) for one in mine):
-                yield Remark(zero.node, f"{short(program, zero.node)} runs in every pass, and {short(program, mine[0].node)} only in every few: the gradients of all passes but the last are thrown away")
+                yield Remark(zero.node, f"{short(zero.node)} runs in every pass, and {short(mine[0].node)} only in every few: the gradients of all passes but the last are thrown away")
         if steps:
             continue
-        after = _after(program, owner)
-        events_after = [one for one in objects.events(after) if one.what in ("step", "zero", "backward")]
+        after = program.after(owner)
+        events_after = [one for one in events_of(flow, after) if one.what in ("step", "zero", "backward")]
         step = events_after[0] if events_after else None
         if step is not None and step.what == "step" and step.always and (step.scaled or not step.node.args):
             for zero in zeros:
-                if _clears(objects, zero, step.of, True) and not _calls_step(objects, body):
-                    yield Remark(step.node, f"{short(program, step.node)} stands after the loop in which {short(program, zero.node)} runs in every pass: only the gradients of the last pass are used")
-
-
-def _calls_step(objects: Objects, body: list[ast.stmt]) -> bool:
-    return any(isinstance(one, ast.Call) and (local := objects.program.local_function(one)) is not None and any(
-        isinstance(inner, ast.Attribute) and inner.attr == "step" for inner in ast.walk(local)
-    ) for statement in body for one in ast.walk(statement))
+                if _clears(flow, zero, step.of, True) and not any(_runs(program, one, "step") for statement in body for one in ast.walk(statement)):
+                    yield Remark(step.node, f"{short(step.node)} stands after the loop in which {short(zero.node)} runs in every pass: only the gradients of the last pass are used")
 
 
 def _every_few(program: Program, node: ast.AST, loop: ast.AST) -> bool:
@@ -222,132 +240,75 @@ def _every_few(program: Program, node: ast.AST, loop: ast.AST) -> bool:
     for around in program.parents(node):
         if around is loop:
             return False
-        if isinstance(around, ast.If) and any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod) for one in ast.walk(around.test)):
+        if isinstance(around, ast.If) and any(is_binary(one, ast.Mod) for one in ast.walk(around.test)):
             return True
     return False
 
 
-def _after(program: Program, statement: ast.stmt) -> list[ast.stmt]:
-    """The statements that follow one in its block."""
-    around = program.parent.get(statement)
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(around, name, None)
-        if isinstance(block, list) and statement in block:
-            return block[block.index(statement) + 1 :]
-    return []
-
-
-def _clear_anywhere(program: Program) -> bool:
-    """Whether a program clears gradients in a way that is no zero_grad."""
-    for node in program.everywhere(ast.Attribute):
-        assert isinstance(node, ast.Attribute)
-        if node.attr == "grad" and (isinstance(node.ctx, ast.Store) or isinstance(program.parent.get(node), ast.Attribute)):
-            return True
-    return False
-
-
+@RULES.add("gradients-not-cleared", _ORDER, "call zero_grad before each backward of a new step")
 def _never_cleared(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
-    zeroed = [call for call in program.calls() if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad"]
-    by_hand = _clear_anywhere(program)
+    flow = flow_of(program)
+    zeroed = [call for call in program.calls() if is_method(call, "zero_grad")]
+    by_hand = any(
+        isinstance(node.ctx, ast.Store) or isinstance(program.parent.get(node), ast.Attribute)
+        for node in program.everywhere(ast.Attribute) if node.attr == "grad"
+    )
     for owner, body in _bodies(program):
-        if not isinstance(owner, _LOOPS):
+        if not isinstance(owner, Loop):
             continue
-        events = objects.events(body)
+        events = events_of(flow, body)
         if not any(one.what == "backward" for one in events):
             continue
         for step in (one for one in events if one.what == "step" and one.always and not (one.node.args and not one.scaled)):
-            key = objects.origin(step.of)
-            if not _of_torch(objects, key) or by_hand or key is None or any(one.what == "zero" and one.of == step.of for one in events):
+            key = flow.origin(step.of)
+            if not _of_torch(flow, key) or by_hand or key is None or any(one.what == "zero" and one.of == step.of for one in events):
                 continue
-            above = [around for around in objects.loops(step.node) if around is not owner]
-            own = [call for call in zeroed if objects.origin(objects.key(_called_on(call))) in (key, objects.optimized(key))]
+            above = [around for around in flow.loops(step.node) if around is not owner]
+            cleared = {call: flow.origin(flow.key(call.func.value)) for call in zeroed}
+            own = [call for call, of in cleared.items() if of in (key, optimized(flow, key))]
             if not zeroed:
-                yield Remark(step.node, f"nothing clears the gradients before or after {short(program, step.node)}: each step uses the sum of all gradients so far")
-            elif not own and objects.optimized(key) is not None and not _escapes(objects, key) and all(_known(objects, call) for call in zeroed):
+                yield Remark(step.node, f"nothing clears the gradients before or after {short(step.node)}: each step uses the sum of all gradients so far")
+            elif not own and optimized(flow, key) is not None and not _escapes(flow, key) and all(flow.made(of) is not None for of in cleared.values()):
                 yield Remark(step.node, f"{key[1]}.zero_grad() is never called, nor that of its network: each of its steps uses the sum of all its gradients so far")
-            elif own and above and not any(one.what == "zero" for one in events) and all(_in_pass_of(program, call, above, owner) for call in own):
-                yield Remark(own[0], f"{short(program, own[0])} runs once for a whole inner loop, and {short(program, step.node)} in each of its passes: the gradients pile up")
+            elif own and above and not any(one.what == "zero" for one in events) and all(
+                owner not in (around := set(program.parents(call))) and around & {*above} for call in own
+            ):
+                yield Remark(own[0], f"{short(own[0])} runs once for a whole inner loop, and {short(step.node)} in each of its passes: the gradients pile up")
 
 
-def _called_on(call: ast.Call) -> ast.AST | None:
-    return call.func.value if isinstance(call.func, ast.Attribute) else None
-
-
-def _known(objects: Objects, call: ast.Call) -> bool:
-    """Whether what a zero_grad clears is a variable that holds one thing."""
-    key = objects.origin(objects.key(_called_on(call)))
-    return objects.made(key) is not None
-
-
-def _escapes(objects: Objects, key: Key) -> bool:
+def _escapes(flow: Flow, key: Key) -> bool:
     """Whether a variable is read where more may be done with it than a schedule or a scaler does."""
-    for node in objects.escapes.get(key, []):
-        call = objects.program.parent.get(node)
+    for node in flow.escapes(key):
+        call = flow.program.parent.get(node)
         if isinstance(call, ast.keyword):
-            call = objects.program.parent.get(call)
+            call = flow.program.parent.get(call)
         if not isinstance(call, ast.Call):
             return True
-        made = objects.program.kind(call)
-        called = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        if not (made is not None and made.family == "scheduler") and called not in ("step", "unscale_"):
+        if flow.program.family(call) != "scheduler" and not is_method(call, "step", "unscale_"):
             return True
     return False
 
 
-def _in_pass_of(program: Program, call: ast.Call, above: list[ast.For | ast.While], inner: ast.AST) -> bool:
-    around = list(program.parents(call))
-    return any(loop in around for loop in above) and inner not in around
-
-
+@RULES.add("never-stepped", "it has no effect on the training", "call its step, or delete it")
 def _never_stepped(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
-    backward = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in program.everywhere(ast.Attribute))
-    for key in list(objects.values):
-        made = objects.made(key)
-        if made is None or not backward:
+    flow = flow_of(program)
+    backward = any(is_attribute(node, "backward") for node in program.everywhere(ast.Attribute))
+    for key in flow.bound:
+        made = flow.made(key)
+        family = program.family(made)
+        if made is None or not backward or family not in ("optimizer", "scheduler") or not program.kind_name(made).startswith("torch.optim."):
             continue
-        kind = program.kind(made)
-        if kind is None or kind.family not in ("optimizer", "scheduler") or not kind.name.startswith("torch.optim."):
+        read_elsewhere = flow.attributes.get(key[1].removeprefix("self."), 0) > len(flow.reads.get(key, []))
+        if key[1].startswith("self.") and (read_elsewhere or _has_bases(key)):
             continue
-        if key[1].startswith("self.") and (objects.attributes.get(key[1][5:], 0) > _own_reads(objects, key) or _has_bases(key)):
+        stepped = any(is_method(program.parent.get(node), "step") for node in flow.escapes(key))
+        if stepped or "step" in flow.called_on(key) or _escapes(flow, key):
             continue
-        called = {call.func.attr for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute)}
-        if "step" in called or _escapes(objects, key) or any(
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step" for node in _readers(objects, key)
-        ):
+        if isinstance(key[0], ast.Module) and not flow.calls.get(key) and family == "optimizer":
             continue
-        if isinstance(key[0], ast.Module) and not objects.calls.get(key) and kind.family == "optimizer":
-            continue
-        what = "no parameter of it ever changes" if kind.family == "optimizer" else "the rate never changes"
+        what = "no parameter of it ever changes" if family == "optimizer" else "the rate never changes"
         yield Remark(made, f"{key[1]} is made and never stepped: {what}")
 
 
-def _own_reads(objects: Objects, key: Key) -> int:
-    of = key[0]
-    return sum(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and isinstance(one.value, ast.Name) and one.value.id == "self" and f"self.{one.attr}" == key[1] for one in ast.walk(of))
-
-
 def _has_bases(key: Key) -> bool:
-    return isinstance(key[0], ast.ClassDef) and any(not isinstance(base, ast.Name) or base.id != "object" for base in key[0].bases)
-
-
-def _readers(objects: Objects, key: Key) -> Iterator[ast.AST]:
-    for node in objects.escapes.get(key, []):
-        if (parent := objects.program.parent.get(node)) is not None:
-            yield parent
-
-
-_ORDER = "each update is made of other gradients than those of its batches"
-RULES: tuple[Rule, ...] = (
-    Rule("cleared-before-step", "loop", "no parameter changes (momentum and weight decay aside)", "zero_grad, backward, step: in this order", _cleared_before_step),
-    Rule("stepped-twice", "loop", "the rate is twice what it says, and moments are counted twice", "step once for each backward", _stepped_twice),
-    Rule("backward-twice", "loop", "its gradient is twice as large", "call backward once", _backward_twice),
-    Rule("clipped-in-vain", "loop", "the clip has no effect", "clip after backward (and unscale_), before step", _clipped_in_vain),
-    Rule("clipped-while-scaled", "loop", "the bound is compared with gradients that are thousands of times too large, so that nearly nothing is left of them", "call scaler.unscale_(optimizer) before the clip", _clipped_scaled),
-    Rule("scaler-passed-by", "loop", "updates are made with gradients that are wrong by the scaler's factor (65536 at first)", "scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()", _scaler_passed_by),
-    Rule("scaler-not-updated", "loop", "after an overflow every step is left out", "call update() after step", _scaler_never_updated),
-    Rule("cleared-in-micro-steps", "loop", _ORDER, "clear the gradients only after a step", _cleared_in_micro_steps),
-    Rule("gradients-not-cleared", "loop", _ORDER, "call zero_grad before each backward of a new step", _never_cleared),
-    Rule("never-stepped", "loop", "it has no effect on the training", "call its step, or delete it", _never_stepped),
-)
+    return isinstance(key[0], ast.ClassDef) and any(not is_name(base, "object") for base in key[0].bases)

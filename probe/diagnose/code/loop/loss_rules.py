@@ -5,37 +5,45 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import Key, Objects, objects_of, short
-from probe.diagnose.code.program import Function, Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.flow import SETTINGS, Flow, flow_of
+from probe.diagnose.code.loop.step_calls import events_of
+from probe.diagnose.code.program import Key, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_read,
+    is_true,
+    names_of,
+    own,
+    own_nodes,
+    returned,
+    says,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import gives_mean, is_loss
+
+RULES = Rules("loop")
 
 _CUT = frozenset({"item", "detach", "detach_", "tolist", "numpy"})
 """Methods after which no gradient flows back."""
 _STEPS = frozenset({"argmax", "argmin", "round", "floor", "ceil", "sign", "eq", "ne", "gt", "lt", "ge", "le", "long", "int", "bool"})
 """Methods and functions of torch whose gradient is zero or does not exist."""
 _OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
-_MEAN_LOSSES = frozenset(
-    ["cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"]
-)
-_LOSS_WORDS = ("_loss", "cross_entropy", "kl_div")
 
 
-def is_loss(program: Program, node: ast.AST | None) -> bool:
-    """Whether an expression is a call of a loss of torch, or of a loss module."""
-    if not isinstance(node, ast.Call):
-        return False
-    name = program.dotted(node.func) or ""
-    if name.startswith("torch.nn.functional."):
-        return name.rpartition(".")[2].endswith("_loss") or any(word in name for word in ("cross_entropy", "kl_div"))
-    return program.family(node.func) == "loss"
-
-
-class _Flow:
+class _Gradients:
     """Which expressions of one function carry no gradient, and why."""
 
-    def __init__(self, objects: Objects, function: ast.AST) -> None:
-        self.objects = objects
-        self.program = objects.program
+    def __init__(self, flow: Flow, function: ast.AST) -> None:
+        self.flow = flow
+        self.program = flow.program
         self.function = function
 
     def cut(self, node: ast.AST | None, depth: int = 6) -> str | None:
@@ -45,25 +53,22 @@ class _Flow:
             return None
         if isinstance(node, ast.Call):
             return self._cut_of_call(node, depth)
-        if isinstance(node, ast.Attribute) and node.attr == "data":
+        if is_attribute(node, "data"):
             return ".data" if self.learned(node.value) else None
         if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.BitAnd, ast.BitOr)):
             found = [self.cut(one, depth - 1) for one in (node.left, node.right)]
-            plain = [one is not None or isinstance(side, ast.Constant) or self._number(side) for one, side in zip(found, (node.left, node.right), strict=False)]
-            return next((one for one in found if one), None) if all(plain) else None
+            sides = zip(found, (node.left, node.right), strict=True)
+            plain = all(one is not None or isinstance(side, ast.Constant) or self._number(side) for one, side in sides)
+            return next((one for one in found if one), None) if plain else None
         if isinstance(node, ast.UnaryOp):
             return self.cut(node.operand, depth - 1)
-        key = self.objects.key(node)
-        if key is not None:
-            found_values = self.objects.values.get(key, [])
-            if len(found_values) == 1 and isinstance(node, ast.Name) and key[0] is self.function and found_values[0] is not None:
-                value = found_values[0]
-                if self.program.loops(node)[:1] == self.program.loops(value)[:1] or not self.program.loops(value):
-                    quiet = self.without_gradient(value)
-                    if quiet and self.learned(value) and not self.without_gradient(node):
-                        return f"computed under no_grad in line {value.lineno}" if isinstance(value, ast.expr) else None
-                    return self.cut(value, depth - 1)
-        return None
+        key = self.flow.key(node)
+        value = self.flow.only(key) if key is not None and key[0] is self.function else None
+        if value is None or self.program.loops(value)[:1] not in ([], self.program.loops(node)[:1]):
+            return None
+        if self.without_gradient(value) and self.learned(value) and not self.without_gradient(node):
+            return f"computed under no_grad in line {value.lineno}"
+        return self.cut(value, depth - 1)
 
     def _cut_of_call(self, node: ast.Call, depth: int) -> str | None:
         func = node.func
@@ -75,11 +80,10 @@ class _Flow:
             if func.attr in ("mean", "sum", "abs", "pow", "sqrt", "log", "exp", "float", "to", "cuda", "clone", "view", "squeeze"):
                 return self.cut(func.value, depth - 1)
             return None
-        if isinstance(func, ast.Name) and func.id == "float" and len(node.args) == 1:
+        if is_name(func, "float") and len(node.args) == 1:
             return "float()" if self.learned(node.args[0]) else None
         if name.startswith("torch.") and last in _OF_TENSORS and node.args:
-            learned = any(self.learned(one) for one in ([*node.args[0].elts] if isinstance(node.args[0], (ast.List, ast.Tuple)) else [node.args[0]]))
-            return f"{last}()" if learned else None
+            return f"{last}()" if self.learned(node.args[0]) else None
         if name.startswith("torch.") and name.count(".") == 1 and last in _STEPS and node.args:
             return f"torch.{last}" if self.learned(node.args[0]) else None
         if is_loss(self.program, node) and len(node.args) >= 2:
@@ -88,14 +92,14 @@ class _Flow:
 
     def _data(self, node: ast.AST) -> bool:
         """Whether an expression is a variable of a batch: a loop over a loader gives it."""
-        key = self.objects.key(node)
-        return key is not None and self.objects.values.get(key, [1]) == [None] and bool(self.program.loops(node))
+        key = self.flow.key(node)
+        return key is not None and self.flow.values(key) == [None] and bool(self.program.loops(node))
 
     def _number(self, node: ast.AST) -> bool:
         """Whether an expression is a number or a setting, not a tensor of the model."""
         if self.program.family(node) == "number":
             return True
-        return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("args", "config", "cfg", "opt", "hparams")
+        return isinstance(node, ast.Attribute) and is_name(node.value, *SETTINGS)
 
     def learned(self, node: ast.AST | None, depth: int = 7) -> bool:
         """Whether an expression is made of what a module or a loss gives."""
@@ -104,163 +108,150 @@ class _Flow:
         if isinstance(node, ast.Call):
             if is_loss(self.program, node):
                 return any(self.learned(one, depth - 1) or self.program.family(one) is None for one in node.args[:1])
-            called = self.program.family(node.func)
-            if called == "module":
+            if self.program.family(node.func) == "module":
                 return True
-            if isinstance(node.func, ast.Attribute) and self.program.dotted(node.func) is None:
-                if node.func.attr in _CUT or node.func.attr in _STEPS:
-                    return False
-                return self.learned(node.func.value, depth - 1)
-            name = self.program.dotted(node.func) or ""
-            if name.startswith("torch."):
+            if is_method(node) and self.program.dotted(node.func) is None:
+                return node.func.attr not in _CUT | _STEPS and self.learned(node.func.value, depth - 1)
+            if self.program.called(node).startswith("torch."):
                 return any(self.learned(one, depth - 1) for one in node.args)
-            local = self.program.local_function(node)
-            if local is not None:
-                flow = _Flow(self.objects, local)
-                return any(isinstance(one, ast.Return) and flow.learned(one.value, depth - 2) for one in own_nodes(local)) if depth > 2 else False
-            return False
+            local = self.program.local_function(node) if depth > 2 else None
+            return local is not None and any(self.learned(value, depth - 2) for value in returned(local))
         if isinstance(node, ast.BinOp):
             return self.learned(node.left, depth - 1) or self.learned(node.right, depth - 1)
         if isinstance(node, (ast.UnaryOp, ast.Subscript)):
             return self.learned(node.operand if isinstance(node, ast.UnaryOp) else node.value, depth - 1)
         if isinstance(node, (ast.List, ast.Tuple)):
             return any(self.learned(one, depth - 1) for one in node.elts)
-        key = self.objects.key(node)
-        if key is None or not isinstance(node, ast.Name):
-            return False
-        return any(value is not node and self.learned(value, depth - 1) for value in self.objects.values.get(key, [])[:3])
+        values = self.flow.values(self.flow.key(node))[:3] if isinstance(node, ast.Name) else []
+        return any(value is not node and self.learned(value, depth - 1) for value in values)
 
     def without_gradient(self, node: ast.AST) -> bool:
         """Whether a node stands under no_grad."""
         for around in self.program.parents(node):
             if isinstance(around, (ast.With, ast.AsyncWith)):
-                for item in around.items:
-                    text = self.program.text(item.context_expr)
-                    if "no_grad" in text or "inference_mode" in text:
-                        return True
-            elif isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                return any("no_grad" in self.program.text(one) or "inference_mode" in self.program.text(one) for one in around.decorator_list)
+                if any(says(item.context_expr, "no_grad", "inference_mode") for item in around.items):
+                    return True
+            elif isinstance(around, Function):
+                return any(says(one, "no_grad", "inference_mode") for one in around.decorator_list)
         return False
 
 
 def _backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
     """Each backward, and the expression that it starts from."""
     for call in program.calls():
-        func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr not in ("backward", "manual_backward"):
+        if not is_method(call, "backward", "manual_backward"):
             continue
-        value: ast.AST = func.value
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale" and value.args:
-            value = value.args[0]
-        elif (call.args and (func.attr == "manual_backward" or (isinstance(value, ast.Name) and value.id in ("accelerator", "fabric", "self")))) or (call.args and isinstance(value, ast.Attribute) and value.attr in ("accelerator", "fabric")):
-            value = call.args[0]
-        yield call, value
+        of = call.func.value
+        given = is_method(call, "manual_backward") or is_name(of, "accelerator", "fabric", "self") or is_attribute(of, "accelerator", "fabric")
+        if is_method(of, "scale") and of.args:
+            yield call, of.args[0]
+        else:
+            yield call, call.args[0] if given and call.args else of
 
 
-def _terms(objects: Objects, node: ast.AST | None, before: ast.AST, seen: frozenset[Key] = frozenset()) -> Iterator[ast.AST]:
+def _terms(flow: Flow, node: ast.AST | None, before: ast.AST, seen: frozenset[Key] = frozenset()) -> Iterator[ast.AST]:
     """The terms of a sum, through the variables of the function that a loss is added up in."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        yield from _terms(objects, node.left, before, seen)
-        yield from _terms(objects, node.right, before, seen)
+    if is_binary(node, ast.Add, ast.Sub):
+        yield from _terms(flow, node.left, before, seen)
+        yield from _terms(flow, node.right, before, seen)
     elif isinstance(node, ast.BinOp) and isinstance(node.left, (ast.BinOp, ast.Name)) and (
         (isinstance(node.op, ast.Div) and isinstance(node.right, (ast.Constant, ast.Name)))
         or (isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant))
     ):
-        yield from _terms(objects, node.left, before, seen)
-    elif isinstance(node, ast.Name) and (key := objects.key(node)) is not None and key[0] is objects.program.scope(node):
-        values = [one for one in objects.values.get(key, []) if one is not None]
-        sums = [one for one in values if _leads(objects, key, one, before)]
+        yield from _terms(flow, node.left, before, seen)
+    elif isinstance(node, ast.Name) and (key := flow.key(node)) is not None and key[0] is flow.program.scope(node):
+        values = [one for one in flow.values(key) if one is not None]
+        sums = [one for one in values if _leads(flow, key, one, before)]
         first = [one for one in values if one not in sums]
         if key in seen:
             return
-        if len(values) == 1 and isinstance(values[0], ast.BinOp) and isinstance(values[0].op, (ast.Add, ast.Sub, ast.Div)):
-            yield from _terms(objects, values[0], before, seen | {key})
+        if len(values) == 1 and is_binary(values[0], ast.Add, ast.Sub, ast.Div):
+            yield from _terms(flow, values[0], before, seen | {key})
         elif sums and len(first) <= 1:
             for value in first + sums:
-                yield from _terms(objects, value, before, seen | {key})
+                yield from _terms(flow, value, before, seen | {key})
         else:
             yield node
     elif node is not None:
         yield node
 
 
-def _leads(objects: Objects, key: Key, value: ast.AST, before: ast.AST) -> bool:
+def _leads(flow: Flow, key: Key, value: ast.AST, before: ast.AST) -> bool:
     """Whether a value is added to a variable (`x += value`), or is a sum that reads it (`x = x + value`)."""
-    parent = objects.program.parent.get(value)
+    parent = flow.program.parent.get(value)
     if isinstance(parent, ast.AugAssign) and isinstance(parent.op, (ast.Add, ast.Sub)):
         return getattr(value, "lineno", 0) <= getattr(before, "lineno", 0)
-    return isinstance(value, ast.BinOp) and any(isinstance(one, ast.Name) and one.id == key[1] for one in ast.walk(value))
+    return isinstance(value, ast.BinOp) and key[1] in names_of(value)
 
 
+@RULES.add("term-without-gradient", "the model is not trained on this term", "add the tensor itself; take its number for the log alone")
 def _terms_without_gradient(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     seen: set[ast.AST] = set()
     starts: list[tuple[ast.AST, ast.AST]] = list(_backwards(program))
     for _, value in list(starts):
-        starts += [(one, one.value) for one in _returned(program, objects, value) if one.value is not None]
+        starts += [(one, one.value) for one in _returned(program, flow, value) if one.value is not None]
     for call, value in starts:
-        flow = _Flow(objects, program.scope(call))
-        terms = list(dict.fromkeys(_terms(objects, value, call)))
+        gradients = _Gradients(flow, program.scope(call))
+        terms = list(dict.fromkeys(_terms(flow, value, call)))
         if len(terms) < 2:
             continue
-        why = {term: flow.cut(term) for term in terms}
-        if all(why.values()) or not any(flow.learned(term) for term in terms if not why[term]):
+        why = {term: gradients.cut(term) for term in terms}
+        if all(why.values()) or not any(gradients.learned(term) for term in terms if not why[term]):
             continue
         for term, reason in why.items():
-            if reason and term not in seen and not _cancels(program, term, terms):
+            if reason and term not in seen and not _cancels(term, terms):
                 seen.add(term)
-                yield Remark(term, f"{short(program, term)} is added to the loss without its gradient ({reason}): it changes the number and nothing else")
+                yield Remark(term, f"{short(term)} is added to the loss without its gradient ({reason}): it changes the number and nothing else")
 
 
-def _cancels(program: Program, term: ast.AST, terms: list[ast.AST]) -> bool:
+def _cancels(term: ast.AST, terms: list[ast.AST]) -> bool:
     """Whether a term is there for its value alone: `x - x.detach()` and the like."""
-    return any(other is not term and program.text(other) in program.text(term) for other in terms)
+    return any(other is not term and text_of(other) in text_of(term) for other in terms)
 
 
-def _returned(program: Program, objects: Objects, value: ast.AST) -> Iterator[ast.Return]:
+def _returned(program: Program, flow: Flow, value: ast.AST) -> Iterator[ast.Return]:
     """What a function of the program returns, where its call is what backward starts from."""
-    made: ast.AST | None = value
-    if isinstance(value, ast.Name):
-        made = objects.made(objects.key(value))
-    if isinstance(made, ast.Call) and (local := program.local_function(made)) is not None:
-        for node in own_nodes(local):
-            if isinstance(node, ast.Return):
-                yield node
+    made = flow.made(flow.key(value)) if isinstance(value, ast.Name) else value
+    local = program.local_function(made) if isinstance(made, ast.Call) else None
+    yield from own(local, ast.Return) if local is not None else ()
 
 
+@RULES.add("loss-made-anew", "nothing is learned", "call backward on the loss as it was computed")
 def _made_anew(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         last = name.rpartition(".")[2]
-        wants = next((word.value for word in call.keywords if word.arg == "requires_grad"), None)
+        wants = argument(call, "requires_grad")
         if not name.startswith("torch.") or last not in (*_OF_TENSORS, "Variable") or not call.args:
             continue
-        if not isinstance(wants, ast.Constant) or wants.value is not True:
+        if not is_true(wants):
             continue
         inner = call.args[0]
-        if not isinstance(inner, (ast.Constant, ast.List, ast.Tuple)) and _goes_backward(program, objects, call):
-            yield Remark(call, f"{short(program, call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
+        if not isinstance(inner, (ast.Constant, ast.List, ast.Tuple)) and _goes_backward(program, flow, call):
+            yield Remark(call, f"{short(call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
 
 
-def _goes_backward(program: Program, objects: Objects, node: ast.AST) -> bool:
+def _goes_backward(program: Program, flow: Flow, node: ast.AST) -> bool:
     parent = program.parent.get(node)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
-    key = objects.key(target)
+    key = flow.key(target)
     for _, value in _backwards(program):
-        if value is node or (key is not None and objects.key(value) == key):
+        if value is node or (key is not None and flow.key(value) == key):
             return True
     return False
 
 
+@RULES.add("only-the-last-counts", "the model is trained on the last part alone", "add the losses up: loss = loss + ..., and start from 0")
 def _only_the_last(program: Program) -> Iterator[Remark]:
     """A loss that a loop computes for each of several parts, of which backward sees the last."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call, value in _backwards(program):
         if not isinstance(value, ast.Name):
             continue
-        key = objects.key(value)
-        values = objects.values.get(key, []) if key is not None else []
+        key = flow.key(value)
+        values = flow.values(key)
         inside = [one for one in values if one is not None and is_loss(program, one) and isinstance(program.parent.get(one), ast.Assign)]
         if len(inside) != 1 or key is None:
             continue
@@ -269,64 +260,64 @@ def _only_the_last(program: Program) -> Iterator[Remark]:
         if len(around) != len(here) + 1 or around[1:] != here or program.scope(inside[0]) is not program.scope(call):
             continue
         loop = around[0]
-        if not isinstance(loop, ast.For) or _breaks(loop) or loop not in _block_of(program, call, here):
+        if not isinstance(loop, ast.For) or _breaks(loop) or loop not in _block_of(program, call):
             continue
-        inner = [one for one in ast.walk(loop) if isinstance(one, ast.Name) and one.id == value.id]
-        if sum(isinstance(one.ctx, ast.Load) for one in inner) == 0 and len(inner) == 1:
-            names = {one.id for one in ast.walk(inside[0]) if isinstance(one, ast.Name)}
-            if names & {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}:
-                yield Remark(inside[0], f"{value.id} is set anew in every pass of the loop of line {loop.lineno}, and {short(program, call)} comes after it: only the last pass counts")
+        inner = [one for one in ast.walk(loop) if is_name(one, value.id)]
+        if len(inner) == 1 and not is_read(inner[0]) and names_of(inside[0]) & names_of(loop.target):
+            yield Remark(inside[0], f"{value.id} is set anew in every pass of the loop of line {loop.lineno}, and {short(call)} comes after it: only the last pass counts")
 
 
 def _breaks(loop: ast.For) -> bool:
     return any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(loop))
 
 
-def _block_of(program: Program, node: ast.AST, loops: list[ast.For | ast.While]) -> list[ast.stmt]:
+def _block_of(program: Program, node: ast.AST) -> list[ast.stmt]:
     for around in program.parents(node):
         if isinstance(around, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
             return around.body
     return []
 
 
+@RULES.add("total-not-used", "the model is trained on one of the terms alone", "call backward on the total")
 def _total_not_used(program: Program) -> Iterator[Remark]:
     """A total of several losses that is only shown, while one of its terms goes backward."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     backwards = list(_backwards(program))
     for call, value in backwards:
-        key = objects.key(value)
+        key = flow.key(value)
         if key is None or not isinstance(value, ast.Name):
             continue
         scope = program.scope(call)
-        started = {objects.key(one) for _, one in backwards}
-        for other, values in objects.values.items():
+        started = {flow.key(one) for _, one in backwards}
+        for other, values in flow.assigned():
             total = values[0] if len(values) == 1 else None
-            if other[0] is not scope or not isinstance(total, ast.BinOp) or not isinstance(total.op, ast.Add) or other in started:
+            if other[0] is not scope or not is_binary(total, ast.Add) or other in started:
                 continue
             if getattr(total, "lineno", 0) > call.lineno or program.loops(total) != program.loops(call):
                 continue
-            terms = list(_terms(objects, total, call))
-            mine = [one for one in terms if isinstance(one, ast.Name) and objects.key(one) == key]
-            flow = _Flow(objects, scope)
-            rest = [one for one in terms if one not in mine and flow.learned(one) and not any(
-                isinstance(name, ast.Name) and objects.key(name) in started for name in ast.walk(one)
+            terms = list(_terms(flow, total, call))
+            mine = [one for one in terms if isinstance(one, ast.Name) and flow.key(one) == key]
+            gradients = _Gradients(flow, scope)
+            rest = [one for one in terms if one not in mine and gradients.learned(one) and not any(
+                isinstance(name, ast.Name) and flow.key(name) in started for name in ast.walk(one)
             )]
-            reads = list(objects.escapes.get(other, []))
-            if mine and rest and not reads and not flow.without_gradient(total) and _has_method_reads(objects, other):
-                yield Remark(call, f"{short(program, call)} starts from {value.id}, a part of {other[1]}: {short(program, rest[0])} is added to {other[1]} (line {getattr(total, 'lineno', 0)}) and never gets a gradient")
+            reads = list(flow.escapes(other))
+            if mine and rest and not reads and not gradients.without_gradient(total) and _has_method_reads(flow, other):
+                yield Remark(call, f"{short(call)} starts from {value.id}, a part of {other[1]}: {short(rest[0])} is added to {other[1]} (line {getattr(total, 'lineno', 0)}) and never gets a gradient")
 
 
-def _has_method_reads(objects: Objects, key: Key) -> bool:
-    called = [call.func.attr for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute)]
-    return bool(called) and set(called) <= {"item", "detach", "cpu", "float"}
+def _has_method_reads(flow: Flow, key: Key) -> bool:
+    called = flow.called_on(key)
+    return bool(called) and called <= {"item", "detach", "cpu", "float"}
 
 
+@RULES.add("graph-kept", "memory grows with every batch", "keep loss.item() or loss.detach()")
 def _graph_kept(program: Program) -> Iterator[Remark]:
     """Losses with their graphs, added up or put in a list that lives longer than the loop."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     starts: dict[Key, ast.Call] = {}
     for call, value in _backwards(program):
-        key = objects.key(value)
+        key = flow.key(value)
         if key is not None and isinstance(value, ast.Name):
             starts[key] = call
     for key, call in starts.items():
@@ -335,147 +326,126 @@ def _graph_kept(program: Program) -> Iterator[Remark]:
             continue
         for node in ast.walk(loops[0]):
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
-                total = objects.key(node.target)
-                plain = node.value.left if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Mult) else node.value
-                if objects.key(plain) == key and total is not None and total not in starts and program.scope(node) is program.scope(call) and (
-                    _outlives(objects, total, loops[0])
+                total = flow.key(node.target)
+                plain = node.value.left if is_binary(node.value, ast.Mult) else node.value
+                if flow.key(plain) == key and total is not None and total not in starts and program.scope(node) is program.scope(call) and (
+                    _outlives(flow, total, loops[0])
                 ):
                     yield Remark(node, f"{total[1]} adds up {key[1]} with its graph: the graphs of all passes stay in memory")
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append" and len(node.args) == 1:
-                held = objects.key(node.func.value)
+            elif is_method(node, "append") and len(node.args) == 1:
+                held = flow.key(node.func.value)
                 given = node.args[0]
                 parts = given.elts if isinstance(given, (ast.Tuple, ast.List)) else given.values if isinstance(given, ast.Dict) else [given]
-                if held is not None and program.scope(node) is program.scope(call) and any(objects.key(one) == key for one in parts) and (
-                    _outlives(objects, held, loops[0]) and not _joined(objects, held)
+                if held is not None and program.scope(node) is program.scope(call) and any(flow.key(one) == key for one in parts) and (
+                    _outlives(flow, held, loops[0]) and not _joined(flow, held)
                 ):
                     yield Remark(node, f"{held[1]} keeps {key[1]} with its graph: the graphs of all passes stay in memory")
 
 
-def _joined(objects: Objects, key: Key) -> bool:
+def _joined(flow: Flow, key: Key) -> bool:
     """Whether a list is read as a whole by torch: its losses may go backward together."""
-    for node in objects.escapes.get(key, []):
-        call = objects.program.parent.get(node)
-        if isinstance(call, ast.Call) and ((objects.program.dotted(call.func) or "").startswith("torch.") or (isinstance(call.func, ast.Name) and call.func.id == "sum")):
+    for node in flow.escapes(key):
+        call = flow.program.parent.get(node)
+        if isinstance(call, ast.Call) and (flow.program.called(call).startswith("torch.") or is_call(call, "sum")):
             return True
     return False
 
 
-def _outlives(objects: Objects, key: Key, loop: ast.AST) -> bool:
+def _outlives(flow: Flow, key: Key, loop: ast.AST) -> bool:
     """Whether a variable is made outside of a loop alone."""
-    made = [one for one in objects.values.get(key, []) if one is not None and isinstance(objects.program.parent.get(one), (ast.Assign, ast.AnnAssign, ast.Tuple))]
-    return bool(made) and not any(loop in objects.program.parents(one) for one in made)
+    made = [one for one in flow.values(key) if one is not None and isinstance(flow.program.parent.get(one), (ast.Assign, ast.AnnAssign, ast.Tuple))]
+    return bool(made) and not any(loop in flow.program.parents(one) for one in made)
 
 
+@RULES.add("averaged-twice", "the gradient is smaller by the size of the batch", 'divide once, or take reduction="sum"')
 def _averaged_twice(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
         if not isinstance(node.op, ast.Div):
             continue
         loss = node.left
-        made = objects.made(objects.key(loss)) if isinstance(loss, ast.Name) else loss
-        if not isinstance(made, ast.Call) or not _is_mean(program, objects, made) or not isinstance(loss, (ast.Name, ast.Call)):
+        made = flow.made(flow.key(loss)) if isinstance(loss, ast.Name) else loss
+        if not isinstance(made, ast.Call) or not gives_mean(flow, made) or not isinstance(loss, (ast.Name, ast.Call)):
             continue
-        if made.args and _is_length_of(program, node.right, made.args):
+        if made.args and _is_length_of(node.right, made.args):
             parent = program.parent.get(node)
             target = parent.targets[0] if isinstance(parent, ast.Assign) else None
             for call, value in _backwards(program):
-                if value is node or (target is not None and objects.key(value) is not None and objects.key(value) == objects.key(target) and program.scope(call) is program.scope(node)):
-                    yield Remark(node, f"{short(program, made.func)} gives the mean over the batch, and it is divided by {short(program, node.right)} again")
+                if value is node or (target is not None and flow.key(value) is not None and flow.key(value) == flow.key(target) and program.scope(call) is program.scope(node)):
+                    yield Remark(node, f"{short(made.func)} gives the mean over the batch, and it is divided by {short(node.right)} again")
                     break
 
 
-def _is_mean(program: Program, objects: Objects, call: ast.Call) -> bool:
-    name = program.dotted(call.func) or ""
-    if name.startswith("torch.nn.functional.") and name.rpartition(".")[2] in _MEAN_LOSSES:
-        return not any(word.arg in ("reduction", "size_average", "reduce") for word in call.keywords)
-    if program.family(call.func) == "loss":
-        made = objects.made(objects.key(call.func))
-        return made is not None and not any(word.arg in ("reduction", "size_average", "reduce", None) for word in made.keywords)
-    return False
-
-
-def _is_length_of(program: Program, node: ast.AST, of: list[ast.expr]) -> bool:
+def _is_length_of(node: ast.AST, of: list[ast.expr]) -> bool:
     """`len(x)`, `x.size(0)` or `x.shape[0]` of an argument."""
-    text = program.text(node)
-    names = [program.text(one) for one in of]
+    text = text_of(node)
+    names = [text_of(one) for one in of]
     return any(text in (f"len({name})", f"{name}.size(0)", f"{name}.shape[0]", f"{name}.size()[0]") for name in names)
 
 
+@RULES.add("return-in-the-loop", "each epoch trains on one batch", "move the return out of the loop")
 def _returns_in_the_loop(program: Program) -> Iterator[Remark]:
     """A function that gives the mean of a loop's losses after its first pass."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.For):
-        assert isinstance(node, ast.For)
         last = node.body[-1]
         if not isinstance(last, ast.Return) or last.value is None or any(isinstance(one, (ast.Continue, ast.Yield)) for one in ast.walk(node)):
             continue
         added = {one.target.id for one in ast.walk(node) if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)}
-        read = {one.id for one in ast.walk(last.value) if isinstance(one, ast.Name)}
-        if added & read and any(event.what == "backward" for event in objects.events(node.body)):
+        read = names_of(last.value)
+        if added & read and any(event.what == "backward" for event in events_of(flow, node.body)):
             name = sorted(added & read)[0]
             yield Remark(last, f"the return stands inside the loop that adds up {name}: the function ends after its first batch")
 
 
+@RULES.add("loss-maximized", "training makes the loss worse", "leave maximize out")
 def _maximized(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
-        name = program.dotted(call.func) or ""
-        wants = next((word.value for word in call.keywords if word.arg == "maximize"), None)
-        if not name.startswith("torch.optim.") or not isinstance(wants, ast.Constant) or wants.value is not True:
+        name = program.called(call)
+        wants = argument(call, "maximize")
+        if not name.startswith("torch.optim.") or not is_true(wants):
             continue
-        optimizers = [key for key in objects.values if objects.made(key) is not None and (program.dotted(objects.made(key).func) or "").startswith("torch.optim.")]  # type: ignore[union-attr]
+        optimizers = [key for key in flow.bound if program.called(flow.made(key)).startswith("torch.optim.")]
         for backward, value in _backwards(program):
-            made = objects.made(objects.key(value)) if isinstance(value, ast.Name) else value
+            made = flow.made(flow.key(value)) if isinstance(value, ast.Name) else value
             if len(optimizers) == 1 and is_loss(program, made):
-                yield Remark(call, f"maximize=True makes {short(program, backward.func.value if isinstance(backward.func, ast.Attribute) else backward)} larger with each step, and it is a loss")
+                yield Remark(call, f"maximize=True makes {short(backward.func.value if is_method(backward) else backward)} larger with each step, and it is a loss")
                 break
 
 
+@RULES.add("penalty-without-graph", "the penalty restrains nothing", "autograd.grad(..., create_graph=True)")
 def _penalty_without_graph(program: Program) -> Iterator[Remark]:
     """A gradient that is part of a loss, taken without the graph that its own gradient needs."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
-        if program.dotted(call.func) != "torch.autograd.grad" or any(word.arg in (None, "create_graph") for word in call.keywords):
+        if program.called(call) != "torch.autograd.grad" or any(word.arg in (None, "create_graph") for word in call.keywords):
             continue
         if len(call.args) > 4 or any(isinstance(around, ast.With) for around in program.parents(call)):
             continue
         function = program.function_of(call)
-        if function is None or not _feeds_a_return_of_norm(program, objects, call, function):
+        if function is None or not _feeds_a_return_of_norm(call, function):
             continue
-        site = objects.site(function)
-        if site is not None and _in_a_backward(program, objects, site):
+        site = flow.site(function)
+        if site is not None and _in_a_backward(program, flow, site):
             yield Remark(call, "autograd.grad is called without create_graph=True, and the penalty made of it is a term of the loss: the penalty has no gradient")
 
 
-def _feeds_a_return_of_norm(program: Program, objects: Objects, call: ast.Call, function: Function) -> bool:
+def _feeds_a_return_of_norm(call: ast.Call, function: Function) -> bool:
     known = {call}
     names: set[str] = set()
     for node in own_nodes(function):
-        if isinstance(node, ast.Assign) and (any(one in known for one in ast.walk(node.value)) or any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.value))):
+        if isinstance(node, ast.Assign) and (any(one in known for one in ast.walk(node.value)) or names & names_of(node.value)):
             names |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-        if isinstance(node, ast.Return) and node.value is not None and any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.value)):
+        if isinstance(node, ast.Return) and node.value is not None and names & names_of(node.value):
             return True
     return False
 
 
-def _in_a_backward(program: Program, objects: Objects, site: ast.Call) -> bool:
+def _in_a_backward(program: Program, flow: Flow, site: ast.Call) -> bool:
     for call, value in _backwards(program):
-        for term in _terms(objects, value, call):
+        for term in _terms(flow, value, call):
             for one in ast.walk(term):
-                if one is site or (isinstance(one, ast.Name) and objects.made(objects.key(one)) is site):
+                if one is site or (isinstance(one, ast.Name) and flow.made(flow.key(one)) is site):
                     return True
     return False
-
-
-RULES: tuple[Rule, ...] = (
-    Rule("term-without-gradient", "loop", "the model is not trained on this term", "add the tensor itself; take its number for the log alone", _terms_without_gradient),
-    Rule("loss-made-anew", "loop", "nothing is learned", "call backward on the loss as it was computed", _made_anew),
-    Rule("only-the-last-counts", "loop", "the model is trained on the last part alone", "add the losses up: loss = loss + ..., and start from 0", _only_the_last),
-    Rule("total-not-used", "loop", "the model is trained on one of the terms alone", "call backward on the total", _total_not_used),
-    Rule("graph-kept", "loop", "memory grows with every batch", "keep loss.item() or loss.detach()", _graph_kept),
-    Rule("averaged-twice", "loop", "the gradient is smaller by the size of the batch", 'divide once, or take reduction="sum"', _averaged_twice),
-    Rule("return-in-the-loop", "loop", "each epoch trains on one batch", "move the return out of the loop", _returns_in_the_loop),
-    Rule("loss-maximized", "loop", "training makes the loss worse", "leave maximize out", _maximized),
-    Rule("penalty-without-graph", "loop", "the penalty restrains nothing", "autograd.grad(..., create_graph=True)", _penalty_without_graph),
-)

@@ -6,53 +6,68 @@ import ast
 import math
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import (
-    Key,
-    Objects,
-    argument,
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.step_calls import (
     calls_in,
-    constant,
+    events_of,
+    first_module,
     is_torch_optimizer,
-    objects_of,
-    short,
+    owner_of_group,
 )
-from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.program import Key, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Loop,
+    argument,
+    is_binary,
+    is_call,
+    is_method,
+    iterated,
+    mentions,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import is_loss
 
-_LENGTHS: dict[str, tuple[int, str]] = {
-    "CosineAnnealingLR": (1, "T_max"), "OneCycleLR": (2, "total_steps"), "LinearLR": (3, "total_iters"),
-    "PolynomialLR": (1, "total_iters"),
+RULES = Rules("loop")
+_RATE = "the rate is not what the schedule was made for"
+
+_LENGTHS: dict[str, tuple[str, int]] = {
+    "CosineAnnealingLR": ("T_max", 1), "OneCycleLR": ("total_steps", 2), "LinearLR": ("total_iters", 3),
+    "PolynomialLR": ("total_iters", 1),
 }
-"""Where a schedule of torch is told its length: place and name of the argument."""
+"""Where a schedule of torch is told its length: name and place of the argument."""
 _ABSOLUTE = frozenset({"LambdaLR", "OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts"})
 """Schedules that compute the rate from the initial one, whatever another has made of it."""
+_OTHER_WEIGHTS = ("load_state_dict", "reset_parameters", "apply", "deepcopy", "requires_grad", "requires_grad_")
+"""A pass of a loop in which one of these stands begins with other weights: then a new optimizer is right."""
 _LEAST_RATIO = 1e-3
 _SHORTEST_SWING = 100
 """A T_max up to this one, stepped for each batch, was counted in epochs: restarts on purpose are hundreds of steps apart."""
 
 
-def _schedules(program: Program, objects: Objects) -> Iterator[tuple[Key, ast.Call, str]]:
+def _schedules(program: Program, flow: Flow) -> Iterator[tuple[Key, ast.Call, str]]:
     """Variables that hold a schedule of torch, its call, and its class."""
-    for key in list(objects.values):
-        made = objects.made(key)
-        name = program.dotted(made.func) or "" if made is not None else ""
+    for key in flow.bound:
+        made = flow.made(key)
+        name = program.called(made)
         if made is not None and name.startswith("torch.optim.lr_scheduler."):
             yield key, made, name.rpartition(".")[2]
 
 
-def _steps(objects: Objects, key: Key) -> list[ast.Call]:
+def _steps(flow: Flow, key: Key) -> list[ast.Call]:
     """The calls of an object's step, by any of its names."""
     return [
-        call for other, calls in objects.calls.items() if other == key or objects.origin(other) == key
-        for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "step"
+        call for other, calls in flow.calls.items() if other == key or flow.origin(other) == key
+        for call in calls if is_method(call, "step")
     ]
 
 
-def _passes(loop: ast.For | ast.While) -> ast.AST | None:
+def _passes(loop: Loop) -> ast.AST | None:
     """`n` in `for _ in range(n)` or `range(start, n)`."""
     call = loop.iter if isinstance(loop, ast.For) else None
     for _ in range(2):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not call.args:
+        if not is_call(call) or not call.args:
             return None
         if call.func.id in ("range", "trange"):
             return call.args[0] if len(call.args) == 1 else call.args[1]
@@ -60,16 +75,10 @@ def _passes(loop: ast.For | ast.While) -> ast.AST | None:
     return None
 
 
-def _walks(program: Program, loop: ast.For | ast.While) -> str | None:
+def _walks(loop: Loop) -> str | None:
     """What a loop goes through, as text, without enumerate and progress bars."""
-    if not isinstance(loop, ast.For):
-        return None
-    at: ast.AST = loop.iter
-    while isinstance(at, ast.Call) and at.args and isinstance(at.func, (ast.Name, ast.Attribute)) and (
-        (at.func.id if isinstance(at.func, ast.Name) else at.func.attr) in ("enumerate", "tqdm", "track")
-    ):
-        at = at.args[0]
-    return None if isinstance(at, ast.Call) else program.text(at)
+    at = iterated(loop) if isinstance(loop, ast.For) else None
+    return None if at is None or isinstance(at, ast.Call) else text_of(at)
 
 
 def _always(program: Program, call: ast.AST, loop: ast.AST) -> bool:
@@ -82,47 +91,48 @@ def _always(program: Program, call: ast.AST, loop: ast.AST) -> bool:
     return True
 
 
+@RULES.add("schedule-at-the-wrong-level", _RATE, "step the schedule where its length counts: once an epoch, or after each optimizer step")
 def _wrong_level(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
-    for key, made, name in _schedules(program, objects):
-        steps = _steps(objects, key)
+    flow = flow_of(program)
+    for key, made, name in _schedules(program, flow):
+        steps = _steps(flow, key)
         if len(steps) != 1:
             continue
         step = steps[0]
-        loops = objects.loops(step)
+        loops = flow.loops(step)
         if not loops:
             continue
         length = argument(made, *_LENGTHS[name]) if name in _LENGTHS else None
         inner = loops[0]
-        said = f"{short(program, step)} (line {step.lineno})"
+        said = f"{short(step)} (line {step.lineno})"
         if length is not None and len(loops) > 1 and _always(program, step, inner):
-            outer = next((one for one in loops[1:] if (n := _passes(one)) is not None and _same(objects, n, length)), None)
+            outer = next((one for one in loops[1:] if (n := _passes(one)) is not None and _same(flow, n, length)), None)
             if outer is not None and _passes(inner) is None:
-                yield Remark(step, f"{name} is made for {short(program, length)} steps, the number of passes of the outer loop of line {outer.lineno}, and {said} runs in each pass of the inner one")
+                yield Remark(step, f"{name} is made for {short(length)} steps, the number of passes of the outer loop of line {outer.lineno}, and {said} runs in each pass of the inner one")
                 continue
         if len(loops) > 1 and _always(program, step, inner) and _passes(inner) is None and isinstance(inner, ast.For):
-            swing = constant(objects, length) if name == "CosineAnnealingLR" else None
+            swing = flow.number(length) if name == "CosineAnnealingLR" else None
             if swing is not None and swing <= _SHORTEST_SWING and _over_a_loader(program, inner):
                 yield Remark(step, f"{said} runs for each batch: with T_max={swing:g} the rate falls and rises again every {2 * swing:g} batches")
                 continue
-            fallen = _fallen_after(objects, made, name)
+            fallen = _fallen_after(flow, made, name)
             if fallen is not None and fallen <= 1000 and _over_a_loader(program, inner):
                 yield Remark(step, f"{said} runs for each batch: {name} has brought the rate below a thousandth after {fallen} of them")
                 continue
-        counted = _batches(program, objects, made, length)
-        if counted is not None and _passes(inner) is not None and _walks(program, inner) is None:
-            trained = [one for one in ast.walk(inner) if isinstance(one, ast.For) and one is not inner and _walks(program, one) == counted]
+        counted = _batches(flow, made, length)
+        if counted is not None and _passes(inner) is not None and _walks(inner) is None:
+            trained = [one for one in ast.walk(inner) if isinstance(one, ast.For) and one is not inner and _walks(one) == counted]
             if trained and not any(step in ast.walk(one) for one in trained) and _always(program, step, inner):
                 yield Remark(step, f"{name} is made for as many steps as there are batches in all epochs, and {said} runs once for a whole loop over {counted}: the schedule hardly begins")
 
 
-def _same(objects: Objects, one: ast.AST, other: ast.AST) -> bool:
+def _same(flow: Flow, one: ast.AST, other: ast.AST) -> bool:
     """Whether two expressions are the same number, by their text or as constants; never a product."""
     if not isinstance(one, (ast.Name, ast.Attribute, ast.Constant)) or not isinstance(other, (ast.Name, ast.Attribute, ast.Constant)):
         return False
     if ast.unparse(one) == ast.unparse(other):
         return True
-    numbers = constant(objects, one), constant(objects, other)
+    numbers = flow.number(one), flow.number(other)
     return numbers[0] is not None and numbers[0] == numbers[1] and not isinstance(one, ast.Constant)
 
 
@@ -134,12 +144,12 @@ def _over_a_loader(program: Program, loop: ast.For) -> bool:
     return program.family(at) == "loader"
 
 
-def _fallen_after(objects: Objects, made: ast.Call, name: str) -> int | None:
+def _fallen_after(flow: Flow, made: ast.Call, name: str) -> int | None:
     """After how many steps a rate is a thousandth of the first one; None where the schedule does not say."""
-    gamma = constant(objects, argument(made, 2 if name == "StepLR" else 1, "gamma"))
+    gamma = flow.number(argument(made, "gamma", 2 if name == "StepLR" else 1))
     if name == "StepLR":
-        every = constant(objects, argument(made, 1, "step_size"))
-        gamma = 0.1 if gamma is None and argument(made, 2, "gamma") is None else gamma
+        every = flow.number(argument(made, "step_size", 1))
+        gamma = 0.1 if gamma is None and argument(made, "gamma", 2) is None else gamma
     else:
         every = 1.0 if name == "ExponentialLR" else None
     if every is None or gamma is None or not 0 < gamma < 1:
@@ -147,40 +157,41 @@ def _fallen_after(objects: Objects, made: ast.Call, name: str) -> int | None:
     return round(every * math.ceil(math.log(_LEAST_RATIO) / math.log(gamma)))
 
 
-def _batches(program: Program, objects: Objects, made: ast.Call, length: ast.AST | None) -> str | None:
+def _batches(flow: Flow, made: ast.Call, length: ast.AST | None) -> str | None:
     """The loader whose batches in all epochs are a schedule's length; None where it is counted otherwise."""
-    per_epoch = next((word.value for word in made.keywords if word.arg == "steps_per_epoch"), None)
+    per_epoch = argument(made, "steps_per_epoch")
     look = [one for one in (length, per_epoch) if one is not None]
     for one in list(look):
-        key = objects.key(one)
-        look += [value for value in objects.values.get(key, [])[:2] if value is not None] if key is not None else []
+        key = flow.key(one)
+        look += [value for value in flow.values(key)[:2] if value is not None] if key is not None else []
     for one in look:
-        factors = [one.left, one.right] if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) else [one] if one is per_epoch else []
+        factors = [one.left, one.right] if is_binary(one, ast.Mult) else [one] if one is per_epoch else []
         for factor in factors:
-            if isinstance(factor, ast.Call) and isinstance(factor.func, ast.Name) and factor.func.id == "len" and factor.args:
-                return program.text(factor.args[0])
+            if is_call(factor, "len") and factor.args:
+                return text_of(factor.args[0])
     return None
 
 
+@RULES.add("schedule-of-a-lost-optimizer", "the rate of the optimizer that steps never changes", "make the schedule after the optimizer's last assignment")
 def _other_optimizer(program: Program) -> Iterator[Remark]:
     """A schedule whose optimizer's variable is given a new optimizer afterwards."""
-    objects = objects_of(program)
-    for key, values in objects.values.items():
+    flow = flow_of(program)
+    for key, values in flow.assigned():
         calls = [value for value in values if isinstance(value, ast.Call) and is_torch_optimizer(program, value)]
         if len(calls) < 2 or len(calls) != len(values):
             continue
         for schedule in program.calls():
-            name = program.dotted(schedule.func) or ""
-            of = argument(schedule, 0, "optimizer")
-            if not name.startswith("torch.optim.lr_scheduler.") or of is None or objects.key(of) != key:
+            name = program.called(schedule)
+            of = argument(schedule, "optimizer", 0)
+            if not name.startswith("torch.optim.lr_scheduler.") or of is None or flow.key(of) != key:
                 continue
-            block = _block(program, schedule)
+            block = program.block(program.statement(schedule))
             places = [number for number, one in enumerate(block) if any(call is inner for call in calls for inner in ast.walk(one) if isinstance(one, ast.Assign))]
             at = next((number for number, one in enumerate(block) if any(inner is schedule for inner in ast.walk(one))), None)
             if at is None or not places or max(places) < at or min(places) > at:
                 continue
             again = any(
-                (program.dotted(one.func) or "").startswith("torch.optim.lr_scheduler.")
+                program.called(one).startswith("torch.optim.lr_scheduler.")
                 for later in block[max(places) :] for one, _ in calls_in(later)
             )
             if not again:
@@ -188,246 +199,185 @@ def _other_optimizer(program: Program) -> Iterator[Remark]:
                 yield Remark(block[max(places)], f"{key[1]} is made anew in line {line}, after the schedule of line {schedule.lineno} was made for the one before: the schedule changes a rate that no step uses")
 
 
-def _block(program: Program, node: ast.AST) -> list[ast.stmt]:
-    """The statements among which a node's own one stands."""
-    at = node
-    for around in program.parents(node):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(around, name, None)
-            if isinstance(block, list) and at in block:
-                return block
-        at = around
-    return []
-
-
+@RULES.add("two-set-the-rate", _RATE, "one writer: chain the schedules (SequentialLR, ChainedScheduler), or set the rate by hand alone")
 def _two_writers(program: Program) -> Iterator[Remark]:
     """Two that set the rate of one optimizer, each as if it were alone."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     by_optimizer: dict[Key, list[tuple[Key, ast.Call, str]]] = {}
-    for key, made, name in _schedules(program, objects):
-        of = objects.origin(objects.key(argument(made, 0, "optimizer")))
+    for key, made, name in _schedules(program, flow):
+        of = flow.origin(flow.key(argument(made, "optimizer", 0)))
         if of is not None:
             by_optimizer.setdefault(of, []).append((key, made, name))
     for of, schedules in by_optimizer.items():
-        alone = [one for one in schedules if not _passed_on(program, objects, one[0])]
-        stepped = [(key, made, name, step) for key, made, name in alone for step in _steps(objects, key)[:1] if len(_steps(objects, key)) == 1]
+        alone = [one for one in schedules if not _passed_on(program, flow, one[0])]
+        stepped = [(key, made, name, step) for key, made, name in alone for step in _steps(flow, key)[:1] if len(_steps(flow, key)) == 1]
         steady = [one for one in stepped if (loops := program.loops(one[3])) and _always(program, one[3], loops[0])]
         if len(steady) > 1 and any(one[2] in _ABSOLUTE for one in steady):
             first = next(one for one in steady if one[2] in _ABSOLUTE)
             second = next(one for one in steady if one is not first)
             yield Remark(first[3], f"{first[0][1]} ({first[2]}) and {second[0][1]} ({second[2]}) both set the rate of {of[1]}: {first[2]} computes it from the initial rate, and undoes what the other did")
         for key, _made, name, step in stepped:
-            for node in _rate_writes(program, objects, of):
+            for node in _rate_writes(program, flow, of):
                 loops = program.loops(node)
                 own = [one for one in loops if any(inner is step for inner in ast.walk(one))]
                 if own and _always(program, node, own[0]) and name != "ReduceLROnPlateau":
-                    yield Remark(node, f"{short(program, node.targets[0])} is set by hand in the loop that steps {key[1]}: what the schedule computes is overwritten")
+                    yield Remark(node, f"{short(node.targets[0])} is set by hand in the loop that steps {key[1]}: what the schedule computes is overwritten")
                     break
 
 
-def _passed_on(program: Program, objects: Objects, key: Key) -> bool:
+def _passed_on(program: Program, flow: Flow, key: Key) -> bool:
     """Whether a schedule is given to another one, or into a list."""
-    return any(
-        isinstance(program.parent.get(node), (ast.List, ast.Tuple, ast.Dict, ast.Return)) or (
-            isinstance(parent := program.parent.get(node), (ast.Call, ast.keyword)) and program.family(parent if isinstance(parent, ast.Call) else program.parent.get(parent)) == "scheduler"
-        ) for node in objects.escapes.get(key, [])
-    )
+    for node in flow.escapes(key):
+        parent = program.parent[node]
+        if isinstance(parent, ast.keyword):
+            parent = program.parent[parent]
+        if isinstance(parent, (ast.List, ast.Tuple, ast.Dict, ast.Return)) or program.family(parent) == "scheduler":
+            return True
+    return False
 
 
-def _rate_writes(program: Program, objects: Objects, of: Key) -> Iterator[ast.Assign]:
+def _rate_writes(program: Program, flow: Flow, of: Key) -> Iterator[ast.Assign]:
     """Assignments to the rate of an optimizer's groups whose value reads no rate."""
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         target = node.targets[0]
         if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Constant) or target.slice.value != "lr":
             continue
-        if objects.key(_groups_of(program, objects, target.value)) != of:
+        if flow.key(owner_of_group(program, target.value)) != of:
             continue
-        text = program.text(node.value)
+        text = text_of(node.value)
         if not any(word in text for word in ("lr'", 'lr"', "get_last_lr", "get_lr", "param_groups", "group[")):
             yield node
 
 
-def _groups_of(program: Program, objects: Objects, node: ast.AST) -> ast.AST | None:
-    """`o` in `o.param_groups[i]`, and of a variable that goes through `o.param_groups`."""
-    if isinstance(node, ast.Subscript):
-        node = node.value
-    if isinstance(node, ast.Attribute) and node.attr == "param_groups":
-        return node.value
-    if isinstance(node, ast.Name):
-        for around in program.parents(node):
-            if isinstance(around, ast.For) and isinstance(around.target, ast.Name) and around.target.id == node.id and (
-                isinstance(around.iter, ast.Attribute) and around.iter.attr == "param_groups"
-            ):
-                return around.iter.value
-    return None
-
-
+@RULES.add("made-in-the-loop", "momentum and the adapted step sizes are lost each time", "make it once, before the loop")
 def _made_in_the_loop(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
-        kind = program.kind(call)
-        if kind is None or kind.family not in ("optimizer", "scheduler") or not kind.name.startswith("torch.optim."):
-            continue
         parent = program.parent.get(call)
-        if not isinstance(parent, ast.Assign):
+        if not is_torch_optimizer(program, call) or not isinstance(parent, ast.Assign):
             continue
-        key = objects.key(parent.targets[0])
-        loops = program.loops(call)
-        if key is not None and not loops and kind.family == "optimizer" and _again_in_a_method(program, objects, key, call):
+        key, module, loops = flow.key(parent.targets[0]), first_module(call), program.loops(call)
+        if key is not None and not loops and _again_in_a_method(program, flow, key, call):
             name = program.function_name(call)
             yield Remark(call, f"{key[1]} is made anew in each call of {name}, which steps it: its moments always start from 0")
         if key is None or not loops or program.parent.get(parent) is not loops[0]:
             continue
         loop = loops[0]
-        events = objects.events(loop.body)
-        if kind.family == "optimizer":
-            module = objects.key(_first_owner(call))
-            if module is None or not isinstance(_first_owner(call), (ast.Name, ast.Attribute)):
-                continue
-            made_here = any(value is not None and loop in program.parents(value) for value in objects.values.get(module, []))
-            trained = [one for one in events if one.what == "backward" and one.always]
-            steps = [one for one in events if one.what == "step" and one.of == key and one.always]
-            if made_here or not trained or not steps or (kind.name.endswith(("LBFGS", "SGD")) and not _momentum(call)):
-                continue
-            if program.family(_first_owner(call)) != "module" or _resets(program, loop):
-                continue
+        events = events_of(flow, loop.body)
+        made_here = any(value is not None and loop in program.parents(value) for value in flow.values(flow.key(module)))
+        trained = any(one.what == "backward" and one.always for one in events)
+        stepped = any(one.what == "step" and one.of == key and one.always for one in events)
+        plain = program.kind_name(call).endswith(("LBFGS", "SGD")) and argument(call, "momentum", 2) is None
+        if flow.key(module) is None or made_here or not trained or not stepped or plain:
+            continue
+        if program.family(module) == "module" and not mentions(loop, *_OTHER_WEIGHTS):
             yield Remark(call, f"{key[1]} is made anew in each pass of the loop that steps it (line {loop.lineno}): its moments always start from 0")
 
 
-def _again_in_a_method(program: Program, objects: Objects, key: Key, call: ast.Call) -> bool:
+def _again_in_a_method(program: Program, flow: Flow, key: Key, call: ast.Call) -> bool:
     """Whether a method makes an optimizer that the class has already, and then trains with it."""
     function = program.function_of(call)
-    if function is None or not key[1].startswith("self.") or function.name == "__init__" or len(objects.values.get(key, [])) < 2:
+    if function is None or not key[1].startswith("self.") or function.name == "__init__" or len(flow.values(key)) < 2:
         return False
-    if program.parent.get(program.parent.get(call, call)) is not function or _resets(program, function):
+    if program.parent.get(program.parent.get(call, call)) is not function or mentions(function, *_OTHER_WEIGHTS):
         return False
-    events = objects.events(function.body)
+    events = events_of(flow, function.body)
     return any(one.what == "backward" and one.always for one in events) and any(one.what == "step" and one.of == key for one in events)
 
 
+@RULES.add("one-network-in-two-optimizers", "the other network never changes", "give each optimizer the parameters of its own network")
 def _same_network(program: Program) -> Iterator[Remark]:
     """Two optimizers that were made with one network, while another network of the same place is in none."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     held: dict[Key, list[ast.Call]] = {}
     for call in program.calls():
         if is_torch_optimizer(program, call) and isinstance(program.parent.get(call), ast.Assign):
-            key = objects.key(_first_owner(call))
+            key = flow.key(first_module(call))
             if key is not None:
                 held.setdefault(key, []).append(call)
     everything = [call for call in program.calls() if is_torch_optimizer(program, call)]
     for key, calls in held.items():
-        targets = [objects.key(program.parent[call].targets[0]) for call in calls]  # type: ignore[attr-defined]
+        targets = [flow.key(program.parent[call].targets[0]) for call in calls]  # type: ignore[attr-defined]
         if len(calls) != 2 or len(everything) != 2 or targets[0] == targets[1] or program.scope(calls[0]) is not program.scope(calls[1]):
             continue
         others = [
-            other for other, values in objects.values.items()
+            other for other, values in flow.assigned()
             if other != key and other[0] is key[0] and len(values) == 1 and isinstance(values[0], ast.Call)
-            and (kind := program.kind(values[0])) is not None and kind.family == "module" and kind.name in program.classes
-            and not program.loops(values[0]) and objects.made(key) is not None
+            and program.family(values[0]) == "module" and program.kind_name(values[0]) in program.classes
+            and not program.loops(values[0]) and flow.made(key) is not None
         ]
         for other in others:
-            called = {call.func.attr for call in objects.calls.get(other, []) if isinstance(call.func, ast.Attribute)}
-            if not called & {"eval", "load_state_dict", "requires_grad_", "parameters"} and not _frozen(program, objects, other):
+            called = flow.called_on(other)
+            if not called & {"eval", "load_state_dict", "requires_grad_", "parameters"} and not _frozen(program, flow, other):
                 yield Remark(calls[1], f"the optimizers of lines {calls[0].lineno} and {calls[1].lineno} both hold the parameters of {key[1]}, and none holds those of {other[1]}")
                 break
 
 
-def _frozen(program: Program, objects: Objects, key: Key) -> bool:
+def _frozen(program: Program, flow: Flow, key: Key) -> bool:
     """Whether a module is a copy, or is given to a call that may do more with it than run it."""
     return any(
         isinstance(call := program.parent.get(node), ast.Call) and node in call.args and program.local_function(call) is None
-        for node in objects.escapes.get(key, [])
+        for node in flow.escapes(key)
     )
 
 
-def _first_owner(call: ast.Call) -> ast.AST | None:
-    first = argument(call, 0, "params")
-    if isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute) and first.func.attr == "parameters":
-        return first.func.value
-    return None
-
-
-def _momentum(call: ast.Call) -> bool:
-    return argument(call, 2, "momentum") is not None
-
-
-def _resets(program: Program, loop: ast.AST) -> bool:
-    """Whether a pass of a loop begins with other weights: then a new optimizer is right."""
-    return any(
-        isinstance(one, ast.Attribute) and one.attr in ("load_state_dict", "reset_parameters", "apply", "deepcopy", "requires_grad", "requires_grad_")
-        for one in ast.walk(loop)
-    )
-
-
+@RULES.add("rate-as-factor", "the rate is far smaller than was meant", "return a factor: 1.0 at the peak")
 def _rate_as_factor(program: Program) -> Iterator[Remark]:
     """The function of a LambdaLR gives a factor; a rate there is multiplied by the rate."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
-        if program.dotted(call.func) != "torch.optim.lr_scheduler.LambdaLR":
+        if program.called(call) != "torch.optim.lr_scheduler.LambdaLR":
             continue
-        made = objects.made(objects.origin(objects.key(argument(call, 0, "optimizer"))))
-        rate = argument(made, 1, "lr") if made is not None else None
-        given = argument(call, 1, "lr_lambda")
-        if rate is None or not isinstance(rate, (ast.Name, ast.Attribute)) or constant(objects, rate) == 1:
+        made = flow.made(flow.origin(flow.key(argument(call, "optimizer", 0))))
+        rate = argument(made, "lr", 1) if made is not None else None
+        given = argument(call, "lr_lambda", 1)
+        if rate is None or not isinstance(rate, (ast.Name, ast.Attribute)) or flow.number(rate) == 1:
             continue
         results: list[ast.AST | None] = []
         if isinstance(given, ast.Lambda):
             results = [given.body]
         elif isinstance(given, ast.Name) and len(program.functions.get(given.id, [])) == 1:
             results = [one.value for one in ast.walk(program.functions[given.id][0]) if isinstance(one, ast.Return)]
-        text = program.text(rate)
-        if results and all(result is not None and text in _factors(program, result) for result in results):
+        text = text_of(rate)
+        if results and all(result is not None and text in _factors(result) for result in results):
             yield Remark(call, f"LambdaLR multiplies the rate by what its function returns, and that is a rate itself ({text} is a factor of it): the rate in use is about the square of {text}")
 
 
-def _factors(program: Program, node: ast.AST) -> list[str]:
+def _factors(node: ast.AST) -> list[str]:
     """The factors of a product, as text."""
     waiting, found = [node], []
     while waiting:
         at = waiting.pop()
-        if isinstance(at, ast.BinOp) and isinstance(at.op, ast.Mult):
+        if is_binary(at, ast.Mult):
             waiting += [at.left, at.right]
-        elif isinstance(at, ast.BinOp) and isinstance(at.op, ast.Div):
+        elif is_binary(at, ast.Div):
             waiting.append(at.left)
-            found.append("/" + program.text(at.right))
+            found.append("/" + text_of(at.right))
         else:
-            found.append(program.text(at))
+            found.append(text_of(at))
     return [] if any(one.startswith("/") and one[1:] in found for one in found) else found
 
 
+@RULES.add("schedule-given-a-score", _RATE, "step() without a score; ReduceLROnPlateau alone takes one")
 def _step_given_a_score(program: Program) -> Iterator[Remark]:
     """A schedule that counts steps is given a loss, which it takes for the number of the epoch."""
-    objects = objects_of(program)
-    for key, _made, name in _schedules(program, objects):
-        for step in _steps(objects, key):
+    flow = flow_of(program)
+    for key, _made, name in _schedules(program, flow):
+        for step in _steps(flow, key):
             if len(step.args) != 1 or step.keywords:
                 continue
             given = step.args[0]
-            loops = [one for one in objects.loops(step) if isinstance(one, ast.For)]
+            loops = [one for one in flow.loops(step) if isinstance(one, ast.For)]
             counted = [inner.id for one in loops if _passes(one) is not None for inner in ast.walk(one.target) if isinstance(inner, ast.Name)]
             if name == "ReduceLROnPlateau" and isinstance(given, ast.Name) and given.id in counted:
-                yield Remark(step, f"{short(program, step)} gives ReduceLROnPlateau the number of the epoch for a score: it rises without end, and the rate is cut again and again")
-            elif name != "ReduceLROnPlateau" and _is_score(program, objects, given):
-                yield Remark(step, f"{short(program, step)} gives {name} a loss, which it takes for the number of the epoch")
+                yield Remark(step, f"{short(step)} gives ReduceLROnPlateau the number of the epoch for a score: it rises without end, and the rate is cut again and again")
+            elif name != "ReduceLROnPlateau" and _is_score(program, flow, given):
+                yield Remark(step, f"{short(step)} gives {name} a loss, which it takes for the number of the epoch")
 
 
-def _is_score(program: Program, objects: Objects, node: ast.AST) -> bool:
+def _is_score(program: Program, flow: Flow, node: ast.AST) -> bool:
     """Whether a value is a loss or made of one."""
-    from probe.diagnose.code.loop.loss_rules import is_loss
 
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "detach"):
+    if is_method(node, "item", "detach"):
         node = node.func.value
-    return is_loss(program, node) or (isinstance(node, ast.Name) and is_loss(program, objects.made(objects.key(node))))
-
-
-_RATE = "the rate is not what the schedule was made for"
-RULES: tuple[Rule, ...] = (
-    Rule("schedule-at-the-wrong-level", "loop", _RATE, "step the schedule where its length counts: once an epoch, or after each optimizer step", _wrong_level),
-    Rule("schedule-of-a-lost-optimizer", "loop", "the rate of the optimizer that steps never changes", "make the schedule after the optimizer's last assignment", _other_optimizer),
-    Rule("two-set-the-rate", "loop", _RATE, "one writer: chain the schedules (SequentialLR, ChainedScheduler), or set the rate by hand alone", _two_writers),
-    Rule("one-network-in-two-optimizers", "loop", "the other network never changes", "give each optimizer the parameters of its own network", _same_network),
-    Rule("made-in-the-loop", "loop", "momentum and the adapted step sizes are lost each time", "make it once, before the loop", _made_in_the_loop),
-    Rule("rate-as-factor", "loop", "the rate is far smaller than was meant", "return a factor: 1.0 at the peak", _rate_as_factor),
-    Rule("schedule-given-a-score", "loop", _RATE, "step() without a score; ReduceLROnPlateau alone takes one", _step_given_a_score),
-)
+    return is_loss(program, node) or (isinstance(node, ast.Name) and is_loss(program, flow.made(flow.key(node))))

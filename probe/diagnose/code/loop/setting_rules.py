@@ -5,17 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.loop.objects import (
-    Objects,
-    argument,
-    constant,
-    goes_over,
-    is_torch_optimizer,
-    objects_of,
-    short,
-)
+from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.loop.step_calls import goes_over, is_torch_optimizer, owner_of_group
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_self,
+    is_string,
+    last_word,
+    short,
+    text_of,
+)
+
+RULES = Rules("loop")
 
 _SLOTS: dict[str, tuple[str, ...]] = {
     "SGD": ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov"),
@@ -34,114 +41,94 @@ _LARGEST_EPS = 1e-5
 _ONCE = frozenset({"filter", "map", "zip", "iter", "enumerate", "reversed"})
 """Builtins that give an iterator: what walks it a second time finds nothing."""
 _ONCE_METHODS = frozenset({"parameters", "named_parameters", "modules", "named_modules", "children", "buffers"})
-_WALKS = frozenset({"list", "tuple", "set", "sum", "dict", "sorted", "max", "min", "any", "all"})
+_WALKS = frozenset({"list", "tuple", "set", "sum", "dict", "sorted", "max", "min"})
 _GROUP_KEYS = frozenset(
     ["params", "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "alpha", "centered", "rho", "lr_decay", "lambd", "t0", "name", "initial_accumulator_value", "etas", "step_sizes", "tolerance_grad", "decoupled_weight_decay", "momentum_decay", "max_iter"]
 )
 _MISSPELT = frozenset({"require_grad", "required_grad", "requires_grads", "require_grads", "requires_gradient", "require_gradient", "requiresgrad", "requires_gard"})
 
 
+@RULES.add("argument-in-the-wrong-place", "updates are made with other settings than were meant", "give the settings by name")
 def _arguments_in_the_wrong_place(program: Program) -> Iterator[Remark]:
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         last = name.rpartition(".")[2]
         if not name.startswith("torch.optim.") or last not in _SLOTS or any(isinstance(one, ast.Starred) for one in call.args):
             if name == "torch.optim.lr_scheduler.StepLR":
-                size = constant(objects, argument(call, 1, "step_size"))
+                size = flow.number(argument(call, "step_size", 1))
                 if size is not None and 0 < size < 1:
-                    yield Remark(call, f"StepLR takes step_size and then gamma: {short(program, call)} gives a step_size of {size:g}")
+                    yield Remark(call, f"StepLR takes step_size and then gamma: {short(call)} gives a step_size of {size:g}")
             continue
         given = [*zip(_SLOTS[last], call.args, strict=False), *((word.arg, word.value) for word in call.keywords if word.arg)]
         for slot, value in given[1:]:
-            number = constant(objects, value)
-            called = _called(value)
+            number = flow.number(value)
+            called = last_word(value)
             if slot in ("eps", "dampening", "momentum", "lr", "alpha", "rho") and called in ("weight_decay", "wd"):
-                yield Remark(call, f"{last} takes {short(program, value)} as {slot}, not as weight_decay")
+                yield Remark(call, f"{last} takes {short(value)} as {slot}, not as weight_decay")
             elif slot in ("eps", "dampening", "weight_decay") and called in ("lr", "learning_rate", "momentum"):
-                yield Remark(call, f"{last} takes {short(program, value)} as {slot}")
+                yield Remark(call, f"{last} takes {short(value)} as {slot}")
             elif slot == "eps" and value in call.args and number is not None and number > _LARGEST_EPS:
                 yield Remark(call, f"the fourth argument of {last} is eps: {number:g} there outweighs the second moment, and was meant as weight_decay")
             elif slot == "dampening" and value in call.args and number is not None and 0 < number < 0.1:
                 yield Remark(call, f"the fourth argument of SGD is dampening, not weight_decay: there is no weight decay, and the momentum is damped by {number:g}")
             elif slot == "betas" and isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == 2:
-                betas = constant(objects, value.elts[0]), constant(objects, value.elts[1])
+                betas = flow.number(value.elts[0]), flow.number(value.elts[1])
                 if betas[0] is not None and betas[1] is not None and betas[0] > betas[1]:
                     yield Remark(call, f"betas of {last} are swapped: {betas[0]:g} is that of the gradient's mean, {betas[1]:g} that of its square")
 
 
-def _called(node: ast.AST) -> str:
-    """The name of a variable or attribute."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-
+@RULES.add("whole-division", "what should change step by step changes at once, or never", "divide with /")
 def _whole_division(program: Program) -> Iterator[Remark]:
     """A share of progress that is computed by `//`: it is 0 until the end."""
     for node in program.everywhere(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
         if not isinstance(node.op, ast.FloorDiv) or isinstance(node.right, ast.Constant):
             continue
         parent = program.parent.get(node)
-        share = False
-        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub) and parent.right is node:
-            share = isinstance(parent.left, ast.Constant) and parent.left.value in (1, 1.0) and isinstance(parent.left.value, float)
-        if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "min" and len(parent.args) == 2:
+        share = is_binary(parent, ast.Sub) and parent.right is node and ast.unparse(parent.left) == "1.0"
+        if is_call(parent, "min") and len(parent.args) == 2:
             other = parent.args[1] if parent.args[0] is node else parent.args[0]
             share = isinstance(other, ast.Constant) and isinstance(other.value, float) and other.value <= 1
-        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mult):
+        if is_binary(parent, ast.Mult):
             other = parent.left if parent.right is node else parent.right
             share = (program.dotted(other) or "") in ("math.pi", "numpy.pi", "torch.pi")
         if share:
-            yield Remark(node, f"{short(program, node)} is a whole number: it stays 0 until {short(program, node.left)} reaches {short(program, node.right)}")
+            yield Remark(node, f"{short(node)} is a whole number: it stays 0 until {short(node.left)} reaches {short(node.right)}")
 
 
+@RULES.add("rate-changed-in-vain", "the rate never changes", 'set group["lr"] in optimizer.param_groups')
 def _rate_changed_in_vain(program: Program) -> Iterator[Remark]:
     """The variable that an optimizer's rate was made of is changed in the loop, and nothing reads it there."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
         if not is_torch_optimizer(program, call):
             continue
-        rate = argument(call, 1, "lr")
-        key = objects.key(rate)
+        rate = argument(call, "lr", 1)
+        key = flow.key(rate)
         if rate is None or key is None or program.loops(call) or key[0] is not program.scope(call):
             continue
         for node in program.everywhere(ast.AugAssign):
-            assert isinstance(node, ast.AugAssign)
-            if objects.key(node.target) != key or not program.loops(node) or node.lineno < call.lineno:
+            if flow.key(node.target) != key or not program.loops(node) or node.lineno < call.lineno:
                 continue
-            reads = [one for one in objects.escapes.get(key, []) if getattr(one, "lineno", 0) > call.lineno]
-            if all(_printed(program, one) for one in reads):
-                yield Remark(node, f"{short(program, node)} changes a number that the optimizer of line {call.lineno} has copied: its rate stays as it is")
+            reads = [one for one in flow.escapes(key) if getattr(one, "lineno", 0) > call.lineno]
+            if all(any(is_call(call, "print") for call in program.calls_around(one)) for one in reads):
+                yield Remark(node, f"{short(node)} changes a number that the optimizer of line {call.lineno} has copied: its rate stays as it is")
 
 
-def _printed(program: Program, node: ast.AST) -> bool:
-    """Whether a value is only shown."""
-    for around in program.parents(node):
-        if isinstance(around, ast.Call) and isinstance(around.func, ast.Name) and around.func.id == "print":
-            return True
-        if isinstance(around, ast.stmt):
-            return False
-    return False
-
-
+@RULES.add("walked-twice", "the second use sees nothing, and says nothing", "make it a list")
 def _walked_twice(program: Program) -> Iterator[Remark]:
     """An iterator that is used up when it is used again."""
-    objects = objects_of(program)
-    for key, values in objects.values.items():
-        value = values[0] if len(values) == 1 else None
-        if value is None or not _walks_once(program, value) or key[1].startswith("self."):
+    flow = flow_of(program)
+    for key in flow.bound:
+        value, reads = flow.only(key), flow.escapes(key)
+        if value is None or not _walks_once(program, value) or key[1].startswith("self.") or flow.calls.get(key):
             continue
-        reads = [node for node in objects.escapes.get(key, []) if (_kind := _how_walked(program, node)) is not None]
-        if len(reads) != len(objects.escapes.get(key, [])) or not reads or objects.calls.get(key):
+        how = {node: _how_walked(program, node) for node in reads}
+        if not reads or None in how.values() or any(program.scope(node) is not key[0] or _leaves_loop(program, node) for node in reads):
             continue
-        made = program.loops(value)
-        again = [node for node in reads if len(program.loops(node)) - (1 if _walked_by_for(program, node) else 0) > len(made) and _how_walked(program, node) != "next"]
-        sure = [node for node in reads if program.scope(node) is key[0]]
-        if len(sure) != len(reads) or any(_leaves_loop(program, node) for node in reads):
-            continue
-        said = short(program, value)
-        text = f"{key[1]} = {said} can be walked once"
-        walked = [node for node in reads if _how_walked(program, node) == "walk"]
+        again = [node for node in reads if len(program.loops(node)) - _walked_by_for(program, node) > len(program.loops(value)) and how[node] != "next"]
+        text = f"{key[1]} = {short(value)} can be walked once"
+        walked = [node for node in reads if how[node] == "walk"]
         if len(walked) > 1 and _one_after_the_other(program, walked[0], walked[-1]):
             yield Remark(walked[-1], f"{text}: it is used up in line {getattr(walked[0], 'lineno', 0)}, and {_use(program, walked[-1])} finds nothing")
         elif again and again[0] in walked:
@@ -149,14 +136,11 @@ def _walked_twice(program: Program) -> Iterator[Remark]:
 
 
 def _walks_once(program: Program, node: ast.AST) -> bool:
-    if isinstance(node, ast.GeneratorExp):
-        return True
-    if not isinstance(node, ast.Call):
-        return False
-    func = node.func
-    if isinstance(func, ast.Name):
-        return func.id in _ONCE and func.id not in program.functions and func.id not in program.classes
-    return isinstance(func, ast.Attribute) and func.attr in _ONCE_METHODS and program.family(func.value) == "module" and not node.args
+    if is_call(node, *_ONCE):
+        return node.func.id not in program.functions and node.func.id not in program.classes
+    if is_method(node, *_ONCE_METHODS):
+        return program.family(node.func.value) == "module" and not node.args
+    return isinstance(node, ast.GeneratorExp)
 
 
 def _how_walked(program: Program, node: ast.AST) -> str | None:
@@ -167,14 +151,11 @@ def _how_walked(program: Program, node: ast.AST) -> str | None:
     if isinstance(parent, ast.comprehension) and parent.iter is node:
         return "walk"
     if isinstance(parent, ast.Call) and node in parent.args:
-        name = program.dotted(parent.func) or ""
-        if name.startswith("torch.optim.") and parent.args[0] is node:
+        name = program.called(parent)
+        walks = name.startswith("torch.optim.") or name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_", "parameters_to_vector")
+        if (walks and parent.args[0] is node) or (is_call(parent, *_WALKS) and len(parent.args) == 1):
             return "walk"
-        if name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_", "parameters_to_vector") and parent.args[0] is node:
-            return "walk"
-        if isinstance(parent.func, ast.Name) and parent.func.id in _WALKS and len(parent.args) == 1 and parent.func.id not in ("any", "all"):
-            return "walk"
-        if isinstance(parent.func, ast.Name) and parent.func.id == "next":
+        if is_call(parent, "next"):
             return "next"
     return None
 
@@ -200,73 +181,51 @@ def _one_after_the_other(program: Program, first: ast.AST, second: ast.AST) -> b
 
 def _use(program: Program, node: ast.AST) -> str:
     parent = program.parent.get(node)
-    return f"line {getattr(node, 'lineno', 0)}" if not isinstance(parent, ast.Call) else short(program, parent.func)
+    return f"line {getattr(node, 'lineno', 0)}" if not isinstance(parent, ast.Call) else short(parent.func)
 
 
+@RULES.add("set-in-vain", "the training goes on as if it had not been set", "requires_grad_(False) of the module; group[...] of optimizer.param_groups; eval() and train()")
 def _set_in_vain(program: Program) -> Iterator[Remark]:
     """An attribute that is set on an object that does not have it."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         target = node.targets[0]
         if isinstance(target, ast.Subscript):
-            yield from _group_key(program, objects, node, target)
+            yield from _group_key(program, node, target)
             continue
-        if not isinstance(target, ast.Attribute) or (isinstance(target.value, ast.Name) and target.value.id == "self"):
+        if not isinstance(target, ast.Attribute) or is_self(target.value):
             continue
-        name, said = target.attr, short(program, target)
-        kind = program.kind(target.value)
-        family = None if kind is None else kind.family
-        reads = objects.attributes.get(name, 0)
-        if name in _MISSPELT and not reads and (family != "tensor" or "True" in program.text(node.value)) and (
-            family is not None or _over_parameters(program, target.value) or "True" in program.text(node.value)
+        name, said = target.attr, short(target)
+        family, made = program.family(target.value), program.kind_name(target.value)
+        reads = flow.attributes.get(name, 0)
+        if name in _MISSPELT and not reads and (family != "tensor" or "True" in text_of(node.value)) and (
+            family is not None or goes_over(program, target.value, "parameters", "named_parameters") or "True" in text_of(node.value)
         ):
             yield Remark(node, f"{said} is no attribute of torch: requires_grad is, and keeps its value")
-        elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or _loop_over_modules(program, target.value)):
-            yield Remark(node, f"{said} = {short(program, node.value)} sets an attribute of the module; its parameters keep theirs")
-        elif name == "trainable" and not reads and (family == "module" or goes_over(program, target.value, ("parameters", "modules", "children"))):
+        elif name == "requires_grad" and isinstance(node.value, ast.Constant) and (family == "module" or goes_over(program, target.value, "modules", "children", "named_modules", "named_children")):
+            yield Remark(node, f"{said} = {short(node.value)} sets an attribute of the module; its parameters keep theirs")
+        elif name == "trainable" and not reads and (family == "module" or goes_over(program, target.value, "parameters", "modules", "children")):
             yield Remark(node, f"{said} is an attribute of Keras: torch does not read it, and nothing is frozen")
-        elif family == "optimizer" and kind is not None and kind.name.startswith("torch.optim.") and name in ("lr", "learning_rate", "weight_decay", "momentum") and not reads:
+        elif family == "optimizer" and made.startswith("torch.optim.") and name in ("lr", "learning_rate", "weight_decay", "momentum") and not reads:
             yield Remark(node, f"{said} is set, and the optimizer does not read it: its settings are in param_groups")
-        elif kind is not None and kind.name in program.classes and family == "module" and name == "training" and isinstance(node.value, ast.Constant):
-            yield Remark(node, f"{said} = {short(program, node.value)} sets the mode of the outermost module alone: its layers keep theirs")
+        elif made in program.classes and family == "module" and name == "training" and isinstance(node.value, ast.Constant):
+            yield Remark(node, f"{said} = {short(node.value)} sets the mode of the outermost module alone: its layers keep theirs")
 
 
-def _group_key(program: Program, objects: Objects, node: ast.Assign, target: ast.Subscript) -> Iterator[Remark]:
+def _group_key(program: Program, node: ast.Assign, target: ast.Subscript) -> Iterator[Remark]:
     held = target.value
-    if not isinstance(target.slice, ast.Constant) or not isinstance(target.slice.value, str):
+    if not is_string(target.slice):
         return
-    owner: ast.AST | None = None
-    if isinstance(held, ast.Attribute) and held.attr == "defaults" and program.family(held.value) == "optimizer" and target.slice.value in ("lr", "weight_decay", "momentum"):
-        if not any(isinstance(one, ast.Attribute) and one.attr == "add_param_group" for one in program.everywhere(ast.Attribute)):
-            yield Remark(node, f"{short(program, target)} is the default for groups that are added later: the groups that exist keep theirs")
-        return
-    if isinstance(held, ast.Subscript) and isinstance(held.value, ast.Attribute) and held.value.attr == "param_groups":
-        owner = held.value.value
-    elif isinstance(held, ast.Name):
-        for around in program.parents(node):
-            if isinstance(around, ast.For) and isinstance(around.target, ast.Name) and around.target.id == held.id and isinstance(around.iter, ast.Attribute) and around.iter.attr == "param_groups":
-                owner = around.iter.value
-    kind = program.kind(owner)
     word = target.slice.value
-    if kind is not None and kind.name.startswith("torch.optim.") and word not in _GROUP_KEYS:
+    if is_attribute(held, "defaults") and program.family(held.value) == "optimizer" and word in ("lr", "weight_decay", "momentum"):
+        if not any(is_attribute(one, "add_param_group") for one in program.everywhere(ast.Attribute)):
+            yield Remark(node, f"{short(target)} is the default for groups that are added later: the groups that exist keep theirs")
+        return
+    name = program.kind_name(owner_of_group(program, held))
+    if name.startswith("torch.optim.") and word not in _GROUP_KEYS:
         quoted = sum(isinstance(one, ast.Constant) and one.value == word for one in program.everywhere(ast.Constant))
-        if quoted == sum(1 for one in program.everywhere(ast.Assign) if isinstance(one, ast.Assign) and any(isinstance(inner, ast.Constant) and inner.value == word for target in one.targets for inner in ast.walk(target))):
-            yield Remark(node, f"{short(program, target)} is set, and {kind.name.rpartition('.')[2]} reads no setting of that name")
-
-
-def _over_parameters(program: Program, node: ast.AST) -> bool:
-    return goes_over(program, node, ("parameters", "named_parameters"))
-
-
-def _loop_over_modules(program: Program, node: ast.AST) -> bool:
-    return goes_over(program, node, ("modules", "children", "named_modules", "named_children"))
-
-
-RULES: tuple[Rule, ...] = (
-    Rule("argument-in-the-wrong-place", "loop", "updates are made with other settings than were meant", "give the settings by name", _arguments_in_the_wrong_place),
-    Rule("whole-division", "loop", "what should change step by step changes at once, or never", "divide with /", _whole_division),
-    Rule("rate-changed-in-vain", "loop", "the rate never changes", 'set group["lr"] in optimizer.param_groups', _rate_changed_in_vain),
-    Rule("walked-twice", "loop", "the second use sees nothing, and says nothing", "make it a list", _walked_twice),
-    Rule("set-in-vain", "loop", "the training goes on as if it had not been set", "requires_grad_(False) of the module; group[...] of optimizer.param_groups; eval() and train()", _set_in_vain),
-)
+        assigned = [one for one in program.everywhere(ast.Assign) for target in one.targets if any(
+            isinstance(inner, ast.Constant) and inner.value == word for inner in ast.walk(target)
+        )]
+        if quoted == len(set(assigned)):
+            yield Remark(node, f"{short(target)} is set, and {name.rpartition('.')[2]} reads no setting of that name")

@@ -5,74 +5,74 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.best_rules import comparison_above
-from probe.diagnose.code.loop.objects import (
-    Key,
-    Objects,
+from probe.diagnose.code.loop.step_calls import (
     calls_in,
     first_module,
     goes_over,
-    objects_of,
-    short,
+    is_optimizer,
+    is_torch_optimizer,
 )
-from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rule
+from probe.diagnose.code.program import Key, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    is_attribute,
+    is_call,
+    is_method,
+    is_string,
+    is_true,
+    mentions,
+    pairs_of,
+    short,
+    text_of,
+)
+
+RULES = Rules("loop")
+_LOST = "what was kept, loaded or set has no effect"
 
 
 def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
     """The `m.state_dict()` whose tensors a value shares, through copies that do not copy them."""
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict" and not node.args:
+        if is_method(node, "state_dict") and not node.args:
             return node
         name = program.dotted(node.func)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "copy" and not node.args:
+        if is_method(node, "copy") and not node.args:
             return _state_of(program, node.func.value)
-        if (name == "copy.copy" or (isinstance(node.func, ast.Name) and node.func.id in ("dict", "OrderedDict"))) and len(node.args) == 1:
+        if (name == "copy.copy" or is_call(node, "dict", "OrderedDict")) and len(node.args) == 1:
             return _state_of(program, node.args[0])
     if isinstance(node, ast.DictComp) and isinstance(node.generators[0].iter, ast.Call):
         items = node.generators[0].iter
         value: ast.AST = node.value
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "detach":
+        if is_method(value, "detach"):
             value = value.func.value
-        if isinstance(items.func, ast.Attribute) and items.func.attr == "items" and isinstance(value, ast.Name):
+        if is_method(items, "items") and isinstance(value, ast.Name):
             return _state_of(program, items.func.value)
     return None
 
 
+@RULES.add("kept-without-a-copy", "the state that is loaded at the end is the last one, not the best", "copy.deepcopy(model.state_dict())")
 def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     """The best state, kept as what it is rather than as what it was."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
-        pairs: list[tuple[ast.AST, ast.AST]] = []
-        for aim in node.targets:
-            if isinstance(aim, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(aim.elts) == len(node.value.elts):
-                pairs += zip(aim.elts, node.value.elts, strict=False)
-            else:
-                pairs.append((aim, node.value))
-        for target, value in pairs:
+        for target, value in pairs_of(node):
             state = _state_of(program, value)
-            key = objects.key(target)
-            if state is None or key is None or not _may_be_trained(program, state):
+            key = flow.key(target)
+            if not is_method(state) or key is None or program.family(state.func.value) not in (None, "module"):
                 continue
-            test = comparison_above(program, node)
-            if test is None or not _used_after(program, objects, key, node):
-                continue
-            yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
+            if comparison_above(program, node) is not None and _used_after(program, flow, key, node):
+                yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
 
 
-def _may_be_trained(program: Program, state: ast.Call) -> bool:
-    owner = state.func.value if isinstance(state.func, ast.Attribute) else None
-    return program.family(owner) in (None, "module")
-
-
-def _used_after(program: Program, objects: Objects, key: Key, node: ast.stmt) -> bool:
+def _used_after(program: Program, flow: Flow, key: Key, node: ast.stmt) -> bool:
     """Whether a variable is read outside of the branch and the loops that set it."""
     loops = program.loops(node)
     if not loops and not key[1].startswith("self."):
         return False
     branch = next(one for one in program.parents(node) if isinstance(one, ast.If))
-    for read in objects.escapes.get(key, []):
+    for read in flow.escapes(key):
         around = list(program.parents(read))
         if branch in around or any(isinstance(one, ast.Compare) for one in around[:2]):
             continue
@@ -81,66 +81,63 @@ def _used_after(program: Program, objects: Objects, key: Key, node: ast.stmt) ->
     return False
 
 
+@RULES.add("alias-for-a-copy", "both are one network: it is compared with itself", "copy.deepcopy(model)")
 def _alias(program: Program) -> Iterator[Remark]:
     """A second name for a module that is meant to be a second module."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
-        func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr != "load_state_dict" or not call.args:
+        state = call.args[0] if is_method(call, "load_state_dict") and call.args else None
+        if not is_method(call) or not is_method(state, "state_dict"):
             continue
-        state = call.args[0]
-        if not (isinstance(state, ast.Call) and isinstance(state.func, ast.Attribute) and state.func.attr == "state_dict"):
-            continue
-        mine, other = objects.key(func.value), objects.key(state.func.value)
+        mine, other = flow.key(call.func.value), flow.key(state.func.value)
         if mine is None or other is None or mine == other:
             continue
         for one, two in ((mine, other), (other, mine)):
-            values = objects.values.get(one, [])
-            if len(values) == 1 and values[0] is not None and objects.key(values[0]) == two and len(objects.values.get(two, [])) == 1:
-                yield Remark(values[0], f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
+            value = flow.only(one)
+            if value is not None and flow.key(value) == two and len(flow.values(two)) == 1:
+                yield Remark(value, f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
 
 
+@RULES.add("state-not-loaded", "the weights stay what they were", "call load_state_dict")
 def _state_not_loaded(program: Program) -> Iterator[Remark]:
     """A state dict that is changed, and never loaded; a state given to state_dict, which loads nothing."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
         func = call.func
         if not isinstance(func, ast.Attribute) or not isinstance(program.parent.get(call), ast.Expr):
             continue
         if func.attr == "state_dict" and len(call.args) == 1 and program.family(func.value) == "module" and not call.keywords:
-            yield Remark(call, f"{short(program, call)} loads nothing: it writes the module's state into its argument")
+            yield Remark(call, f"{short(call)} loads nothing: it writes the module's state into its argument")
         of = func.value.func if func.attr == "update" and isinstance(func.value, ast.Call) else None
-        if isinstance(of, ast.Attribute) and of.attr == "state_dict" and program.family(of.value) in ("module", "optimizer"):
-            yield Remark(call, f"{short(program, func.value)} gives a new dict: update changes that one, and the weights stay as they are")
-    for key, values in objects.values.items():
+        if is_attribute(of, "state_dict") and program.family(of.value) in ("module", "optimizer"):
+            yield Remark(call, f"{short(func.value)} gives a new dict: update changes that one, and the weights stay as they are")
+    for key, values in flow.assigned():
         state = values[0] if len(values) == 1 else None
-        if not isinstance(state, ast.Call) or not isinstance(state.func, ast.Attribute) or state.func.attr != "state_dict" or state.args:
+        if not is_method(state, "state_dict") or state.args:
             continue
         if program.family(state.func.value) not in ("module", None) or key[1].startswith("self.") or (isinstance(key[0], ast.Module) and not program.sources):
             continue
-        updates = [call for call in objects.calls.get(key, []) if isinstance(call.func, ast.Attribute) and call.func.attr == "update"]
-        others = [call for call in objects.calls.get(key, []) if call not in updates and isinstance(call.func, ast.Attribute) and call.func.attr not in ("keys", "items")]
-        reads = [node for node in objects.escapes.get(key, []) if not isinstance(program.parent.get(node), (ast.comprehension, ast.Compare))]
+        updates = [call for call in flow.calls.get(key, []) if is_method(call, "update")]
+        others = [call for call in flow.calls.get(key, []) if call not in updates and is_method(call) and call.func.attr not in ("keys", "items")]
+        reads = [node for node in flow.escapes(key) if not isinstance(program.parent.get(node), (ast.comprehension, ast.Compare))]
         if updates and not others and not reads:
             yield Remark(updates[0], f"{key[1]} is changed in line {updates[0].lineno} and never loaded: load_state_dict({key[1]}) is missing, and the weights stay as they are")
 
 
+@RULES.add("replaced-after-the-optimizer", "the new parameters never change", "make the optimizer after the model is complete")
 def _replaced(program: Program) -> Iterator[Remark]:
     """A module, or a part of one, that is made anew after the optimizer took its parameters."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
-        kind = program.kind(call)
-        if kind is None or kind.family != "optimizer" or not kind.name.startswith("torch.optim."):
+        if not is_torch_optimizer(program, call):
             continue
         owner = first_module(call)
-        key = objects.key(owner)
+        key = flow.key(owner)
         parent = program.parent.get(call)
         if owner is None or key is None or not isinstance(parent, ast.Assign):
             continue
-        optimizer = objects.key(parent.targets[0])
-        block = _block_with(program, parent)
-        rest = block[block.index(parent) + 1 :] if parent in block else []
-        if any(_makes_again(program, objects, one, optimizer) for one in rest):
+        rest = program.after(parent)
+        if any(_makes_again(program, one) for one in rest):
             continue
         for later in rest:
             if not isinstance(later, ast.Assign) or len(later.targets) != 1:
@@ -148,110 +145,101 @@ def _replaced(program: Program) -> Iterator[Remark]:
             target = later.targets[0]
             made = later.value
             new = isinstance(made, ast.Call) and (name := program.kind(made)) is not None and name.family == "module" and (
-                program.dotted(made.func) or "").rpartition(".")[2] == name.name.rpartition(".")[2]
-            if not new or any(isinstance(one, ast.Name) and objects.key(one) == key for one in ast.walk(made)) or (
-                any(program.text(one) == program.text(owner) for one in ast.walk(made) if isinstance(one, ast.Attribute))
+                program.called(made)).rpartition(".")[2] == name.name.rpartition(".")[2]
+            if not new or any(isinstance(one, ast.Name) and flow.key(one) == key for one in ast.walk(made)) or (
+                any(text_of(one) == text_of(owner) for one in ast.walk(made) if isinstance(one, ast.Attribute))
             ):
                 continue
-            whole = objects.key(target) == key
-            part = isinstance(target, ast.Attribute) and (program.text(target.value) == program.text(owner) or program.text(target.value).startswith(program.text(owner) + "."))
+            whole = flow.key(target) == key
+            part = isinstance(target, ast.Attribute) and (text_of(target.value) == text_of(owner) or text_of(target.value).startswith(text_of(owner) + "."))
             if (whole or part) and _has_parameters(program, made):
-                yield Remark(later, f"{short(program, target)} is made anew after the optimizer of line {call.lineno} took the parameters of {short(program, owner)}: no optimizer holds the new ones")
+                yield Remark(later, f"{short(target)} is made anew after the optimizer of line {call.lineno} took the parameters of {short(owner)}: no optimizer holds the new ones")
 
 
 def _has_parameters(program: Program, made: ast.AST) -> bool:
-    name = (program.dotted(made.func) or "") if isinstance(made, ast.Call) else ""
+    name = program.called(made) if isinstance(made, ast.Call) else ""
     return name in program.classes or any(word in name for word in ("Linear", "Conv", "Embedding", "LSTM", "GRU", "Norm", "Sequential", "Attention", "Transformer", "RNN", "Bilinear"))
 
 
-def _makes_again(program: Program, objects: Objects, statement: ast.stmt, optimizer: Key | None) -> bool:
+def _makes_again(program: Program, statement: ast.stmt) -> bool:
     for one in ast.walk(statement):
-        if isinstance(one, ast.Call):
-            kind = program.kind(one)
-            if (kind is not None and kind.family == "optimizer") or (isinstance(one.func, ast.Attribute) and one.func.attr in ("add_param_group", "prepare", "configure_optimizers")):
-                return True
+        if isinstance(one, ast.Call) and program.family(one) == "optimizer":
+            return True
+        if is_method(one, "add_param_group", "prepare", "configure_optimizers"):
+            return True
     return False
 
 
-def _block_with(program: Program, statement: ast.stmt) -> list[ast.stmt]:
-    around = program.parent.get(statement)
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(around, name, None)
-        if isinstance(block, list) and statement in block:
-            return block
-    return []
-
-
+@RULES.add("loaded-and-written-over", _LOST, "load after everything is made and initialised")
 def _written_over(program: Program) -> Iterator[Remark]:
     """Weights that are initialised, or a module that is made, after its state was loaded."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
         func = call.func
         statement = program.parent.get(call)
-        if not isinstance(func, ast.Attribute) or func.attr != "load_state_dict" or not isinstance(statement, (ast.Expr, ast.Assign)):
+        if not is_attribute(func, "load_state_dict") or not isinstance(statement, (ast.Expr, ast.Assign)):
             continue
-        key = objects.key(func.value)
+        key = flow.key(func.value)
         if key is None or program.family(func.value) not in ("module", "optimizer"):
             continue
-        block = _block_with(program, statement)
-        for later in block[block.index(statement) + 1 :] if statement in block else []:
-            if isinstance(later, ast.Assign) and objects.key(later.targets[0]) == key and isinstance(later.value, ast.Call):
+        for later in program.after(statement):
+            if isinstance(later, ast.Assign) and flow.key(later.targets[0]) == key and isinstance(later.value, ast.Call):
                 kind = program.kind(later.value)
-                name = program.dotted(later.value.func) or ""
+                name = program.called(later.value)
                 if kind is not None and kind.family in ("module", "optimizer") and name == kind.name and not any(
-                    isinstance(one, ast.Name) and objects.key(one) == key for one in ast.walk(later.value)
-                ) and not _read_between(objects, key, call, later):
+                    isinstance(one, ast.Name) and flow.key(one) == key for one in ast.walk(later.value)
+                ) and not _read_between(flow, key, call, later):
                     yield Remark(later, f"{key[1]} is made anew after its state was loaded in line {call.lineno}: what was loaded is lost")
                 break
             for inner, always in calls_in(later):
-                if always and _initialises(program, inner) and objects.key(inner.func.value if isinstance(inner.func, ast.Attribute) else None) == key:
-                    yield Remark(inner, f"{short(program, inner)} initialises {key[1]} after its state was loaded in line {call.lineno}: what was loaded is lost")
-            if any(isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == "load_state_dict" for one in ast.walk(later)):
+                if always and _initialises(program, inner) and flow.key(inner.func.value if is_method(inner) else None) == key:
+                    yield Remark(inner, f"{short(inner)} initialises {key[1]} after its state was loaded in line {call.lineno}: what was loaded is lost")
+            if any(is_method(one, "load_state_dict") for one in ast.walk(later)):
                 break
 
 
-def _read_between(objects: Objects, key: Key, call: ast.Call, later: ast.stmt) -> bool:
-    return any(call.lineno < getattr(one, "lineno", 0) < later.lineno for one in objects.escapes.get(key, [])) or any(
-        call.lineno < one.lineno < later.lineno for one in objects.calls.get(key, [])
+def _read_between(flow: Flow, key: Key, call: ast.Call, later: ast.stmt) -> bool:
+    return any(call.lineno < getattr(one, "lineno", 0) < later.lineno for one in flow.escapes(key)) or any(
+        call.lineno < one.lineno < later.lineno for one in flow.calls.get(key, [])
     )
 
 
 def _initialises(program: Program, call: ast.Call) -> bool:
     """`m.apply(f)` where `f` writes initial weights, and `m.reset_parameters()` and methods of the program like it."""
-    if not isinstance(call.func, ast.Attribute):
+    if not is_method(call):
         return False
     if call.func.attr == "reset_parameters":
         return True
     if call.func.attr == "apply" and len(call.args) == 1 and isinstance(call.args[0], ast.Name):
         found = program.functions.get(call.args[0].id, [])
-        return len(found) == 1 and any((program.dotted(one.func) or "").startswith("torch.nn.init.") for one in ast.walk(found[0]) if isinstance(one, ast.Call))
+        return len(found) == 1 and any(program.called(one).startswith("torch.nn.init.") for one in ast.walk(found[0]) if isinstance(one, ast.Call))
     return False
 
 
+@RULES.add("resumed-in-part", "the first steps after a resumption are those of a new run", "load every state that is saved")
 def _resumed_in_part(program: Program) -> Iterator[Remark]:
     """A checkpoint with the optimizer's or schedule's state, of which a resumption takes the weights and the epoch alone."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     saved: dict[str, str] = {}
     for node in program.everywhere(ast.Dict):
-        assert isinstance(node, ast.Dict)
         for name, value in zip(node.keys, node.values, strict=False):
-            if isinstance(name, ast.Constant) and isinstance(name.value, str) and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "state_dict":
-                family = "optimizer" if objects.is_optimizer(value.func.value) else program.family(value.func.value)
+            if is_string(name) and is_method(value, "state_dict"):
+                family = "optimizer" if is_optimizer(flow, value.func.value) else program.family(value.func.value)
                 if family in ("optimizer", "scheduler"):
                     saved[name.value] = family
     for load in program.calls():
         parent = program.parent.get(load)
-        if program.dotted(load.func) != "torch.load" or not isinstance(parent, ast.Assign) or (key := objects.key(parent.targets[0])) is None:
+        if program.called(load) != "torch.load" or not isinstance(parent, ast.Assign) or (key := flow.key(parent.targets[0])) is None:
             continue
-        reads = [node for node in objects.escapes.get(key, []) if getattr(node, "lineno", 0) > load.lineno and program.scope(node) is program.scope(load)]
+        reads = [node for node in flow.escapes(key) if getattr(node, "lineno", 0) > load.lineno and program.scope(node) is program.scope(load)]
         taken = {
             at.slice.value: at for node in reads
-            if isinstance(at := program.parent.get(node), ast.Subscript) and isinstance(at.slice, ast.Constant) and isinstance(at.slice.value, str)
+            if isinstance(at := program.parent.get(node), ast.Subscript) and is_string(at.slice)
         }
         whole = [node for node in reads if not _harmless(program, node)]
         counted = [name for name in taken if any(part in name for part in ("epoch", "step", "iter"))]
         weights = [at for at in taken.values() if _given_to_load(program, at)]
-        if whole or not counted or not weights or objects.calls.get(key):
+        if whole or not counted or not weights or flow.calls.get(key):
             continue
         for word, family in saved.items():
             if word not in taken:
@@ -263,35 +251,34 @@ def _harmless(program: Program, node: ast.AST) -> bool:
     """Whether a checkpoint is read by a key, asked whether it has one, or is another one that is being saved."""
     parent = program.parent.get(node)
     if isinstance(parent, ast.Call):
-        return program.dotted(parent.func) == "torch.save"
+        return program.called(parent) == "torch.save"
     return isinstance(parent, (ast.Subscript, ast.Compare))
 
 
 def _given_to_load(program: Program, node: ast.AST) -> bool:
     call = program.parent.get(node)
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict" and (
+    return is_method(call, "load_state_dict") and (
         program.family(call.func.value) in ("module", None)
     )
 
 
+@RULES.add("thawed-after-the-optimizer", "they never change", "give the optimizer all parameters, or add_param_group")
 def _thawed(program: Program) -> Iterator[Remark]:
     """Parameters that get a gradient after an optimizer was made with those that had one."""
-    objects = objects_of(program)
+    flow = flow_of(program)
     for call in program.calls():
         parent = program.parent.get(call)
-        kind = program.kind(call)
-        if kind is None or kind.family != "optimizer" or not kind.name.startswith("torch.optim.") or not isinstance(parent, ast.Assign):
+        if not is_torch_optimizer(program, call) or not isinstance(parent, ast.Assign):
             continue
         given: ast.AST | None = call.args[0] if call.args else None
         if isinstance(given, ast.Name):
-            values = objects.values.get(objects.key(given) or (program.scope(given), ""), [])
-            given = values[0] if len(values) == 1 else None
-        if given is None or not any(isinstance(one, ast.Attribute) and one.attr == "requires_grad" for one in ast.walk(given)):
+            given = flow.only(flow.key(given))
+        if given is None or not mentions(given, "requires_grad"):
             continue
-        optimizer = objects.key(parent.targets[0])
-        if optimizer is None or len(objects.values.get(optimizer, [])) != 1:
+        optimizer = flow.key(parent.targets[0])
+        if optimizer is None or len(flow.values(optimizer)) != 1:
             continue
-        if any(isinstance(one, ast.Attribute) and one.attr == "add_param_group" for one in program.everywhere(ast.Attribute)):
+        if any(is_attribute(one, "add_param_group") for one in program.everywhere(ast.Attribute)):
             continue
         for node in ast.walk(program.scope(call)):
             if getattr(node, "lineno", 0) > call.lineno and (thawed := _thaws(program, node)) is not None:
@@ -301,24 +288,12 @@ def _thawed(program: Program) -> Iterator[Remark]:
 
 def _thaws(program: Program, node: ast.AST) -> str | None:
     """What a statement gives a gradient to."""
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad":
+    if isinstance(node, ast.Assign) and is_attribute(node.targets[0], "requires_grad"):
         target = node.targets[0].value
-        if isinstance(node.value, ast.Constant) and node.value.value is True and goes_over(program, target, ("parameters", "named_parameters")):
-            return short(program, target)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_" and isinstance(program.parent.get(node), ast.Expr):
-        off = node.args and not (isinstance(node.args[0], ast.Constant) and node.args[0].value is True)
-        if not off and (program.family(node.func.value) == "module" or goes_over(program, node.func.value, ("parameters", "named_parameters"))):
-            return short(program, node.func.value)
+        if is_true(node.value) and goes_over(program, target, "parameters", "named_parameters"):
+            return short(target)
+    if is_method(node, "requires_grad_") and isinstance(program.parent.get(node), ast.Expr):
+        off = node.args and not (is_true(node.args[0]))
+        if not off and (program.family(node.func.value) == "module" or goes_over(program, node.func.value, "parameters", "named_parameters")):
+            return short(node.func.value)
     return None
-
-
-_LOST = "what was kept, loaded or set has no effect"
-RULES: tuple[Rule, ...] = (
-    Rule("kept-without-a-copy", "loop", "the state that is loaded at the end is the last one, not the best", "copy.deepcopy(model.state_dict())", _kept_without_a_copy),
-    Rule("alias-for-a-copy", "loop", "both are one network: it is compared with itself", "copy.deepcopy(model)", _alias),
-    Rule("state-not-loaded", "loop", "the weights stay what they were", "call load_state_dict", _state_not_loaded),
-    Rule("replaced-after-the-optimizer", "loop", "the new parameters never change", "make the optimizer after the model is complete", _replaced),
-    Rule("loaded-and-written-over", "loop", _LOST, "load after everything is made and initialised", _written_over),
-    Rule("thawed-after-the-optimizer", "loop", "they never change", "give the optimizer all parameters, or add_param_group", _thawed),
-    Rule("resumed-in-part", "loop", "the first steps after a resumption are those of a new run", "load every state that is saved", _resumed_in_part),
-)

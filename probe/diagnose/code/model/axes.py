@@ -6,41 +6,52 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.model.shapes import Shapes
-from probe.diagnose.code.model.softmax import made_by_call, softmax_of
-from probe.diagnose.code.origins import Trace, keyword, trace
-from probe.diagnose.code.program import Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    is_false,
+    is_method,
+    is_read,
+    is_string,
+    is_true,
+    own_nodes,
+    short,
+    text_of,
+)
+
+RULES = Rules("model")
 
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 _SEQUENCE = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoder")
 
 
+@RULES.add(
+    "softmax-over-another-axis",
+    "the weights that are summed do not add up to 1, and each depends on what it should not see",
+    "give both the same axis",
+)
 def _softmax_axis(program: Program) -> Iterator[Remark]:
-    known, shapes = trace(program), Shapes(program)
+    flow, shapes = flow_of(program), Shapes(program)
     for node in program.everywhere(ast.Call, ast.BinOp):
-        if isinstance(node, ast.Call) and program.dotted(node.func) in (
-            "torch.einsum",
-            "torch.functional.einsum",
-        ):
-            yield from _einsum_axis(program, known, node)
+        if isinstance(node, ast.Call) and program.called(node) in ("torch.einsum", "torch.functional.einsum"):
+            yield from _einsum_axis(program, flow, node)
             continue
         left, dimensions = _contracted(program, node)
-        found = softmax_of(program, known, left) if left is not None else None
+        found = softmax_of(flow, left) if left is not None else None
         if found is None:
             continue
         call, argument, axis = found
-        number = known.number(axis)
+        number = flow.number(axis)
         shape = shapes.of(argument)
         dimensions = dimensions or (len(shape) if shape is not None else None)
-        if (
-            number is None
-            or number == -1
-            or (number >= 0 and (dimensions is None or number == dimensions - 1))
-        ):
+        if number is None or number in (-1, (dimensions or 0) - 1) or (number >= 0 and dimensions is None):
             continue
         said = (
-            f"{short(program, call)} normalizes axis {int(number)}, and line {getattr(node, 'lineno', 0)} "
+            f"{short(call)} normalizes axis {int(number)}, and line {getattr(node, 'lineno', 0)} "
             "sums the weights over the last axis"
         )
         yield Remark(call, said)
@@ -52,33 +63,24 @@ def _contracted(program: Program, node: ast.AST) -> tuple[ast.AST | None, int | 
         return (node.left, None) if isinstance(node.op, ast.MatMult) else (None, None)
     if not isinstance(node, ast.Call):
         return None, None
-    name = program.dotted(node.func) or ""
+    name = program.called(node)
     if name in ("torch.bmm", "torch.matmul") and len(node.args) >= 2:
         return node.args[0], 3 if name == "torch.bmm" else None
-    if (
-        isinstance(node.func, ast.Attribute)
-        and not name
-        and node.func.attr in ("bmm", "matmul")
-        and node.args
-    ):
+    if is_method(node) and not name and node.func.attr in ("bmm", "matmul") and node.args:
         return node.func.value, 3 if node.func.attr == "bmm" else None
     return None, None
 
 
-def _einsum_axis(program: Program, known: Trace, node: ast.Call) -> Iterator[Remark]:
-    if (
-        len(node.args) != 3
-        or not isinstance(node.args[0], ast.Constant)
-        or not isinstance(node.args[0].value, str)
-    ):
+def _einsum_axis(program: Program, flow: Flow, node: ast.Call) -> Iterator[Remark]:
+    if len(node.args) != 3 or not is_string(node.args[0]):
         return
     given, arrow, result = node.args[0].value.replace(" ", "").partition("->")
     parts = given.split(",")
     if not arrow or len(parts) != 2 or "." in given:
         return
     for place in (0, 1):
-        found = softmax_of(program, known, node.args[place + 1])
-        number = known.number(found[2]) if found is not None else None
+        found = softmax_of(flow, node.args[place + 1])
+        number = flow.number(found[2]) if found is not None else None
         letters, other = parts[place], parts[1 - place]
         if found is None or number is None or not -len(letters) <= number < len(letters):
             continue
@@ -86,97 +88,87 @@ def _einsum_axis(program: Program, known: Trace, node: ast.Call) -> Iterator[Rem
         letter = letters[int(number)]
         if summed and letter not in summed and letter in result and letters[0] in other:
             said = (
-                f"{short(program, found[0])} normalizes axis {int(number)} ({letter}), and line "
+                f"{short(found[0])} normalizes axis {int(number)} ({letter}), and line "
                 f"{node.lineno} sums over {', '.join(summed)}"
             )
             yield Remark(found[0], said)
 
 
+@RULES.add(
+    "softmax-of-one-value", "it has no gradient, and what computes its input learns nothing",
+    "run the softmax over the axis of the choices, or use a sigmoid",
+)
 def _softmax_of_one(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     for call in program.calls():
-        found = softmax_of(program, known, call) if isinstance(call.func, ast.Attribute) else None
-        if found is None or found[0] is not call or known.number(found[2]) != -1:
+        found = softmax_of(flow, call) if is_method(call) else None
+        if found is None or found[0] is not call or flow.number(found[2]) != -1:
             continue
-        value = known.value(found[1])
-        made = made_by_call(known, value) if isinstance(value, ast.Call) else None
-        if (
-            made is not None
-            and program.dotted(made.func) == "torch.nn.Linear"
-            and known.number(keyword(made, "out_features", 1)) == 1
-        ):
-            yield Remark(call, f"{short(program, call)} runs over an axis of one value: it is always 1")
+        value = flow.value(found[1])
+        made = flow.maker(value) if isinstance(value, ast.Call) else None
+        if made is None or program.called(made) != "torch.nn.Linear":
+            continue
+        if flow.number(argument(made, "out_features", 1)) == 1:
+            yield Remark(call, f"{short(call)} runs over an axis of one value: it is always 1")
 
 
+@RULES.add(
+    "batch-for-time", "the model judges a sequence by another sample, or by a part of what was read",
+    "index the axis of the positions, and take both halves where they have read everything",
+)
 def _recurrent(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         if not isinstance(node.value, ast.Call) or len(node.targets) != 1:
             continue
-        made = made_by_call(known, node.value)
-        name = (program.dotted(made.func) or "") if made is not None else ""
+        made = flow.maker(node.value)
+        name = program.called(made)
         if made is None or any(one.arg is None for one in made.keywords):
             continue
         if name in _RECURRENT:
-            yield from _of_recurrent(program, known, node, made)
+            yield from _of_recurrent(program, flow, node, made)
         elif name in _SEQUENCE:
-            layer = known.value(made.args[0]) if made.args and not name.endswith("Layer") else made
-            if isinstance(layer, ast.Call) and (program.dotted(layer.func) or "").startswith(
-                "torch.nn.Transformer"
-            ):
-                yield from _batch_axis(program, known, node, node.targets[0], layer, "a TransformerEncoder")
+            layer = flow.value(made.args[0]) if made.args and not name.endswith("Layer") else made
+            if isinstance(layer, ast.Call) and program.called(layer).startswith("torch.nn.Transformer"):
+                yield from _batch_axis(program, flow, node, node.targets[0], layer, "a TransformerEncoder")
 
 
-def _of_recurrent(program: Program, known: Trace, node: ast.Assign, made: ast.Call) -> Iterator[Remark]:
+def _of_recurrent(program: Program, flow: Flow, node: ast.Assign, made: ast.Call) -> Iterator[Remark]:
     target = node.targets[0]
     if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
         return
-    kind = (program.dotted(made.func) or "").removeprefix("torch.nn.")
+    kind = program.called(made).removeprefix("torch.nn.")
     both = _flag(made, "bidirectional")
     batch_first = _flag(made, "batch_first")
     if both is None or batch_first is None:
         return
-    yield from _batch_axis(program, known, node, target.elts[0], made, f"the {kind}")
+    yield from _batch_axis(program, flow, node, target.elts[0], made, f"the {kind}")
     outputs, hidden = target.elts
     if isinstance(hidden, ast.Tuple) and hidden.elts:
         hidden = hidden.elts[0]
     if both:
-        for use in _uses(program, known, node, outputs):
+        for use in _uses(program, flow, node, outputs):
             around = program.parent.get(use)
-            if (
-                isinstance(around, ast.Subscript)
-                and _taken(around, 1 if batch_first else 0)
-                and not _cut(around)
-            ):
+            if isinstance(around, ast.Subscript) and _taken(around, int(batch_first)) and not _cut(around):
                 said = (
-                    f"{program.text(around)} takes the last position of a bidirectional {kind}: its "
+                    f"{text_of(around)} takes the last position of a bidirectional {kind}: its "
                     "backward half has read one element there"
                 )
                 yield Remark(around, said)
-        uses = [
-            around
-            for use in _uses(program, known, node, hidden)
-            if isinstance(around := program.parent.get(use), ast.Subscript)
-        ]
+        around_uses = [program.parent.get(use) for use in _uses(program, flow, node, hidden)]
+        uses = [one for one in around_uses if isinstance(one, ast.Subscript)]
         last = [one for one in uses if _taken(one, 0)]
         if last and len(uses) == len(last):
             yield Remark(
-                last[0], f"{program.text(last[0])} is the backward half of the bidirectional {kind} alone"
+                last[0], f"{text_of(last[0])} is the backward half of the bidirectional {kind} alone"
             )
-    layers = known.number(keyword(made, "num_layers", 2)) if keyword(made, "num_layers", 2) is not None else 1
+    layers = flow.number(argument(made, "num_layers", 2) or ast.Constant(1))
     if layers is not None and layers * (2 if both else 1) > 1:
-        for use in _uses(program, known, node, hidden):
+        for use in _uses(program, flow, node, hidden):
             call = program.parent.get(program.parent.get(use, use), use)
-            if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.value is use
-                and call.func.attr in ("view", "reshape")
-                and len(call.args) == 2
-            ):
+            if is_method(call, "view", "reshape") and call.func.value is use and len(call.args) == 2:
                 said = (
-                    f"{short(program, call)} cuts the {kind}'s state (layers, batch, width) into rows that "
+                    f"{short(call)} cuts the {kind}'s state (layers, batch, width) into rows that "
                     "mix the samples of a batch"
                 )
                 yield Remark(call, said)
@@ -184,50 +176,43 @@ def _of_recurrent(program: Program, known: Trace, node: ast.Assign, made: ast.Ca
 
 def _flag(made: ast.Call, name: str) -> bool | None:
     """A flag of a layer: None where it is computed."""
-    value = keyword(made, name)
-    if value is None:
-        return False
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, bool) else None
+    value = argument(made, name)
+    return True if is_true(value) else False if value is None or is_false(value) else None
 
 
-def _uses(program: Program, known: Trace, node: ast.Assign, target: ast.AST) -> Iterator[ast.Name]:
+def _uses(program: Program, flow: Flow, node: ast.Assign, target: ast.AST) -> Iterator[ast.Name]:
     """Where a variable is read that an assignment gave its value."""
     scope = program.scope(node)
     if isinstance(target, ast.Name) and not isinstance(scope, ast.ClassDef):
         for one in own_nodes(scope):
-            if isinstance(one, ast.Name) and one.id == target.id and isinstance(one.ctx, ast.Load):
-                given = known.given(one)
-                if given is not None and given.at is node:
+            if is_read(one, target.id):
+                given = flow.given(one)
+                if given is not None and given.node is node:
                     yield one
 
 
 def _batch_axis(
-    program: Program, known: Trace, node: ast.Assign, target: ast.AST, made: ast.Call, what: str
+    program: Program, flow: Flow, node: ast.Assign, target: ast.AST, made: ast.Call, what: str
 ) -> Iterator[Remark]:
     """Remarks on the output of a sequence layer of which one sample is taken (or a mean over the batch)."""
     batch_first = _flag(made, "batch_first")
     if batch_first is None:
         return
     batch, first = (0, "with") if batch_first else (1, "without")
-    for use in _uses(program, known, node, target):
+    for use in _uses(program, flow, node, target):
         around = program.parent.get(use)
         if isinstance(around, ast.Subscript) and around.value is use and _taken(around, batch):
             yield Remark(
                 around,
-                f"{program.text(around)} takes the last sample of the batch and not the last position: "
+                f"{text_of(around)} takes the last sample of the batch and not the last position: "
                 f"{what} is made {first} batch_first=True",
             )
         call = program.parent.get(around) if around is not None else None
-        if (
-            isinstance(call, ast.Call)
-            and isinstance(around, ast.Attribute)
-            and call.func is around
-            and around.attr == "mean"
-            and known.number(keyword(call, "dim", 0)) == batch
-        ):
+        mean = is_method(call, "mean") and call.func is around
+        if mean and isinstance(call, ast.Call) and flow.number(argument(call, "dim", 0)) == batch:
             yield Remark(
                 call,
-                f"{program.text(call)} averages over the batch and not over the positions: {what} is made "
+                f"{text_of(call)} averages over the batch and not over the positions: {what} is made "
                 f"{first} batch_first=True",
             )
 
@@ -237,13 +222,7 @@ def _taken(node: ast.Subscript, axis: int) -> bool:
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     if len(parts) <= axis or any(not _all(one) for one in parts[:axis]):
         return False
-    one = parts[axis]
-    return (
-        isinstance(one, ast.UnaryOp)
-        and isinstance(one.op, ast.USub)
-        and isinstance(one.operand, ast.Constant)
-        and one.operand.value == 1
-    )
+    return text_of(parts[axis]) == "-1"
 
 
 def _all(node: ast.AST) -> bool:
@@ -256,46 +235,18 @@ def _cut(node: ast.Subscript) -> bool:
     return len(parts) > 2 and not _all(parts[2])
 
 
+@RULES.add(
+    "view-mixes-axes", "numbers of different samples, positions or channels end up in one row",
+    "transpose or permute before (or after) the view",
+)
 def _mixed(program: Program) -> Iterator[Remark]:
     shapes = Shapes(program)
     for call in program.calls():
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("view", "reshape") and call.args:
+        if is_method(call, "view", "reshape") and call.args:
             moved = shapes.moved(call)
             if moved is not None:
                 said = (
-                    f"{short(program, call)} cuts {moved[1]} into {moved[2]} without a transpose: it mixes "
+                    f"{short(call)} cuts {moved[1]} into {moved[2]} without a transpose: it mixes "
                     f"{moved[0]} with another axis"
                 )
                 yield Remark(call, said)
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "view-mixes-axes",
-        "model",
-        "numbers of different samples, positions or channels end up in one row",
-        "transpose or permute before (or after) the view",
-        _mixed,
-    ),
-    Rule(
-        "softmax-over-another-axis",
-        "model",
-        "the weights that are summed do not add up to 1, and each depends on what it should not see",
-        "give both the same axis",
-        _softmax_axis,
-    ),
-    Rule(
-        "softmax-of-one-value",
-        "model",
-        "it has no gradient, and what computes its input learns nothing",
-        "run the softmax over the axis of the choices, or use a sigmoid",
-        _softmax_of_one,
-    ),
-    Rule(
-        "batch-for-time",
-        "model",
-        "the model judges a sequence by another sample, or by a part of what was read",
-        "index the axis of the positions, and take both halves where they have read everything",
-        _recurrent,
-    ),
-)

@@ -5,41 +5,52 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.model.modules import forwards, is_self, module_classes
-from probe.diagnose.code.origins import Trace, keyword, own, trace
-from probe.diagnose.code.program import Function, Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.model.modules import forwards, module_classes
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_own,
+    is_true,
+    mentions,
+    names_of,
+    own,
+    own_nodes,
+    short,
+    text_of,
+)
+
+RULES = Rules("model")
 
 _RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
 _BY_HAND = ("weight", "bias", "load_state_dict", "train", "eval", "parameters", "training")
 """Attributes of a layer through which a program gives it weights or a mode of its own."""
 _MIXES = (
-    "Linear",
-    "Conv",
-    "LSTM",
-    "GRU",
-    "RNN",
-    "Embedding",
-    "Bilinear",
-    "Transformer",
-    "Multihead",
+    "Linear", "Conv", "LSTM", "GRU", "RNN", "Embedding", "Bilinear", "Transformer", "Multihead",
     "LazyLinear",
 )
 """Beginnings of the layers of torch.nn whose first weights are drawn at random."""
+_NO_PARAMETER = (
+    "cuda", "half", "view", "reshape", "unsqueeze", "double", "expand", "repeat", "t", "transpose",
+)
+"""Methods of a Parameter that give a plain tensor."""
 _CONTAINERS = ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 
 
 def _layer(program: Program, node: ast.AST | None) -> str | None:
     """The class of a layer with parameters that a call makes; None for all else."""
-    if not isinstance(node, ast.Call):
-        return None
-    name = program.dotted(node.func)
-    if name is None:
-        return None
+    name = program.called(node)
     if name in program.classes:
         of = program.classes[name][0]
         return name if program.is_module_class(of) and _has_layers(program, of, 4) else None
-    if name == "torch.nn.Sequential":
+    if name == "torch.nn.Sequential" and isinstance(node, ast.Call):
         return next((found for one in node.args if (found := _layer(program, one))), None)
     last = name.removeprefix("torch.nn.")
     return last if name == f"torch.nn.{last}" and last.startswith(_MIXES) else None
@@ -47,26 +58,27 @@ def _layer(program: Program, node: ast.AST | None) -> str | None:
 
 def _has_layers(program: Program, of: ast.ClassDef, depth: int) -> bool:
     for node in ast.walk(of):
-        if isinstance(node, ast.Call):
-            name = program.dotted(node.func) or ""
-            last = name.removeprefix("torch.nn.")
-            if name == f"torch.nn.{last}" and (last.startswith(_MIXES) or last == "Parameter"):
-                return True
-            other = program.classes[name][0] if depth and name in program.classes else of
-            if other is not of and program.is_module_class(other) and _has_layers(program, other, depth - 1):
-                return True
+        name = program.called(node)
+        last = name.removeprefix("torch.nn.")
+        if name == f"torch.nn.{last}" and last.startswith((*_MIXES, "Parameter")):
+            return True
+        other = program.classes[name][0] if depth and name in program.classes else of
+        if other is not of and program.is_module_class(other) and _has_layers(program, other, depth - 1):
+            return True
     return False
 
 
+@RULES.add(
+    "layers-not-registered",
+    "parameters(), to() and state_dict() leave these layers out: no optimizer trains them",
+    "use nn.ModuleList or nn.ModuleDict",
+)
 def _unregistered(program: Program) -> Iterator[Remark]:
     for of in module_classes(program):
         nodes = list(ast.walk(of))
-        if any(
-            isinstance(node, ast.Attribute) and node.attr in ("add_module", "register_module")
-            for node in nodes
-        ):
+        if any(is_attribute(node, "add_module", "register_module") for node in nodes):
             continue
-        if any(isinstance(node, ast.Name) and node.id == "setattr" for node in nodes):
+        if any(is_name(node, "setattr") for node in nodes):
             continue
         for node in nodes:
             kept = _kept_in_list(program, node)
@@ -83,8 +95,8 @@ def _unregistered(program: Program) -> Iterator[Remark]:
 
 def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
     """The attribute of self that is a plain list or dict of new layers, and their class."""
-    value: ast.AST | None = None
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and is_self(node.targets[0]):
+    target: ast.expr
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
         target, value = node.targets[0], node.value
         elements: list[ast.AST] = []
         if isinstance(value, (ast.List, ast.Tuple)):
@@ -95,77 +107,54 @@ def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
             elements = [value.elt]
         elif isinstance(value, ast.DictComp):
             elements = [value.value]
-    elif (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Attribute)
-    ):
-        call = node.value
-        assert isinstance(call.func, ast.Attribute)
-        if call.func.attr != "append" or not is_self(call.func.value) or len(call.args) != 1:
-            return None
-        target, elements = call.func.value, [call.args[0]]
+    elif isinstance(node, ast.Expr) and is_method(node.value, "append") and len(node.value.args) == 1:
+        target, elements = node.value.func.value, [*node.value.args]
         if program.family(target) != "tuple":
             return None
     else:
         return None
-    assert isinstance(target, ast.Attribute)
     layer = next((found for one in elements if (found := _layer(program, one))), None)
-    return None if layer is None else (target.attr, layer)
+    return (target.attr, layer) if layer is not None and is_own(target) else None
 
 
 def _given_to_container(program: Program, name: str) -> bool:
     """Whether a list of that name is registered after all, or its parameters are given away by hand."""
     for call in program.calls():
-        if (
-            program.dotted(call.func) in _CONTAINERS
-            or (isinstance(call.func, ast.Attribute) and call.func.attr == "parameters")
-        ) and any(isinstance(one, ast.Attribute) and one.attr == name for one in ast.walk(call)):
+        if (program.called(call) in _CONTAINERS or is_method(call, "parameters")) and mentions(call, name):
             return True
     for node in program.everywhere(ast.For, ast.comprehension):
-        assert isinstance(node, (ast.For, ast.comprehension))
-        loops_over = any(isinstance(one, ast.Attribute) and one.attr == name for one in ast.walk(node.iter))
-        around = program.parent.get(node, node)
-        if loops_over and any(
-            isinstance(one, ast.Attribute) and one.attr == "parameters" for one in ast.walk(around)
-        ):
+        iterated = isinstance(node, (ast.For, ast.comprehension)) and mentions(node.iter, name)
+        if iterated and mentions(program.parent.get(node, node), "parameters"):
             return True
     return False
 
 
+@RULES.add(
+    "one-layer-many-times", "the model has one layer's parameters where several were meant",
+    "make each layer anew: nn.ModuleList([Layer(...) for _ in range(n)])",
+)
 def _one_layer(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.BinOp, ast.ListComp):
         element: ast.AST | None = None
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        if is_binary(node, ast.Mult):
             made = node.left if isinstance(node.left, ast.List) else node.right
             if isinstance(made, ast.List) and len(made.elts) == 1:
                 element = made.elts[0]
         elif isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Name):
-            targets = {
-                one.id
-                for part in node.generators
-                for one in ast.walk(part.target)
-                if isinstance(one, ast.Name)
-            }
-            over = node.generators[0].iter
-            counted = (
-                isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "range"
-            )
-            element = node.elt if counted and node.elt.id not in targets else None
+            free = not any(node.elt.id in names_of(part.target) for part in node.generators)
+            element = node.elt if free and is_call(node.generators[0].iter, "range") else None
         if element is None:
             continue
-        layer = _layer(program, known.value(element))
+        layer = _layer(program, flow.value(element))
         if layer is None and isinstance(element, ast.Name):
-            kind = program.kind(element)
-            if kind is not None and kind.family == "module" and _in_container(program, node):
-                of = program.classes.get(kind.name)
-                layer = kind.name if of and _has_layers(program, of[0], 4) else None
+            name = program.kind_name(element)
+            of_program = name in program.classes and program.family(element) == "module"
+            if of_program and _in_container(program, node):
+                layer = name if _has_layers(program, program.classes[name][0], 4) else None
         if layer is not None:
             yield Remark(
-                node,
-                f"{short(program, node)} is one {layer} layer several times: all entries share the same "
-                "weights",
+                node, f"{short(node)} is one {layer} layer several times: all entries share the same weights"
             )
 
 
@@ -173,15 +162,18 @@ def _in_container(program: Program, node: ast.AST) -> bool:
     around = program.parent.get(node)
     if isinstance(around, ast.Starred):
         around = program.parent.get(around)
-    return isinstance(around, ast.Call) and program.dotted(around.func) in _CONTAINERS
+    return program.called(around) in _CONTAINERS
 
 
+@RULES.add(
+    "layer-made-in-forward", "what it does in one step has nothing to do with the next",
+    "make the layer in __init__ and call it in forward",
+)
 def _made_in_forward(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     for method in forwards(program):
         for call in own(method, ast.Call):
-            assert isinstance(call, ast.Call)
-            name = program.dotted(call.func) or ""
+            name = program.called(call)
             layer = _layer(program, call)
             random = name.removeprefix("torch.nn.").startswith(_RANDOM) and name.startswith("torch.nn.")
             if layer is None and not random:
@@ -190,19 +182,15 @@ def _made_in_forward(program: Program) -> Iterator[Remark]:
             applied = isinstance(around, ast.Call) and around.func is call
             kept = around.targets[0] if isinstance(around, ast.Assign) and len(around.targets) == 1 else None
             if isinstance(kept, ast.Name):
-                applied = _applied(program, known, method, kept.id)
-            elif kept is not None and is_self(kept):
-                applied = not any(
-                    isinstance(one, (ast.If, ast.Try))
-                    for one in program.parents(around or call)
-                    if one is not method
-                )
+                applied = _applied(flow, method, kept.id)
+            elif kept is not None and is_own(kept):
+                applied = not any(isinstance(one, (ast.If, ast.Try)) for one in program.parents(call))
             if not applied:
                 continue
             if random:
                 yield Remark(
                     call,
-                    f"{short(program, call)} is made in {method.name}: a new module is in training mode, "
+                    f"{short(call)} is made in {method.name}: a new module is in training mode, "
                     "so it drops in evaluation too",
                 )
             else:
@@ -213,69 +201,67 @@ def _made_in_forward(program: Program) -> Iterator[Remark]:
                 )
 
 
-def _applied(program: Program, known: Trace, method: Function, name: str) -> bool:
+def _applied(flow: Flow, method: Function, name: str) -> bool:
     """Whether a local layer is called, and its weights are not set by hand before."""
     used = False
     for node in own_nodes(method):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+        if is_call(node, name):
             used = True
-        of = node.value if isinstance(node, ast.Attribute) and node.attr in _BY_HAND else None
-        if isinstance(of, ast.Name) and of.id == name:
+        of = node.value if is_attribute(node, *_BY_HAND) else None
+        if is_name(of, name):
             return False
-    return used and len(known.all(method, name)) == 1
+    return used and len(flow.bound.get((method, name), [])) == 1
 
 
+@RULES.add(
+    "dropout-always-on", "the outputs of evaluation are random, and worse than the model is",
+    "give training=self.training, or use nn.Dropout",
+)
 def _dropout_always(program: Program) -> Iterator[Remark]:
     for call in program.calls():
-        name = program.dotted(call.func) or ""
-        if not name.startswith("torch.nn.functional.") or not name.endswith(
-            ("dropout", "dropout1d", "dropout2d", "dropout3d")
-        ):
+        name = program.called(call)
+        drops = name.endswith(("dropout", "dropout1d", "dropout2d", "dropout3d"))
+        if not drops or not name.startswith("torch.nn.functional."):
             continue
         of = program.class_of(call)
-        if of is None or not program.is_module_class(of) or keyword(call, "training", 2) is not None:
+        if of is None or not program.is_module_class(of) or argument(call, "training", 2) is not None:
             continue
-        if any(one.arg is None for one in call.keywords) or "training" in program.text(call):
+        if any(one.arg is None for one in call.keywords) or "training" in text_of(call):
             continue
         guards = [one.test for one in program.parents(call) if isinstance(one, (ast.If, ast.IfExp))]
-        if any("training" in program.text(test) for test in guards) or program.function_name(call) in (
-            "training_step",
+        if program.function_name(call) == "training_step" or any(
+            "training" in text_of(one) for one in guards
         ):
             continue
-        probability = keyword(call, "p", 1)
+        probability = argument(call, "p", 1)
         if isinstance(probability, ast.Constant) and not probability.value:
             continue
-        yield Remark(
-            call, f"{short(program, call)} has no training=self.training: it drops in evaluation too"
-        )
+        yield Remark(call, f"{short(call)} has no training=self.training: it drops in evaluation too")
 
 
+@RULES.add(
+    "not-a-parameter", "the tensor keeps its first values",
+    "write self.x = nn.Parameter(tensor), with what is computed inside the brackets",
+)
 def _not_a_parameter(program: Program) -> Iterator[Remark]:
     for of in module_classes(program):
         for node in ast.walk(of):
-            if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not is_self(node.targets[0]):
+            if not isinstance(node, ast.Assign) or len(node.targets) != 1:
                 continue
             target, value = node.targets[0], node.value
-            assert isinstance(target, ast.Attribute)
-            if program.function_name(node) != "__init__" or _optimized_by_hand(program, target.attr):
+            if not is_own(target) or program.function_name(node) != "__init__":
                 continue
-            made = _parameter_inside(program, value)
-            if made is not None:
+            if _optimized_by_hand(program, target.attr):
+                continue
+            if _parameter_inside(program, value):
                 said = (
-                    f"self.{target.attr} = {short(program, value)} is a tensor computed from a Parameter "
+                    f"self.{target.attr} = {short(value)} is a tensor computed from a Parameter "
                     "and no Parameter itself"
                 )
                 yield Remark(node, f"{said}: it is not registered, and the optimizer never sees it")
-            elif isinstance(value, ast.Call) and (program.dotted(value.func) or "").startswith(
-                ("torch.", "torch.autograd.Variable")
-            ):
-                flag = keyword(value, "requires_grad")
-                if (
-                    isinstance(flag, ast.Constant)
-                    and flag.value is True
-                    and program.family(value) in ("tensor", None)
-                    and not (program.dotted(value.func) or "").startswith("torch.nn.")
-                ):
+            elif isinstance(value, ast.Call) and is_true(argument(value, "requires_grad")):
+                name, plain = program.called(value), program.family(value) in ("tensor", None)
+                if plain and name.startswith("torch.") and not name.startswith("torch.nn."):
                     yield Remark(
                         node,
                         f"self.{target.attr} is a plain tensor that requires a gradient: it is no "
@@ -283,170 +269,88 @@ def _not_a_parameter(program: Program) -> Iterator[Remark]:
                     )
 
 
-def _parameter_inside(program: Program, value: ast.AST) -> ast.AST | None:
-    """The nn.Parameter(...) that a chain of methods or a product is computed from."""
-    at: ast.AST = value
-    changed = False
-    while True:
-        if isinstance(at, ast.Call) and program.dotted(at.func) == "torch.nn.Parameter":
-            return at if changed else None
-        if (
-            isinstance(at, ast.Call)
-            and isinstance(at.func, ast.Attribute)
-            and at.func.attr
-            in (
-                "cuda",
-                "half",
-                "view",
-                "reshape",
-                "unsqueeze",
-                "double",
-                "expand",
-                "repeat",
-                "t",
-                "transpose",
-            )
-        ):
-            at, changed = at.func.value, True
+def _parameter_inside(program: Program, value: ast.AST) -> bool:
+    """Whether a chain of methods or products is computed from an nn.Parameter(...)."""
+    at = value
+    while program.called(at) != "torch.nn.Parameter":
+        if is_method(at, *_NO_PARAMETER):
+            at = at.func.value
         elif isinstance(at, ast.BinOp):
-            inner = at.left if isinstance(at.left, ast.Call) else at.right
-            at, changed = inner, True
-            if not isinstance(at, ast.Call):
-                return None
+            at = at.left if isinstance(at.left, ast.Call) else at.right
         else:
-            return None
+            return False
+    return at is not value
 
 
 def _optimized_by_hand(program: Program, name: str) -> bool:
     """Whether an attribute of that name is registered, or given to an optimizer by name."""
     for node in program.everywhere(ast.Attribute):
-        assert isinstance(node, ast.Attribute)
         if node.attr != name or isinstance(node.ctx, ast.Store):
             continue
         for around in program.parents(node):
-            if isinstance(around, (ast.List, ast.Dict)) or (
-                isinstance(around, (ast.Return, ast.Yield)) and "param" in (program.function_name(node) or "")
-            ):
-                return True
-            if isinstance(around, ast.Call) and (program.dotted(around.func) or "").startswith(
+            if program.called(around).startswith(
                 ("torch.optim", "torch.nn.Parameter", "torch.autograd.grad")
             ):
+                return True
+            given = isinstance(around, (ast.Return, ast.Yield)) and "param" in (
+                program.function_name(node) or ""
+            )
+            if given or isinstance(around, (ast.List, ast.Dict)):
                 return True
             if isinstance(around, ast.stmt):
                 break
     return False
 
 
+@RULES.add(
+    "weights-all-alike",
+    "all units of a layer compute the same and get the same gradient, so the layer is as wide as one unit",
+    "draw the weights at random; only biases may be constant",
+)
 def _constant_weights(program: Program) -> Iterator[Remark]:
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         target: ast.AST | None = None
         if name in ("torch.nn.init.zeros_", "torch.nn.init.ones_", "torch.nn.init.constant_") and call.args:
             target = call.args[0]
-        elif isinstance(call.func, ast.Attribute) and call.func.attr in ("fill_", "zero_"):
+        elif is_method(call, "fill_", "zero_"):
             target = call.func.value
-        while isinstance(target, ast.Attribute) and target.attr == "data":
+        while is_attribute(target, "data"):
             target = target.value
-        if (
-            not isinstance(target, ast.Attribute)
-            or target.attr != "weight"
-            or not isinstance(target.value, ast.Name)
-        ):
+        if not is_attribute(target, "weight") or not isinstance(target.value, ast.Name):
             continue
         module = target.value.id
         guard = next((one for one in program.parents(call) if isinstance(one, ast.If)), None)
         if guard is None or call not in [one for part in guard.body for one in ast.walk(part)]:
             continue
         loop = next((one for one in program.parents(guard) if isinstance(one, ast.For)), None)
-        if (
-            loop is not None
-            and isinstance(loop.iter, ast.Call)
-            and isinstance(loop.iter.func, ast.Attribute)
-            and not isinstance(loop.iter.func.value, ast.Name)
-        ):
+        if loop is not None and is_method(loop.iter) and not isinstance(loop.iter.func.value, ast.Name):
             continue  # over a part of the model
         classes = _isinstance_of(program, guard.test, module)
         hidden = [one for one in classes if one.removeprefix("torch.nn.").startswith(("Linear", "Conv"))]
         if not hidden or len(hidden) != len(classes):
             continue
-        again = [
-            one
-            for one in program.calls()
-            if program.function_of(one) is program.function_of(call)
-            and one is not call
-            and (program.dotted(one.func) or "").startswith("torch.nn.init.")
-            and any(program.text(arg).startswith(f"{module}.weight") for arg in one.args)
+        again = any(
+            isinstance(one, ast.Call)
             and one.lineno > call.lineno
-            and any(part is guard for part in program.parents(one))
-        ]
-        made = sum(1 for one in program.calls() if program.dotted(one.func) in hidden)
+            and program.called(one).startswith("torch.nn.init.")
+            and any(text_of(arg).startswith(f"{module}.weight") for arg in one.args)
+            for one in ast.walk(guard)
+        )
+        made = sum(program.called(one) in hidden for one in program.calls())
         if made >= 2 and not again:
             yield Remark(
                 call,
-                f"{short(program, call)} gives all weights of each {hidden[0].removeprefix('torch.nn.')} "
+                f"{short(call)} gives all weights of each {hidden[0].removeprefix('torch.nn.')} "
                 "layer the same value, so its units stay equal",
             )
 
 
 def _isinstance_of(program: Program, test: ast.AST, name: str) -> list[str]:
-    if (
-        not isinstance(test, ast.Call)
-        or not isinstance(test.func, ast.Name)
-        or test.func.id != "isinstance"
-        or len(test.args) != 2
-    ):
-        return []
-    if not isinstance(test.args[0], ast.Name) or test.args[0].id != name:
+    if not is_call(test, "isinstance") or len(test.args) != 2 or not is_name(test.args[0], name):
         return []
     of = test.args[1]
     parts = of.elts if isinstance(of, ast.Tuple) else [of]
     while len(parts) == 1 and isinstance(parts[0], ast.BinOp):
         parts = [parts[0].left, parts[0].right]
     return [program.dotted(one) or "" for one in parts]
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "layers-not-registered",
-        "model",
-        "parameters(), to() and state_dict() leave these layers out: no optimizer trains them",
-        "use nn.ModuleList or nn.ModuleDict",
-        _unregistered,
-    ),
-    Rule(
-        "one-layer-many-times",
-        "model",
-        "the model has one layer's parameters where several were meant",
-        "make each layer anew: nn.ModuleList([Layer(...) for _ in range(n)])",
-        _one_layer,
-    ),
-    Rule(
-        "layer-made-in-forward",
-        "model",
-        "what it does in one step has nothing to do with the next",
-        "make the layer in __init__ and call it in forward",
-        _made_in_forward,
-    ),
-    Rule(
-        "dropout-always-on",
-        "model",
-        "the outputs of evaluation are random, and worse than the model is",
-        "give training=self.training, or use nn.Dropout",
-        _dropout_always,
-    ),
-    Rule(
-        "not-a-parameter",
-        "model",
-        "the tensor keeps its first values",
-        "write self.x = nn.Parameter(tensor), with what is computed inside the brackets",
-        _not_a_parameter,
-    ),
-    Rule(
-        "weights-all-alike",
-        "model",
-        "all units of a layer compute the same and get the same gradient, so the layer is as wide as one "
-        "unit",
-        "draw the weights at random; only biases may be constant",
-        _constant_weights,
-    ),
-)

@@ -1,27 +1,22 @@
-"""The modules of a program and the methods that their forward runs. Pure."""
+"""The modules of a program, the methods of their forward, and the softmax that a value comes out of. Pure."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.program import Function, Program, own_nodes
+from probe.diagnose.code.flow import Flow
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.syntax import Function, argument, is_method, is_own, own_nodes
+
+_SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
+_PASSES = frozenset({"to", "float", "half", "type_as", "contiguous", "type", "bfloat16"})
 
 
 def module_classes(program: Program) -> Iterator[ast.ClassDef]:
     """The classes of the program that are modules."""
     for classes in program.classes.values():
         yield from (of for of in classes if program.is_module_class(of))
-
-
-def is_self(node: ast.AST, name: str | None = None) -> bool:
-    """Whether an expression is an attribute of self."""
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-        and (name is None or node.attr == name)
-    )
 
 
 def forwards(program: Program) -> Iterator[Function]:
@@ -36,5 +31,31 @@ def forwards(program: Program) -> Iterator[Function]:
                 continue
             yield method
             for node in own_nodes(method):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_self(node.func):
+                if is_method(node) and is_own(node.func):
                     waiting.append(node.func.attr)
+
+
+def softmax_of(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.AST, ast.AST | None] | None:
+    """The softmax that a value comes out of (through dropout and casts), its argument and its axis."""
+    for _ in range(8):
+        node = flow.value(node)
+        if not isinstance(node, ast.Call):
+            return None
+        name = flow.program.called(node)
+        if name in _SOFTMAX and node.args:
+            return node, node.args[0], argument(node, "dim", 1)
+        if is_method(node, "softmax") and not name:
+            return node, node.func.value, argument(node, "dim", 0)
+        made = flow.maker(node)
+        of = flow.program.called(made)
+        if made is not None and of == "torch.nn.Softmax" and node.args:
+            return node, node.args[0], argument(made, "dim", 0)
+        if name.endswith("functional.dropout") or of == "torch.nn.Dropout":
+            if not node.args:
+                return None
+            node = node.args[0]
+        elif is_method(node, *_PASSES):
+            node = node.func.value
+        else:
+            return None
+    return None

@@ -5,52 +5,49 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 
+from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import forwards
-from probe.diagnose.code.origins import Trace, keyword, own, trace
-from probe.diagnose.code.program import Function, Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
-
-_KEEPS = frozenset(
-    [
-        "view",
-        "reshape",
-        "squeeze",
-        "unsqueeze",
-        "flatten",
-        "transpose",
-        "permute",
-        "contiguous",
-        "float",
-        "to",
-        "cuda",
-        "cpu",
-        "t",
-    ]
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_call,
+    is_method,
+    is_name,
+    is_set,
+    is_true,
+    names_of,
+    names_read,
+    names_set,
+    number_in,
+    own,
+    returned,
+    short,
+    text_of,
 )
+
+RULES = Rules("model")
+
+_KEEPS = frozenset({
+    "view", "reshape", "squeeze", "unsqueeze", "flatten", "transpose", "permute", "contiguous", "float",
+    "to", "cuda", "cpu", "t",
+})
+_CHANGE_NO_VALUE = ("requires_grad_", "detach_", "squeeze_", "unsqueeze_")
 _ACTIVATIONS = {
-    "softmax": "probabilities",
-    "log_softmax": "log",
-    "sigmoid": "sigmoid",
-    "logsigmoid": "log",
-    "relu": "relu",
-    "gumbel_softmax": "probabilities",
-    "softmax2d": "probabilities",
+    "softmax": "probabilities", "log_softmax": "log", "sigmoid": "sigmoid", "logsigmoid": "log",
+    "relu": "relu", "gumbel_softmax": "probabilities", "softmax2d": "probabilities",
     "sparsemax": "probabilities",
 }
 _MODULES = {
-    "torch.nn.Softmax": "probabilities",
-    "torch.nn.LogSoftmax": "log",
-    "torch.nn.Sigmoid": "sigmoid",
-    "torch.nn.ReLU": "relu",
-    "torch.nn.Softmax2d": "probabilities",
-    "torch.nn.Dropout": "dropout",
+    "torch.nn.Softmax": "probabilities", "torch.nn.LogSoftmax": "log", "torch.nn.Sigmoid": "sigmoid",
+    "torch.nn.ReLU": "relu", "torch.nn.Softmax2d": "probabilities", "torch.nn.Dropout": "dropout",
 }
 _WORDS = {
-    "probabilities": "the output of a softmax",
-    "sigmoid": "the output of a sigmoid",
-    "log": "the output of a log_softmax",
-    "relu": "the output of a ReLU",
+    "probabilities": "the output of a softmax", "sigmoid": "the output of a sigmoid",
+    "log": "the output of a log_softmax", "relu": "the output of a ReLU",
     "dropout": "the output of a Dropout",
 }
 
@@ -59,57 +56,41 @@ class _Domains:
     """What range a tensor's values have: that of the activation that was applied last."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.known = program, trace(program)
+        self.program, self.flow = program, flow_of(program)
 
     def of(self, node: ast.AST | None, depth: int = 10, index: int | None = None) -> str | None:
         if node is None or not depth:
             return None
         if isinstance(node, (ast.Name, ast.Attribute)):
-            given = self.known.given(node)
-            if (
-                given is None
-                or given.value is None
-                or given.changed
-                or (given.place is not None and index is not None)
-            ):
+            given = self.flow.given(node)
+            if given is None or given.how != "assign" or (given.place is not None and index is not None):
                 return None
             return self.of(given.value, depth - 1, given.place if given.place is not None else index)
         if isinstance(node, ast.Tuple):
-            return (
-                self.of(node.elts[index], depth - 1) if index is not None and index < len(node.elts) else None
-            )
+            within = index is not None and index < len(node.elts)
+            return self.of(node.elts[index or 0], depth - 1) if within else None
         if isinstance(node, ast.Subscript):
-            if (
-                isinstance(node.slice, ast.Constant)
-                and isinstance(node.slice.value, int)
-                and node.slice.value >= 0
-            ):
-                return (
-                    self.of(node.value, depth - 1, node.slice.value)
-                    if self._gives_tuple(node.value)
-                    else None
-                )
-            return None
+            place = number_in(node.slice)
+            known = isinstance(place, int) and self._gives_tuple(node.value)
+            return self.of(node.value, depth - 1, int(place)) if known and place is not None else None
         return self._of_call(node, depth, index) if isinstance(node, ast.Call) else None
 
     def _gives_tuple(self, node: ast.AST) -> bool:
-        value = self.known.value(node)
+        value = self.flow.value(node)
         method = self._forward(value) if isinstance(value, ast.Call) else None
-        return method is not None and any(
-            isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple) for one in own_nodes(method)
-        )
+        return method is not None and any(isinstance(one, ast.Tuple) for one in returned(method))
 
     def _of_call(self, call: ast.Call, depth: int, index: int | None) -> str | None:
-        name = self.program.dotted(call.func) or ""
+        name = self.program.called(call)
         last = name.rpartition(".")[2]
         if name in (f"torch.{last}", f"torch.nn.functional.{last}", f"torch.special.{last}"):
             return self._activation(last, call.args[0] if call.args else None, depth)
-        if isinstance(call.func, ast.Attribute) and not name:
+        if is_method(call) and not name:
             if call.func.attr in _KEEPS:
                 return self.of(call.func.value, depth - 1, index)
             if call.func.attr in _ACTIVATIONS and self.program.kind(call.func) is None:
                 return self._activation(call.func.attr, call.func.value, depth)
-        module = self.known.value(call.func)
+        module = self.flow.value(call.func)
         if isinstance(module, ast.Call) and index is None:
             found = self._of_module(module, call.args[0] if call.args else None, depth)
             if found is not None:
@@ -122,16 +103,13 @@ class _Domains:
         return found if found != "relu" or self._linear(argument) else None
 
     def _of_module(self, module: ast.Call, argument: ast.AST | None, depth: int) -> str | None:
-        name = self.program.dotted(module.func) or ""
-        if (
-            name == "torch.nn.Sequential"
-            and module.args
-            and not any(isinstance(one, ast.Starred) for one in module.args)
-        ):
-            last = self.known.value(module.args[-1])
-            before = self.known.value(module.args[-2]) if len(module.args) > 1 else None
+        name = self.program.called(module)
+        starred = any(isinstance(one, ast.Starred) for one in module.args)
+        if name == "torch.nn.Sequential" and module.args and not starred:
+            last = self.flow.value(module.args[-1])
+            before = self.flow.value(module.args[-2]) if len(module.args) > 1 else None
             if isinstance(last, ast.Call):
-                found = _MODULES.get(self.program.dotted(last.func) or "")
+                found = _MODULES.get(self.program.called(last))
                 if found in ("relu", "dropout"):
                     return found if self._is_linear(before) and self._drops(last) else None
                 return found or self._of_module(last, None, depth - 1)
@@ -143,28 +121,24 @@ class _Domains:
 
     def _drops(self, module: ast.Call) -> bool:
         name = self.program.dotted(module.func)
-        return name != "torch.nn.Dropout" or not (module.args and self.known.number(module.args[0]) == 0)
+        return name != "torch.nn.Dropout" or not (module.args and self.flow.number(module.args[0]) == 0)
 
     def _is_linear(self, module: ast.AST | None) -> bool:
-        return isinstance(module, ast.Call) and self.program.dotted(module.func) == "torch.nn.Linear"
+        return self.program.called(module) == "torch.nn.Linear"
 
     def _linear(self, node: ast.AST | None) -> bool:
         """Whether a value comes out of nn.Linear."""
-        value = self.known.value(node) if node is not None else None
-        return isinstance(value, ast.Call) and self._is_linear(self.known.value(value.func))
+        value = self.flow.value(node) if node is not None else None
+        return isinstance(value, ast.Call) and self._is_linear(self.flow.value(value.func))
 
     def _forward(self, call: ast.Call) -> Function | None:
-        if isinstance(call.func, ast.Name) and call.func.id == "self":
+        if is_call(call, "self"):
             of = self.program.class_of(call)
             return None if of is None else self.program.method(of, "forward")
         return self.program.local_function(call)
 
     def _returned(self, method: Function, depth: int, index: int | None) -> str | None:
-        found = {
-            self.of(node.value, depth - 1, index)
-            for node in own_nodes(method)
-            if isinstance(node, ast.Return)
-        }
+        found = {self.of(value, depth - 1, index) for value in returned(method)}
         return next(iter(found)) if len(found) == 1 else None
 
 
@@ -187,205 +161,135 @@ _EXPECTS: dict[str, tuple[str, tuple[str, ...], str]] = {
 """What takes what as its first argument, and which values are none of it."""
 
 
+@RULES.add(
+    "values-of-another-range",
+    "the loss or distribution takes these values for something else, and its gradients are wrong or small",
+    "give it what it takes",
+)
 def _wrong_range(program: Program) -> Iterator[Remark]:
     domains = _Domains(program)
     by_module = {module: name for name, (_, _, module) in _EXPECTS.items() if module}
     for call in program.calls():
-        name = program.dotted(call.func) or ""
+        name = program.called(call)
         last = name.rpartition(".")[2]
         if name.startswith("torch.distributions."):
-            argument = keyword(call, "logits")
+            given = argument(call, "logits")
         elif name in (f"torch.nn.functional.{last}", f"torch.{last}"):
-            argument = call.args[0] if call.args else keyword(call, "input")
+            given = call.args[0] if call.args else argument(call, "input")
         else:
-            module = domains.known.value(call.func)
-            kind = program.kind(call.func)
-            made = (
-                program.dotted(module.func)
-                if isinstance(module, ast.Call)
-                else kind.name
-                if kind is not None
-                else None
-            )
-            last = by_module.get(made or "", "")
-            argument = call.args[0] if call.args else keyword(call, "input")
-        if last not in _EXPECTS or argument is None:
+            module = domains.flow.value(call.func)
+            made = program.called(module) if isinstance(module, ast.Call) else program.kind_name(call.func)
+            last = by_module.get(made, "")
+            given = call.args[0] if call.args else argument(call, "input")
+        if last not in _EXPECTS or given is None:
             continue
         expected, wrong, _ = _EXPECTS[last]
-        found = domains.of(argument)
-        axis = _axis_of_log(domains, argument) if last == "nll_loss" else None
+        found = domains.of(given)
+        axis = _axis_of_log(domains, given) if last == "nll_loss" else None
         if axis == 0:
             yield Remark(
                 call,
-                f"{short(program, argument, 40)} is normalized over axis 0, the batch, and nll_loss takes "
+                f"{short(given, 40)} is normalized over axis 0, the batch, and nll_loss takes "
                 "classes along axis 1",
             )
         elif found in wrong:
-            shown = last if name else program.text(call.func)
-            yield Remark(
-                call, f"{shown} takes {expected}, and {short(program, argument, 40)} is {_WORDS[found]}"
-            )
-        elif last == "kl_div" and keyword(call, "log_target") is None and name:
-            target = call.args[1] if len(call.args) > 1 else keyword(call, "target")
+            shown = last if name else text_of(call.func)
+            yield Remark(call, f"{shown} takes {expected}, and {short(given, 40)} is {_WORDS[found]}")
+        elif last == "kl_div" and argument(call, "log_target") is None and name:
+            target = call.args[1] if len(call.args) > 1 else argument(call, "target")
             if domains.of(target) == "log":
                 yield Remark(
                     call,
                     "kl_div takes probabilities as its target without log_target=True, and "
-                    f"{short(program, target or call, 40)} is {_WORDS['log']}",
+                    f"{short(target or call, 40)} is {_WORDS['log']}",
                 )
 
 
+@RULES.add(
+    "no-activation-between", "the second layer adds no depth to the first", "put an activation in between"
+)
 def _linear_twice(program: Program) -> Iterator[Remark]:
     """Two nn.Linear in a row with nothing in between are one linear map."""
-    known = trace(program)
+    flow = flow_of(program)
     for call in program.calls():
         pairs: list[tuple[ast.AST, ast.AST, ast.AST]] = []
-        if program.dotted(call.func) == "torch.nn.Sequential":
-            pairs = [
-                (one, known.value(one), known.value(other))
-                for one, other in zip(call.args, call.args[1:], strict=False)
-            ]
+        if program.called(call) == "torch.nn.Sequential":
+            pairs = [(one, flow.value(one), flow.value(other)) for one, other in pairwise(call.args)]
         elif len(call.args) == 1 and isinstance(call.func, (ast.Name, ast.Attribute)):
-            before = known.value(call.args[0])
+            before = flow.value(call.args[0])
             if isinstance(before, ast.Call) and len(before.args) == 1:
-                pairs = [(call, known.value(before.func), known.value(call.func))]
+                pairs = [(call, flow.value(before.func), flow.value(call.func))]
         for node, first, second in pairs:
             if not isinstance(first, ast.Call) or not isinstance(second, ast.Call) or first is second:
                 continue
-            if {program.dotted(first.func), program.dotted(second.func)} != {"torch.nn.Linear"} or keyword(
-                first, "bias", 2
-            ) is not None:
+            if {program.called(first), program.called(second)} != {"torch.nn.Linear"}:
                 continue
-            narrow = [
-                known.number(one)
-                for one in (
-                    keyword(first, "in_features", 0),
-                    keyword(first, "out_features", 1),
-                    keyword(second, "out_features", 1),
-                )
-            ]
-            if any(one is None for one in narrow[1:2]) or (
-                narrow[0] is not None
-                and narrow[1] is not None
-                and narrow[1] < narrow[0]
-                and (narrow[2] or 0) > narrow[1]
-            ):
+            into = flow.number(argument(first, "in_features", 0))
+            width = flow.number(argument(first, "out_features", 1))
+            out = flow.number(argument(second, "out_features", 1))
+            narrow = width is None or (into is not None and width < into and (out or 0) > width)
+            if narrow or argument(first, "bias", 2) is not None:
                 continue
             yield Remark(
                 node,
-                f"{short(program, first)} is followed by {short(program, second)} with no activation in "
+                f"{short(first)} is followed by {short(second)} with no activation in "
                 "between: both are one linear map",
             )
 
 
 def _axis_of_log(domains: _Domains, node: ast.AST) -> float | None:
     """The axis of the log_softmax that a value comes out of."""
-    value = domains.known.value(node)
-    if isinstance(value, ast.Call) and (domains.program.dotted(value.func) or "").endswith(".log_softmax"):
-        return domains.known.number(keyword(value, "dim", 1))
+    value = domains.flow.value(node)
+    if isinstance(value, ast.Call) and (domains.program.called(value)).endswith(".log_softmax"):
+        return domains.flow.number(argument(value, "dim", 1))
     return None
 
 
+@RULES.add(
+    "shared-tensor-changed", "what was kept for later (a residual, a shortcut) is no longer what it was",
+    "write x = x + y instead of x += y, or keep x.clone()",
+)
 def _alias_changed(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     for method in forwards(program):
         for node in own(method, ast.Assign):
-            assert isinstance(node, ast.Assign)
-            if (
-                len(node.targets) != 1
-                or not isinstance(node.targets[0], ast.Name)
-                or not isinstance(node.value, ast.Name)
-            ):
+            target = node.targets[0]
+            if len(node.targets) != 1 or not is_name(target) or not is_name(node.value):
                 continue
-            kept, source = node.targets[0].id, node.value.id
-            block = next(
-                (
-                    found
-                    for name in ("body", "orelse")
-                    if isinstance(found := getattr(program.parent[node], name, None), list) and node in found
-                ),
-                [],
-            )
+            kept, source = target.id, node.value.id
             changed: ast.stmt | None = None
-            for later in block[block.index(node) + 1 :] if node in block else []:
-                if changed is not None and any(
-                    isinstance(one, ast.Name) and one.id == kept and isinstance(one.ctx, ast.Load)
-                    for one in ast.walk(later)
-                ):
+            for later in program.after(node):
+                if changed is not None and kept in names_read(later):
                     said = (
                         f"{kept} and {source} are the same tensor since line {node.lineno}: line "
                         f"{changed.lineno} changes it in place, so {kept} changes too"
                     )
                     yield Remark(changed, said)
                     break
-                if changed is None and _in_place(program, known, later, source):
+                if changed is None and _in_place(flow, later, source):
                     changed = later
-                    if any(isinstance(one, ast.Name) and one.id == kept for one in ast.walk(later)):
+                    if kept in names_of(later):
                         break  # x += f(x, kept): the sum that was meant
                     continue
-                if any(
-                    isinstance(one, ast.Name) and one.id in (kept, source) and isinstance(one.ctx, ast.Store)
-                    for one in ast.walk(later)
-                ) and (
-                    changed is None
-                    or any(
-                        isinstance(one, ast.Name) and one.id == kept and isinstance(one.ctx, ast.Store)
-                        for one in ast.walk(later)
-                    )
+                if any(is_set(one, kept, source) for one in ast.walk(later)) and (
+                    changed is None or kept in names_set(later)
                 ):
                     break
 
 
-def _in_place(program: Program, known: Trace, statement: ast.stmt, name: str) -> bool:
+def _in_place(flow: Flow, statement: ast.stmt, name: str) -> bool:
     """Whether a plain statement changes the tensor of that name in place."""
     if isinstance(statement, ast.AugAssign):
-        return isinstance(statement.target, ast.Name) and statement.target.id == name
+        return is_name(statement.target, name)
     if not isinstance(statement, (ast.Expr, ast.Assign)):
         return False
     for call in ast.walk(statement):
-        if not isinstance(call, ast.Call):
-            continue
-        if (
-            isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Name)
-            and call.func.value.id == name
-        ) and (
-            call.func.attr.endswith("_")
-            and not call.func.attr.endswith("__")
-            and call.func.attr not in ("requires_grad_", "detach_", "squeeze_", "unsqueeze_")
-        ):
-            return True
-        if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id == name:
-            made = known.value(call.func)
-            flag = keyword(call, "inplace") or (
-                keyword(made, "inplace") if isinstance(made, ast.Call) else None
-            )
-            if isinstance(flag, ast.Constant) and flag.value is True:
+        if is_method(call) and is_name(call.func.value, name):
+            word = call.func.attr
+            if word.endswith("_") and not word.endswith("__") and word not in _CHANGE_NO_VALUE:
+                return True
+        if isinstance(call, ast.Call) and call.args and is_name(call.args[0], name):
+            made = flow.maker(call)
+            if any(one is not None and is_true(argument(one, "inplace")) for one in (call, made)):
                 return True
     return False
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "values-of-another-range",
-        "model",
-        "the loss or distribution takes these values for something else, and its gradients are wrong or "
-        "small",
-        "give it what it takes",
-        _wrong_range,
-    ),
-    Rule(
-        "no-activation-between",
-        "model",
-        "the second layer adds no depth to the first",
-        "put an activation in between",
-        _linear_twice,
-    ),
-    Rule(
-        "shared-tensor-changed",
-        "model",
-        "what was kept for later (a residual, a shortcut) is no longer what it was",
-        "write x = x + y instead of x += y, or keep x.clone()",
-        _alias_changed,
-    ),
-)

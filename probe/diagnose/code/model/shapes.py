@@ -8,43 +8,28 @@ from __future__ import annotations
 
 import ast
 from fractions import Fraction
+from functools import reduce
 from typing import NamedTuple
 
-from probe.diagnose.code.origins import Given, keyword, trace
-from probe.diagnose.code.program import Program
-
-_SAME = frozenset(
-    [
-        "contiguous",
-        "to",
-        "float",
-        "half",
-        "cuda",
-        "cpu",
-        "clone",
-        "detach",
-        "relu",
-        "tanh",
-        "sigmoid",
-        "softmax",
-        "type_as",
-        "masked_fill",
-        "mul",
-        "add",
-        "div",
-    ]
+from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.program import Binding, Program
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    last_word,
+    number_in,
+    text_of,
 )
+
+_SAME = frozenset({
+    "contiguous", "to", "float", "half", "cuda", "cpu", "clone", "detach", "relu", "tanh", "sigmoid",
+    "softmax", "type_as", "masked_fill", "mul", "add", "div",
+})
 _SAME_MODULES = (
-    "Dropout",
-    "LayerNorm",
-    "ReLU",
-    "GELU",
-    "Tanh",
-    "Sigmoid",
-    "Softmax",
-    "SiLU",
-    "Identity",
-    "BatchNorm",
+    "Dropout", "LayerNorm", "ReLU", "GELU", "Tanh", "Sigmoid", "Softmax", "SiLU", "Identity", "BatchNorm",
 )
 
 
@@ -74,12 +59,11 @@ class Shapes:
     """Shapes of the expressions of a program."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.known = program, trace(program)
+        self.program, self.flow = program, flow_of(program)
         self._unpacked: dict[tuple[ast.AST, str], list[ast.Assign]] = {}
         self._seen: dict[ast.AST, Shape | None] = {}
         self._names: dict[str, str] = {}
         for node in program.everywhere(ast.Assign):
-            assert isinstance(node, ast.Assign)
             of = _shape_of(node.value)
             if of is not None and isinstance(of, ast.Name) and isinstance(node.targets[0], ast.Tuple):
                 self._unpacked.setdefault((program.scope(node), of.id), []).append(node)
@@ -97,7 +81,7 @@ class Shapes:
 
     def moved(self, call: ast.Call) -> tuple[str, str, str] | None:
         """An axis that a view moves: its name, and both shapes; None where all keep their order."""
-        if not isinstance(call.func, ast.Attribute):
+        if not is_method(call):
             return None
         before, after = self.of(call.func.value), self.of(call)
         if before is None or after is None or len(before) == len(after) == 1:
@@ -127,36 +111,25 @@ class Shapes:
         """The length that an expression gives."""
         if not depth:
             return None
-        if isinstance(node, ast.Constant):
-            return (
-                Size(Fraction(node.value), frozenset())
-                if isinstance(node.value, int) and node.value > 0
-                else None
-            )
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.FloorDiv, ast.Div)):
+        if (number := number_in(node)) is not None:
+            return Size(Fraction(number), frozenset()) if isinstance(number, int) and number > 0 else None
+        if is_binary(node, ast.Mult, ast.FloorDiv, ast.Div):
             left, right = self.size(node.left, depth - 1), self.size(node.right, depth - 1)
             if left is None or right is None:
                 return None
             return times(left, right, 1 if isinstance(node.op, ast.Mult) else -1)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "int"
-            and len(node.args) == 1
-        ):
+        if is_call(node, "int") and len(node.args) == 1:
             return self.size(node.args[0], depth - 1)
         axis = self._axis(node)
         if axis is not None:
             return axis
         if isinstance(node, (ast.Name, ast.Attribute)):
-            given = self.known.given(node)
+            given = self.flow.given(node)
             if given is None:
-                return _named(self.program, node)
-            whole = given.place is None and not given.changed
-            if whole and isinstance(
-                given.value, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)
-            ):
-                return self.size(given.value, depth - 1)
+                text = text_of(node)  # a parameter or a setting: a size of its own name
+                return _unit(text.removeprefix("self.")) if "(" not in text else None
+            if isinstance(given.whole, (ast.Constant, ast.BinOp, ast.Name, ast.Attribute, ast.Call)):
+                return self.size(given.whole, depth - 1)
             of = _shape_of(given.value) if given.value is not None else None
             if of is not None and given.place is not None:
                 return self._axis_of(of, given.place)
@@ -164,61 +137,48 @@ class Shapes:
 
     def _axis(self, node: ast.AST) -> Size | None:
         """`x.size(0)` or `x.shape[0]`."""
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "size"
-            and len(node.args) == 1
-        ):
-            number, of = self.known.number(node.args[0]), node.func.value
-        elif (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.value, ast.Attribute)
-            and node.value.attr == "shape"
-        ):
-            number, of = self.known.number(node.slice), node.value.value
+        if is_method(node, "size") and len(node.args) == 1:
+            number, of = self.flow.number(node.args[0]), node.func.value
+        elif isinstance(node, ast.Subscript) and is_attribute(node.value, "shape"):
+            number, of = self.flow.number(node.slice), node.value.value
         else:
             return None
         return self._axis_of(of, int(number)) if number is not None and number == int(number) else None
 
     def _axis_of(self, of: ast.AST, axis: int) -> Size | None:
-        shape = self.of(of) if isinstance(of, ast.Name) and self.known.given(of) is not None else None
+        shape = self.of(of) if isinstance(of, ast.Name) and self.flow.given(of) is not None else None
         if shape is not None and -len(shape) <= axis < len(shape):
             return shape[axis]
         name = self._identity(of)
         if name is None:
             return None
-        node = next(
-            (
-                one
-                for one in self._unpacked.get((self.program.scope(of), getattr(of, "id", "")), [])
-                if self._same(one, of)
-            ),
-            None,
-        )
-        if axis < 0 and node is not None and isinstance(node.targets[0], ast.Tuple):
-            axis += len(node.targets[0].elts)
+        if axis < 0:
+            axis += len(self._parts(of))
         self._names.setdefault(f"{name}.{axis}", f"{getattr(of, 'id', '')}.size({axis})")
-        return Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)}))
+        return _unit(f"{name}.{axis}")
 
     def _identity(self, of: ast.AST) -> str | None:
         if not isinstance(of, ast.Name):
             return None
-        given = self.known.given(of)
-        if given is None and self.known.all(self.program.scope(of), of.id):
-            first = min(getattr(one.at, "lineno", 0) for one in self.known.all(self.program.scope(of), of.id))
-            if first <= of.lineno:
-                return None
-        line = getattr(given.at, "lineno", 0) if given is not None else "in"
+        given = self.flow.given(of)
+        bound = self.flow.bound.get((self.program.scope(of), of.id), [])
+        assigned = [getattr(one.node, "lineno", 0) for one in bound if one.how != "parameter"]
+        if given is None and assigned and min(assigned) <= of.lineno:
+            return None
+        line = getattr(given.node, "lineno", 0) if given is not None else "in"
         return f"{of.id}@{line}@{id(self.program.scope(of))}"
 
-    def _same(self, node: ast.Assign, of: ast.AST) -> bool:
-        source = _shape_of(node.value)
-        return source is not None and self._identity(source) == self._identity(of)
+    def _parts(self, of: ast.AST) -> list[ast.expr]:
+        """`B, T, C` in `B, T, C = x.shape`, of the same x; empty where there is none."""
+        for node in self._unpacked.get((self.program.scope(of), last_word(of)), []):
+            source, target = _shape_of(node.value), node.targets[0]
+            if source is not None and self._identity(source) == self._identity(of):
+                return target.elts if isinstance(target, ast.Tuple) else []
+        return []
 
     def _of(self, node: ast.AST, depth: int) -> Shape | None:
         if isinstance(node, ast.Name):
-            given = self.known.given(node)
+            given = self.flow.given(node)
             found = self._given(given, depth) if given is not None else None
             return found if found is not None else self._declared(node)
         if isinstance(node, ast.BinOp):
@@ -228,31 +188,20 @@ class Shapes:
             return left if left == right or (left is not None and self.size(node.right) is not None) else None
         return self._of_call(node, depth) if isinstance(node, ast.Call) else None
 
-    def _given(self, given: Given, depth: int) -> Shape | None:
-        if (
-            isinstance(given.at, ast.comprehension)
-            and isinstance(given.at.iter, ast.Tuple)
-            and given.at.iter.elts
-        ):
-            return self.of(given.at.iter.elts[0], depth)
+    def _given(self, given: Binding, depth: int) -> Shape | None:
+        if isinstance(given.node, ast.comprehension):
+            over = given.node.iter
+            return self.of(over.elts[0], depth) if isinstance(over, ast.Tuple) and over.elts else None
         value = given.value
-        if value is None or given.changed:
+        if value is None or given.how == "add":
             return None
         if given.place is None:
             return self.of(value, depth)
         if isinstance(value, (ast.GeneratorExp, ast.ListComp)):
             return self.of(value.elt, depth)
-        if (
-            isinstance(value, ast.Call)
-            and isinstance(value.func, ast.Attribute)
-            and value.func.attr in ("split", "chunk")
-            and value.args
-        ):
-            shape, axis = (
-                self.of(value.func.value, depth),
-                self.known.number(keyword(value, "dim", 1) or ast.Constant(0)),
-            )
-            part = self.size(value.args[0])
+        if is_method(value, "split", "chunk") and value.args:
+            axis = self.flow.number(argument(value, "dim", 1) or ast.Constant(0))
+            shape, part = self.of(value.func.value, depth), self.size(value.args[0])
             if shape is None or axis is None or part is None or not -len(shape) <= axis < len(shape):
                 return None
             place = int(axis) % len(shape)
@@ -262,60 +211,45 @@ class Shapes:
 
     def _declared(self, node: ast.Name) -> Shape | None:
         """The shape that `B, T, C = x.shape` gives names to."""
-        for one in self._unpacked.get((self.program.scope(node), node.id), []):
-            if self._same(one, node) and isinstance(one.targets[0], ast.Tuple):
-                if any(isinstance(part, ast.Starred) for part in one.targets[0].elts):
-                    return None
-                name = self._identity(node)
-                for axis, part in enumerate(one.targets[0].elts):
-                    hidden = isinstance(part, ast.Name) and part.id.startswith("_")
-                    self._names[f"{name}.{axis}"] = (
-                        f"{node.id}.size({axis})" if hidden else self.program.text(part)
-                    )
-                return tuple(
-                    Size(Fraction(1), frozenset({(f"{name}.{axis}", 1)}))
-                    for axis in range(len(one.targets[0].elts))
-                )
-        return None
+        parts, name = self._parts(node), self._identity(node)
+        if not parts or any(isinstance(part, ast.Starred) for part in parts):
+            return None
+        for axis, part in enumerate(parts):
+            hidden = isinstance(part, ast.Name) and part.id.startswith("_")
+            self._names[f"{name}.{axis}"] = f"{node.id}.size({axis})" if hidden else text_of(part)
+        return tuple(_unit(f"{name}.{axis}") for axis in range(len(parts)))
 
     def _product(self, left: ast.AST, right: ast.AST, depth: int) -> Shape | None:
         one, other = self.of(left, depth), self.of(right, depth)
-        return (
-            (*one[:-1], other[-1])
-            if one is not None and other is not None and len(one) == len(other) > 1
-            else None
-        )
+        if one is None or other is None or not len(one) == len(other) > 1:
+            return None
+        return (*one[:-1], other[-1])
 
     def _of_call(self, call: ast.Call, depth: int) -> Shape | None:
-        name = self.program.dotted(call.func) or ""
+        name = self.program.called(call)
         last = name.rpartition(".")[2]
-        if name.endswith("functional.scaled_dot_product_attention") and call.args:
-            return self.of(call.args[0], depth)
         if name in ("torch.matmul", "torch.bmm") and len(call.args) == 2:
             return self._product(call.args[0], call.args[1], depth)
-        if (
-            name in (f"torch.{last}", f"torch.nn.functional.{last}")
-            and last in (*_SAME, "dropout")
-            and call.args
-        ):
+        of_torch = name in (f"torch.{last}", f"torch.nn.functional.{last}")
+        if of_torch and last in (*_SAME, "dropout", "scaled_dot_product_attention") and call.args:
             return self.of(call.args[0], depth)
-        made = self.known.value(call.func)
-        if isinstance(made, ast.Call) and made is not call and len(call.args) == 1:
-            module = (self.program.dotted(made.func) or "").removeprefix("torch.nn.")
+        made = self.flow.maker(call)
+        if made is not None and len(call.args) == 1:
+            module = self.program.called(made).removeprefix("torch.nn.")
             shape = self.of(call.args[0], depth)
             if module == "Linear" and shape is not None:
                 return self._linear(made, shape)
             return shape if module.startswith(_SAME_MODULES) else None
-        if isinstance(call.func, ast.Attribute) and not name:
+        if is_method(call) and not name:
             return self._of_method(call, call.func, depth)
         return None
 
     def _linear(self, made: ast.Call, shape: Shape) -> Shape | None:
         """Through nn.Linear; what goes in has the length that the layer was made with, whatever its name."""
-        out, into = keyword(made, "out_features", 1), keyword(made, "in_features", 0)
+        out, into = argument(made, "out_features", 1), argument(made, "in_features", 0)
         if out is None or into is None:
             return None
-        if self.program.text(out) == self.program.text(into):
+        if text_of(out) == text_of(into):
             return shape
         given, size = self.size(into), self.size(out)
         if given is None or size is None:
@@ -326,10 +260,9 @@ class Shapes:
         shape = self.of(func.value, depth)
         if shape is None:
             return None
-        numbers = [self.known.number(one) for one in call.args]
-        axes = [
-            int(one) % len(shape) for one in numbers if one is not None and -len(shape) <= one < len(shape)
-        ]
+        numbers = [self.flow.number(one) for one in call.args]
+        within = [one for one in numbers if one is not None and -len(shape) <= one < len(shape)]
+        axes = [int(one) % len(shape) for one in within]
         if func.attr in _SAME:
             return shape
         if func.attr in ("matmul", "bmm") and len(call.args) == 1:
@@ -341,58 +274,36 @@ class Shapes:
         if func.attr == "permute" and len(axes) == len(numbers) == len(shape):
             return tuple(shape[axis] for axis in axes)
         if func.attr in ("view", "reshape"):
-            given = (
-                call.args[0].elts
-                if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List))
-                else call.args
-            )
-            return self._viewed(shape, given)
+            only = call.args[0] if len(call.args) == 1 else None
+            return self._viewed(shape, only.elts if isinstance(only, (ast.Tuple, ast.List)) else call.args)
         return None
 
     def _viewed(self, shape: Shape, given: list[ast.expr]) -> Shape | None:
-        rest: int | None = None
-        sizes: list[Size] = []
-        for place, one in enumerate(given):
-            if self.known.number(one) == -1:
-                if rest is not None:
-                    return None
-                rest = place
-                sizes.append(ONE)
-                continue
-            size = self.size(one)
-            if size is None:
-                return None
-            sizes.append(size)
-        if rest is not None:
+        open_ends = [place for place, one in enumerate(given) if self.flow.number(one) == -1]
+        found = [ONE if place in open_ends else self.size(one) for place, one in enumerate(given)]
+        sizes = [size for size in found if size is not None]
+        if len(sizes) != len(found) or len(open_ends) > 1:
+            return None
+        for place in open_ends:
             left = times(_product(shape), _product(tuple(sizes)), -1)
             if left.factor.denominator != 1 or any(number < 0 for _, number in left.powers):
                 return None
-            sizes[rest] = left
+            sizes[place] = left
         return tuple(sizes)
 
 
 def _product(sizes: Shape) -> Size:
-    whole = ONE
-    for size in sizes:
-        whole = times(whole, size)
-    return whole
+    return reduce(times, sizes, ONE)
+
+
+def _unit(name: str) -> Size:
+    return Size(Fraction(1), frozenset({(name, 1)}))
 
 
 def _shape_of(node: ast.AST | None) -> ast.AST | None:
     """x of `x.shape` or `x.size()`."""
-    if isinstance(node, ast.Attribute) and node.attr == "shape":
+    if is_attribute(node, "shape"):
         return node.value
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "size"
-        and not node.args
-    ):
+    if is_method(node, "size") and not node.args:
         return node.func.value
     return None
-
-
-def _named(program: Program, node: ast.Name | ast.Attribute) -> Size | None:
-    """A parameter or a setting: a size of its own name."""
-    text = program.text(node)
-    return Size(Fraction(1), frozenset({(text.removeprefix("self."), 1)})) if "(" not in text else None

@@ -5,50 +5,39 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import keyword, own
-from probe.diagnose.code.program import Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
-
-_COLLECTIVES = frozenset(
-    [
-        "barrier",
-        "all_reduce",
-        "all_gather",
-        "all_gather_object",
-        "all_gather_into_tensor",
-        "broadcast",
-        "broadcast_object_list",
-        "reduce",
-        "gather",
-        "gather_object",
-        "scatter",
-        "reduce_scatter",
-        "all_to_all",
-    ]
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Scope,
+    argument,
+    is_false,
+    last_word,
+    number_in,
+    own,
+    own_nodes,
+    says,
+    short,
+    text_of,
 )
+
+RULES = Rules("rollout")
+
+_COLLECTIVES = frozenset({
+    "barrier", "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast",
+    "broadcast_object_list", "reduce", "gather", "gather_object", "scatter", "reduce_scatter", "all_to_all",
+})
 _MAIN = (
-    "is_main_process",
-    "is_master",
-    "is_main",
-    "master_process",
-    "is_rank_zero",
-    "is_rank0",
-    "is_primary",
+    "is_main_process", "is_master", "is_main", "master_process", "is_rank_zero", "is_rank0", "is_primary",
     "is_chief",
 )
 
 
 def collective(program: Program, node: ast.AST) -> str | None:
     """The name of the collective of the whole group that a call runs."""
-    if not isinstance(node, ast.Call):
+    if not isinstance(node, ast.Call) or argument(node, "group") is not None:
         return None
-    name = program.dotted(node.func) or ""
-    last = name.removeprefix("torch.distributed.")
-    return (
-        last
-        if name == f"torch.distributed.{last}" and last in _COLLECTIVES and keyword(node, "group") is None
-        else None
-    )
+    library, _, last = program.called(node).rpartition(".")
+    return last if library == "torch.distributed" and last in _COLLECTIVES else None
 
 
 def _one_rank(program: Program, test: ast.AST) -> int:
@@ -57,46 +46,25 @@ def _one_rank(program: Program, test: ast.AST) -> int:
         found = [one for value in test.values if (one := _one_rank(program, value))]
         if isinstance(test.op, ast.And):
             return 1 if 1 in found else 0
-        rest = [program.text(value) for value in test.values if not _one_rank(program, value)]
-        return (
-            1
-            if found == [1]
-            and all(any(word in text for word in ("distributed", "world", "ddp")) for text in rest)
-            else 0
-        )
+        rest = [value for value in test.values if not _one_rank(program, value)]
+        return int(found == [1] and all(says(value, "distributed", "world", "ddp") for value in rest))
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return -_one_rank(program, test.operand)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.comparators[0], ast.Constant):
-        if (
-            isinstance(test.comparators[0].value, str)
-            or test.comparators[0].value != 0
-            or isinstance(test.comparators[0].value, bool)
-            or not is_rank(program, test.left)
-        ):
-            return 0
-        return {ast.Eq: 1, ast.NotEq: -1, ast.Gt: -1}.get(type(test.ops[0]), 0)
-    if (
-        isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], (ast.In, ast.NotIn))
-        and is_rank(program, test.left)
-    ):
+    if isinstance(test, ast.Compare):
         among = test.comparators[0]
-        zero = isinstance(among, (ast.List, ast.Tuple, ast.Set)) and any(
-            isinstance(one, ast.Constant) and one.value == 0 for one in among.elts
-        )
-        return (1 if isinstance(test.ops[0], ast.In) else -1) if zero else 0
-    at = test.func if isinstance(test, ast.Call) else test
-    name = at.attr if isinstance(at, ast.Attribute) else at.id if isinstance(at, ast.Name) else ""
-    return 1 if name in _MAIN else 0
+        numbers = among.elts if isinstance(among, (ast.List, ast.Tuple, ast.Set)) else [among]
+        if not is_rank(program, test.left) or not any(number_in(one) == 0 for one in numbers):
+            return 0
+        sides = {ast.Eq: 1, ast.NotEq: -1, ast.Gt: -1} if numbers == [among] else {ast.In: 1, ast.NotIn: -1}
+        return sides.get(type(test.ops[0]), 0)
+    return int(last_word(test.func if isinstance(test, ast.Call) else test) in _MAIN)
 
 
 def is_rank(program: Program, node: ast.AST) -> bool:
     """Whether an expression is the rank of the process."""
     if isinstance(node, ast.Call):
-        return (program.dotted(node.func) or "") == "torch.distributed.get_rank" or program.text(
-            node.func
-        ).endswith("get_rank")
-    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        return program.called(node) == "torch.distributed.get_rank" or text_of(node.func).endswith("get_rank")
+    name = last_word(node)
     return name == "rank" or name.endswith(("_rank", "RANK"))
 
 
@@ -108,20 +76,23 @@ def side_of(program: Program, node: ast.AST) -> tuple[int, ast.If | None]:
             side = _one_rank(program, around.test)
             if side and inner is not around.test:
                 return (side if inner in around.body else -side), around
-        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        if isinstance(around, Scope):
             break
         inner = around
     return 0, None
 
 
+@RULES.add(
+    "collective-on-one-rank", "the ranks hang, or go on with values of different collectives",
+    "let all ranks run the collective, and only the printing or saving be rank 0's",
+)
 def _on_one_rank(program: Program) -> Iterator[Remark]:
     inside: dict[ast.AST, str] = {}
-    for functions in program.functions.values():
-        for function in functions:
-            for call in own(function, ast.Call):
-                name = collective(program, call)
-                if name is not None and not side_of(program, call)[0] and function not in inside:
-                    inside[function] = f"{name} in line {getattr(call, 'lineno', 0)}"
+    for function in program.everywhere(ast.FunctionDef, ast.AsyncFunctionDef):
+        for call in own(function, ast.Call):
+            name = collective(program, call)
+            if name is not None and not side_of(program, call)[0]:
+                inside.setdefault(function, f"{name} in line {call.lineno}")
     for call in program.calls():
         side, test = side_of(program, call)
         if test is None:
@@ -131,50 +102,51 @@ def _on_one_rank(program: Program) -> Iterator[Remark]:
         runs = name or (inside.get(local) if local is not None else None)
         if runs is None or _paired(program, call, side, runs.partition(" ")[0]):
             continue
-        shown = short(program, call, 40) if name else f"{short(program, call.func, 40)}, which runs {runs},"
+        shown = short(call, 40) if name else f"{short(call.func, 40)}, which runs {runs},"
         which = "one rank" if side > 0 else "all ranks but one"
         yield Remark(
             call,
-            f"{shown} is reached by {which} only (if {short(program, test.test, 40)}): the others wait for "
+            f"{shown} is reached by {which} only (if {short(test.test, 40)}): the others wait for "
             "it, or answer it with their next collective",
         )
 
 
 def _paired(program: Program, call: ast.Call, side: int, name: str) -> bool:
     """Whether the other ranks reach the same collective in a branch of their own."""
-    around = program.function_of(call) or program.source_of[call].tree
-    for other in own_nodes(around):
-        if other is call or not isinstance(other, ast.Call):
-            continue
+    for other in own(program.frame(call), ast.Call):
         local = program.local_function(other)
-        reaches = collective(program, other) == name or (
-            local is not None and any(collective(program, one) == name for one in own_nodes(local))
-        )
-        if reaches and side_of(program, other)[0] == -side:
+        reached = [other, *(own_nodes(local) if local is not None else ())]
+        if any(collective(program, one) == name for one in reached) and side_of(program, other)[0] == -side:
             return True
     return False
 
 
+@RULES.add(
+    "collective-after-return", "the one rank that is left waits for ever",
+    "run the collective before the return",
+)
 def _after_return(program: Program) -> Iterator[Remark]:
     """`if rank != 0: return`, and a collective after it."""
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         if node.orelse or _one_rank(program, node.test) != -1 or not isinstance(node.body[-1], ast.Return):
             continue
         if any(collective(program, one) for part in node.body for one in ast.walk(part)):
             continue
-        body = getattr(program.parent.get(node), "body", [])
-        for later in body[body.index(node) + 1 :] if node in body else []:
+        for later in program.after(node):
             found = next((one for one in ast.walk(later) if collective(program, one)), None)
             if found is not None:
                 yield Remark(
                     found,
-                    f"{short(program, found, 40)} is reached by one rank only: the others have returned in "
+                    f"{short(found, 40)} is reached by one rank only: the others have returned in "
                     f"line {node.lineno}",
                 )
                 break
 
 
+@RULES.add(
+    "result-of-a-collective", "what uses the result uses None",
+    "call it for what it does to the tensor, and go on with the tensor",
+)
 def _no_result(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign, ast.Return):
         value = getattr(node, "value", None)
@@ -182,34 +154,8 @@ def _no_result(program: Program) -> Iterator[Remark]:
         if name in ("all_reduce", "broadcast", "reduce", "all_gather", "gather") and isinstance(
             value, ast.Call
         ):
-            flag = keyword(value, "async_op")
-            if flag is None or (isinstance(flag, ast.Constant) and flag.value is False):
+            flag = argument(value, "async_op")
+            if flag is None or is_false(flag):
                 yield Remark(
-                    node,
-                    f"{short(program, value)} gives None: the result stands in the tensor that it was given",
+                    node, f"{short(value)} gives None: the result stands in the tensor that it was given"
                 )
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "collective-on-one-rank",
-        "rollout",
-        "the ranks hang, or go on with values of different collectives",
-        "let all ranks run the collective, and only the printing or saving be rank 0's",
-        _on_one_rank,
-    ),
-    Rule(
-        "collective-after-return",
-        "rollout",
-        "the one rank that is left waits for ever",
-        "run the collective before the return",
-        _after_return,
-    ),
-    Rule(
-        "result-of-a-collective",
-        "rollout",
-        "what uses the result uses None",
-        "call it for what it does to the tensor, and go on with the tensor",
-        _no_result,
-    ),
-)

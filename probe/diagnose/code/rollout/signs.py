@@ -5,120 +5,106 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import Trace, is_method, trace
-from probe.diagnose.code.program import Function, Program, own_nodes
-from probe.diagnose.code.rule import Remark, Rule, short
-
-_LOSSES = (
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "mse_loss",
-    "l1_loss",
-    "cross_entropy",
-    "smooth_l1_loss",
-    "nll_loss",
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rollout.terms import terms
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_negative,
+    number_in,
+    operands,
+    own_nodes,
+    returned,
+    says,
+    short,
+    text_of,
 )
+from probe.diagnose.code.torch_losses import is_loss
+
+RULES = Rules("rollout")
 
 
-def _minimized(program: Program, known: Trace) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
+def _minimized(program: Program, flow: Flow) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
     """The terms of what is minimized, with their signs: of what `backward` is called on, what a training_step
     returns, and what a function returns that adds a loss of torch to something."""
     for call in program.calls():
-        if is_method(call, "backward") and isinstance(call.func, ast.Attribute) and not call.args:
+        if is_method(call, "backward") and not call.args:
             at = call.func.value
-            if is_method(at, "scale") and isinstance(at, ast.Call) and at.args:
+            if is_method(at, "scale") and at.args:
                 at = at.args[0]
-            yield list(_expanded(program, known, at)), call
+            yield list(_expanded(program, flow, at)), call
     for node in program.everywhere(ast.Return):
-        assert isinstance(node, ast.Return)
         if node.value is None:
             continue
         for value in node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]:
-            terms = (
-                list(_expanded(program, known, value))
-                if isinstance(value, (ast.BinOp, ast.Name, ast.Call))
-                else []
-            )
-            losses = {sign for sign, term in terms if _is_loss(program, term)}
-            if losses == {1} and len(terms) > 1:
-                yield terms, node
-
-
-def _is_loss(program: Program, term: ast.AST) -> bool:
-    if not isinstance(term, ast.Call):
-        return False
-    kind = program.kind(term.func)
-    name = program.dotted(term.func) or ""
-    return (name.startswith("torch.nn.functional.") and name.rpartition(".")[2] in _LOSSES) or (
-        kind is not None and kind.family == "loss"
-    )
+            made = isinstance(value, (ast.BinOp, ast.Name, ast.Call))
+            added = list(_expanded(program, flow, value)) if made else []
+            losses = {sign for sign, term in added if is_loss(program, term)}
+            if losses == {1} and len(added) > 1:
+                yield added, node
 
 
 def _expanded(
-    program: Program, known: Trace, node: ast.AST, sign: int = 1, depth: int = 6
+    program: Program, flow: Flow, node: ast.AST, sign: int = 1, depth: int = 6
 ) -> Iterator[tuple[int, ast.AST]]:
     """Terms, through functions of the program and through lists that are filled by one append."""
-    for one, term in known.terms(node, sign):
+    for one, term in terms(flow, node, sign):
         inner: ast.AST | None = None
         if depth and isinstance(term, ast.Call):
-            name = program.dotted(term.func) or ""
-            if (
-                name in ("torch.cat", "torch.stack")
-                or (isinstance(term.func, ast.Name) and term.func.id == "sum")
-            ) and len(term.args) >= 1:
-                inner = _appended(program, known, term.args[0])
+            name = program.called(term)
+            if (name in ("torch.cat", "torch.stack") or is_call(term, "sum")) and len(term.args) >= 1:
+                inner = _appended(program, term.args[0])
             elif (local := program.local_function(term)) is not None:
                 inner = _result(local, None)
         elif depth and isinstance(term, ast.Name):
-            given = known.given(term)
+            given = flow.given(term)
             if given is not None and isinstance(given.value, ast.Call) and given.place is not None:
                 local = program.local_function(given.value)
                 inner = _result(local, given.place) if local is not None else None
         if inner is None:
             yield one, term
         else:
-            yield from _expanded(program, known, inner, one, depth - 1)
+            yield from _expanded(program, flow, inner, one, depth - 1)
 
 
 def _result(function: Function, index: int | None) -> ast.AST | None:
     """What a function with one return gives."""
-    returns = [
-        node.value for node in own_nodes(function) if isinstance(node, ast.Return) and node.value is not None
-    ]
-    if len(returns) != 1:
+    found = [value for value in returned(function) if value is not None]
+    if len(found) != 1:
         return None
-    if isinstance(returns[0], ast.Tuple):
-        return returns[0].elts[index] if index is not None and index < len(returns[0].elts) else None
-    return returns[0] if index is None else None
+    if isinstance(found[0], ast.Tuple):
+        return found[0].elts[index] if index is not None and index < len(found[0].elts) else None
+    return found[0] if index is None else None
 
 
-def _appended(program: Program, known: Trace, node: ast.AST) -> ast.AST | None:
+def _appended(program: Program, node: ast.AST) -> ast.AST | None:
     """The one thing that is appended to a list."""
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        return None
     if not isinstance(node, ast.Name):
         return None
     found = [
         one.args[0]
         for one in own_nodes(program.scope(node))
-        if isinstance(one, ast.Call)
-        and is_method(one, "append")
-        and isinstance(one.func, ast.Attribute)
-        and len(one.args) == 1
-        and isinstance(one.func.value, ast.Name)
-        and one.func.value.id == node.id
+        if is_method(one, "append") and len(one.args) == 1 and is_name(one.func.value, node.id)
     ]
     return found[0] if len(found) == 1 else None
 
 
+@RULES.add(
+    "term-of-the-wrong-sign", "training makes worse what the term should make better", "turn its sign round"
+)
 def _signs(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     reported: set[ast.AST] = set()
-    for terms, whole in _minimized(program, known):
+    for added, whole in _minimized(program, flow):
         for remark in (
-            *_of_kl(program, terms),
-            *_of_policy(program, known, terms),
-            *_of_clip(program, known, terms),
+            *_of_kl(program, added),
+            *_of_policy(program, flow, added),
+            *_of_clip(program, flow, added),
         ):
             if remark.node not in reported:
                 reported.add(remark.node)
@@ -127,86 +113,73 @@ def _signs(program: Program) -> Iterator[Remark]:
 
 def _exponent(program: Program, node: ast.AST) -> str | None:
     """The text of x in torch.exp(x) and x.exp()."""
-    if not isinstance(node, ast.Call):
+    inner = _in_exp(program, node)
+    return None if inner is None else text_of(inner)
+
+
+def _in_exp(program: Program, node: ast.AST) -> ast.expr | None:
+    """x of torch.exp(x) and x.exp()."""
+    if not is_method(node, "exp"):
         return None
-    if program.dotted(node.func) == "torch.exp" and node.args:
-        return program.text(node.args[0])
-    return (
-        program.text(node.func.value)
-        if is_method(node, "exp") and isinstance(node.func, ast.Attribute)
-        else None
-    )
+    return node.args[0] if program.called(node) == "torch.exp" and node.args else node.func.value
 
 
-def _square(program: Program, node: ast.AST) -> bool:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return isinstance(node.right, ast.Constant) and node.right.value == 2
-    if isinstance(node, ast.Call):
-        given = node.args[-1] if node.args else None
-        two = isinstance(given, ast.Constant) and given.value == 2
-        return (two and (is_method(node, "pow") or program.dotted(node.func) == "torch.pow")) or is_method(
-            node, "square"
-        )
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Mult)
-        and program.text(node.left) == program.text(node.right)
-    )
+def _square(node: ast.AST) -> bool:
+    if is_binary(node, ast.Pow):
+        return number_in(node.right) == 2
+    if is_method(node, "pow") and node.args:
+        return number_in(node.args[-1]) == 2
+    same = is_binary(node, ast.Mult) and text_of(node.left) == text_of(node.right)
+    return same or is_method(node, "square")
 
 
-def _of_kl(program: Program, terms: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
+def _of_kl(program: Program, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
     """The divergence of a Gaussian from the standard one: half of exp(v) + m**2 - v - 1, is added."""
-    for sign, term in terms:
+    for sign, term in added:
         variance = _exponent(program, term)
         if variance is None or not sign:
             continue
-        plain = [one for one, other in terms if program.text(other) == variance]
-        squares = [one for one, other in terms if _square(program, other)]
-        ones = [one for one, other in terms if isinstance(other, ast.Constant) and other.value == 1]
+        plain = [one for one, other in added if text_of(other) == variance]
+        squares = [one for one, other in added if _square(other)]
+        ones = [one for one, other in added if isinstance(other, ast.Constant) and other.value == 1]
         if len(plain) != 1 or len(squares) != 1 or len(ones) != 1:
             continue
         if (sign, squares[0], plain[0], ones[0]) == (-1, -1, 1, 1):
             yield Remark(
                 term,
-                f"the KL divergence with {short(program, term)} is subtracted from what is minimized: "
+                f"the KL divergence with {short(term)} is subtracted from what is minimized: "
                 "training makes it larger without end",
             )
         elif plain[0] == sign or squares[0] != sign:
             yield Remark(
                 term,
-                f"the KL divergence has {short(program, term)}, {variance} and the square of the mean with "
+                f"the KL divergence has {short(term)}, {variance} and the square of the mean with "
                 "signs that do not belong together",
             )
 
 
+@RULES.add(
+    "variance-as-deviation", "the noise and the divergence belong to two different distributions",
+    "write std = torch.exp(0.5 * logvar)",
+)
 def _variance_as_deviation(program: Program) -> Iterator[Remark]:
-    known = trace(program)
+    flow = flow_of(program)
     names = set()
-    for terms, _ in _minimized(program, known):
-        for _, term in terms:
+    for added, _ in _minimized(program, flow):
+        for _, term in added:
             variance = _exponent(program, term)
-            if (
-                variance
-                and any(program.text(other) == variance for _, other in terms)
-                and any(_square(program, other) for _, other in terms)
-            ):
+            plain = any(text_of(other) == variance for _, other in added)
+            if variance and plain and any(_square(other) for _, other in added):
                 names.add(variance.rpartition(".")[2])
     for node in program.everywhere(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
         if not isinstance(node.op, ast.Mult):
             continue
-        for noise, scale in ((node.left, node.right), (node.right, node.left)):
-            drawn = known.value(noise)
-            exponent = _exponent(program, known.value(scale))
-            if (
-                exponent is None
-                or exponent.rpartition(".")[2] not in names
-                or not isinstance(drawn, ast.Call)
-            ):
+        for noise, scale in operands(node):
+            drawn = flow.value(noise)
+            exponent = _exponent(program, flow.value(scale)) or ""
+            if exponent.rpartition(".")[2] not in names:
                 continue
-            if program.dotted(drawn.func) in ("torch.randn_like", "torch.randn") or is_method(
-                drawn, "normal_"
-            ):
+            if program.called(drawn) in ("torch.randn_like", "torch.randn") or is_method(drawn, "normal_"):
                 yield Remark(
                     node,
                     f"the noise is scaled by exp({exponent}), and the KL divergence takes {exponent} for "
@@ -214,180 +187,119 @@ def _variance_as_deviation(program: Program) -> Iterator[Remark]:
                 )
 
 
-def _policy_product(program: Program, known: Trace, term: ast.AST) -> tuple[int, ast.AST] | None:
+def _policy_product(program: Program, flow: Flow, term: ast.AST) -> tuple[int, ast.AST] | None:
     """Of a product of a log probability and what an action was worth: its sign, and the worth."""
     sign, factors, waiting = 1, [], [term]
     while waiting:
         at = waiting.pop()
-        if isinstance(at, ast.BinOp) and isinstance(at.op, ast.Mult):
+        if is_binary(at, ast.Mult):
             waiting += [at.left, at.right]
-        elif isinstance(at, ast.UnaryOp) and isinstance(at.op, ast.USub):
+        elif is_negative(at):
             sign = -sign
             waiting.append(at.operand)
         else:
-            value = known.value(at)
-            if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub):
-                sign, value = -sign, known.value(value.operand)
+            value = flow.value(at)
+            if is_negative(value):
+                sign, value = -sign, flow.value(value.operand)
             factors.append((at, value))
-    logs = [at for at, value in factors if _is_log_prob(program, at, _stacked(program, known, value))]
-    worth = [
-        at
-        for at, _ in factors
-        if any(
-            word in program.text(at).lower() for word in ("adv", "return", "reward", "delta", "td_err", "gae")
-        )
-    ]
+    logs = [at for at, value in factors if _is_log_prob(at, _stacked(program, value))]
+    worth = [at for at, _ in factors if says(at, "adv", "return", "reward", "delta", "td_err", "gae")]
     if len(logs) != 1 or len(worth) != 1 or len(factors) > 3:
         return None
     return sign, worth[0]
 
 
-def _stacked(program: Program, known: Trace, value: ast.AST) -> ast.AST:
+def _stacked(program: Program, value: ast.AST) -> ast.AST:
     """What is put into the list that torch.stack or torch.cat makes a tensor of."""
-    if (
-        isinstance(value, ast.Call)
-        and program.dotted(value.func) in ("torch.stack", "torch.cat")
-        and value.args
-    ):
-        return _appended(program, known, value.args[0]) or value
+    if isinstance(value, ast.Call) and program.called(value) in ("torch.stack", "torch.cat") and value.args:
+        return _appended(program, value.args[0]) or value
     return value
 
 
-def _is_log_prob(program: Program, at: ast.AST, value: ast.AST) -> bool:
-    while (
-        isinstance(value, ast.Call)
-        and is_method(value, "sum", "squeeze", "mean", "view")
-        and isinstance(value.func, ast.Attribute)
-    ):
+def _is_log_prob(at: ast.AST, value: ast.AST) -> bool:
+    while is_method(value, "sum", "squeeze", "mean", "view"):
         value = value.func.value
     if is_method(value, "log_prob"):
         return True
     plain = isinstance(at, ast.Name) and at.id.lower() in (
-        "log_prob",
-        "log_probs",
-        "logp",
-        "logprob",
-        "logprobs",
-        "action_log_probs",
+        "log_prob", "log_probs", "logp", "logprob", "logprobs", "action_log_probs",
     )
     return plain and isinstance(value, ast.Name)
 
 
-def _of_policy(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
-    for sign, term in terms:
+def _of_policy(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
+    for sign, term in added:
         if not sign:
             continue
-        if (
-            is_method(term, "entropy")
-            and isinstance(term, ast.Call)
-            and isinstance(term.func, ast.Attribute)
-            and not term.args
-        ):
+        if is_method(term, "entropy") and not term.args:
             if sign > 0 and any(is_method(one, "log_prob") for one in program.calls()):
                 yield Remark(
                     term,
-                    f"{short(program, term)} is added to what is minimized: training makes the policy "
+                    f"{short(term)} is added to what is minimized: training makes the policy "
                     "surer of itself instead of letting it explore",
                 )
             continue
-        product = _policy_product(program, known, term)
+        product = _policy_product(program, flow, term)
         if product is not None and sign * product[0] > 0:
             said = (
-                f"{short(program, term)} is minimized without a minus: actions with a high "
-                f"{short(program, product[1], 30)} become less probable"
+                f"{short(term)} is minimized without a minus: actions with a high "
+                f"{short(product[1], 30)} become less probable"
             )
             yield Remark(term, said)
 
 
-def _of_clip(program: Program, known: Trace, terms: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
+def _of_clip(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
     """The clipped objective of PPO: the smaller one of two gains, or the larger one of two losses."""
-    for sign, term in terms:
+    for sign, term in added:
         if not isinstance(term, ast.Call) or len(term.args) != 2 or not sign:
             continue
-        last = (program.dotted(term.func) or "").removeprefix("torch.")
+        last = program.called(term).removeprefix("torch.")
         if last not in ("min", "max", "minimum", "maximum"):
             continue
         signs, clipped = [], 0
         for operand in term.args:
-            value, one = known.value(operand), 1
-            nodes = list(known.origins(value, 2))
-            clipped += any(
-                is_method(part, "clamp", "clip")
-                or (isinstance(part, ast.Call) and program.dotted(part.func) in ("torch.clamp", "torch.clip"))
-                for part in nodes
-            )
+            value, one = flow.value(operand), 1
+            nodes = list(flow.origins(value, 2))
+            clipped += any(is_method(part, "clamp", "clip") for part in nodes)
             for part in ast.walk(value):
-                if (
-                    isinstance(part, ast.UnaryOp)
-                    and isinstance(part.op, ast.USub)
-                    and not isinstance(part.operand, ast.Constant)
-                ):
+                if is_negative(part) and not isinstance(part.operand, ast.Constant):
                     one = -one
             signs.append(one)
-            if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Mult):
+            if not is_binary(value, ast.Mult):
                 clipped = 9
         if clipped != 1 or signs[0] != signs[1]:
             continue
-        if not any(
-            isinstance(part, ast.Call) and _exponent(program, part)
-            for operand in term.args
-            for part in known.origins(operand, 4)
-        ):
+        parts = [part for operand in term.args for part in flow.origins(operand, 4)]
+        if not any(_in_exp(program, part) is not None for part in parts):
             continue
         smaller = last.startswith("min")
         if signs[0] * sign > 0:
             yield Remark(
                 term,
-                f"{short(program, term)} is minimized and not maximized: actions that were good become "
-                "less probable",
+                f"{short(term)} is minimized and not maximized: actions that were good become less probable",
             )
         elif smaller != (signs[0] > 0):
             yield Remark(
                 term,
-                f"{short(program, term)} takes the {'smaller' if smaller else 'larger'} one of the two, "
+                f"{short(term)} takes the {'smaller' if smaller else 'larger'} one of the two, "
                 "which undoes the clip",
             )
 
 
+@RULES.add(
+    "ratio-upside-down", "the policy is pushed away from what was good",
+    "write torch.exp(new_log_prob - old_log_prob)",
+)
 def _ratio(program: Program) -> Iterator[Remark]:
     for call in program.calls():
-        inner: ast.AST | None = None
-        if program.dotted(call.func) == "torch.exp" and call.args:
-            inner = call.args[0]
-        elif is_method(call, "exp") and isinstance(call.func, ast.Attribute):
-            inner = call.func.value
-        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub):
-            left, right = program.text(inner.left).lower(), program.text(inner.right).lower()
+        inner = _in_exp(program, call)
+        if is_binary(inner, ast.Sub):
+            left, right = text_of(inner.left).lower(), text_of(inner.right).lower()
             if "old" in left and "old" not in right and all("log" in one for one in (left, right)):
                 function = program.function_of(call)
-                if function is not None and any(word in program.text(function) for word in ("clamp", "clip")):
+                if function is not None and any(word in text_of(function) for word in ("clamp", "clip")):
                     yield Remark(
                         call,
-                        f"{short(program, call)} divides the old probability by the new one: the ratio of "
+                        f"{short(call)} divides the old probability by the new one: the ratio of "
                         "PPO is the other way round",
                     )
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "term-of-the-wrong-sign",
-        "rollout",
-        "training makes worse what the term should make better",
-        "turn its sign round",
-        _signs,
-    ),
-    Rule(
-        "variance-as-deviation",
-        "rollout",
-        "the noise and the divergence belong to two different distributions",
-        "write std = torch.exp(0.5 * logvar)",
-        _variance_as_deviation,
-    ),
-    Rule(
-        "ratio-upside-down",
-        "rollout",
-        "the policy is pushed away from what was good",
-        "write torch.exp(new_log_prob - old_log_prob)",
-        _ratio,
-    ),
-)

@@ -5,141 +5,125 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.origins import Trace, is_method, names_of, own, trace
-from probe.diagnose.code.program import Function, Program
-from probe.diagnose.code.rule import Remark, Rule, short
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    ORDERS,
+    Loop,
+    compares,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    last_word,
+    names_of,
+    names_set,
+    operands,
+    own,
+    pairs_of,
+    says,
+    short,
+    text_of,
+    without_data,
+)
 
+RULES = Rules("rollout")
 
-def _functions(program: Program) -> Iterator[Function | ast.Module]:
-    for source in program.sources:
-        yield source.tree
-    for functions in program.functions.values():
-        yield from functions
+_STORES = ("append", "push", "add", "store", "remember", "store_transition", "put", "cache", "memorize")
+"""What the methods are called by which a step goes into a memory."""
 
 
 # Copies of a network --------------------------------------------------------------------
 
 
+@RULES.add(
+    "average-forgets", "the target is the trained network itself, and no longer steady",
+    "write slow * (1 - tau) + fast * tau with a small tau",
+)
 def _averages(program: Program) -> Iterator[Remark]:
     """A slow copy that is a*slow + (1-a)*fast with an `a` near 0 is the fast network itself."""
-    known = trace(program)
+    flow = flow_of(program)
     for call in program.calls():
-        if not is_method(call, "copy_") or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
-            continue
-        yield from _of_average(program, known, call, call.func.value, call.args[0])
+        if is_method(call, "copy_") and len(call.args) == 1:
+            yield from _of_average(flow, call, call.func.value, call.args[0])
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
-        if isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "data":
-            yield from _of_average(program, known, node, node.targets[0], node.value)
+        if is_attribute(node.targets[0], "data"):
+            yield from _of_average(flow, node, node.targets[0], node.value)
     for call in program.calls():
-        if is_method(call, "lerp_") and isinstance(call.func, ast.Attribute) and len(call.args) == 2:
-            share = known.number(call.args[1])
+        if is_method(call, "lerp_") and len(call.args) == 2:
+            share = flow.number(call.args[1])
             if share is not None and 0.9 <= share < 1:
                 yield Remark(
                     call,
-                    f"{short(program, call)} keeps only {1 - share:g} of the old average: decay and share "
+                    f"{short(call)} keeps only {1 - share:g} of the old average: decay and share "
                     "of the new weights are the wrong way round",
                 )
 
 
-def _of_average(
-    program: Program, known: Trace, node: ast.AST, written: ast.AST, value: ast.AST
-) -> Iterator[Remark]:
-    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+def _of_average(flow: Flow, node: ast.AST, written: ast.AST, value: ast.AST) -> Iterator[Remark]:
+    if not is_binary(value, ast.Add):
         return
-    slow = _bare(program, written)
+    slow = text_of(without_data(written))
     shares = []
     for part in (value.left, value.right):
-        if not isinstance(part, ast.BinOp) or not isinstance(part.op, ast.Mult):
+        if not is_binary(part, ast.Mult):
             return
-        for factor, tensor in ((part.left, part.right), (part.right, part.left)):
-            if known.number(factor) is not None:
-                shares.append((known.number(factor), _bare(program, tensor)))
+        for factor, tensor in operands(part):
+            if (share := flow.number(factor)) is not None:
+                shares.append((share, text_of(without_data(tensor))))
                 break
-        else:
-            return
     kept = [share for share, name in shares if name == slow]
     if len(kept) != 1 or len(shares) != 2 or shares[0][1] == shares[1][1]:
         return
     other = next(share for share, name in shares if name != slow)
-    if (
-        kept[0] is not None
-        and other is not None
-        and abs(kept[0] + other - 1) < 1e-6
-        and kept[0] <= 0.1
-        and other < 1
-    ):
+    if abs(kept[0] + other - 1) < 1e-6 and kept[0] <= 0.1 and other < 1:
         yield Remark(
             node,
-            f"{short(program, node)} keeps only {kept[0]:g} of the old average: decay and share of the new "
+            f"{short(node)} keeps only {kept[0]:g} of the old average: decay and share of the new "
             "weights are the wrong way round",
         )
 
 
-def _bare(program: Program, node: ast.AST) -> str:
-    while isinstance(node, ast.Attribute) and node.attr == "data":
-        node = node.value
-    return program.text(node)
-
-
+@RULES.add(
+    "copy-of-itself", "the second network never follows the first, or always is the first",
+    "make it by copy.deepcopy and update it from the network that is trained",
+)
 def _from_itself(program: Program) -> Iterator[Remark]:
     """A copy that is updated from itself, and a copy that is no copy."""
     for call in program.calls():
-        if (
-            is_method(call, "load_state_dict")
-            and isinstance(call.func, ast.Attribute)
-            and call.args
-            and is_method(call.args[0], "state_dict")
-        ):
-            source = call.args[0]
-            assert isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute)
-            one, other = program.text(call.func.value), program.text(source.func.value)
+        if is_method(call, "load_state_dict") and call.args and is_method(call.args[0], "state_dict"):
+            one, other = text_of(call.func.value), text_of(call.args[0].func.value)
             if one == other:
-                yield Remark(call, f"{short(program, call)} loads a network's weights into itself")
+                yield Remark(call, f"{short(call)} loads a network's weights into itself")
             else:
                 yield from _one_object(program, call, one, other)
     for loop in program.everywhere(ast.For):
-        assert isinstance(loop, ast.For)
-        if (
-            isinstance(loop.iter, ast.Call)
-            and isinstance(loop.iter.func, ast.Name)
-            and loop.iter.func.id == "zip"
-            and len(loop.iter.args) == 2
-        ):
+        if is_call(loop.iter, "zip") and len(loop.iter.args) == 2:
             first, second = loop.iter.args
-            if (
-                is_method(first, "parameters")
-                and program.text(first) == program.text(second)
-                and any(is_method(part, "copy_", "lerp_", "mul_") for part in ast.walk(loop))
-            ):
+            same = is_method(first, "parameters") and text_of(first) == text_of(second)
+            if same and any(is_method(part, "copy_", "lerp_", "mul_") for part in ast.walk(loop)):
                 yield Remark(
-                    loop,
-                    f"the loop runs over {program.text(first)} twice: the average is updated from itself",
+                    loop, f"the loop runs over {text_of(first)} twice: the average is updated from itself"
                 )
 
 
 def _one_object(program: Program, call: ast.Call, one: str, other: str) -> Iterator[Remark]:
-    assignments = [node for node in program.everywhere(ast.Assign) if isinstance(node, ast.Assign)]
+    assignments = list(program.everywhere(ast.Assign))
     for node in assignments:
-        texts = [program.text(target) for target in node.targets]
+        texts = [text_of(target) for target in node.targets]
         if len(texts) == 2 and {one, other} == set(texts) and isinstance(node.value, ast.Call):
             yield Remark(
-                node,
-                f"{short(program, node)} makes one network with two names: {short(program, call)} changes "
-                "nothing",
+                node, f"{short(node)} makes one network with two names: {short(call)} changes nothing"
             )
-        pair = (
-            (program.text(node.value), texts[0])
-            if isinstance(node.value, (ast.Name, ast.Attribute))
-            else None
-        )
+        pair = (text_of(node.value), texts[0]) if isinstance(node.value, (ast.Name, ast.Attribute)) else None
         if pair not in ((one, other), (other, one)) or program.class_of(node) is not program.class_of(call):
             continue
         inside = program.class_of(node) is not None or program.function_of(node) is program.function_of(call)
-        if inside and sum(1 for again in assignments if program.text(again.targets[0]) == texts[0]) == 1:
+        if inside and sum(1 for again in assignments if text_of(again.targets[0]) == texts[0]) == 1:
             said = (
-                f"{program.text(node)} makes no copy: both are the same network, and "
-                f"{short(program, call)} changes nothing"
+                f"{text_of(node)} makes no copy: both are the same network, and {short(call)} changes nothing"
             )
             yield Remark(node, said)
 
@@ -147,283 +131,158 @@ def _one_object(program: Program, call: ast.Call, one: str, other: str) -> Itera
 # Steps of an environment --------------------------------------------------------------------
 
 
+@RULES.add(
+    "state-out-of-step", "states, actions and what followed do not belong together",
+    "store first, then write state = next_state",
+)
 def _transitions(program: Program) -> Iterator[Remark]:
     """States that never advance, or that are overwritten before they are stored."""
     for loop in program.everywhere(ast.For, ast.While):
-        assert isinstance(loop, (ast.For, ast.While))
+        assert isinstance(loop, Loop)
         for number, node in enumerate(loop.body):
-            if (
-                not isinstance(node, ast.Assign)
-                or not is_method(node.value, "step")
-                or not isinstance(node.targets[0], ast.Tuple)
-            ):
+            call = node.value if isinstance(node, ast.Assign) else None
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if not is_method(call, "step") or len(call.args) != 1 or not isinstance(target, ast.Tuple):
                 continue
-            target, call = node.targets[0], node.value
-            if (
-                len(target.elts) not in (3, 4, 5)
-                or not isinstance(target.elts[0], ast.Name)
-                or not isinstance(call, ast.Call)
-                or len(call.args) != 1
-            ):
-                continue
-            following = target.elts[0].id
-            yield from _stale(program, loop, node, following, number)
-            yield from _too_late(program, loop, following, number)
+            if len(target.elts) in (3, 4, 5) and is_name(target.elts[0]):
+                yield from _stale(program, loop, node, call.args[0], target.elts[0].id)
+                yield from _too_late(loop.body[number + 1 :], target.elts[0].id)
 
 
 def _stale(
-    program: Program, loop: ast.For | ast.While, node: ast.Assign, following: str, number: int
+    program: Program, loop: Loop, node: ast.stmt, action: ast.expr, following: str
 ) -> Iterator[Remark]:
     state = following.removeprefix("next_").removeprefix("new_").removesuffix("_next").removesuffix("_")
-    if state == following or not state or not isinstance(node.value, ast.Call):
+    if state == following or not state:
         return
-    acted = names_of(node.value.args[0])
-    chosen = [node.value.args[0]]
-    for part in loop.body[:number]:
-        chosen += [
-            one.value
-            for one in ast.walk(part)
-            if isinstance(one, ast.Assign)
-            and acted & {name for target in one.targets for name in names_of(target)}
-        ]
+    before = [one for part in loop.body[: loop.body.index(node)] for one in ast.walk(part)]
+    chosen = [action] + [
+        one.value
+        for one in before
+        if isinstance(one, ast.Assign) and any(names_of(action) & names_of(target) for target in one.targets)
+    ]
     reads = any(
-        isinstance(one, ast.Name)
-        and one.id == state
-        and isinstance(program.parent.get(one), (ast.Call, ast.keyword))
+        is_name(one, state) and isinstance(program.parent.get(one), (ast.Call, ast.keyword))
         for value in chosen
         for one in ast.walk(value)
     )
-    written = {
-        one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    }
-    scope = program.function_of(loop) or program.scope(loop)
-    made = any(
-        isinstance(one, ast.Name) and one.id == state and isinstance(one.ctx, ast.Store)
-        for one in ast.walk(scope)
-    )
-    if reads and made and state not in written:
+    made = state in names_set(program.frame(loop))
+    if reads and made and state not in names_set(loop):
         yield Remark(
             node,
             f"{state} is never set to {following} in the loop: every action is chosen for the first state",
         )
 
 
-def _too_late(program: Program, loop: ast.For | ast.While, following: str, number: int) -> Iterator[Remark]:
+def _too_late(rest: list[ast.stmt], following: str) -> Iterator[Remark]:
     moved: tuple[str, ast.stmt] | None = None
-    for statement in loop.body[number + 1 :]:
-        if (
-            isinstance(statement, ast.Assign)
-            and isinstance(statement.targets[0], ast.Name)
-            and isinstance(statement.value, ast.Name)
-            and statement.value.id == following
-        ):
-            moved = statement.targets[0].id, statement
-        elif (
-            isinstance(statement, ast.Assign)
-            and isinstance(statement.targets[0], ast.Tuple)
-            and isinstance(statement.value, ast.Tuple)
-        ):
-            for name, value in zip(statement.targets[0].elts, statement.value.elts, strict=False):
-                if isinstance(name, ast.Name) and isinstance(value, ast.Name) and value.id == following:
+    for statement in rest:
+        if isinstance(statement, ast.Assign):
+            for name, value in pairs_of(statement):
+                if is_name(name) and is_name(value, following):
                     moved = name.id, statement
-        elif isinstance(statement, (ast.If, ast.For, ast.While)) and moved is None:
-            continue
-        elif moved is not None and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            call = statement.value
-            given = (
-                call.args[0].elts
-                if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple)
-                else call.args
-            )
-            names = [one.id for one in given if isinstance(one, ast.Name)]
-            if (
-                len(given) >= 4
-                and moved[0] in names
-                and following in names
-                and is_method(
-                    call,
-                    "append",
-                    "push",
-                    "add",
-                    "store",
-                    "remember",
-                    "store_transition",
-                    "put",
-                    "cache",
-                    "memorize",
-                )
-            ):
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if moved is not None and is_method(call, *_STORES):
+            only = call.args[0] if len(call.args) == 1 else None
+            given = only.elts if isinstance(only, ast.Tuple) else call.args
+            if len(given) >= 4 and {moved[0], following} <= {last_word(one) for one in given if is_name(one)}:
                 yield Remark(
                     call,
-                    f"{moved[0]} is {following} since line {moved[1].lineno}, so {short(program, call)} "
+                    f"{moved[0]} is {following} since line {moved[1].lineno}, so {short(call)} "
                     "stores the state after the action twice",
                 )
                 return
 
 
+@RULES.add(
+    "action-drawn-twice", "the policy is rewarded for an action that was not taken",
+    "draw once, and use that action for both",
+)
 def _drawn_twice(program: Program) -> Iterator[Remark]:
     """An action is drawn for the environment, and another one for what is learned from."""
-    for function in _functions(program):
+    for function in program.scopes():
+        calls = own(function, ast.Call)
         draws = [
-            one
-            for one in own(function, ast.Call)
-            if is_method(one, "sample", "rsample") and isinstance(one, ast.Call) and not one.args
+            (one, text_of(one.func.value))
+            for one in calls
+            if is_method(one, "sample", "rsample") and not one.args
         ]
-        for call in draws:
+        for call, of in draws:
             around = program.parent.get(call)
-            while is_method(around or call, "detach", "item") and around is not None:
+            while is_method(around, "detach", "item"):
                 around = program.parent.get(around)
-            assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-            if (
-                not isinstance(around, ast.Call)
-                or not is_method(around, "log_prob")
-                or not isinstance(around.func, ast.Attribute)
-            ):
-                continue
-            of = program.text(call.func.value)
-            if program.text(around.func.value) != of:
-                continue
-            other = [
-                one
-                for one in draws
-                if one is not call
-                and isinstance(one, ast.Call)
-                and isinstance(one.func, ast.Attribute)
-                and program.text(one.func.value) == of
-            ]
-            if other:
+            other = [one for one, text in draws if one is not call and text == of]
+            if other and is_method(around, "log_prob") and text_of(around.func.value) == of:
                 yield Remark(
                     around,
-                    f"{short(program, around)} draws another action than line "
+                    f"{short(around)} draws another action than line "
                     f"{getattr(other[0], 'lineno', 0)}: the log probability is not that of the action taken",
                 )
 
 
-def _explores(program: Program, nodes: list[ast.AST]) -> bool:
-    for part in nodes:
-        for one in ast.walk(part):
-            if is_method(one, "randrange", "randint", "choice") or (
-                is_method(one, "sample") and "action_space" in program.text(one)
-            ):
-                return True
-    return False
+def _explores(nodes: list[ast.stmt]) -> bool:
+    return any(
+        is_method(one, "randrange", "randint", "choice")
+        or (is_method(one, "sample") and "action_space" in text_of(one))
+        for part in nodes
+        for one in ast.walk(part)
+    )
 
 
+@RULES.add(
+    "exploration-inverted",
+    "the agent acts at random when it should use what it has learned, and the other way round",
+    "explore where random() < epsilon",
+)
 def _exploration(program: Program) -> Iterator[Remark]:
     """The branch for random numbers below epsilon is the one that explores."""
-    known = trace(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.If):
-        assert isinstance(node, ast.If)
         test = node.test
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        if not compares(test, *ORDERS):
             continue
         left, right = test.left, test.comparators[0]
         below = isinstance(test.ops[0], (ast.Lt, ast.LtE))
-        if not below and not isinstance(test.ops[0], (ast.Gt, ast.GtE)):
-            continue
-        if "eps" in program.text(left).lower():
+        if says(left, "eps"):
             left, right, below = right, left, not below
-        if "eps" not in program.text(right).lower() or not any(
-            word in program.text(left) for word in ("rand", "sample", "uniform")
-        ):
+        if not says(right, "eps") or not says(left, "rand", "sample", "uniform"):
             continue
-        number = known.number(right)
+        number = flow.number(right)
         if isinstance(right, ast.BinOp) or (number is not None and number >= 0.5):
             continue  # a threshold of 0.9 that never falls is a probability to be greedy
-        rest = list(node.orelse)
-        around = getattr(program.parent.get(node), "body", [])
-        if not rest and isinstance(around, list) and node in around and isinstance(node.body[-1], ast.Return):
-            rest = around[around.index(node) + 1 :]
+        returns = isinstance(node.body[-1], ast.Return)
+        rest = node.orelse or (program.after(node) if returns else [])
         greedy = ("argmax", ".max(")
-        inside, outside = (" ".join(map(program.text, part)) for part in (node.body, rest))
-        first, second = _explores(program, list(node.body)), _explores(program, list(rest))
-        if (
-            first != second
-            and first != below
-            and any(word in (outside if first else inside) for word in greedy)
-        ):
+        inside, outside = (" ".join(map(text_of, part)) for part in (node.body, rest))
+        first, second = _explores(node.body), _explores(rest)
+        acts = outside if first else inside
+        if first != second and first != below and any(word in acts for word in greedy):
             yield Remark(
                 node,
-                f"if {short(program, test)}: explores with the probability 1 - {program.text(right)} and "
-                f"not {program.text(right)}",
+                f"if {short(test)}: explores with the probability 1 - {text_of(right)} and "
+                f"not {text_of(right)}",
             )
 
 
+@RULES.add(
+    "clamped-on-the-wrong-side", "what should fall slowly is at its last value from the first step on",
+    "write max(lowest, value * decay)",
+)
 def _decays_at_once(program: Program) -> Iterator[Remark]:
     """min() with a floor, or max() with a ceiling: the clamp of a value that decays is on the wrong side."""
-    known = trace(program)
+    flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
-        assert isinstance(node, ast.Assign)
         call = node.value
-        if (
-            not isinstance(call, ast.Call)
-            or not isinstance(call.func, ast.Name)
-            or call.func.id != "min"
-            or len(call.args) != 2
-        ):
+        if not is_call(call, "min") or len(call.args) != 2:
             continue
-        name = program.text(node.targets[0])
+        name = text_of(node.targets[0])
         for floor, decayed in (call.args, reversed(call.args)):
-            if (
-                isinstance(decayed, ast.BinOp)
-                and isinstance(decayed.op, ast.Mult)
-                and name in (program.text(decayed.left), program.text(decayed.right))
-            ):
-                factor = known.number(decayed.right if program.text(decayed.left) == name else decayed.left)
-                floored = (
-                    "min" in program.text(floor).lower()
-                    or "end" in program.text(floor).lower()
-                    or (known.number(floor) or 9) < 0.5
-                )
+            if is_binary(decayed, ast.Mult) and name in (text_of(decayed.left), text_of(decayed.right)):
+                factor = flow.number(decayed.right if text_of(decayed.left) == name else decayed.left)
+                floored = says(floor, "min", "end") or (flow.number(floor) or 9) < 0.5
                 if factor is not None and 0 < factor < 1 and floored:
                     yield Remark(
                         node,
-                        f"{short(program, node)} takes the smaller one: {name} falls to "
-                        f"{program.text(floor)} at once; max was meant",
+                        f"{short(node)} takes the smaller one: {name} falls to "
+                        f"{text_of(floor)} at once; max was meant",
                     )
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "average-forgets",
-        "rollout",
-        "the target is the trained network itself, and no longer steady",
-        "write slow * (1 - tau) + fast * tau with a small tau",
-        _averages,
-    ),
-    Rule(
-        "copy-of-itself",
-        "rollout",
-        "the second network never follows the first, or always is the first",
-        "make it by copy.deepcopy and update it from the network that is trained",
-        _from_itself,
-    ),
-    Rule(
-        "state-out-of-step",
-        "rollout",
-        "states, actions and what followed do not belong together",
-        "store first, then write state = next_state",
-        _transitions,
-    ),
-    Rule(
-        "action-drawn-twice",
-        "rollout",
-        "the policy is rewarded for an action that was not taken",
-        "draw once, and use that action for both",
-        _drawn_twice,
-    ),
-    Rule(
-        "exploration-inverted",
-        "rollout",
-        "the agent acts at random when it should use what it has learned, and the other way round",
-        "explore where random() < epsilon",
-        _exploration,
-    ),
-    Rule(
-        "clamped-on-the-wrong-side",
-        "rollout",
-        "what should fall slowly is at its last value from the first step on",
-        "write max(lowest, value * decay)",
-        _decays_at_once,
-    ),
-)

@@ -1,0 +1,336 @@
+"""Which value a variable has where it is read: the assignments of a program, and what follows them.
+
+A use has the value that the statements before it gave it, in a straight line; where two assignments may reach
+it, its value is unknown. Pure; standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import overload
+
+from probe.diagnose.code.program import Binding, Key, Program
+from probe.diagnose.code.syntax import (
+    Function,
+    Loop,
+    argument,
+    is_attribute,
+    is_call,
+    is_method,
+    is_name,
+    is_negative,
+    is_own,
+    is_read,
+    is_string,
+    number_in,
+)
+
+DEPTH = 12
+"""How many assignments a value is followed through."""
+_OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+}
+SETTINGS = ("args", "config", "cfg", "opt", "flags", "hparams")
+"""What people call the settings that the command line or a file gives."""
+
+
+class Flow:
+    """The variables of a program: what gives them values, what is called on them, where they are read. Make
+    it with `flow_of`."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.bound, self.key = program, program.bound, program.key
+        self.calls: dict[Key, list[ast.Call]] = {}
+        self.reads: dict[Key, list[ast.AST]] = {}
+        self.attributes: dict[str, int] = {}
+        self._sites: dict[Function, list[ast.Call]] = {}
+        for node in program.everywhere(ast.Call, ast.Name, ast.Attribute):
+            if isinstance(node, ast.Call):
+                self._called(node)
+            elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+                self._read(node)
+
+    def _called(self, call: ast.Call) -> None:
+        if is_method(call) and (key := self.key(call.func.value)) is not None:
+            self.calls.setdefault(key, []).append(call)
+        local = self.program.run_by(call)
+        if local is not None:
+            self._sites.setdefault(local, []).append(call)
+
+    def _read(self, node: ast.Name | ast.Attribute) -> None:
+        if isinstance(node, ast.Attribute):
+            self.attributes[node.attr] = self.attributes.get(node.attr, 0) + 1
+        if (key := self.key(node)) is not None:
+            self.reads.setdefault(key, []).append(node)
+
+    # Variables ----------------------------------------------------------------
+
+    def bindings(self, node: ast.AST | None) -> list[Binding]:
+        """All places that give a variable a value."""
+        key = self.key(node)
+        return self.bound.get(key, []) if key is not None else []
+
+    def values(self, key: Key | None) -> list[ast.expr | None]:
+        """What a variable is assigned; None for a part of a value, and for what a loop goes over."""
+        return [
+            one.value if one.place is None else None
+            for one in (self.bound.get(key, []) if key is not None else [])
+            if one.how in ("assign", "add") or isinstance(one.node, ast.For)
+        ]
+
+    def assigned(self) -> Iterator[tuple[Key, list[ast.expr | None]]]:
+        """The variables that are assigned anywhere, with their values."""
+        return ((key, values) for key in self.bound if (values := self.values(key)))
+
+    def only(self, key: Key | None) -> ast.expr | None:
+        """The one expression that a variable is assigned; None where there are more."""
+        found = self.values(key)
+        return found[0] if len(found) == 1 else None
+
+    def made(self, key: Key | None) -> ast.Call | None:
+        """The one call whose result a variable holds; None where it is assigned otherwise or again."""
+        value = self.only(key)
+        return value if isinstance(value, ast.Call) else None
+
+    def escapes(self, key: Key) -> list[ast.AST]:
+        """Where a variable is read as a whole, or its `x.step` is: it may be changed or called elsewhere."""
+        return [
+            node
+            for node in self.reads.get(key, [])
+            if not isinstance(self.program.parent.get(node), ast.Attribute) or self._bound_step(node)
+        ]
+
+    def _bound_step(self, node: ast.AST) -> bool:
+        """Whether `x.step` is read as a value (`update = x.step`, `compile(x.step)`): it is called elsewhere.
+        As a statement of its own it lacks its brackets."""
+        around = self.program.parent.get(node)
+        if not is_attribute(around, "step"):
+            return False
+        user = self.program.parent.get(around)
+        return not isinstance(user, ast.Expr) and not (isinstance(user, ast.Call) and user.func is around)
+
+    def called_on(self, key: Key | None) -> set[str]:
+        """The names of the methods that are called on a variable."""
+        return {call.func.attr for call in (self.calls.get(key, []) if key else []) if is_method(call)}
+
+    # Calls of functions of the program ------------------------------------------
+
+    def site(self, function: Function | None) -> ast.Call | None:
+        """The one call of a function; None where there is none, or more than one."""
+        found = self._sites.get(function, []) if function is not None else []
+        return found[0] if len(found) == 1 else None
+
+    def loops(self, node: ast.AST) -> list[Loop]:
+        """The loops around a node, innermost first, with those around the one call of its function."""
+        found = self.program.loops(node)
+        for _ in range(2):
+            site = self.site(self.program.function_of(node))
+            if site is None:
+                break
+            found = found + self.program.loops(site)
+            node = site
+        return found
+
+    def arguments(self, parameter: Binding) -> list[ast.expr]:
+        """What the calls of a function give to one of its parameters."""
+        function, one = self.program.function_of(parameter.node), parameter.node
+        if function is None or not isinstance(one, ast.arg):
+            return []
+        calls = self._sites.get(function, [])
+        given = [self.program.arguments(function, call).get(one.arg) for call in calls]
+        return [value for value in given if value is not None]
+
+    def origin(self, key: Key | None) -> Key | None:
+        """The variable that a parameter gets at the one call of its function; another variable is itself."""
+        for _ in range(3):
+            found = self.bound.get(key, []) if key is not None else []
+            if len(found) != 1 or found[0].how != "parameter":
+                break
+            given = self.arguments(found[0])
+            if len(given) != 1 or (other := self.key(given[0])) is None:
+                break
+            key = other
+        return key
+
+    # Values -------------------------------------------------------------------
+
+    def given(self, use: ast.AST) -> Binding | None:
+        """The one binding that a use of a variable reads; None where more than one may be it, and of a
+        parameter."""
+        key, found = self.key(use), self.bindings(use)
+        if len(found) == 1:
+            return None if found[0].how == "parameter" else found[0]
+        if key is None or is_own(use) or key[0] is not self.program.scope(use):
+            return None
+        around = [use, *self.program.parents(use)]
+        for one in found:
+            if isinstance(one.node, ast.comprehension) and self.program.parent.get(one.node) in around:
+                return one
+        before = [
+            one
+            for one in found
+            if place_of(one.node) < place_of(use) and (one.how == "for" or one.node not in around)
+        ]
+        last = max(before, key=lambda one: place_of(one.node), default=None)
+        if last is None or last.how == "parameter":
+            return None
+        statement = last.node
+        if not isinstance(statement, ast.stmt):
+            statement = self.program.parent.get(statement, statement)
+        block = self.program.parent.get(statement)
+        while isinstance(block, (ast.With, ast.AsyncWith)) and block not in around:
+            statement, block = block, self.program.parent.get(block)
+        if block not in around or last.how == "add" or not _same_list(block, statement, around):
+            return None
+        for loop in around:
+            if loop is block:
+                break
+            if isinstance(loop, Loop) and any(loop in self.program.parents(one.node) for one in found):
+                return None
+        return last
+
+    def passed(self, node: ast.AST | None) -> list[ast.expr]:
+        """What the calls of a function give to the parameter that an expression is."""
+        found = self.bindings(node)
+        return self.arguments(found[0]) if len(found) == 1 and found[0].how == "parameter" else []
+
+    @overload
+    def value(self, node: ast.AST) -> ast.AST: ...
+
+    @overload
+    def value(self, node: ast.AST | None) -> ast.AST | None: ...
+
+    def value(self, node: ast.AST | None) -> ast.AST | None:
+        """The expression that a variable stands for, also one that the only call of a function gives to its
+        parameter; the variable where that is unknown, and any other expression as it is."""
+        for _ in range(DEPTH):
+            if node is None or self.key(node) is None:
+                break
+            one = self.given(node)
+            found = [one.whole] if one is not None else self.passed(node)
+            if len(found) != 1 or found[0] is None:
+                break
+            node = found[0]
+        return node
+
+    def possible(self, node: ast.AST | None, depth: int = 4) -> list[ast.expr]:
+        """All expressions that a variable may stand for, over all calls of the function around it."""
+        if not isinstance(node, ast.expr):
+            return []
+        if self.key(node) is None:
+            return [node]
+        one = self.given(node)
+        found = [one.whole] if one is not None else self.passed(node)
+        return [value for given in found if depth for value in self.possible(given, depth - 1)]
+
+    def maker(self, call: ast.Call) -> ast.Call | None:
+        """The call that made the module which a call runs."""
+        found = self.value(call.func)
+        return found if isinstance(found, ast.Call) and found is not call else None
+
+    def held(self, node: ast.AST) -> ast.expr | None:
+        """The expression that the statement before gave to a variable; None where that is unknown."""
+        one = self.given(node)
+        return None if one is None else one.whole
+
+    def origins(self, node: ast.AST, depth: int = DEPTH) -> Iterator[ast.AST]:
+        """An expression's nodes, and those of the values that its variables were given."""
+        waiting, seen = [(node, depth)], {node}
+        while waiting:
+            at, left = waiting.pop()
+            yield at
+            following: list[ast.AST] = list(ast.iter_child_nodes(at))
+            if left and is_read(at) and (found := self.given(at)) is not None and found.value is not None:
+                following.append(found.value)
+                left -= 1
+            for one in following:
+                if one not in seen and not isinstance(one, (ast.expr_context, ast.operator)):
+                    seen.add(one)
+                    waiting.append((one, left))
+
+    def number(self, node: ast.AST | None, depth: int = DEPTH) -> float | None:
+        """The number that an expression is: a literal, a constant of the script, the default of a parameter
+        or of a command line option; None where that is not known."""
+        value = self.value(node)
+        if value is None or not depth:
+            return None
+        if (found := number_in(value)) is not None:
+            return found
+        if is_negative(value):
+            inner = self.number(value.operand, depth - 1)
+            return None if inner is None else -inner
+        if isinstance(value, ast.BinOp):
+            left, right = self.number(value.left, depth - 1), self.number(value.right, depth - 1)
+            return None if left is None or right is None else _computed(value.op, left, right)
+        if is_call(value, "float") and len(value.args) == 1 and is_string(value.args[0]):
+            text = value.args[0].value.lower().removesuffix("inity")
+            return float(text) if text in ("inf", "-inf") else None
+        if is_attribute(value, "inf", "Inf"):
+            known = self.program.dotted(value) in ("torch.inf", "math.inf", "numpy.inf", "numpy.Inf")
+            return float("inf") if known else None
+        if is_attribute(value) and is_name(value.value, *SETTINGS):
+            return self.number(_options(self.program).get(value.attr), depth - 1)
+        found_here = self.bindings(value)
+        if len(found_here) == 1 and isinstance(one := found_here[0].node, ast.arg):
+            return self.number(_default_of(self.program.function_of(one), one), depth - 1)
+        return None
+
+
+@lru_cache(maxsize=1)
+def flow_of(program: Program) -> Flow:
+    """The variables of a program; read once for all rules."""
+    return Flow(program)
+
+
+@lru_cache(maxsize=1)
+def _options(program: Program) -> dict[str, ast.expr]:
+    """Defaults of command line options, and of fields of classes: where a name has one default."""
+    found: dict[str, list[ast.expr]] = {}
+    for call in program.calls():
+        default = argument(call, "default") if is_method(call, "add_argument") else None
+        for one in call.args if default is not None else ():
+            if is_string(one) and default is not None:
+                found.setdefault(one.value.lstrip("-").replace("-", "_"), []).append(default)
+    for node in program.everywhere(ast.AnnAssign):
+        if is_name(node.target) and node.value is not None and isinstance(program.parent[node], ast.ClassDef):
+            found.setdefault(node.target.id, []).append(node.value)
+    return {name: values[0] for name, values in found.items() if len(values) == 1}
+
+
+def _default_of(function: Function | None, parameter: ast.arg) -> ast.expr | None:
+    if function is None:
+        return None
+    plain = [*function.args.posonlyargs, *function.args.args][::-1]
+    found: dict[ast.arg, ast.expr | None] = dict(zip(plain, function.args.defaults[::-1], strict=False))
+    found |= zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    return found.get(parameter)
+
+
+def _computed(operation: ast.operator, left: float, right: float) -> float | None:
+    if type(operation) in _OPERATIONS:
+        return _OPERATIONS[type(operation)](left, right)
+    if isinstance(operation, ast.Div) and right:
+        return left / right
+    power = isinstance(operation, ast.Pow) and 0 < left < 1000 and abs(right) < 100
+    return float(left**right) if power else None
+
+
+def place_of(node: ast.AST) -> tuple[int, int]:
+    """Where a node stands: its line and column."""
+    if isinstance(node, ast.withitem):
+        node = node.context_expr
+    elif isinstance(node, ast.comprehension):
+        node = node.target
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def _same_list(block: ast.AST | None, statement: ast.AST, around: list[ast.AST]) -> bool:
+    """Whether a statement stands in the same branch of a block as what is around the use."""
+    for name in ("body", "orelse", "finalbody", "handlers"):
+        found = getattr(block, name, None)
+        if isinstance(found, list) and statement in found:
+            return any(one in found for one in around)
+    return isinstance(block, (ast.With, ast.AsyncWith))
