@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,8 +123,8 @@ def in_workers(
     make: Callable[[], WorkerProcess], count: int, ask: Callable[[WorkerProcess, _T], _R],
     things: Iterable[_T],
 ) -> Iterator[tuple[_T, _R]]:
-    """Run `ask` for many things in several workers; yields each thing with its answer, in order. The workers
-    end with the iterator."""
+    """Run `ask` for many things in several workers; yields each thing with its answer, as they
+    come. The workers end with the iterator."""
     listed = list(things)
     workers = [make() for _ in range(max(1, min(count, len(listed))))]
     idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
@@ -140,7 +140,8 @@ def in_workers(
 
     pool = ThreadPoolExecutor(len(workers), "probe-fleet")
     try:
-        yield from pool.map(answered, listed)
+        for done in as_completed([pool.submit(answered, one) for one in listed]):
+            yield done.result()
     finally:  # also on Ctrl-C: end running workers instead of waiting for them
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:

@@ -243,6 +243,9 @@ def test_the_command_lists_compares_and_diagnoses_runs(folder: Path) -> None:
     code, out, err = command("fleet", str(folder), "query", asked, "--explain")
     assert out.count("run=..%2Fx") == 6
     assert "python.steps: opens 6 of 9 files" in err
+    asked = "FROM python.steps WHERE run = 'none'"
+    code, out, err = command("fleet", str(folder), "query", asked, "--explain", "--format", "csv")
+    assert (code, out.splitlines()) == (0, ["table,file,bytes"]), err
     code, out, err = command("fleet", str(folder), "diagnose", "gpt-7")
     assert code == 3
     assert "no run 'gpt-7' is in the archive" in err

@@ -215,18 +215,17 @@ def _query(
 ) -> None:
     from probe.client.answer import Answer
     from probe_cli.commands.query import say_about
-    from probe_cli.render.row_output import answer_of, chosen_format, write_rows
+    from probe_cli.render.row_output import chosen_format, write_rows
 
     chosen = chosen_format(output_format, output, session.out)
     if explain:
         with waiting(session.err, "planning the statement"):
             plan = fleet.plan(sql)
-        records = [
-            {"table": table, "file": one.name, "bytes": one.size_bytes}
-            for table, files in plan.files.items() for one in sorted(files)
+        opened = [
+            [table, one.name, one.size_bytes] for table, files in plan.files.items() for one in sorted(files)
         ]
-        answer = answer_of(records or [{"table": None, "file": None, "bytes": None}][:0])
-        write_rows(session, answer, chosen, output)
+        columns = [("table", "VARCHAR"), ("file", "VARCHAR"), ("bytes", "BIGINT")]
+        write_rows(session, Answer(columns, opened, False, None, []), chosen, output)
         _say_opened(session, fleet, plan)
         return
     with waiting(session.err, "reading the archive"):

@@ -27,8 +27,3 @@ def _meaning(kind: type[ProbeError]) -> str:
 def errors_of(exit_code: int) -> list[str]:
     """Error codes (JSON) that map to `exit_code`."""
     return [code for code, kind in BY_CODE.items() if kind.exit_code == exit_code]
-
-
-def epilog() -> str:
-    """The exit codes, for the end of `probe --help`."""
-    return "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in exit_codes())
