@@ -316,6 +316,34 @@ def test_beside_a_thread_that_is_stuck_in_the_kernel_no_debugger_is_used(
     job.finish()
 
 
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="vector registers of x86-64")
+@pytest.mark.parametrize("state", ["lock", "allocate", "multiply"])
+def test_a_call_made_by_hand_leaves_every_register_as_it_was(
+    target: Start, folder: Path, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So it is done where the processor has more vector registers than gdb can write: here on any.
+    monkeypatch.setattr(gdb, "large_vector_state", lambda: True)
+    job = target(state)
+    for _ in range(5):
+        assert attach(job.pid, {}, directory=folder, wait_s=PATIENCE_S).outcome == "waiting for torch"
+    assert not job.state().endswith("+") and job.state() != "T"
+    job.finish()
+
+
+def test_where_gdb_cannot_restore_registers_pyinjector_is_used(
+    target: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gdb, "large_vector_state", lambda: True)
+    monkeypatch.setattr(gdb, "has_python", lambda _program: False)
+    job = target("many")
+    said: list[str] = []
+    attached = attach(job.pid, {}, directory=folder, wait_s=PATIENCE_S, say=said.append)
+    assert attached.outcome == "waiting for torch" and attached.how.endswith("without gdb")
+    assert any("cannot restore the vector registers" in line for line in said)
+    job.finish()
+
+
+@pytest.mark.skipif(gdb.large_vector_state(), reason="this gdb could not restore this processor's registers")
 def test_a_gdb_without_python_borrows_a_parked_thread(target: Start, folder: Path) -> None:
     job = target("many")
     placed, problem = boot_library.place_library(places.make_private(folder / "boot"))

@@ -57,10 +57,12 @@ def test_cpu_time_grows_with_work_and_not_with_sleep() -> None:
     assert used(os.getpid()) - before > 5_000_000
     with subprocess.Popen(["sleep", "600"]) as child:
         try:
-            # Before it sleeps, it waits for the disk that it is loaded from.
-            while "nanosleep" not in ((asleep := tasks.tasks(child.pid)[0]).wchan or ""):
+            # Before it sleeps, it waits for the disk that it is loaded from. State and wchan are two reads.
+            while "nanosleep" not in ((asleep := tasks.tasks(child.pid)[0]).wchan or "") or (
+                asleep.state != "sleeping"
+            ):
                 os.sched_yield()
-            assert asleep.state == "sleeping" and asleep.syscall is not None and asleep.name == "sleep"
+            assert asleep.syscall is not None and asleep.name == "sleep"
             assert used(child.pid) == asleep.run_ns
         finally:
             child.kill()

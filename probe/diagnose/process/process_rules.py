@@ -2,8 +2,7 @@
 
 Pure: the same evidence gives the same finding. Certain states come first (ended, stopped), then causes that
 keep the process from running (swap, CPU, the kernel), then what its training thread waits for, and last what
-it is busy with. A rule raises an alarm only after the run's own time limits (`stall_thresholds`). Standard
-library only.
+it does. A rule raises an alarm only after the run's own time limits (`stall_thresholds`). Standard library.
 """
 
 from __future__ import annotations
@@ -214,9 +213,8 @@ def _holds_gil(case: Case) -> Finding | None:
     doing = "asleep" if asleep else "computing"
     what = f"{_named(holder)} holds the GIL in C code, {doing}, in {wording.place_of(holder.frames)}"
     alone = ALARM if asleep else NOTICE
-    severity = alone if case.quiet_s is None else case.waiting(sure=asleep)
-    if not asleep and case.quiet_s is not None and not case.late:
-        severity = INFO  # one long call in C, so far
+    early = INFO if not asleep and not case.late else ""  # one long call in C, so far
+    severity = alone if case.quiet_s is None else early or case.waiting(sure=asleep)
     own = [] if holder.training else wording.thread_lines(case.evidence, holder)
     ask = [_ALL_THREADS, _NATIVE]
     return _finding(case, states.HOLDS_GIL, severity, what + case.since, *own, ask=ask, gil=True)
@@ -409,8 +407,8 @@ def _warm_up(case: Case) -> Finding | None:
     if progress is None or progress.usual_step_s is not None or case.late:
         return None
     done = f"{progress.steps} of the first {WARM_UP_STEPS} steps have" if progress.steps else "no step has"
-    what = f"{done} finished {wording.seconds(progress.recorded_s)} after recording began"
-    what += ": starting, compiling or idle"
+    after = wording.seconds(progress.recorded_s)
+    what = f"{done} finished {after} after recording began: starting, compiling or idle"
     what += f", in {wording.place_of(thread.frames)}" if thread is not None and thread.frames else ""
     return _finding(case, states.WARM_UP, INFO, what)
 

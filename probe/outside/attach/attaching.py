@@ -179,6 +179,9 @@ def _inject(target: Target, folder: Path, meeting: Meeting, source: str, say: Sa
         if done.kind == "Unloadable" and library is not None:
             say(f"{done.problem}: using a pending call instead, which waits for the main thread")
             library = None
+        elif done.kind == "Unsaved" and library is not None and borrowed.available():
+            say(f"{done.problem}: using pyinjector instead")
+            program = None
         elif not done.problem:
             return done
         elif done.kind != "Refused":

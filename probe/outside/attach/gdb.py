@@ -49,6 +49,10 @@ _BETWEEN_BYTECODES = ("PyErr_CheckSignals", "PyCallable_Check")
 _CLOSED = re.compile(rf"{symbols.ALLOCATORS.pattern}|{symbols.LOADERS.pattern}|/lib(?:pthread|dl)[.-]|^\[v")
 """Code whose threads may hold a lock that `dlopen` needs."""
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+_AT_ENTRY, _AT_MINSIGSTKSZ = 9, 51
+_LARGEST_FRAME_BYTES = 4096
+"""Signal frames above this hold more vector state than gdb 13 has room for (AVX-512 and PKRU: 3,632
+bytes; with AMX 11,952)."""
 
 
 class Done(NamedTuple):
@@ -57,7 +61,8 @@ class Done(NamedTuple):
     how: str = ""
     problem: str = ""
     kind: str = ""
-    """`Refused`: nothing was left in the job, try again. `Unloadable`: the job cannot load the library."""
+    """`Refused`: nothing was left in the job, try again. `Unloadable`: the job cannot load the library.
+    `Unsaved`: this gdb cannot restore the registers that a call changes."""
     stopped_s: float | None = None
     """How long the job was stopped in total."""
     notes: tuple[str, ...] = ()
@@ -101,12 +106,18 @@ def run(
         return Done(
             problem=f"it does not export {missing}, or the file of its C library or Python was replaced"
         )
+    if plain and large_vector_state():
+        return Done(
+            problem="this gdb, built without Python, cannot restore the vector registers of this processor",
+            kind="Unsaved",
+        )
     if plain:
         commands, environ = _plain_commands(pid, parked, library, functions), {}
     else:
         plan = {
             "pid": pid, "parked": [list(found) for found in parked[:_MOST_PARKED]], "source": source,
             "library": str(library) if library else "", "breakpoints": breakpoints, "boundary_s": BOUNDARY_S,
+            "by_hand": large_vector_state(), "entry": _auxiliary(pid).get(_AT_ENTRY, 0),
             "functions": functions, "blocking": list(BLOCKING.get(os.uname().machine, {})),
             "boundaries": [at for name in (*_ALLOCATE, *_BETWEEN_BYTECODES) for at in found.get(name, [])],
             "loader": _areas(maps, symbols.LOADERS), "closed": _areas(maps, _CLOSED),
@@ -121,6 +132,22 @@ def run(
     if arrived:
         raise Cancelled(arrived[0])
     return done
+
+
+def large_vector_state() -> bool:
+    """Whether the vector registers of this processor are too large for gdb 13.
+
+    It fails to write them back after a call (`Couldn't write extended state status`), and the job
+    dies. Newer versions are treated alike: none could be tried."""
+    if os.uname().machine != "x86_64":
+        return False
+    return _auxiliary(os.getpid()).get(_AT_MINSIGSTKSZ, 0) > _LARGEST_FRAME_BYTES
+
+
+def _auxiliary(pid: int) -> dict[int, int]:
+    """The auxiliary vector that the kernel gave a process."""
+    words = memoryview(Path(f"/proc/{pid}/auxv").read_bytes()).cast("L")
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def _areas(maps: list[symbols.Mapped], path: re.Pattern[str]) -> list[tuple[int, int]]:

@@ -7,6 +7,10 @@ some thread enters an allocator or a function that Python calls between two byte
 `dlopen` and `probe_spawn` (or, without a library, `mmap` and `Py_AddPendingCall`), while all other threads
 run (scheduler-locking is off by default), so that a thread that holds a needed lock can release it.
 
+gdb 13 cannot write the vector registers of a processor with AMX: its buffer is smaller than what the
+kernel requires. A call of gdb's own then never restores them, and the job dies. There the call is made by
+hand (`HandMadeCall`).
+
 Standard library only, and nothing newer than Python 3.6: gdb may have an old one.
 """
 
@@ -20,6 +24,7 @@ import time
 from typing import Any
 
 gdb: Any = sys.modules["gdb"]  # provided by gdb; it cannot be imported elsewhere
+PLAN: Any = {}
 
 MOST_STOPS = 40
 INTERRUPT_S = 0.3
@@ -32,6 +37,10 @@ class Refused(Exception):
 
 class Unloadable(Exception):
     """The job cannot load the library."""
+
+
+class Unsaved(Exception):
+    """The registers of the thread could not be saved, so nothing was called."""
 
 
 def say(**what: Any) -> None:
@@ -75,6 +84,7 @@ class Command:
 def main() -> None:
     """Attach, boot, detach; whatever happens, remove the breakpoints and detach."""
     plan = json.loads(os.environ["ATTACH_PLAN"])
+    PLAN.update(plan)
     # If gdb ends with breakpoints in the job, the next one kills the job.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
@@ -97,7 +107,7 @@ def main() -> None:
     try:
         gdb.execute(f"attach {pid}", to_string=True)
         called_s = find_thread_and_boot(plan, command)
-    except (gdb.error, Refused, Unloadable) as error:
+    except (gdb.error, Refused, Unloadable, Unsaved) as error:
         say(failed=str(error), kind=type(error).__name__)
     finally:
         leave()
@@ -149,9 +159,118 @@ def where(pid: int, tid: int) -> Any:
         return None
 
 
-def call(signature: str, address: int, *arguments: str) -> Any:
-    """Call a C function on the selected thread."""
-    return gdb.parse_and_eval(f"(({signature}){address})({', '.join(arguments)})")
+def call(returns: str, address: int, *arguments: Any) -> int:
+    """Call a C function, which returns `int` or `long`, on the selected thread; arguments are integers and
+    strings."""
+    if PLAN["by_hand"]:
+        with HandMadeCall() as made:
+            result = made.result(address, arguments)
+        return result if returns == "long" else (result + 2**31) % 2**32 - 2**31
+    kinds = ", ".join("const char *" if isinstance(one, str) else "long" for one in arguments)
+    words = ", ".join(json.dumps(one) if isinstance(one, str) else str(one) for one in arguments)
+    return int(gdb.parse_and_eval(f"(({returns} (*)({kinds or 'void'})){address})({words})"))
+
+
+# Calls by hand ----------------------------------------------------------------------
+
+
+GENERAL = (
+    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+    "r15", "rip", "orig_rax",
+)
+ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
+GETREGSET, SETREGSET, NT_X86_XSTATE = 0x4204, 0x4205, 0x202
+MOST_XSTATE = 1 << 16
+RED_ZONE, SCRATCH = 128, 8192
+
+
+def regset(request: int, tid: int, content: bytes, size: int) -> bytes:
+    """ptrace's GETREGSET or SETREGSET of the vector state. gdb traces with this thread, so we may."""
+    try:
+        import ctypes
+    except ImportError as error:
+        raise Unsaved(f"gdb's Python has no ctypes: {error}") from error
+    buffer = ctypes.create_string_buffer(content, size)
+
+    class Vector(ctypes.Structure):
+        _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+    vector = Vector(ctypes.addressof(buffer), size)
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.restype = ctypes.c_long
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if ptrace(request, tid, NT_X86_XSTATE, ctypes.addressof(vector)):
+        raise Unsaved(f"ptrace: {os.strerror(ctypes.get_errno())}")
+    return buffer.raw[: vector.length]
+
+
+def vector_state(tid: int) -> bytes:
+    """The whole vector state of a stopped thread, as large as this kernel has it."""
+    return regset(GETREGSET, tid, b"", MOST_XSTATE)
+
+
+class HandMadeCall:
+    """A call on the selected thread that saves and restores its registers itself. It returns to the program's
+    entry point, which nothing runs any more.
+
+    General registers are written one at a time, which gdb does without touching the vector state; that goes
+    through ptrace at its full size. All threads run during the call, as in gdb's own."""
+
+    def __init__(self) -> None:
+        gdb.newest_frame().select()
+        self.tid = gdb.selected_thread().ptid[1]
+        self.vector = vector_state(self.tid)
+        regset(SETREGSET, self.tid, self.vector, len(self.vector))  # fails here or never
+        self.general = {name: int(gdb.parse_and_eval(f"(long)${name}")) for name in GENERAL}
+        self.general["eflags"] = int(gdb.parse_and_eval("$eflags"))
+        self.entry = PLAN["entry"]
+
+    def __enter__(self) -> "HandMadeCall":
+        self.breakpoint = gdb.Breakpoint(f"*{self.entry}", internal=True)
+        return self
+
+    def result(self, address: int, arguments: Any) -> int:
+        """Run the function; its result."""
+        memory = gdb.selected_inferior()
+        scratch = (self.general["rsp"] - RED_ZONE - SCRATCH) & ~15
+        free = scratch
+        values = []
+        for one in arguments:
+            if isinstance(one, str):
+                text = one.encode() + b"\0"
+                memory.write_memory(free, text)
+                values.append(free)
+                free += len(text)
+            else:
+                values.append(one)
+        memory.write_memory(scratch - 8, self.entry.to_bytes(8, "little"))
+        registers = {ARGUMENTS[number]: value for number, value in enumerate(values)}
+        # No system call is to be restarted while the function runs.
+        registers.update(rax=0, rsp=scratch - 8, orig_rax=-1, rip=address)
+        self.write(registers)
+        for _ in range(MOST_STOPS):
+            gdb.execute("continue", to_string=True)
+            if not gdb.selected_inferior().pid:
+                raise Refused("the job has ended")
+            thread = gdb.selected_thread()
+            if thread.ptid[1] == self.tid and gdb.newest_frame().pc() == self.entry:
+                return int(gdb.parse_and_eval("(long)$rax"))
+        raise Refused("the call did not return")
+
+    def write(self, registers: Any) -> None:
+        """Write general registers of the thread."""
+        for name, value in registers.items():
+            gdb.execute(f"set ${name} = {value}", to_string=True)
+
+    def __exit__(self, *_: object) -> None:
+        self.breakpoint.delete()
+        if gdb.selected_inferior().pid:
+            thread = thread_of(self.tid)
+            if thread is not None:
+                thread.switch()
+                gdb.newest_frame().select()
+                self.write(self.general)
+                regset(SETREGSET, self.tid, self.vector, len(self.vector))
 
 
 def boot(plan: Any) -> float:
@@ -168,14 +287,13 @@ def boot(plan: Any) -> float:
 
 def load(library: str, functions: Any) -> None:
     """`dlopen` the boot library and start its thread."""
-    handle = int(call("void *(*)(const char *, int)", functions["dlopen"], json.dumps(library), "2"))
+    handle = call("long", functions["dlopen"], library, 2)
     if not handle:
-        words = call("char *(*)(void)", functions["dlerror"])
-        reason = words.string() if int(words) else "no reason"
+        words = call("long", functions["dlerror"])
+        reason = gdb.parse_and_eval(f"(char *){words}").string() if words else "no reason"
         raise Unloadable(f"the job cannot load the boot library ({reason})")
-    signature = "void *(*)(void *, const char *)"
-    start = int(call(signature, functions["dlsym"], f"(void *){handle}", '"probe_spawn"'))
-    failed = int(call("int (*)(void)", start))
+    start = call("long", functions["dlsym"], handle, "probe_spawn")
+    failed = call("int", start)
     if failed:
         raise Refused(f"the job cannot start a thread: {os.strerror(failed)}")
 
@@ -183,16 +301,13 @@ def load(library: str, functions: Any) -> None:
 def leave_a_call(source: str, functions: Any) -> None:
     """Have the main thread run `source` when it next reaches bytecode: no lock and no library, but later."""
     text = source.encode() + b"\0"
-    memory = int(call(
-        "long (*)(long, long, int, int, int, long)", functions["mmap"], "0", str(len(text)), str(READ_WRITE),
-        str(PRIVATE_ANONYMOUS), "-1", "0",
-    ))
+    memory = call("long", functions["mmap"], 0, len(text), READ_WRITE, PRIVATE_ANONYMOUS, -1, 0)
     if memory in (0, -1):
         raise Refused(f"the job has no memory for {len(text)} bytes")
     gdb.selected_inferior().write_memory(memory, text)
     run = functions["PyRun_SimpleString"]
     # PyRun_SimpleString fits a pending call: it takes a pointer and returns 0 on success.
-    if int(call("int (*)(long, long)", functions["Py_AddPendingCall"], str(run), str(memory))):
+    if call("int", functions["Py_AddPendingCall"], run, memory):
         raise Refused("Python has too many pending calls already")
 
 
@@ -200,7 +315,7 @@ def wait_for_boundary(plan: Any, command: Command) -> float:
     """Let the job run until a thread holds no lock; returns the seconds it ran."""
     # Before any breakpoint is set: a call on a thread that just hit one crashed one job in twenty.
     functions = plan["functions"]
-    call("int (*)(long, long)", functions["Py_AddPendingCall"], str(functions["PyCallable_Check"]), "0")
+    call("int", functions["Py_AddPendingCall"], functions["PyCallable_Check"], 0)
     ran_s = 0.0
     for address in plan["boundaries"]:  # a function's first instruction: the return address is on the stack
         gdb.Breakpoint(f"*{address}")

@@ -20,7 +20,7 @@ from probe.base import compiled
 from probe.base.clock import ANCHOR_NS
 from probe.job.instruments.core.loss_share import parts_of
 from probe.job.instruments.core.past_steps import MOST_RECENT, PastSteps, StepCost
-from probe.job.instruments.core.step_listeners import IntervalKeeper, NoListener, StepListener
+from probe.job.instruments.core.step_listeners import IntervalKeeper, NoListener, StepListener, nothing
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 from probe.recording.recording import Recording
 
@@ -38,10 +38,6 @@ HELD_PHASES = ("acting", "paused")
 """Phases in which the training thread is held between two steps."""
 FIRST_SAMPLE = 2
 """Modules are first recorded on the third step: the first two warm caches and compile."""
-
-
-def nothing() -> None:
-    """A callback that nobody has set. Uninstalling may race with a step, so it must stay callable."""
 
 
 @compiled.form("Recorder")
@@ -101,24 +97,21 @@ class Recorder:
         self.loss_parts = 0.0
         """The job's divisor of the loss of each micro step, from the last step that showed it."""
         self.loader = self.fed_by = NULL_STRING
-        """Names of the loaders of this step's first batch (after any evaluation in it), and of the previous
-        step's."""
+        """Names of the loaders of this step's first batch (after any evaluation), and of the last step's."""
         self.listener: StepListener = NoListener()
         """Set once, at the first request for work between steps."""
         self.end_awaited = False
         """Whether to call the listener when a step ends. It sets and clears this, from any thread."""
         self.begin_awaited = False
         """Whether to call the listener when the next step begins; see `await_begin`."""
-
         self.modules_fixed = modules_interval > 0
         self.modules_interval = modules_interval or 10
         self.next_sample = FIRST_SAMPLE
         self.sampling = False
         self.start_sampling: Callable[[], bool] | None = None
-        """Set by the modules instrument: installs its hooks for a sampled step; False if that failed."""
+        """Set by the modules instrument; False if its hooks could not be installed."""
         self.stop_sampling: Callable[[], object] = nothing
         self.arm_forward: Callable[[], object] | None = None
-        """Set by the forward instrument: calls it at the next module call."""
         self.disarm_forward: Callable[[], object] = nothing
         self.forward_armed = False
         """Whether the hook for the next module call is armed. Set by the code that arms it."""

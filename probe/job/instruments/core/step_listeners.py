@@ -35,6 +35,10 @@ class NoListener:
         """See `IntervalKeeper`."""
 
 
+def nothing() -> None:
+    """A callback that nobody has set. Uninstalling may race with a step, so it must stay callable."""
+
+
 class IntervalKeeper(Protocol):
     """Tells evaluation and saving from training: `core.intervals`. Called while `Recorder.aside` is set."""
 

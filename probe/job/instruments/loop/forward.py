@@ -22,7 +22,8 @@ from probe.base.isolation import Isolation
 from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.living import living
 from probe.job.instruments.core.patch import Patches, unseen
-from probe.job.instruments.core.recorder import Recorder, nothing
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.core.step_listeners import nothing
 from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.recording.layout import NULL_BOOLEAN, NULL_STRING
 
