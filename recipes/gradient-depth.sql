@@ -24,6 +24,10 @@
 -- value = 0.8
 -- unit = "correlation"
 -- source = "ours: a steady change with depth, not a single outlier layer"
+-- [parameters.one]
+-- value = 0.5
+-- unit = "ratio of the whole change"
+-- source = "ours: where one pair of layers makes more than half of the change, the path of the gradient is cut or scaled there, and depth is not the cause"
 -- [parameters.layers]
 -- value = 5
 -- unit = "layers"
@@ -36,9 +40,9 @@ WITH steps AS (
     WHERE isfinite(norm) AND norm > 0 AND numel >= 16 AND param LIKE '%weight%' AND NOT regexp_matches(LOWER(param), 'norm|emb|wte|wpe|(^|[.])ln')
     GROUP BY param
 ), layers AS (
-    SELECT *, ROW_NUMBER() OVER (ORDER BY place) AS depth, COUNT(*) OVER () AS layers FROM params
+    SELECT *, ROW_NUMBER() OVER (ORDER BY place) AS depth, COUNT(*) OVER () AS layers, ABS(ln(size) - LAG(ln(size)) OVER (ORDER BY place)) AS change FROM params
 ), fit AS (
-    SELECT CORR(ln(size), depth) AS r, EXP(REGR_SLOPE(ln(size), depth)) AS per_layer, ANY_VALUE(layers) AS layers, MAX(n) AS n, MIN(step) AS step,
+    SELECT CORR(ln(size), depth) AS r, EXP(REGR_SLOPE(ln(size), depth)) AS per_layer, ANY_VALUE(layers) AS layers, MAX(n) AS n, MIN(step) AS step, MAX(change) AS largest,
         ARG_MIN(size, depth) AS first, ARG_MAX(size, depth) AS last, ARG_MIN(param, depth) AS first_param, ARG_MAX(param, depth) AS last_param
     FROM layers
 )
@@ -46,6 +50,6 @@ SELECT NULL AS unknown, first_param AS subject, step, r, per_layer, layers, n, f
     CASE WHEN first < last THEN 'vanish' ELSE 'explode' END AS direction, first / last AS times
 FROM fit
 WHERE layers >= $layers AND n >= 2 AND ABS(r) >= $r AND GREATEST(POW(per_layer, layers - 1), POW(per_layer, 1 - layers)) >= $times
-    AND GREATEST(first / last, last / first) >= $times / 3
+    AND GREATEST(first / last, last / first) >= $times / 3 AND largest <= $one * ABS(ln(first / last))
 UNION ALL BY NAME
 SELECT 'no per-parameter gradients from two steps' AS unknown FROM steps HAVING COUNT(*) < 2
