@@ -4,7 +4,7 @@
 -- order = 111
 -- scope = "rank"
 -- needs = "calls of torch.load or numpy.load in training steps, on the training thread"
--- what = "the same file is loaded in full {per_step:.0f} times in each step, as if once per sample: {share:.0%} of the time is spent reading it"
+-- what = "the same file is loaded {per_step:.0f} times in each step, as if once per sample: {cost}"
 -- why = [
 --   "{path}: {calls:.0f} calls of torch.load or numpy.load in {steps:.0f} steps{size}",
 --   "load it once, before training; or memory-map it (mmap=True of torch.load, mmap_mode=\"r\" of numpy.load), so that only the parts in use are read",
@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT name, value, number FROM probe.facts WHERE kind = 'data' AND name LIKE 'reads%' ORDER BY t_ns DESC LIMIT 10\"",
 --   "probe {endpoint} backtrace",
 -- ]
--- false_positives = "a file that another process rewrites between the reads; `info` below a tenth of the time"
+-- false_positives = "a file that another process rewrites between the reads; `info` below a tenth of the time (of an .npz file, whose arrays are read when they are used: of the time that steps wait for data)"
 -- explains = ["input-bound", "low-mfu", "throughput-drop", "time-outside"]
 -- [parameters.calls]
 -- value = 64
@@ -33,8 +33,14 @@ WITH told AS (
 ), files AS (
     SELECT file, MAX(value) FILTER (what = 'path') AS path, MAX(number) FILTER (what = 'calls') AS calls, MAX(number) FILTER (what = 'steps') AS steps, MAX(number) FILTER (what = 'spent_ratio') AS share, MAX(number) FILTER (what = 'bytes') AS bytes
     FROM told GROUP BY file
+), waits AS (
+    SELECT MEDIAN(data_s / wall_s) AS waiting FROM (SELECT data_s, wall_s FROM python.steps WHERE data_s IS NOT NULL AND wall_s > 0 ORDER BY step DESC LIMIT 100)
 )
-SELECT NULL AS unknown, path AS subject, path, calls, steps, calls / steps AS per_step, share, COALESCE(format(', {:.1f} MB each', bytes / 1e6), '') AS size, CASE WHEN share >= $share THEN 'notice' ELSE 'info' END AS severity
-FROM files WHERE calls >= $calls AND calls >= $each * steps
+SELECT NULL AS unknown, path AS subject, path, calls, steps, calls / steps AS per_step, COALESCE(format(', {:.1f} MB each', bytes / 1e6), '') AS size,
+    CASE WHEN share IS NOT NULL THEN format('{:.0f}% of the time is spent reading it', 100 * share)
+        WHEN waiting IS NOT NULL THEN format('its arrays are read when they are used, and steps wait for data {:.0f}% of the time', 100 * waiting)
+        ELSE 'its arrays are read when they are used, which takes an unknown time' END AS cost,
+    CASE WHEN COALESCE(share, waiting) >= $share THEN 'notice' ELSE 'info' END AS severity
+FROM files, waits WHERE calls >= $calls AND calls >= $each * steps
 UNION ALL BY NAME
 SELECT 'no file was loaded many times in training steps' AS unknown FROM files HAVING COUNT(*) = 0

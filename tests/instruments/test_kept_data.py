@@ -138,6 +138,20 @@ def test_a_file_that_is_loaded_again_in_training_steps_is_counted(tmp_path: Path
     assert 0 < float(found["reads0.spent_ratio"]) < 1 and found["reads0.bytes"] == path.stat().st_size
 
 
+def test_the_time_in_an_archive_that_is_only_opened_is_unknown(tmp_path: Path) -> None:
+    recorder = SimpleNamespace(step=5, thread=threading.get_ident())
+    reads, path = FileReads(cast(Any, recorder), Isolation(lambda *_: None)), tmp_path / "images.npz"
+    numpy.savez(path, x=numpy.zeros(100))
+    reads.wrap()
+    try:
+        for _ in range(LEAST_CALLS):
+            assert numpy.load(path)["x"].shape == (100,)
+    finally:
+        reads.unwrap()
+    found = dict(reads.facts())
+    assert found["reads0.calls"] == LEAST_CALLS and "reads0.spent_ratio" not in found
+
+
 def test_padding_is_measured_at_either_end_and_not_where_only_some_samples_are_short() -> None:
     tokens = torch.randint(1, 50, (8, 64))
     like = torch.zeros(1, dtype=torch.float64)

@@ -28,12 +28,14 @@ _ident = threading.get_ident
 
 
 class _Reads:
-    """The calls on one path in training steps: their number, the time in them, and their start."""
+    """The calls on one path in training steps: their number, the time in them, and their start. `lazy`: the
+    call only opens the file, and its arrays are read when they are used (.npz)."""
 
-    __slots__ = ("calls", "first_ns", "first_step", "spent_ns")
+    __slots__ = ("calls", "first_ns", "first_step", "lazy", "spent_ns")
 
     def __init__(self, step: int, begun_ns: int) -> None:
         self.calls = self.spent_ns = 0
+        self.lazy = False
         self.first_step, self.first_ns = step, begun_ns
 
 
@@ -51,14 +53,14 @@ class FileReads:
         numpy = sys.modules.get("numpy")
         if numpy is None:
             return
-        live, read, mapped = self._patches.live, self.read, numpy.memmap
+        live, read, mapped, lazy = self._patches.live, self.read, numpy.memmap, numpy.lib.npyio.NpzFile
 
         def make(original: Any) -> Any:
             def load(*args: Any, **kwargs: Any) -> Any:
                 begun_ns = now_ns()
                 result = original(*args, **kwargs)
                 if live[0] and args and type(result) is not mapped:  # a memory-mapped file is not read
-                    read(args[0], begun_ns)
+                    read(args[0], begun_ns, type(result) is lazy)
                 return result
 
             return load
@@ -76,7 +78,8 @@ class FileReads:
             yield f"reads{number}.path", path[-200:]
             yield f"reads{number}.calls", reads.calls
             yield f"reads{number}.steps", max(1, self._recorder.step - reads.first_step)
-            yield f"reads{number}.spent_ratio", reads.spent_ns / max(1, now_ns() - reads.first_ns)
+            if not reads.lazy:
+                yield f"reads{number}.spent_ratio", reads.spent_ns / max(1, now_ns() - reads.first_ns)
             try:
                 yield f"reads{number}.bytes", os.stat(path).st_size
             except OSError:
@@ -84,8 +87,8 @@ class FileReads:
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _read(self, file: Any, begun_ns: int) -> None:
-        """A file was read; the read began at `begun_ns` by `now_ns`."""
+    def _read(self, file: Any, begun_ns: int, lazy: bool = False) -> None:
+        """A file was read, or only opened (`lazy`); that began at `begun_ns` by `now_ns`."""
         recorder = self._recorder
         if recorder.step < 1 or _ident() != recorder.thread:  # before step 1, data and checkpoints are loaded
             return
@@ -98,4 +101,5 @@ class FileReads:
                 return
             known = self._paths[path] = _Reads(recorder.step, begun_ns)
         known.calls += 1
+        known.lazy = bool(lazy)
         known.spent_ns += now_ns() - begun_ns
