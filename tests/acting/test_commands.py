@@ -169,7 +169,7 @@ def test_what_is_saved_looked_at_and_held(ask: JobAsked, place: Place, job: Job,
     held = ask("eval", "optimizer.param_groups[0]['lr'] *= 1.0")
     assert "changes the job (line 1:" in held.stderr and "ran between steps" in held.stderr
     assert json.loads(ask("ps", "--format", "json").stdout)["processes"][0]["step"] == step
-    assert "goes on" in ask("resume").stdout
+    assert "continues" in ask("resume").stdout
     deadline = time.monotonic() + PATIENCE_S  # the agent's thread notes it within a second or so
     while states(ask)[paused["id"]] != "ended":
         assert time.monotonic() < deadline, rows(ask)

@@ -58,12 +58,12 @@ def test_names_are_found_wherever_the_script_has_them(fork: Callable[..., Forked
 
 
 def check_saved(place: Place, pid: int) -> None:
-    """Before Python 3.12 the variables of such a function are left alone, and the answer says so."""
+    """Before Python 3.12 the variables of such a function are not read, and the answer says so."""
     found = evaluate(place, pid, "rate")
     if sys.version_info >= (3, 12):
         assert found["value"] == "0.66"
     else:
-        assert "with_saved_variables" in found["error"]["hint"] and "left alone" in found["error"]["hint"]
+        assert "with_saved_variables" in found["error"]["hint"] and "were not read" in found["error"]["hint"]
     # What the instruments have seen is there all the same.
     while (model := evaluate(place, pid, WIDTH, when="now"))["value"] is None:
         assert model["error"]["type"] == "NameError", model

@@ -120,7 +120,7 @@ def test_what_one_rank_cannot_do_no_rank_does(place: Place) -> None:
         with pytest.raises(NotTogether, match=r"rank 1: .*ZeroDivisionError.*undone before step \d+"):
             act(place, ranks.name, "skip_nonfinite")
         states = last_states(place, ranks.name)
-        assert states[1][0] == "failed" and states[0][0] == "cancelled" and "put back" in states[0][1]
+        assert states[1][0] == "failed" and states[0][0] == "cancelled" and "reverted" in states[0][1]
         for rank in (0, 1):
             assert [one["action"] for one in in_force(place, ranks, rank)] == ["clip"]
 

@@ -196,7 +196,7 @@ class Tools:
         return self._act(endpoint, "pause", {"for_s": seconds})
 
     def resume(self, endpoint: str = "") -> dict[str, Any]:
-        """CHANGES THE RUN: resumes paused training."""
+        """CHANGES THE RUN: resumes training that `pause` stopped between two steps."""
         return self._act(endpoint, "resume", {})
 
     def checkpoint(self, path: str, endpoint: str = "", overwrite: bool = False) -> dict[str, Any]:
