@@ -98,6 +98,7 @@ def run(
     try:
         found = symbols.addresses(pid, (*_CALLED, *_BETWEEN_BYTECODES), _ALLOCATE)
         maps = symbols.mapped(pid)
+        entry = _auxiliary(pid).get(_AT_ENTRY, 0)
     except OSError as error:
         return Done(problem=f"its memory map cannot be read: {error.strerror}")
     functions = {name: found[name][0] for name in _CALLED if name in found}
@@ -117,7 +118,7 @@ def run(
         plan = {
             "pid": pid, "parked": [list(found) for found in parked[:_MOST_PARKED]], "source": source,
             "library": str(library) if library else "", "breakpoints": breakpoints, "boundary_s": BOUNDARY_S,
-            "by_hand": large_vector_state(), "entry": _auxiliary(pid).get(_AT_ENTRY, 0),
+            "by_hand": large_vector_state(), "entry": entry,
             "functions": functions, "blocking": list(BLOCKING.get(os.uname().machine, {})),
             "boundaries": [at for name in (*_ALLOCATE, *_BETWEEN_BYTECODES) for at in found.get(name, [])],
             "loader": _areas(maps, symbols.LOADERS), "closed": _areas(maps, _CLOSED),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
+from probe.checkpoint.random_states import TensorState
 from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.object_access import attributes
 from probe.job.instruments.core.patch import Patches
@@ -45,7 +46,7 @@ class Start(NamedTuple):
     iterator: weakref.ref[Any]
     torch_state: Any
     generator_state: Any
-    state_after: Any
+    state_after: TensorState
     """torch's random state once the iterator was made, which may have drawn its order."""
     ahead: int
     """Batches that the iterating code prefetches before it passes one to the loop; 0 at the end."""
@@ -171,7 +172,7 @@ class Data:
             "batches": max(0, iterator._num_yielded - start.ahead),
             "torch_state": start.torch_state, "generator_state": start.generator_state,
             "untouched": not iterator._num_yielded
-            and bool(start.state_after.equal(self._default_generator.get_state())),
+            and start.state_after == TensorState(self._default_generator.get_state()),
         }
 
     def pass_of(self, loader: Any) -> tuple[int, int | None] | None:
@@ -202,7 +203,7 @@ class Data:
             label = self._label(iterator)
             self._note_order(label, iterator)
             before, own, ahead = drawn_from
-            after = self._default_generator.get_state()
+            after = TensorState(self._default_generator.get_state())
             self._starts[label] = Start(weakref.ref(iterator), before, own, after, ahead)
         if not any(reference() is loader for reference in self.loaders):
             self.loaders = [reference for reference in self.loaders if reference() is not None]
