@@ -17,6 +17,7 @@ else:
 
 IMPORTS = """
 import copy, random
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -89,6 +89,34 @@ def test_a_part_of_the_batch_that_alone_reaches_the_loss_is_counted(
     assert (made.rows, made.rows_used) == (8, used)
 
 
+PIXELS = torch.nn.Conv2d(1, 5, 1)(torch.ones(2, 1, 4, 6))
+"""Outputs [N, C, H, W] of a convolution with 5 classes."""
+POSITIONS = torch.nn.Linear(3, 5)(torch.ones(2, 7, 3))
+"""Outputs [N, T, C] of a layer with 5 classes."""
+
+
+@pytest.mark.parametrize(("logits", "shape"), [
+    (lambda: PIXELS.reshape(-1, 5), (2, 5, 4, 6)),
+    (lambda: torch.nn.Conv1d(1, 5, 1)(torch.ones(2, 1, 10)).view(-1, 5), (2, 5, 10)),
+    (lambda: POSITIONS.view(2, 5, 7), (2, 7, 5)),
+    (lambda: PIXELS.permute(0, 2, 3, 1).reshape(-1, 5), None),
+    (lambda: torch.nn.Conv2d(1, 5, 1)(torch.ones(2, 1, 5, 6)).permute(0, 2, 3, 1).reshape(-1, 5), None),
+    (lambda: PIXELS.flatten(2), None),
+    (lambda: PIXELS[:, :, :1, :1].flatten(1), None),
+    (lambda: POSITIONS.view(-1, 5), None),
+    (lambda: POSITIONS.transpose(1, 2), None),
+    (lambda: torch.nn.Linear(3, 20)(torch.ones(2, 5, 3)).view(-1, 5), None),
+    (lambda: PIXELS, None),
+])
+def test_a_view_that_mixes_the_classes_with_another_axis_is_told_from_one_that_keeps_them(
+    logits: Callable[[], Any], shape: tuple[int, ...] | None
+) -> None:
+    output = logits()
+    target = torch.zeros(output.shape[:1] + output.shape[2:], dtype=torch.long)
+    (one,) = found(F.cross_entropy(output, target))
+    assert behind(one.node).mixed == shape
+
+
 def test_a_difference_of_two_predictions_is_no_loss_against_a_target() -> None:
     output = LAYER(INPUT)
     assert found((output[:4] - output[4:]).pow(2).mean()) == []
@@ -256,13 +284,16 @@ def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> No
     logits = Reader(lambda one: one)(x)
     copied = F.cross_entropy(logits, x.reshape(-1))
     assert compared([x], copied)["same"] == 1.0
-    assert not compared([TEXT[:, :10], x], copied), "behind a source it is what a decoder is told"
+    behind_a_source = compared([TEXT[:, :10], x], copied)
+    assert behind_a_source == {"padding": 0.0}, "a decoder may shift its input itself"
     padded = TEXT.clone()
     padded[2, 9:], padded[3, 4:] = 0, 0  # most rows are full
     x, y = padded[:, :-1], padded[:, 1:]
     logits = Reader(lambda one: one)(x)
     share = compared([x], F.cross_entropy(logits, y.reshape(-1)))["padding"]
     assert share == pytest.approx((4 + 9) / 48)
+    of_decoder = compared([TEXT[:, :10], x], F.cross_entropy(logits, y.reshape(-1)))
+    assert of_decoder == {"padding": pytest.approx((4 + 9) / 48)}
     left_out = F.cross_entropy(logits, y.reshape(-1), ignore_index=0)
     assert compared([x], left_out, 0)["padding"] == 0.0
     table = torch.randn(64, 5, generator=torch.Generator().manual_seed(2))

@@ -7,6 +7,7 @@ from probe.diagnose.code.data import evaluation_rules, loader_rules, sample_rule
 from probe.diagnose.code.loop import (
     best_rules,
     call_order_rules,
+    kept_rules,
     loss_rules,
     schedule_rules,
     setting_rules,
@@ -19,7 +20,7 @@ from probe.diagnose.code.rule import Rule
 RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES,
-    *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
+    *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
     *sample_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,
     *signs.RULES, *targets.RULES, *steps.RULES, *one_rank.RULES, *several_ranks.RULES,

@@ -22,6 +22,7 @@ from probe.diagnose.code.syntax import (
     is_own,
     parameters,
     returned,
+    says,
 )
 
 DEEPEST = 150
@@ -174,6 +175,16 @@ class Program:
         """The calls in whose arguments a node stands, within its statement."""
         around = takewhile(lambda one: not isinstance(one, ast.stmt), self.parents(node))
         return (one for one in around if isinstance(one, ast.Call))
+
+    def without_gradient(self, node: ast.AST) -> bool:
+        """Whether a node stands under no_grad, within its function."""
+        for around in self.parents(node):
+            if isinstance(around, (ast.With, ast.AsyncWith)):
+                if any(says(item.context_expr, "no_grad", "inference_mode") for item in around.items):
+                    return True
+            elif isinstance(around, Function):
+                return any(says(one, "no_grad", "inference_mode") for one in around.decorator_list)
+        return False
 
     def statement(self, node: ast.AST) -> ast.AST:
         """The innermost statement that a node stands in."""

@@ -66,6 +66,7 @@ LEARNING: tuple[Table, ...] = (
             Column("rows", "BIGINT", "", "length of the prediction's first dimension before it was indexed or sliced along that dimension; NULL if all of it was used"),
             Column("rows_used", "BIGINT", "", "length that remained after that"),
             Column("broadcast", "VARCHAR", "", "shape of the prediction, if the loss function compares more elements than the prediction has; else NULL"),
+            Column("mixed", "VARCHAR", "", "shape that a view turned into the input of the softmax, if the classes lay on another axis there: without a permutation, each row of classes holds numbers of several positions; else NULL"),
             Column("softmax_dim", "BIGINT", "", "dimension of the softmax nearest to the loss; NULL without one"),
             Column("over_batch", "BOOLEAN", "", "whether this softmax runs over the first of several dimensions; NULL without a softmax"),
             Column("classes", "BIGINT", "", "size of the softmax's dimension"),

@@ -14,7 +14,6 @@ from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
     is_binary,
-    is_call,
     is_method,
     is_name,
     is_read,
@@ -23,7 +22,6 @@ from probe.diagnose.code.syntax import (
     own,
     own_nodes,
     returned,
-    says,
     short,
     text_of,
 )
@@ -31,10 +29,10 @@ from probe.diagnose.code.torch_losses import gives_mean, is_loss
 
 RULES = Rules("loop")
 
-_CUT = frozenset({"item", "detach", "detach_", "tolist", "numpy"})
-"""Methods after which no gradient flows back."""
 _STEPS = frozenset({"argmax", "argmin", "round", "floor", "ceil", "sign", "eq", "ne", "gt", "lt", "ge", "le", "long", "int", "bool"})
 """Methods and functions of torch whose gradient is zero or does not exist."""
+CUT = _STEPS | {"item", "detach", "detach_", "tolist", "numpy"}
+"""Methods after which no gradient flows back."""
 _OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
 
 
@@ -66,7 +64,7 @@ class _Gradients:
         value = self.flow.only(key) if key is not None and key[0] is self.function else None
         if value is None or self.program.loops(value)[:1] not in ([], self.program.loops(node)[:1]):
             return None
-        if self.without_gradient(value) and self.learned(value) and not self.without_gradient(node):
+        if self.program.without_gradient(value) and self.learned(value) and not self.program.without_gradient(node):
             return f"computed under no_grad in line {value.lineno}"
         return self.cut(value, depth - 1)
 
@@ -75,7 +73,7 @@ class _Gradients:
         name = self.program.dotted(func) or ""
         last = name.rpartition(".")[2]
         if isinstance(func, ast.Attribute) and not name:
-            if func.attr in _CUT or func.attr in _STEPS:
+            if func.attr in CUT:
                 return f".{func.attr}()" if self.learned(func.value) else None
             if func.attr in ("mean", "sum", "abs", "pow", "sqrt", "log", "exp", "float", "to", "cuda", "clone", "view", "squeeze"):
                 return self.cut(func.value, depth - 1)
@@ -111,7 +109,7 @@ class _Gradients:
             if self.program.family(node.func) == "module":
                 return True
             if is_method(node) and self.program.dotted(node.func) is None:
-                return node.func.attr not in _CUT | _STEPS and self.learned(node.func.value, depth - 1)
+                return node.func.attr not in CUT and self.learned(node.func.value, depth - 1)
             if self.program.called(node).startswith("torch."):
                 return any(self.learned(one, depth - 1) for one in node.args)
             local = self.program.local_function(node) if depth > 2 else None
@@ -125,18 +123,8 @@ class _Gradients:
         values = self.flow.values(self.flow.key(node))[:3] if isinstance(node, ast.Name) else []
         return any(value is not node and self.learned(value, depth - 1) for value in values)
 
-    def without_gradient(self, node: ast.AST) -> bool:
-        """Whether a node stands under no_grad."""
-        for around in self.program.parents(node):
-            if isinstance(around, (ast.With, ast.AsyncWith)):
-                if any(says(item.context_expr, "no_grad", "inference_mode") for item in around.items):
-                    return True
-            elif isinstance(around, Function):
-                return any(says(one, "no_grad", "inference_mode") for one in around.decorator_list)
-        return False
 
-
-def _backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
+def backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
     """Each backward, and the expression that it starts from."""
     for call in program.calls():
         if not is_method(call, "backward", "manual_backward"):
@@ -188,7 +176,7 @@ def _leads(flow: Flow, key: Key, value: ast.AST, before: ast.AST) -> bool:
 def _terms_without_gradient(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     seen: set[ast.AST] = set()
-    starts: list[tuple[ast.AST, ast.AST]] = list(_backwards(program))
+    starts: list[tuple[ast.AST, ast.AST]] = list(backwards(program))
     for _, value in list(starts):
         starts += [(one, one.value) for one in _returned(program, flow, value) if one.value is not None]
     for call, value in starts:
@@ -237,17 +225,14 @@ def _goes_backward(program: Program, flow: Flow, node: ast.AST) -> bool:
     parent = program.parent.get(node)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
     key = flow.key(target)
-    for _, value in _backwards(program):
-        if value is node or (key is not None and flow.key(value) == key):
-            return True
-    return False
+    return any(value is node or (key is not None and flow.key(value) == key) for _, value in backwards(program))
 
 
 @RULES.add("only-the-last-counts", "the model is trained on the last part alone", "add the losses up: loss = loss + ..., and start from 0")
 def _only_the_last(program: Program) -> Iterator[Remark]:
     """A loss that a loop computes for each of several parts, of which backward sees the last."""
     flow = flow_of(program)
-    for call, value in _backwards(program):
+    for call, value in backwards(program):
         if not isinstance(value, ast.Name):
             continue
         key = flow.key(value)
@@ -282,13 +267,13 @@ def _block_of(program: Program, node: ast.AST) -> list[ast.stmt]:
 def _total_not_used(program: Program) -> Iterator[Remark]:
     """A total of several losses that is only shown, while one of its terms goes backward."""
     flow = flow_of(program)
-    backwards = list(_backwards(program))
-    for call, value in backwards:
+    all_backwards = list(backwards(program))
+    for call, value in all_backwards:
         key = flow.key(value)
         if key is None or not isinstance(value, ast.Name):
             continue
         scope = program.scope(call)
-        started = {flow.key(one) for _, one in backwards}
+        started = {flow.key(one) for _, one in all_backwards}
         for other, values in flow.assigned():
             total = values[0] if len(values) == 1 else None
             if other[0] is not scope or not is_binary(total, ast.Add) or other in started:
@@ -302,59 +287,13 @@ def _total_not_used(program: Program) -> Iterator[Remark]:
                 isinstance(name, ast.Name) and flow.key(name) in started for name in ast.walk(one)
             )]
             reads = list(flow.escapes(other))
-            if mine and rest and not reads and not gradients.without_gradient(total) and _has_method_reads(flow, other):
+            if mine and rest and not reads and not program.without_gradient(total) and _has_method_reads(flow, other):
                 yield Remark(call, f"{short(call)} starts from {value.id}, a part of {other[1]}: {short(rest[0])} is added to {other[1]} (line {getattr(total, 'lineno', 0)}) and never gets a gradient")
 
 
 def _has_method_reads(flow: Flow, key: Key) -> bool:
     called = flow.called_on(key)
     return bool(called) and called <= {"item", "detach", "cpu", "float"}
-
-
-@RULES.add("graph-kept", "memory grows with every batch", "keep loss.item() or loss.detach()")
-def _graph_kept(program: Program) -> Iterator[Remark]:
-    """Losses with their graphs, added up or put in a list that lives longer than the loop."""
-    flow = flow_of(program)
-    starts: dict[Key, ast.Call] = {}
-    for call, value in _backwards(program):
-        key = flow.key(value)
-        if key is not None and isinstance(value, ast.Name):
-            starts[key] = call
-    for key, call in starts.items():
-        loops = program.loops(call)
-        if not loops:
-            continue
-        for node in ast.walk(loops[0]):
-            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
-                total = flow.key(node.target)
-                plain = node.value.left if is_binary(node.value, ast.Mult) else node.value
-                if flow.key(plain) == key and total is not None and total not in starts and program.scope(node) is program.scope(call) and (
-                    _outlives(flow, total, loops[0])
-                ):
-                    yield Remark(node, f"{total[1]} adds up {key[1]} with its graph: the graphs of all passes stay in memory")
-            elif is_method(node, "append") and len(node.args) == 1:
-                held = flow.key(node.func.value)
-                given = node.args[0]
-                parts = given.elts if isinstance(given, (ast.Tuple, ast.List)) else given.values if isinstance(given, ast.Dict) else [given]
-                if held is not None and program.scope(node) is program.scope(call) and any(flow.key(one) == key for one in parts) and (
-                    _outlives(flow, held, loops[0]) and not _joined(flow, held)
-                ):
-                    yield Remark(node, f"{held[1]} keeps {key[1]} with its graph: the graphs of all passes stay in memory")
-
-
-def _joined(flow: Flow, key: Key) -> bool:
-    """Whether a list is read as a whole by torch: its losses may go backward together."""
-    for node in flow.escapes(key):
-        call = flow.program.parent.get(node)
-        if isinstance(call, ast.Call) and (flow.program.called(call).startswith("torch.") or is_call(call, "sum")):
-            return True
-    return False
-
-
-def _outlives(flow: Flow, key: Key, loop: ast.AST) -> bool:
-    """Whether a variable is made outside of a loop alone."""
-    made = [one for one in flow.values(key) if one is not None and isinstance(flow.program.parent.get(one), (ast.Assign, ast.AnnAssign, ast.Tuple))]
-    return bool(made) and not any(loop in flow.program.parents(one) for one in made)
 
 
 @RULES.add("averaged-twice", "the gradient is smaller by the size of the batch", 'divide once, or take reduction="sum"')
@@ -370,7 +309,7 @@ def _averaged_twice(program: Program) -> Iterator[Remark]:
         if made.args and _is_length_of(node.right, made.args):
             parent = program.parent.get(node)
             target = parent.targets[0] if isinstance(parent, ast.Assign) else None
-            for call, value in _backwards(program):
+            for call, value in backwards(program):
                 if value is node or (target is not None and flow.key(value) is not None and flow.key(value) == flow.key(target) and program.scope(call) is program.scope(node)):
                     yield Remark(node, f"{short(made.func)} gives the mean over the batch, and it is divided by {short(node.right)} again")
                     break
@@ -407,7 +346,7 @@ def _maximized(program: Program) -> Iterator[Remark]:
         if not name.startswith("torch.optim.") or not is_true(wants):
             continue
         optimizers = [key for key in flow.bound if program.called(flow.made(key)).startswith("torch.optim.")]
-        for backward, value in _backwards(program):
+        for backward, value in backwards(program):
             made = flow.made(flow.key(value)) if isinstance(value, ast.Name) else value
             if len(optimizers) == 1 and is_loss(program, made):
                 yield Remark(call, f"maximize=True makes {short(backward.func.value if is_method(backward) else backward)} larger with each step, and it is a loss")
@@ -443,7 +382,7 @@ def _feeds_a_return_of_norm(call: ast.Call, function: Function) -> bool:
 
 
 def _in_a_backward(program: Program, flow: Flow, site: ast.Call) -> bool:
-    for call, value in _backwards(program):
+    for call, value in backwards(program):
         for term in _terms(flow, value, call):
             for one in ast.walk(term):
                 if one is site or (isinstance(one, ast.Name) and flow.made(flow.key(one)) is site):

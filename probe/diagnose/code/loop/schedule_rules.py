@@ -116,7 +116,7 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
                 yield Remark(step, f"{said} runs for each batch: with T_max={swing:g} the rate falls and rises again every {2 * swing:g} batches")
                 continue
             fallen = _fallen_after(flow, made, name)
-            if fallen is not None and fallen <= 1000 and _over_a_loader(program, inner):
+            if fallen is not None and fallen <= 1000 and (_over_a_loader(program, inner) or _lasts(flow, made, step, fallen)):
                 yield Remark(step, f"{said} runs for each batch: {name} has brought the rate below a thousandth after {fallen} of them")
                 continue
         counted = _batches(flow, made, length)
@@ -142,6 +142,15 @@ def _over_a_loader(program: Program, loop: ast.For) -> bool:
     while isinstance(at, ast.Call) and at.args and isinstance(at.func, (ast.Name, ast.Attribute)):
         at = at.args[0]
     return program.family(at) == "loader"
+
+
+def _lasts(flow: Flow, made: ast.Call, step: ast.Call, steps: int) -> bool:
+    """Whether a loop whose passes train a batch each, over whatever gives batches, runs in so many epochs that even
+    with one batch in each there are this many steps. A loop in which the schedule is made counts no epochs."""
+    loops, anew = flow.loops(step), flow.loops(made)
+    passes = [flow.number(_passes(one)) for one in loops[1:] if one not in anew]
+    trains = any(event.what == "step" and event.always for event in events_of(flow, loops[0].body))
+    return trains and step in ast.walk(loops[0]) and any(one is not None and one >= steps for one in passes)
 
 
 def _fallen_after(flow: Flow, made: ast.Call, name: str) -> int | None:

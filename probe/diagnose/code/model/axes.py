@@ -4,7 +4,7 @@ and time of recurrent layers. Pure."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
@@ -118,19 +118,22 @@ def _softmax_of_one(program: Program) -> Iterator[Remark]:
 )
 def _recurrent(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for node in program.everywhere(ast.Assign):
-        if not isinstance(node.value, ast.Call) or len(node.targets) != 1:
-            continue
-        made = flow.maker(node.value)
+    for call in program.calls():
+        made = flow.maker(call)
         name = program.called(made)
         if made is None or any(one.arg is None for one in made.keywords):
             continue
-        if name in _RECURRENT:
+        node = program.parent.get(call)
+        plain = isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1
+        if name in _RECURRENT and isinstance(node, ast.Assign) and plain:
             yield from _of_recurrent(program, flow, node, made)
         elif name in _SEQUENCE:
             layer = flow.value(made.args[0]) if made.args and not name.endswith("Layer") else made
             if isinstance(layer, ast.Call) and program.called(layer).startswith("torch.nn.Transformer"):
-                yield from _batch_axis(program, flow, node, node.targets[0], layer, "a TransformerEncoder")
+                uses: Iterable[ast.expr] = [call]
+                if isinstance(node, ast.Assign) and plain:
+                    uses = _uses(program, flow, node, node.targets[0])
+                yield from _batch_axis(program, flow, uses, layer, "a TransformerEncoder")
 
 
 def _of_recurrent(program: Program, flow: Flow, node: ast.Assign, made: ast.Call) -> Iterator[Remark]:
@@ -142,7 +145,7 @@ def _of_recurrent(program: Program, flow: Flow, node: ast.Assign, made: ast.Call
     batch_first = _flag(made, "batch_first")
     if both is None or batch_first is None:
         return
-    yield from _batch_axis(program, flow, node, target.elts[0], made, f"the {kind}")
+    yield from _batch_axis(program, flow, _uses(program, flow, node, target.elts[0]), made, f"the {kind}")
     outputs, hidden = target.elts
     if isinstance(hidden, ast.Tuple) and hidden.elts:
         hidden = hidden.elts[0]
@@ -192,14 +195,14 @@ def _uses(program: Program, flow: Flow, node: ast.Assign, target: ast.AST) -> It
 
 
 def _batch_axis(
-    program: Program, flow: Flow, node: ast.Assign, target: ast.AST, made: ast.Call, what: str
+    program: Program, flow: Flow, uses: Iterable[ast.expr], made: ast.Call, what: str
 ) -> Iterator[Remark]:
     """Remarks on the output of a sequence layer of which one sample is taken (or a mean over the batch)."""
     batch_first = _flag(made, "batch_first")
     if batch_first is None:
         return
     batch, first = (0, "with") if batch_first else (1, "without")
-    for use in _uses(program, flow, node, target):
+    for use in uses:
         around = program.parent.get(use)
         if isinstance(around, ast.Subscript) and around.value is use and _taken(around, batch):
             yield Remark(

@@ -11,13 +11,17 @@ from probe.diagnose.code.rollout.terms import terms
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
+    is_attribute,
     is_binary,
     is_call,
     is_method,
     is_name,
     is_negative,
+    is_read,
+    names_set,
     number_in,
     operands,
+    own,
     own_nodes,
     returned,
     says,
@@ -27,6 +31,13 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("rollout")
+_WITH_RSAMPLE = (
+    "Normal", "MultivariateNormal", "LogNormal", "Laplace", "Uniform", "Beta", "Gamma", "Gumbel", "StudentT",
+)
+"""Distributions of torch whose rsample() has a gradient."""
+
+_COSTS = ("cost", "length", "dist", "loss", "regret", "penalt", "makespan", "energy", "error")
+"""Words for what an action should make small: its product with a log probability is minimized as it is."""
 
 
 def _minimized(program: Program, flow: Flow) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
@@ -206,7 +217,8 @@ def _policy_product(program: Program, flow: Flow, term: ast.AST) -> tuple[int, a
     worth = [at for at, _ in factors if says(at, "adv", "return", "reward", "delta", "td_err", "gae")]
     if len(logs) != 1 or len(worth) != 1 or len(factors) > 3:
         return None
-    return sign, worth[0]
+    cost = any(is_name(one) and says(one, *_COSTS) for one in flow.origins(worth[0]))
+    return None if cost else (sign, worth[0])
 
 
 def _stacked(program: Program, value: ast.AST) -> ast.AST:
@@ -303,3 +315,46 @@ def _ratio(program: Program) -> Iterator[Remark]:
                         f"{short(call)} divides the old probability by the new one: the ratio of "
                         "PPO is the other way round",
                     )
+
+
+@RULES.add(
+    "sampled-without-gradient", "what computes the distribution gets no gradient through the sample",
+    "draw it with rsample(), which keeps the gradient",
+)
+def _sampled(program: Program) -> Iterator[Remark]:
+    """A sample of a distribution of the model's outputs that goes on into the model. With log_prob, the
+    gradient may go through the probability instead."""
+    flow = flow_of(program)
+    if any(is_attribute(one, "log_prob") for one in program.everywhere(ast.Attribute)):
+        return
+    for call in program.calls():
+        kind = program.kind(call.func.value) if is_method(call, "sample") else None
+        if kind is None or kind.name.rpartition(".")[2] not in _WITH_RSAMPLE:
+            continue
+        statement = program.statement(call)
+        whole = isinstance(statement, ast.Assign) and statement.value is call
+        names = names_set(statement) if whole else set()
+        goes_on = [
+            one for one in own(program.frame(call), ast.Call)
+            if program.family(one.func) == "module" and any(
+                inner is call or (is_read(inner) and inner.id in names and flow.held(inner) is call)
+                for value in one.args for inner in ast.walk(value)
+            )
+        ]
+        if goes_on and _learned(program, flow, call.func) and not program.without_gradient(call):
+            yield Remark(
+                call,
+                f"{short(call)} has no gradient, and {short(goes_on[0])} uses it: what computes "
+                f"{short(_receiver(call))} learns nothing from that",
+            )
+
+
+def _receiver(call: ast.Call) -> ast.AST:
+    """`d` of `d.sample()`."""
+    return call.func.value if isinstance(call.func, ast.Attribute) else call.func
+
+
+def _learned(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is made of what a module gives."""
+    calls = (one for one in flow.origins(node) if isinstance(one, ast.Call))
+    return any(program.family(one.func) == "module" for one in calls)

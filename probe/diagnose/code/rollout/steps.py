@@ -10,6 +10,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     ORDERS,
+    Function,
     Loop,
     compares,
     is_attribute,
@@ -17,12 +18,14 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_name,
+    is_own,
     last_word,
     names_of,
     names_set,
     operands,
     own,
     pairs_of,
+    returned,
     says,
     short,
     text_of,
@@ -192,6 +195,84 @@ def _too_late(rest: list[ast.stmt], following: str) -> Iterator[Remark]:
                     "stores the state after the action twice",
                 )
                 return
+
+
+@RULES.add(
+    "state-changed-after-it-was-returned",
+    "a state and the one that follows it are one array: each transition leads from a state to itself",
+    "return self.state.copy(), or write self.state = self.state + change",
+)
+def _same_array(program: Program) -> Iterator[Remark]:
+    """An environment that returns the array in which its next step writes; a loop that keeps two states."""
+    flow = flow_of(program)
+    for of in program.everywhere(ast.ClassDef):
+        step = program.method(of, "step")
+        if step is None:
+            continue
+        for name, given in _own_results(step):
+            writes = [one for one in ast.walk(step) if _writes_into(program, one, name)]
+            anew = any(
+                is_own(target) and target.attr == name
+                for one in own(step, ast.Assign) for target in one.targets
+            )
+            kept = _kept_together(program, flow, of) if writes and not anew else None
+            if kept is not None:
+                changed, stored = (getattr(one, "lineno", 0) for one in (writes[0], kept))
+                yield Remark(
+                    given,
+                    f"step() of {of.name} returns self.{name} itself and writes into it (line {changed}); "
+                    f"in {short(kept)} (line {stored}) both states are the same array",
+                )
+
+
+def _own_results(step: Function) -> Iterator[tuple[str, ast.expr]]:
+    """Attributes of self that a method returns as they are, first or alone."""
+    for value in returned(step):
+        first = value.elts[0] if isinstance(value, ast.Tuple) and value.elts else value
+        if is_own(first):
+            yield first.attr, first
+
+
+def _writes_into(program: Program, node: ast.AST, name: str) -> bool:
+    """Whether a statement changes the array that an attribute of self holds."""
+    if not isinstance(node, (ast.AugAssign, ast.Assign)):
+        return False
+    for target in [node.target] if isinstance(node, ast.AugAssign) else node.targets:
+        at = target.value if isinstance(target, ast.Subscript) else target
+        if is_own(at) and at.attr == name:
+            array = isinstance(node, ast.AugAssign) and program.family(node.value) in ("array", "tensor")
+            return isinstance(target, ast.Subscript) or array
+    return False
+
+
+def _kept_together(program: Program, flow: Flow, of: ast.ClassDef) -> ast.AST | None:
+    """The call or tuple of a loop that takes the state before a step and the one after it."""
+    for call in program.calls():
+        node = program.parent.get(call)
+        if not is_method(call, "step") or program.kind_name(call.func.value) != of.name:
+            continue
+        if not isinstance(node, ast.Assign):
+            continue
+        target = node.targets[0]
+        after = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+        before = {
+            one.targets[0].id for one in ast.walk(program.scope(call))
+            if isinstance(one, ast.Assign) and is_name(one.targets[0])
+            and is_name(one.value, last_word(after))
+        }
+        for one in program.after(node):
+            for inner in ast.walk(one):
+                names = {at.id for at in _elements(inner) if is_name(at)}
+                if last_word(after) in names and before & names:
+                    return inner
+    return None
+
+
+def _elements(node: ast.AST) -> list[ast.expr]:
+    """The arguments of a call, and the elements of a tuple that is read."""
+    if isinstance(node, ast.Call):
+        return node.args
+    return node.elts if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load) else []
 
 
 @RULES.add(

@@ -26,14 +26,18 @@ def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, ro
     """Figures of python.loss_functions from `same_ratio` to `sees_later`, on the target's device; NaN for
     missing figures, None if nothing can be compared."""
     none = _number(torch, float("nan"), target.device)
+    source = False
     for given in inputs:
         if given.device != target.device or given.layout is not torch.strided:
             continue
         whole = not given.is_floating_point() and not target.is_floating_point()
         if whole and given.dim() == 2 and given.shape[1] > 1 and given.numel() >= LEAST_TOKENS:
             found = token_shares(torch, given, target, ignored)
-            if found is None:  # an input after a source is a decoder's, which shifts it itself
-                return None
+            if source:  # this is a decoder's input; whether it is shifted already cannot be known
+                return None if found is None else torch.stack([none, none, none, found.padding, *[none] * 3])
+            if found is None:
+                source = True
+                continue
             later = _sees_later(torch, root, set(map(int, given.shape)), target.device)
             shifted = torch.fmax(found.across, found.along)
             return torch.stack([found.same, shifted, found.second, found.padding, none, none, later])

@@ -52,6 +52,8 @@ _SHAPING = frozenset({
     "Unbind", "Split", "Stack", "Cat",
 })
 """Operations that pass on their input in another shape."""
+_MOVING = ("Transpose", "Permute", "T", "AsStrided")
+_VIEWS = ("View", "UnsafeView", "ReshapeAlias")
 _JOINING = ("Stack", "Cat")
 """Operations that join tensors; only the first input is followed."""
 _SOFTMAX = ("Softmax", "LogSoftmax")
@@ -84,6 +86,8 @@ class Behind(NamedTuple):
     """Length of the first dimension before it was sliced; NULL if it was not."""
     rows_used: int
     """Its length after slicing."""
+    mixed: tuple[int, ...] | None
+    """Shape that a view turned into the input of `softmax` so that the classes no longer lie on one axis."""
 
 
 class Audit(Protocol):
@@ -133,7 +137,7 @@ class LossFunctions:
     def _write(self, one: Found, root: Any) -> None:
         recorder, intern = self._recorder, self._recorder.intern
         node = one.node
-        operations, softmax, layer, rows, rows_used = behind(node)
+        operations, softmax, layer, rows, rows_used, mixed = behind(node)
         shape = _shape_into(node, 0) or _shape_into(node, 1)
         before = _before_broadcast(node)
         bounds = bounds_of(_prediction(node), loss_figures.operation, _scalar)
@@ -156,7 +160,7 @@ class LossFunctions:
             intern(layer) if layer else NULL_STRING,
             NULL_DOUBLE if bounds is None else bounds.low, NULL_DOUBLE if bounds is None else bounds.high,
             NULL_STRING if bounds is None else intern(bounds.by),
-            self._shape(shape), rows, rows_used, self._shape(before),
+            self._shape(shape), rows, rows_used, self._shape(before), self._shape(mixed),
             dimension, over_batch, classes, one.smoothing, numel,
         ]
         with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -297,7 +301,8 @@ def _with_smoothing(one: Found, branches: set[Any]) -> Found:
 def behind(node: Any) -> Behind:
     """The operations that computed the prediction of a loss function, back to a layer."""
     operations: list[str] = []
-    softmax, layer, rows, rows_used = None, "", NULL_INTEGER, NULL_INTEGER
+    softmax, layer, rows, rows_used, view = None, "", NULL_INTEGER, NULL_INTEGER, None
+    moved = False
     current = _prediction(node)
     for _ in range(16):
         if current is None:
@@ -308,6 +313,8 @@ def behind(node: Any) -> Behind:
             break
         if name in _SOFTMAX and softmax is None:
             softmax = current
+            view = current.next_functions[0][0]
+        moved = moved or name in _MOVING
         if name not in _SHAPING:
             operations.append("Dropout" if name in _DROPPING or _drops(current, name) else name)
         elif name in ("Slice", "Select") and getattr(current, "_saved_dim", None) == 0:
@@ -318,7 +325,28 @@ def behind(node: Any) -> Behind:
         if len(following) != 1:
             break
         current = following[0]
-    return Behind(operations, softmax, layer, rows, rows_used)
+    return Behind(operations, softmax, layer, rows, rows_used, None if moved else _mixed(softmax, view, layer))
+
+
+def _mixed(softmax: Any, view: Any, layer: str) -> tuple[int, ...] | None:
+    """The shape in front of a view that gives a softmax its input, if the classes lay on another axis there: the
+    view does not move them, as a permutation would, but fills each row of classes with other numbers."""
+    if view is None or loss_figures.operation(view) not in _VIEWS or not view.next_functions[0][0]:
+        return None
+    before, after = _shape(*view.next_functions[0]), _shape(softmax)
+    dimension = loss_figures.signed(softmax._saved_dim)
+    if not before or not after or not -len(after) <= dimension < len(after):
+        return None
+    classes, inner = after[dimension], _product(after[dimension % len(after) + 1 :])
+    if "Conv" in layer:
+        place = 1 if len(before) > 2 and before[1] == classes else None  # where convolutions have their channels
+    elif before[-1] % classes == 0:  # features that are cut into rows of classes
+        return None if before[-1] > classes or inner == 1 else before
+    else:
+        place = before.index(classes) if before.count(classes) == 1 else None
+    if classes < 2 or place is None or _product(before[place + 1 :]) == inner:
+        return None
+    return before
 
 
 def _prediction(node: Any) -> Any:
