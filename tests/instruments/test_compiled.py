@@ -127,7 +127,7 @@ def some_edge(loop: Loop, chance: random.Random) -> None:
         "clip_norm": [1.0], "training_mode": [True, False], "loader": [3], "next_sample": [recorder.step + 5],
         "end_awaited": [True, False, False], "begin_awaited": [True, False, False],
         "forward_armed": [True, False],
-        "aside": [None, None, SimpleNamespace(listens=lambda _: bool(recorder.step % 2))],
+        "interval": [None, None, SimpleNamespace(listens=lambda _: bool(recorder.step % 2))],
         "eval_ns": [700], "checkpoint_ns": [0, 30], "loss_scale": [65536.0], "rss_bytes": [1 << 40],
         "optimizer_ns": [recorder.optimizer_ns + 40], "stale_gradients": [False], "explicit": [True, False],
     }
@@ -206,7 +206,7 @@ class Hooked:
         )
         self.parts = [
             SimpleNamespace(
-                due=0, pace=SimpleNamespace(due=0), look=self.first("look"),
+                due=0, pace=SimpleNamespace(due=0), sample=self.first("sample"),
                 backward_begins=self.first("begins"), backward_ends=note("ends"),
                 step_begins=self.first("step begins"), step_ends=self.first("step ends"),
             ) for _ in range(2)

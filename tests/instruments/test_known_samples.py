@@ -93,7 +93,7 @@ def test_repetition_is_told_from_difference(
 def columns_of(batches: list[Any]) -> list[float]:
     """Rows so far, still columns, the first of them and its value; the value apart: ratio, share, column."""
     looking, like = TableColumns(), torch.zeros((), dtype=torch.float64)
-    found = [looking.look(torch, (1, 2), one, like).tolist() for one in batches]
+    found = [looking.figures(torch, (1, 2), one, like).tolist() for one in batches]
     return list(found[-1])
 
 

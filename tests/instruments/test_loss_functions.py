@@ -366,8 +366,8 @@ def test_a_loss_that_saved_no_target_is_recorded_beside_the_inputs_it_was_made_o
     )
     isolation: Any = SimpleNamespace(guard=lambda _, function: function)
     looking = LossFunctions(recorder, isolation, Delivery(), pace)  # type: ignore[arg-type]
-    looking.given_in = lambda _: [INPUT]
-    looking.look(((LAYER(INPUT) - 300) ** 2).mean(), False)
+    looking.inputs_of = lambda _: [INPUT]
+    looking.sample(((LAYER(INPUT) - 300) ** 2).mean(), False)
     names = [column.name for column in BY_NAME["python.loss_functions"].columns]
     assert [len(row) for row in rows] == [len(names)]
     assert dict(zip(names, rows[0], strict=True))["error_rms"] == pytest.approx(300, rel=0.02)

@@ -67,7 +67,7 @@ typedef struct {
     int64_t data_ns, forward_ns, backward_ns, optimizer_ns, comm_ns, cost_ns;
     int64_t held_ns, eval_ns, checkpoint_ns;
     unsigned long thread, trainer;
-    PyObject *aside, *phase, *append_step, *append_loss, *append_pulse;
+    PyObject *interval, *phase, *append_step, *append_loss, *append_pulse;
     char timing, sampling, alert, explicit_, forward_armed, begin_awaited, end_awaited;
     char saw_data, saw_forward, saw_comm;
     double loss_sum, loss_share, loss_parts, grad_norm, clip_norm, loss_scale;

@@ -13,7 +13,7 @@ typedef struct {
 
 static PyTypeObject *losses_type;
 static PyObject *name_plain_begin, *name_plain_end, *name_share_of, *name_send, *name_numel, *name_is_cpu;
-static PyObject *name_item, *name_backward_begins, *name_backward_ends, *name_pace, *name_look;
+static PyObject *name_item, *name_backward_begins, *name_backward_ends, *name_pace, *name_sample;
 
 /* The value of a scalar root on the host: 1 with `*loss`; 0 for others; -1 with an error. A copy is sent for
    where it is on a device. */
@@ -59,7 +59,7 @@ static int looks_at_root(Losses *self, Recorder *recorder, PyObject *root) {
     PyObject *pace = PyObject_GetAttr(roots, name_pace);
     int due = pace == NULL ? -1 : is_due(pace, recorder->step);
     Py_XDECREF(pace);
-    int result = due <= 0 ? due : tell(roots, name_look, root, Py_False, NULL);
+    int result = due <= 0 ? due : tell(roots, name_sample, root, Py_False, NULL);
     Py_DECREF(roots);
     if (due > 0) self->start_ns = now_ns();
     return result;
@@ -171,7 +171,7 @@ int add_losses(PyObject *module) {
         {&name_plain_begin, "_plain__begin"}, {&name_plain_end, "_plain__end"}, {&name_share_of, "_share_of"},
         {&name_send, "_send"}, {&name_numel, "numel"}, {&name_is_cpu, "is_cpu"}, {&name_item, "item"},
         {&name_backward_begins, "backward_begins"}, {&name_backward_ends, "backward_ends"},
-        {&name_pace, "pace"}, {&name_look, "look"},
+        {&name_pace, "pace"}, {&name_sample, "sample"},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if ((*names[i].name = interned(names[i].text)) == NULL) return -1;

@@ -5,7 +5,7 @@
 typedef struct {
     PyObject_HEAD
     PyObject *recorder, *updates, *sums, *put_back, *seeded, *sample, *finish_sample, *before_step, *after_step;
-    PyObject *trace_step, *leader, *judge;
+    PyObject *trace_step, *leader, *before_update;
     int64_t sample_from_step, others, depth, stepping, micro_step, start_ns, nested_ns, closure_ns, finished;
     char made_any, scaled;
 } Optimizers;
@@ -99,7 +99,7 @@ static PyObject *m_before(PyObject *object, PyObject *const *values, Py_ssize_t 
     self->nested_ns = known_ns(recorder);
     self->closure_ns = 0;
     set(&self->finish_sample, Py_None);
-    if (given(self->judge) && run(self->judge, NULL, NULL, NULL) < 0) return NULL;
+    if (given(self->before_update) && run(self->before_update, NULL, NULL, NULL) < 0) return NULL;
     recorder->cost_ns += now_ns() - now;
     int64_t step = recorder->step;
     if (look_before(self, optimizer) < 0) return NULL;
@@ -242,7 +242,7 @@ static PyMemberDef members[] = {
     FIELD(recorder, T_OBJECT), FIELD(updates, T_OBJECT), FIELD(sums, T_OBJECT), FIELD(put_back, T_OBJECT),
     FIELD(seeded, T_OBJECT), FIELD(sample, T_OBJECT), FIELD(finish_sample, T_OBJECT),
     FIELD(before_step, T_OBJECT), FIELD(after_step, T_OBJECT), FIELD(trace_step, T_OBJECT),
-    HIDDEN(leader, T_OBJECT), FIELD(judge, T_OBJECT), FIELD(sample_from_step, T_LONGLONG), HIDDEN(others, T_LONGLONG),
+    HIDDEN(leader, T_OBJECT), FIELD(before_update, T_OBJECT), FIELD(sample_from_step, T_LONGLONG), HIDDEN(others, T_LONGLONG),
     HIDDEN(depth, T_LONGLONG), HIDDEN(stepping, T_LONGLONG), HIDDEN(micro_step, T_LONGLONG),
     HIDDEN(start_ns, T_LONGLONG), HIDDEN(nested_ns, T_LONGLONG), HIDDEN(closure_ns, T_LONGLONG),
     HIDDEN(finished, T_LONGLONG), FIELD(made_any, T_BOOL), HIDDEN(scaled, T_BOOL), {NULL, 0, 0, 0, NULL},
@@ -251,7 +251,7 @@ static const size_t objects[] = {
     offsetof(Optimizers, recorder), offsetof(Optimizers, updates), offsetof(Optimizers, sums),
     offsetof(Optimizers, put_back), offsetof(Optimizers, seeded), offsetof(Optimizers, sample),
     offsetof(Optimizers, finish_sample), offsetof(Optimizers, before_step), offsetof(Optimizers, after_step),
-    offsetof(Optimizers, trace_step), offsetof(Optimizers, leader), offsetof(Optimizers, judge), 0,
+    offsetof(Optimizers, trace_step), offsetof(Optimizers, leader), offsetof(Optimizers, before_update), 0,
 };
 COLLECTED_MEMBERS
 static PyType_Slot slots[] = {

@@ -30,7 +30,7 @@ static int pulse(Recorder *s, int64_t now, int64_t phase) {
 }
 
 static int trains(Recorder *s, int64_t now) {
-    if (!given(s->aside)) return 0;
+    if (!given(s->interval)) return 0;
     PyObject *told = PyLong_FromLongLong(now);
     if (told == NULL) return -1;
     int result = tell(s->intervals, name_trains, told, NULL, NULL);
@@ -106,7 +106,7 @@ int optimizer_ends(Recorder *s, int64_t now) {
 
 static int expect_forward(Recorder *s) {
     if (!given(s->arm_forward)) return 0;
-    if (given(s->aside)) return tell((PyObject *)s, name_expect, NULL, NULL, NULL);
+    if (given(s->interval)) return tell((PyObject *)s, name_expect, NULL, NULL, NULL);
     if ((s->timing || s->begin_awaited) && !s->sampling) return run(s->arm_forward, NULL, NULL, NULL);
     return s->forward_armed ? run(s->disarm_forward, NULL, NULL, NULL) : 0;
 }
@@ -148,7 +148,7 @@ static int choose_next(Recorder *s, int shadow_allowed) {
         }
         return expect_forward(s);
     }
-    return s->forward_armed || s->begin_awaited || given(s->aside) ? expect_forward(s) : 0;
+    return s->forward_armed || s->begin_awaited || given(s->interval) ? expect_forward(s) : 0;
 }
 
 /* The step's loss, as `_loss` works it out. */
@@ -299,7 +299,7 @@ EDGE(batch_arrived, 4)
     enter(s, other);
     if (v[2] != NULL_INTEGER) s->samples = s->samples == NULL_INTEGER ? v[2] : s->samples + v[2];
     if (v[3] != NULL_INTEGER) s->tokens = s->tokens == NULL_INTEGER ? v[3] : s->tokens + v[3];
-    int waits = s->timing || s->forward_armed || s->begin_awaited || given(s->aside);
+    int waits = s->timing || s->forward_armed || s->begin_awaited || given(s->interval);
     return none_unless(waits ? expect_forward(s) : 0);
 }
 
@@ -373,7 +373,7 @@ static PyMemberDef members[] = {
     FIELD(backward_ns, T_LONGLONG), FIELD(optimizer_ns, T_LONGLONG), FIELD(comm_ns, T_LONGLONG),
     FIELD(cost_ns, T_LONGLONG), FIELD(held_ns, T_LONGLONG), FIELD(eval_ns, T_LONGLONG),
     FIELD(checkpoint_ns, T_LONGLONG), FIELD(thread, T_ULONG), HIDDEN(trainer, T_ULONG),
-    FIELD(aside, T_OBJECT), FIELD(phase, T_OBJECT), HIDDEN(append_step, T_OBJECT),
+    FIELD(interval, T_OBJECT), FIELD(phase, T_OBJECT), HIDDEN(append_step, T_OBJECT),
     HIDDEN(append_loss, T_OBJECT), HIDDEN(append_pulse, T_OBJECT), FIELD(timing, T_BOOL),
     FIELD(sampling, T_BOOL), FIELD(alert, T_BOOL), {"explicit", T_BOOL, offsetof(Recorder, explicit_), 0, NULL},
     FIELD(forward_armed, T_BOOL), FIELD(begin_awaited, T_BOOL), FIELD(end_awaited, T_BOOL),
@@ -391,7 +391,7 @@ static PyMemberDef members[] = {
     FIELD(stop_sampling, T_OBJECT), {NULL, 0, 0, 0, NULL},
 };
 static const size_t objects[] = {
-    offsetof(Recorder, aside), offsetof(Recorder, phase), offsetof(Recorder, append_step),
+    offsetof(Recorder, interval), offsetof(Recorder, phase), offsetof(Recorder, append_step),
     offsetof(Recorder, append_loss), offsetof(Recorder, append_pulse), offsetof(Recorder, boundary_ids),
     offsetof(Recorder, intervals), offsetof(Recorder, listener), offsetof(Recorder, arm_forward),
     offsetof(Recorder, disarm_forward), offsetof(Recorder, start_sampling),

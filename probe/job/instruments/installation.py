@@ -165,11 +165,13 @@ class Installation:
         if "losses" in wanted:
             delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
             functions = self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
-            pace, aside = (Pace(recorder, settings.budget_ratio, common=common) for common in (True, False))
+            pace, gradless_pace = (
+                Pace(recorder, settings.budget_ratio, common=common) for common in (True, False)
+            )
             batches = None if self.data is None else self.data.batches
-            inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, aside, batches)
+            inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, gradless_pace, batches)
             self.forward.inputs = inputs
-            functions.given_in, functions.label_in = inputs.given_in, inputs.label_in
+            functions.inputs_of, functions.labels_of = inputs.inputs_of, inputs.labels_of
         self.dependence: DependenceAudit | None = None
         if "dependence" in wanted and self.nan_detector is not None:
             kept = self.nan_detector.kept_call

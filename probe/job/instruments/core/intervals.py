@@ -1,7 +1,7 @@
 """Intervals: detects evaluation, prediction and checkpointing on the training thread, between or in steps.
 
 HOT PATH, but not of an ordinary training step: the recorder and the instruments call in here only while
-`Recorder.aside` is set, or when a batch comes from a pass over a loader that is not known to feed the
+`Recorder.interval` is set, or when a batch comes from a pass over a loader that is not known to feed the
 training. Writes python.intervals. The time of an interval is removed from the current step's phases and
 counted in its `eval_s` or `checkpoint_s` (docs/decisions/0022). Standard library only.
 
@@ -68,7 +68,7 @@ class Interval:
         self.step, self.micro_step = recorder.step, recorder.micro_step
         self.before = _figures(recorder)
         self.held_ns = recorder.held_ns
-        self.outer: Interval | None = recorder.aside
+        self.outer: Interval | None = recorder.interval
         self.passes: set[int] = set()
         """Ids of the loaders' iterators."""
         self.loader = NULL_STRING
@@ -121,9 +121,9 @@ class Intervals:
         recorder = self.recorder
         if recorder.elsewhere() or recorder.phase in _PARTS or not self._made_optimizer():
             return None
-        one = recorder.aside
+        one = recorder.interval
         if one is not None and one.state == ENDED:
-            recorder.aside = one = None
+            recorder.interval = one = None
         while one is not None:
             if one.state == CALL and (one.kind == kind or one.kind == CHECKPOINT):
                 return None
@@ -132,20 +132,20 @@ class Intervals:
         if not recorder.step_start_ns:
             recorder.step_start_ns = now
         made = Interval(recorder, CALL, now)
-        recorder.aside = made
+        recorder.interval = made
         self._decide(made, kind, by)
         return made
 
     def leave(self, one: Interval, failed: bool) -> None:
         """The call ended."""
         recorder = self.recorder
-        inner = recorder.aside
+        inner = recorder.interval
         while inner is not None and inner is not one:  # candidates watched inside it
             inner = inner.outer
         if inner is None:
             return
         now = _now()
-        recorder.aside = one
+        recorder.interval = one
         if one.trained:
             self._write(one, "withdrawn")
             self._pop(one, now)
@@ -159,35 +159,35 @@ class Intervals:
         """A loader makes an iterator: a pass over it begins."""
         recorder = self.recorder
         recorder.trained.discard(id(iterator))
-        one = recorder.aside
+        one = recorder.interval
         if one is not None:
             if one.state == OPEN:
                 self._end(one, now_ns, "done")
             elif one.state == STRETCH:
                 self._stretch_ends(one, now_ns)
-        one = recorder.aside
+        one = recorder.interval
         if (one is None or one.state == ENDED) and self._made_optimizer():
-            recorder.aside = None
-            recorder.aside = Interval(recorder, WATCHED, now_ns)
+            recorder.interval = None
+            recorder.interval = Interval(recorder, WATCHED, now_ns)
 
     def fetch(self, iterator: Any, loader: int, now_ns: int) -> None:
-        """A batch is fetched by a pass that is not known to feed the training, or while `aside` is set."""
+        """A batch is fetched by a pass that is not known to feed the training, or while `interval` is set."""
         recorder = self.recorder
         if not self._made_optimizer():
             return
-        one, key = recorder.aside, id(iterator)
+        one, key = recorder.interval, id(iterator)
         if one is not None and one.state == CALL:
             one.loader = one.loader or loader
             return
         if one is not None and key not in one.passes:
             self._other_fetches(one, key, now_ns)
-            one = recorder.aside
+            one = recorder.interval
         if one is None or one.state == ENDED:
             if key in recorder.trained:
-                recorder.aside = None
+                recorder.interval = None
                 return
-            recorder.aside = None
-            recorder.aside = one = Interval(recorder, WATCHED, now_ns)
+            recorder.interval = None
+            recorder.interval = one = Interval(recorder, WATCHED, now_ns)
         if key in one.passes:
             if one.state == WATCHED and (one.proven or one.eval_mode):
                 self._decide(one, EVALUATION, self._sign(one))
@@ -206,8 +206,8 @@ class Intervals:
             self._end(one, now_ns, "done")
 
     def batch(self, samples: int, tokens: int) -> None:
-        """A batch arrived while `aside` is set."""
-        one = self.recorder.aside
+        """A batch arrived while `interval` is set."""
+        one = self.recorder.interval
         if one is not None and one.state != ENDED:
             one.batches += 1
             if samples != NULL_INTEGER:
@@ -216,13 +216,13 @@ class Intervals:
                 one.tokens = tokens if one.tokens == NULL_INTEGER else one.tokens + tokens
 
     def exhausted(self, iterator: Any, now_ns: int) -> None:
-        """A pass ended while `aside` is set."""
-        one = self.recorder.aside
+        """A pass ended while `interval` is set."""
+        one = self.recorder.interval
         if one is None or id(iterator) not in one.passes:
             return
         if one.state == WATCHED:
             if not one.batches:
-                self.recorder.aside = one.outer
+                self.recorder.interval = one.outer
                 return
             # In a job that compiles, calls of modules that are not compiled are not seen.
             if one.gradless or one.forward:
@@ -236,7 +236,7 @@ class Intervals:
         """An outermost module call without gradients. `root`: the training has called this module too;
         `training`: the module's flag."""
         recorder = self.recorder
-        one = recorder.aside
+        one = recorder.interval
         sure = root and not training
         if one is not None and one.state == WATCHED and one.passes:
             one.gradless = True
@@ -246,15 +246,15 @@ class Intervals:
         if not root or recorder.forward_start_ns:
             return
         if one is None or one.state == ENDED:
-            recorder.aside = None
-            recorder.aside = one = Interval(recorder, STRETCH, now_ns)
+            recorder.interval = None
+            recorder.interval = one = Interval(recorder, STRETCH, now_ns)
         if one.state == STRETCH:
             one.calls += 1
             one.sure = one.sure or sure
 
     def forwards(self, *, training: bool, now_ns: int) -> None:
-        """An outermost module call with gradients while `aside` is set."""
-        one = self.recorder.aside
+        """An outermost module call with gradients while `interval` is set."""
+        one = self.recorder.interval
         if one is None:
             return
         if one.state == STRETCH:
@@ -266,12 +266,12 @@ class Intervals:
             if one.state == OPEN:
                 self._end(one, now_ns, "done")
             if one.state == ENDED:
-                self.recorder.aside = None
+                self.recorder.interval = None
 
     def trains(self, now_ns: int) -> None:
-        """Backward or an optimizer step begins, or a step ends, while `aside` is set."""
+        """Backward or an optimizer step begins, or a step ends, while `interval` is set."""
         recorder = self.recorder
-        one = recorder.aside
+        one = recorder.interval
         if one is None:
             return
         if one.state == CALL:
@@ -287,7 +287,7 @@ class Intervals:
                 self._end(one, now_ns, "done")
         else:
             self._withdraw(one, now_ns)
-        recorder.aside = one.outer
+        recorder.interval = one.outer
 
     # Decisions ------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class Intervals:
 
     def _pop(self, one: Interval, now_ns: int) -> None:
         recorder = self.recorder
-        recorder.aside = one.outer
+        recorder.interval = one.outer
         if one.outer is not None:
             one.outer.inner_ns += now_ns - one.began_ns
         recorder.expect_forward()
@@ -366,7 +366,7 @@ class Intervals:
     def _stretch_ends(self, one: Interval, now_ns: int) -> None:
         """The training continues: record the stretch if it was longer than what every step does."""
         recorder = self.recorder
-        recorder.aside = one.outer
+        recorder.interval = one.outer
         took = now_ns - one.began_ns - one.inner_ns
         of_each_step, self._stretch_step = one.step - self._stretch_step < 2, one.step
         before = recorder.past.costs(recorder.step, WARM_UP_STEPS)

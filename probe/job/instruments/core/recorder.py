@@ -49,15 +49,15 @@ class Recorder:
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
         "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers", "alert",
-        "allocated_bytes", "alone", "arm_forward", "aside", "backward_ns", "begin_awaited", "checkpoint_ns",
+        "allocated_bytes", "alone", "arm_forward", "backward_ns", "begin_awaited", "checkpoint_ns",
         "clip_norm", "clip_scaled", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "end_awaited",
         "eval_ns", "explicit", "fed_by", "forward_armed", "forward_ns", "forward_start_ns", "grad_norm",
-        "held_ns", "intern", "intervals", "listener", "loader", "loss_count", "loss_parts", "loss_scale",
-        "loss_share", "loss_sum", "micro_step", "modules_fixed", "modules_interval", "newest_loss",
-        "next_sample", "optimizer_ns", "past", "peak_allocated_bytes", "phase", "reserved_bytes", "rings",
-        "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "stale_gradients",
-        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
-        "tokens", "trained", "training_mode",
+        "held_ns", "intern", "interval", "intervals", "listener", "loader", "loss_count", "loss_parts",
+        "loss_scale", "loss_share", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
+        "newest_loss", "next_sample", "optimizer_ns", "past", "peak_allocated_bytes", "phase",
+        "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward",
+        "stale_gradients", "start_sampling", "step", "step_start_ns", "stop_sampling", "thread",
+        "timed_every", "timing", "tokens", "trained", "training_mode",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
@@ -86,7 +86,7 @@ class Recorder:
         """Phases are timed on every n-th step; above 1 if steps are too short for the budget."""
         self.past = PastSteps(rings["python.steps"], rings["python.losses"])
         """Reads the rows of the last steps; off the hot path."""
-        self.aside: Any = None
+        self.interval: Any = None
         """The current interval, or a candidate for one; None in plain training."""
         self.trained: set[int] = set()
         """Ids of the iterators of loaders that are known to feed the training."""
@@ -224,7 +224,7 @@ class Recorder:
             self.samples = samples if self.samples == NULL_INTEGER else self.samples + samples
         if tokens != NULL_INTEGER:
             self.tokens = tokens if self.tokens == NULL_INTEGER else self.tokens + tokens
-        if self.timing or self.forward_armed or self.begin_awaited or self.aside is not None:
+        if self.timing or self.forward_armed or self.begin_awaited or self.interval is not None:
             self.expect_forward()
 
     def forward_begins(self, now_ns: int) -> None:
@@ -242,7 +242,7 @@ class Recorder:
         step's loss (`loss_share`), if determined."""
         if _ident() != self._trainer:
             self._train_here()
-        if self.aside is not None:
+        if self.interval is not None:
             self.intervals.trains(now_ns)
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
@@ -277,7 +277,7 @@ class Recorder:
         """An optimizer's step begins. Returns the time of the phases that may continue inside it (LBFGS)."""
         if _ident() != self._trainer:
             self._train_here()
-        if self.aside is not None:
+        if self.interval is not None:
             self.intervals.trains(now_ns)
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
@@ -345,7 +345,7 @@ class Recorder:
 
     def end_step(self, now_ns: int, boundary: str, lr: float, skipped: int) -> None:
         """Write the step's row and begin the next step. `lr` and `skipped` may be NULL."""
-        if self.aside is not None:
+        if self.interval is not None:
             self.intervals.trains(now_ns)
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
@@ -427,7 +427,7 @@ class Recorder:
             if step >= sample and self.start_sampling is not None:
                 self.sampling = self.start_sampling()
             self.expect_forward()
-        elif self.forward_armed or self.begin_awaited or self.aside is not None:
+        elif self.forward_armed or self.begin_awaited or self.interval is not None:
             self.expect_forward()
 
     def await_begin(self) -> None:
@@ -439,8 +439,8 @@ class Recorder:
         """Watch for the next micro step's first module call, or stop watching."""
         if self.arm_forward is None:
             return
-        aside = self.aside
-        wanted = (self.timing or self.begin_awaited) if aside is None else aside.listens(self)
+        interval = self.interval
+        wanted = (self.timing or self.begin_awaited) if interval is None else interval.listens(self)
         if wanted and not self.sampling:
             self.arm_forward()
         elif self.forward_armed:

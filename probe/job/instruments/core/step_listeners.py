@@ -40,7 +40,7 @@ def nothing() -> None:
 
 
 class IntervalKeeper(Protocol):
-    """Tells evaluation and saving from training: `core.intervals`. Called while `Recorder.aside` is set."""
+    """Tells evaluation and saving from training (`core.intervals`). Called during an interval."""
 
     def trains(self, now_ns: int) -> None:
         """Backward or an optimizer step begins, or a step ends."""
@@ -140,5 +140,5 @@ class RootSampler(Protocol):
     def pace(self) -> Due:
         """Says when."""
 
-    def look(self, root: Any, scaled: bool) -> None:
+    def sample(self, root: Any, scaled: bool) -> None:
         """Right before a backward, with its root and whether a GradScaler scaled it."""

@@ -71,7 +71,7 @@ class DependenceAudit:
         self._context: dict[str, Any] = {}
         self._rows: list[dict[str, Any]] = []
         self._collecting = threading.Lock()
-        self.look = isolation.guard("dependence", self._audit)
+        self.run = isolation.guard("dependence", self._audit)
         """Called right before the first backward of a step, if due, with the node next to its root."""
 
     def uninstall(self) -> None:

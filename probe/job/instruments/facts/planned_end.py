@@ -56,7 +56,7 @@ class _Count:
         self.total: int | None = None
         """Total steps of the recording when the count ends; None while it is not believed."""
 
-    def look(self, step: int, left: int) -> None:
+    def update(self, step: int, left: int) -> None:
         """Add a reading: the count was `left` in this step or an earlier one. The earliest end seen is the
         right one, because training continues between reading the count and the step."""
         if self._first is None or left > self._first[1]:
@@ -114,7 +114,7 @@ class PlannedEnd:
             if len(self._counts) > _MOST_COUNTS:
                 self._counts.clear()
             count = self._counts.setdefault(one.key, _Count())
-            count.look(self._recorder.step, one.left)  # step read after the count, see `look`
+            count.update(self._recorder.step, one.left)  # step read after the count, see `update`
             if count.total is not None and (believed is None or count.total < believed[0]):
                 believed = count.total, one.source
         if believed is not None:

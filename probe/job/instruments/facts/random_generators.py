@@ -194,7 +194,7 @@ class RandomStates:
         self._forward.draws = self._last = None
         self._seen = 0
         self._next_s = time.monotonic() + pause_s
-        if not (recorder.timing or recorder.begin_awaited or recorder.aside is not None):
+        if not (recorder.timing or recorder.begin_awaited or recorder.interval is not None):
             self._forward.disarm()
 
     def _name(self, module: Any) -> str:

@@ -232,7 +232,7 @@ class Data:
         else:
             label = self._iterators_label = self._label(iterator)
             self._iterator = weakref.ref(iterator)
-        if recorder.aside is not None or id(iterator) not in recorder.trained:
+        if recorder.interval is not None or id(iterator) not in recorder.trained:
             self.intervals.fetch(iterator, label, now)
         recorder.data_begins(now)
         step, micro_step = recorder.step, recorder.micro_step
@@ -274,10 +274,10 @@ class Data:
             samples, tokens, shapes, dtypes, self._done, epoch, place, digest, shuffled,
             dropped,
         )
-        aside = recorder.aside
-        if aside is not None:
-            if not aside.batches:
-                aside.whole = samples_in_pass(iterator)
+        interval = recorder.interval
+        if interval is not None:
+            if not interval.batches:
+                interval.whole = samples_in_pass(iterator)
             self.intervals.batch(samples, tokens)
         if batches is not None:
             batches.arrived(
@@ -293,7 +293,7 @@ class Data:
         self._finish(fetch, now, outcome)
         if outcome == "exhausted":
             self._lengths[fetch[4]] = getattr(iterator, "_num_yielded", 0)
-        if outcome == "exhausted" and self.recorder.aside is not None:
+        if outcome == "exhausted" and self.recorder.interval is not None:
             self.intervals.exhausted(iterator, now)
 
     def _finish(self, fetch: tuple[int, int, int, int, int, int], now: int, outcome: str) -> None:

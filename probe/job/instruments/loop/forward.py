@@ -45,12 +45,12 @@ PATIENCE = 64
 
 class Looks(Protocol):
     """Samples a model's arguments: of training calls when `pace` is due, of calls without gradients when
-    `aside` is due."""
+    `gradless_pace` is due."""
 
     pace: Any
-    aside: Any
-    look: Callable[[Any, Any], object]
-    look_aside: Callable[[Any, Any], object]
+    gradless_pace: Any
+    sample: Callable[[Any, Any], object]
+    sample_gradless: Callable[[Any, Any], object]
 
 
 class RootCall(NamedTuple):
@@ -88,7 +88,7 @@ class Forward:
         """Set by the modules instrument: writes the forward row of a compiled region."""
         self.intervals: Intervals | None = None
         """Set by the installation: called for module calls without gradients, and for others while
-        `Recorder.aside` is set."""
+        `Recorder.interval` is set."""
         self.keep_call: Callable[[Any, Any], object] | None = None
         """Set by the NaN detector: keeps the call until its backward ends, to repeat it after an event."""
         self.manual_updates: ManualUpdates | None = None
@@ -176,8 +176,8 @@ class Forward:
                 if self.evaluates is not None:
                     self.evaluates()
                 inputs = self.inputs
-                if inputs is not None and recorder.step >= inputs.aside.due:
-                    inputs.look_aside(module, args)
+                if inputs is not None and recorder.step >= inputs.gradless_pace.due:
+                    inputs.sample_gradless(module, args)
             elif id(module) in self.roots:
                 self.note_gradless(module)
             if self.draws is not None:
@@ -202,7 +202,7 @@ class Forward:
     def begin(self, module: Any, args: Any = None) -> None:
         """The training thread calls an outermost module; `args` when called by torch's hook."""
         recorder = self.recorder
-        if recorder.aside is not None and self.intervals is not None:
+        if recorder.interval is not None and self.intervals is not None:
             training = module.__dict__.get("training") is not False
             self.intervals.forwards(training=training, now_ns=_now())
         if recorder.begin_awaited and not recorder.saw_forward and self._grad_enabled():
@@ -222,7 +222,7 @@ class Forward:
             self.keep_call(module, args)
         inputs = self.inputs
         if inputs is not None and recorder.step >= inputs.pace.due and args is not None:
-            inputs.look(module, args)
+            inputs.sample(module, args)
         recorder.cost_ns += _now() - now
 
     def _root_gone(self, key: int) -> Callable[[object], object]:
@@ -269,7 +269,7 @@ class Forward:
         if recorder.forward_start_ns:
             return
         if self.trains():
-            if recorder.timing or recorder.begin_awaited or recorder.aside is not None:
+            if recorder.timing or recorder.begin_awaited or recorder.interval is not None:
                 self.begin(compiled._orig_mod)
         else:
             self.note_gradless(compiled._orig_mod)

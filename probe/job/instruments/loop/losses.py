@@ -168,7 +168,7 @@ class Losses:
         recorder.cost_ns += start - now
         roots = self.roots
         if roots is not None and recorder.step >= roots.pace.due:
-            roots.look(root, unscaled is not None)
+            roots.sample(root, unscaled is not None)
             self._start_ns = _now()
 
     def _end(self) -> None:

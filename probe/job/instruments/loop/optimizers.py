@@ -69,7 +69,7 @@ class Optimizers:
         last; set by the gradient norm."""
         self.trace_step: StepTracer | None = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
-        self.judge: Callable[[], object] | None = None
+        self.before_update: Callable[[], object] | None = None
         """Set by the NaN detector if losses come from a device: called first, before each step."""
         self.before_step: StepCallback | None = None
         self.after_step: StepCallback | None = None
@@ -281,8 +281,8 @@ class Optimizers:
         self._nested_ns = recorder.optimizer_begins(now)
         self._closure_ns = 0
         self.finish_sample = None
-        if self.judge is not None:
-            self.judge()
+        if self.before_update is not None:
+            self.before_update()
         recorder.cost_ns += _now() - now
         step, updates, sums, watch = recorder.step, self.updates, self.sums, self.put_back
         if watch is not None and watch.leader == id(optimizer):

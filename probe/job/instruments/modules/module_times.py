@@ -178,10 +178,10 @@ class Modules:
         if not recorder.sampling or self._calls >= MOST_CALLS or self._foreign(inside_backward):
             return
         stack = self._stack
-        if not inside_backward and (recorder.aside is not None or not stack) and not self.forward.trains():
+        if not inside_backward and (recorder.interval is not None or not stack) and not self.forward.trains():
             if not stack:
                 self.forward.note_gradless(module)
-            if recorder.aside is not None:
+            if recorder.interval is not None:
                 return  # may be an evaluation
         elif not stack and not inside_backward and not recorder.forward_start_ns:
             self.forward.begin(module, args)

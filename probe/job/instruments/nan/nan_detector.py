@@ -119,7 +119,7 @@ class NanDetector:
     def uninstall(self) -> None:
         """Remove the callbacks and drop everything; a running trace gets a moment to finish."""
         self._forward.keep_call = self._losses.on_backward_begin = self._losses.on_backward_end = None
-        self._losses.on_late_loss = self._optimizers.judge = None
+        self._losses.on_late_loss = self._optimizers.before_update = None
         if os.getpid() != self._pid:
             return
         self._give_up(0.0)
@@ -157,7 +157,7 @@ class NanDetector:
         self._calls += 1
         full = self._always_full or self._calls <= FIRST_CALLS or not args or self._calls % FULL_EVERY == 0
         given, autocast, on_device, device_state = _NO_KEYWORDS, None, None, None
-        device = accelerator.current() if full or self._optimizers.judge is not None else None
+        device = accelerator.current() if full or self._optimizers.before_update is not None else None
         if full:
             torch = self._torch
             given = keywords()
@@ -255,8 +255,8 @@ class NanDetector:
         ))
 
     def _judge_updates(self) -> None:
-        if self._optimizers.judge is None:
-            self._optimizers.judge = self._isolation.guard("nonfinite", self._before_update)
+        if self._optimizers.before_update is None:
+            self._optimizers.before_update = self._isolation.guard("nonfinite", self._before_update)
 
     def _before_update(self) -> None:
         """An optimizer is about to write the weights."""

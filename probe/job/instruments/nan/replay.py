@@ -277,17 +277,18 @@ class Backward:
 
         def check(made: Any, came: Any) -> None:
             if restraint is None:
-                look(made, came)
+                find_origin(made, came)
                 return
             if restraint.over():
                 return
             restraint.resting = True
-            _, error = capture(lambda: look(made, came))  # must not raise on a thread of autograd's engine
+            # Must not raise on a thread of autograd's engine.
+            _, error = capture(lambda: find_origin(made, came))
             restraint.resting = False
             if error is not None:
                 restraint.stopped = restraint.stopped or describe(error)
 
-        def look(made: Any, came: Any) -> None:
+        def find_origin(made: Any, came: Any) -> None:
             if (
                 self.origin is None
                 and any(is_nonfinite(one) for one in made)

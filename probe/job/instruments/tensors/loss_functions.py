@@ -94,7 +94,7 @@ class Audit(Protocol):
     """Examines a model from step `due` on; see `dependence_audit`."""
 
     due: int
-    look: Callable[[Any], object]
+    run: Callable[[Any], object]
 
 
 class LossFunctions:
@@ -106,13 +106,13 @@ class LossFunctions:
         self._append = recorder.rings["python.loss_functions"].append
         self._shapes: dict[tuple[int, ...], int] = {}
         self.pace = pace
-        self.given_in: Callable[[int], list[Any]] = _nothing
+        self.inputs_of: Callable[[int], list[Any]] = _nothing
         """The input tensors of the first module in a step, if they were sampled."""
-        self.label_in: Callable[[int], Any] = _nothing
+        self.labels_of: Callable[[int], Any] = _nothing
         """The labels of the batch in a step, one per sample, if there are any."""
         self.audit: Audit | None = None
         """Set by the installation: examines the model behind a loss on a few of these steps."""
-        self.look = isolation.guard("loss functions", self._sample_root)
+        self.sample = isolation.guard("loss functions", self._sample_root)
         """Called right before a backward, if due, with its root and whether a GradScaler scaled it."""
 
     # HOT PATH ---------------------------------------------------------------
@@ -131,7 +131,7 @@ class LossFunctions:
         self.pace.took(_cpu() - begun_cpu)
         audit = self.audit
         if audit is not None and recorder.step >= audit.due:
-            audit.look(first)
+            audit.run(first)
         recorder.cost_ns += _now() - begun
 
     def _write(self, one: Found, root: Any) -> None:
@@ -165,9 +165,9 @@ class LossFunctions:
         ]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             figures = loss_figures.figures(torch, node, kept, classes) if plain else None
-            inputs = (self.given_in(recorder.step) or []) if root is not None else []
+            inputs = (self.inputs_of(recorder.step) or []) if root is not None else []
             if inputs and kept is None:  # a written-out loss saves no target: use the batch's label
-                kept, none = self.label_in(recorder.step), [float("nan")] * loss_figures.FIGURES
+                kept, none = self.labels_of(recorder.step), [float("nan")] * loss_figures.FIGURES
                 if kept is not None and figures is None:
                     figures = torch.tensor(none, dtype=torch.float64, device=kept.device)
             if inputs and kept is not None and figures is not None:
@@ -325,12 +325,13 @@ def behind(node: Any) -> Behind:
         if len(following) != 1:
             break
         current = following[0]
-    return Behind(operations, softmax, layer, rows, rows_used, None if moved else _mixed(softmax, view, layer))
+    mixed = None if moved else _mixed(softmax, view, layer)
+    return Behind(operations, softmax, layer, rows, rows_used, mixed)
 
 
 def _mixed(softmax: Any, view: Any, layer: str) -> tuple[int, ...] | None:
-    """The shape in front of a view that gives a softmax its input, if the classes lay on another axis there: the
-    view does not move them, as a permutation would, but fills each row of classes with other numbers."""
+    """The shape in front of a view that gives a softmax its input, if the classes lay on another axis there:
+    the view does not move them, as a permutation would, but fills each row of classes with other numbers."""
     if view is None or loss_figures.operation(view) not in _VIEWS or not view.next_functions[0][0]:
         return None
     before, after = _shape(*view.next_functions[0]), _shape(softmax)
@@ -339,7 +340,8 @@ def _mixed(softmax: Any, view: Any, layer: str) -> tuple[int, ...] | None:
         return None
     classes, inner = after[dimension], _product(after[dimension % len(after) + 1 :])
     if "Conv" in layer:
-        place = 1 if len(before) > 2 and before[1] == classes else None  # where convolutions have their channels
+        channels = len(before) > 2 and before[1] == classes
+        place = 1 if channels else None
     elif before[-1] % classes == 0:  # features that are cut into rows of classes
         return None if before[-1] > classes or inner == 1 else before
     else:

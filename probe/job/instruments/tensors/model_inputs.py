@@ -56,7 +56,7 @@ class ModelInputs:
 
     def __init__(
         self, recorder: Recorder, isolation: Isolation, names: ModuleNames, delivery: Delivery, pace: Pace,
-        aside: Pace, batches: Batches | None,
+        gradless_pace: Pace, batches: Batches | None,
     ) -> None:
         self._recorder = recorder
         self._names = names
@@ -65,25 +65,25 @@ class ModelInputs:
         self._shapes: dict[tuple[int, ...], int] = {}
         self._batches = batches
         self._batch = recorder.intern(BATCH)
-        self.pace, self.aside = pace, aside
+        self.pace, self.gradless_pace = pace, gradless_pace
         self._sampled_inputs: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
         self._known = KnownSamples()
         self._columns = TableColumns()
         self._copies: dict[int, tuple[weakref.ref[Any], list[float]]] = {}
         """Copies of the model that were called without gradients: a few weights from when first seen."""
-        self.look = isolation.guard("model inputs", self._sample_inputs)
+        self.sample = isolation.guard("model inputs", self._sample_inputs)
         """Called, when `pace` is due, with the first module called and its arguments. Samples nothing until
         the module's name is known, which may change when the training begins."""
-        self.look_aside = isolation.guard("model inputs", self._sample_gradless)
-        """The same for the first call without gradients, when `aside` is due."""
+        self.sample_gradless = isolation.guard("model inputs", self._sample_gradless)
+        """The same for the first call without gradients, when `gradless_pace` is due."""
 
-    def given_in(self, step: int) -> list[Any]:
+    def inputs_of(self, step: int) -> list[Any]:
         """The input tensors of the first module in this step; empty if they were not sampled."""
         known, references = self._sampled_inputs
         return [one for reference in references if (one := reference()) is not None] if known == step else []
 
-    def label_in(self, step: int) -> Any:
+    def labels_of(self, step: int) -> Any:
         """The tensor of the loader's batch with one value per sample; None unless there is exactly one."""
         return self._labels[0]() if self._sampled_inputs[0] == step and len(self._labels) == 1 else None
 
@@ -98,7 +98,7 @@ class ModelInputs:
     def _compared(self, tensor: Any) -> Recognised | None:
         """Compare the samples of a training batch with earlier ones."""
         step = self._recorder.step
-        return self._known.trained(tensor, self.label_in(step), self._indices(step))
+        return self._known.trained(tensor, self.labels_of(step), self._indices(step))
 
     def _sample_inputs(self, module: Any, args: Any) -> None:
         recorder = self._recorder
@@ -122,9 +122,9 @@ class ModelInputs:
     def _sample_gradless(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
-        number = self._number_aside(module) if recorder.step and not transformed(torch) else None
+        number = self._number_gradless(module) if recorder.step and not transformed(torch) else None
         if number is None:
-            self.aside.wait(SHORTEST_STEPS)
+            self.gradless_pace.wait(SHORTEST_STEPS)
             return
         begun, begun_cpu = _now(), _cpu()
         given = list(enumerate(args)) + list((keywords() or {}).items())
@@ -134,10 +134,10 @@ class ModelInputs:
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
                 known = None if place else self._known.evaluated(tensor)
                 self._write(number, name, tensor, 1, known, moved)
-        self.aside.took(_cpu() - begun_cpu)
+        self.gradless_pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
-    def _number_aside(self, module: Any) -> int | None:
+    def _number_gradless(self, module: Any) -> int | None:
         """String number of the name of a model called without gradients: its own, or the name of a trained
         model of the same class and sizes, of which it may be an average."""
         if self._names.path(module) is not None:
@@ -197,7 +197,7 @@ class ModelInputs:
         more = torch.cat([more, more.new_full((1,), float("nan")) if near is None else near.reshape(1)])
         more = torch.cat([more, _padding(torch, tensor, more)])
         table = tensor if gradless == 0 else None
-        more = torch.cat([more, self._columns.look(torch, (module, fields[4]), table, more)])
+        more = torch.cat([more, self._columns.figures(torch, (module, fields[4]), table, more)])
         if values.flat.is_cpu:
             self._put(fields, [*moments, *more.tolist()])
         elif not capturing():

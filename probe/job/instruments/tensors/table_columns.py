@@ -23,7 +23,7 @@ class TableColumns:
         self._ends: dict[tuple[int, int], tuple[Any, Any, int]] = {}
         """By model and input: smallest and largest values, and number of samples read."""
 
-    def look(self, torch: Any, key: tuple[int, int], tensor: Any, like: Any) -> Any:
+    def figures(self, torch: Any, key: tuple[int, int], tensor: Any, like: Any) -> Any:
         """Figures of python.model_inputs from `rows_so_far` to `apart_column`, on the device of `like`; NaN
         if the tensor is no table."""
         none = like.new_full((FIGURES,), float("nan"))
