@@ -162,6 +162,31 @@ def step_once_it_ended(place: Place, pid: int) -> int:
             assert time.monotonic() < give_up
 
 
+@pytest.mark.parametrize("last", ["1 / 0", "while True: pass", "model(1)"])
+def test_a_mode_that_a_snippet_could_not_set_back_is_set_back_for_it(
+    nursery: Nursery, place: Place, last: str
+) -> None:
+    """A forward in eval mode that fails or takes too long must not leave the training in eval mode."""
+    said = "put back as it was: train and eval modes of modules, as the snippet did not run to its end"
+    with undisturbed(nursery, place) as job:
+        for before in ("model.eval()", "model.dropout.training = False", "model.train(False)"):
+            code = f"{before}\n{last}\nmodel.train()"
+            try:
+                answer = snippet(place, job.pid, code, when="step", timeout_s=0.3)
+                assert answer["error"] is not None and said in answer["kept"], answer
+            except EvalTimeout as late:
+                assert said[1:] in late.message
+        assert snippet(place, job.pid, "model.training, model.dropout.training")["value"] == "(True, True)"
+
+
+def test_a_mode_that_a_snippet_sets_stays(nursery: Nursery, place: Place) -> None:
+    with forked(nursery, place, (PROGRAM, "--forever", *PACE, "--hold")) as [job]:
+        job.wait_for("READY")
+        assert snippet(place, job.pid, "model.eval()", when="step")["kept"] == []
+        assert snippet(place, job.pid, "model.training, model.dropout.training")["value"] == "(False, False)"
+        assert snippet(place, job.pid, "model.train()", when="step")["error"] is None
+
+
 def test_a_gigabyte_of_output_is_counted_and_dropped(nursery: Nursery, place: Place) -> None:
     with undisturbed(nursery, place) as job:
         for when, lines in (("auto", 1000), ("step", 100)):

@@ -122,6 +122,7 @@ def test_calls_that_do_not_fit_are_known_after_gloo_has_aborted_the_ranks(place:
         assert "float64" in found["what"] and "float32" in found["what"]
 
 
+@pytest.mark.alone
 @pytest.mark.campaign
 def test_a_straggler_is_a_notice_when_it_becomes_one_and_another_when_it_is_none(place: Place) -> None:
     options = ("--fault", "compute", "--rank", "1", "--at", "60", "--until", "200", "--length", "0.06",
@@ -137,6 +138,7 @@ def test_a_straggler_is_a_notice_when_it_becomes_one_and_another_when_it_is_none
         assert noted(recorded_of(place, ranks[0].pid)) == [], "a victim of a straggler has no row"
 
 
+@pytest.mark.alone
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", CAMPAIGN)
 def test_each_planted_fault_is_found_in_time_and_clean_jobs_raise_nothing(name: str) -> None:

@@ -39,6 +39,7 @@ from probe.job.snippets.guard.watching import (
     memory_allowance_bytes,
     with_checks,
 )
+from probe.job.snippets.module_modes import ModuleModes, may_change
 from probe.job.snippets.output import Buffer, Diversion
 from probe.job.snippets.state_restore import Kept
 from probe.job.snippets.values import short_repr
@@ -50,6 +51,7 @@ _AGAIN_S = 0.05
 CUTS = (SnippetTimeout, SnippetForbidden, SnippetMemory)
 """Exceptions that stop a snippet."""
 Cut = TypeVar("Cut", bound=BaseException)
+MODES = "put back as it was: train and eval modes of modules, as the snippet did not run to its end"
 AT_ONCE, AT_BOUNDARY = "at once", "step boundary"
 
 
@@ -89,6 +91,7 @@ class Evaluation:
         self.cut_short: SnippetTimeout | SnippetForbidden | SnippetMemory | None = None
         self.kept: list[str] = []
         """Sentences about state that it had changed and that was put back."""
+        self._modes: ModuleModes | None = None
         self.started = time.monotonic()
         self.deadline = self.started + timeout_s
         self.elapsed_s: float | None = None
@@ -148,7 +151,7 @@ class Evaluation:
                 self._attempt(training_thread)
         finally:
             self.names = None  # keep no reference to objects of the job
-            self.kept = kept.sentences()
+            self.kept += kept.sentences()
 
     def _carried(self) -> AbstractContextManager[None]:
         """The context that carries its collectives, if it may call any."""
@@ -171,11 +174,12 @@ class Evaluation:
             self.cut_short = _without_frames(late)
 
     def _try(self, watch: Watch, training_thread: bool) -> None:
-        _, error = capture(lambda: self._execute(watch))
+        _, error = capture(lambda: self._execute(watch, training_thread))
         try:
             self._conclude(error, training_thread)
         finally:
             del error  # its frames refer to this one, a cycle that only the collector would free
+            self._modes = None
             variables, self._variables = self._variables, {}
             if self.leaves_nothing:
                 variables.clear()
@@ -184,6 +188,8 @@ class Evaluation:
         """Set the outcome. Raises an exception of a signal handler of the job."""
         if error is None:
             return
+        if self._modes is not None and self._modes.restore():
+            self.kept.append(MODES)
         if not isinstance(error, CUTS):
             if training_thread and from_signal(error):
                 raise error
@@ -217,7 +223,7 @@ class Evaluation:
             tail = compile(ast.Expression(last.value), FILE, "eval")
         return used, compile(tree, FILE, "exec"), tail
 
-    def _execute(self, watch: Watch) -> None:
+    def _execute(self, watch: Watch, training_thread: bool) -> None:
         if self._unmade is not None:
             raise self._unmade
         used, body, tail = self._made
@@ -225,6 +231,8 @@ class Evaluation:
         names.update({"__name__": "__probe__", "__builtins__": __builtins__})
         names.update(self._scope().resolve(used) if self.names is None else self.names)
         names[CHECK_NAME] = watch.check
+        if training_thread and may_change(self._code):
+            self._modes = ModuleModes(names.values())
         lines = [line + "\n" for line in self._code.split("\n")]
         linecache.cache[FILE] = (len(self._code), None, lines, FILE)
         exec(body, names)

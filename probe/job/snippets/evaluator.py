@@ -288,6 +288,8 @@ class _Run:
         figures = {"duration_s": time.monotonic() - evaluation.started, "held_s": held_s}
         printed = evaluation.buffer.text()[-200:]
         tail = f" It had printed: {printed!r}." if printed else ""
+        if ended:
+            tail += "".join(f" {one[:1].upper()}{one[1:]}." for one in evaluation.kept)
         if not ended or isinstance(cause, SnippetTimeout):
             self.note("timeout", **figures)
             if ended:

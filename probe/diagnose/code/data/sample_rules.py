@@ -84,7 +84,8 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
                     yield Remark(other[0], said)
         for one_call, other_call in pairwise(arrays):
             parts = _split_parts(flow, one_call), _split_parts(flow, other_call)
-            if parts[0] and parts[1] and _paired(program, scope, parts[0][0], parts[1][0]):
+            of_the_first = is_name(other_call.args[0], *parts[0])
+            if parts[0] and parts[1] and not of_the_first and _paired(program, scope, parts[0][0], parts[1][0]):
                 said = f"{short(one_call.args[0])} and {short(other_call.args[0])} are split at random apart: {parts[0][0]} and {parts[1][0]} hold different rows"
                 yield Remark(other_call, said)
 

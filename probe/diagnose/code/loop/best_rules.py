@@ -66,7 +66,7 @@ def _never_better(program: Program) -> Iterator[Remark]:
         bound, strict, said = _infinity(flow, first), isinstance(test.ops[0], (ast.Lt, ast.Gt)), short(test)
         if key is None or first is None or any(_infinity(flow, one) not in (None, bound) for one in later):
             continue
-        inside = set(ast.walk(node))
+        inside = {one for statement in node.body for one in ast.walk(statement)}
         only_here = bool(later) and all(one in inside for one in later)
         if bound is not None and (bound > 0) == rising and strict and only_here:
             yield Remark(node, f"{said} is never true: {key[1]} starts as {short(first)}")

@@ -115,7 +115,7 @@ def _masks(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         found = softmax_of(flow, call)
         if found is not None and found[0] is call:
-            yield from _before_softmax(program, flow, found[1])
+            yield from _before_softmax(program, flow, found[1], call)
         if is_method(call, "masked_fill", "masked_fill_") and len(call.args) == 2:
             number = flow.number(call.args[1])
             triangle = _triangle(program, flow, call.args[0])
@@ -130,7 +130,9 @@ def _masks(program: Program) -> Iterator[Remark]:
             yield from _after_softmax(program, flow, node)
 
 
-def _before_softmax(program: Program, flow: Flow, argument: ast.AST) -> Iterator[Remark]:
+def _before_softmax(
+    program: Program, flow: Flow, argument: ast.AST, call: ast.Call
+) -> Iterator[Remark]:
     value = flow.value(argument)
     if is_method(value, "masked_fill") and len(value.args) == 2:
         number = flow.number(value.args[1])
@@ -143,6 +145,8 @@ def _before_softmax(program: Program, flow: Flow, argument: ast.AST) -> Iterator
     elif is_binary(value, ast.Mult, ast.Add):
         for one in (value.left, value.right):
             named = isinstance(value.op, ast.Mult) and is_name(one) and one.id.lower().endswith("mask")
+            if named and _masked_again(program, call, text_of(one)):
+                continue
             if named or _triangle(program, flow, one) is not None:
                 done = "multiplied" if isinstance(value.op, ast.Mult) else "added"
                 yield Remark(
@@ -152,7 +156,18 @@ def _before_softmax(program: Program, flow: Flow, argument: ast.AST) -> Iterator
                 )
 
 
+def _masked_again(program: Program, call: ast.Call, mask: str) -> bool:
+    """Whether a mask is multiplied to the weights too, after their softmax."""
+    return any(
+        isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and one.lineno > call.lineno
+        and mask in (text_of(one.left), text_of(one.right))
+        for one in ast.walk(program.frame(call))
+    )
+
+
 def _after_softmax(program: Program, flow: Flow, node: ast.BinOp) -> Iterator[Remark]:
+    if is_attribute(program.parent.get(node), "sum"):
+        return  # one of the probabilities is picked
     for weights, mask in operands(node):
         found = softmax_of(flow, weights)
         if found is None or "drop" in text_of(mask):

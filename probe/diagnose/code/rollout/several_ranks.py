@@ -35,7 +35,7 @@ _WRAPPERS = (
 _SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
 _GUARDS = (
     "rank", "main", "master", "primary", "local", "gpu", "device", "node", "chief", "save", "writer",
-    "distributed",
+    "distributed", "standalone", "single", "proc", "worker", "world",
 )
 """Words of a test that lets only some ranks pass."""
 _TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "ignite", "transformers", "fabric")
