@@ -119,7 +119,9 @@ def test_what_a_job_withholds_is_not_said_on_its_stderr(
     assert watched == plain and plain["errors"] == ""
 
 
-@pytest.mark.parametrize("rounds", [200, pytest.param(20000, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "rounds", [200, pytest.param(20000, marks=(pytest.mark.campaign, pytest.mark.alone))]
+)
 def test_connections_that_come_while_descriptors_are_closed_in_bulk_cost_no_file(
     nursery: Nursery, place: Place, rounds: int
 ) -> None:

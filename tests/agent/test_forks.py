@@ -73,6 +73,7 @@ def test_forks_while_the_agent_answers_get_stuck_nowhere(fork: Callable[..., For
     fork_under_load(fork, place, 25)
 
 
+@pytest.mark.alone
 @pytest.mark.campaign
 def test_a_thousand_forks_while_the_agent_answers(fork: Callable[..., Forked], place: Place) -> None:
     fork_under_load(fork, place, 1000)

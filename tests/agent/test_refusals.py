@@ -205,7 +205,9 @@ def test_a_disk_that_fills_up_costs_the_job_and_its_rows_nothing(
             end_process(server)
 
 
-@pytest.mark.parametrize("option", ["-B", pytest.param("-O", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "option", ["-B", pytest.param("-O", marks=(pytest.mark.campaign, pytest.mark.alone))]
+)
 def test_few_descriptors_no_home_and_a_plain_locale_do_not_matter(
     fork: Callable[..., Forked], place: Place, option: str
 ) -> None:

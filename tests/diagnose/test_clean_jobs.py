@@ -43,6 +43,7 @@ JOBS: tuple[tuple[str, ...], ...] = (
 )
 
 
+@pytest.mark.alone
 @pytest.mark.campaign
 @pytest.mark.parametrize("command", JOBS, ids=" ".join)
 def test_a_clean_job_gives_no_alarm(place: Place, command: tuple[str, ...]) -> None:

@@ -25,6 +25,7 @@ def test_a_verdict_is_the_same_a_thousand_steps_later_and_after_death(
     assert lasting.wrong(lasting.FAULTS["nan"], answers) == [], answers
 
 
+@pytest.mark.alone
 @pytest.mark.campaign
 @pytest.mark.parametrize("fault", lasting.FAULTS)
 def test_a_verdict_is_the_same_twenty_thousand_steps_later(place: Place, fault: str) -> None:

@@ -85,6 +85,7 @@ def test_a_clean_training_gives_no_verdict_above_info(trainings: Trainings) -> N
     assert [one for one in trainings.findings("clean") if one["severity"] != "info"] == []
 
 
+@pytest.mark.alone
 @pytest.mark.campaign
 @pytest.mark.parametrize("fault", learning.FAULTS)
 def test_each_learning_fault_is_named(fault: str) -> None:
@@ -92,6 +93,7 @@ def test_each_learning_fault_is_named(fault: str) -> None:
     assert trial.named, trial
 
 
+@pytest.mark.alone
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", learning.CLEAN)
 def test_no_clean_training_gives_a_verdict_above_info(name: str) -> None:

@@ -106,7 +106,7 @@ def started(
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.campaign) if one.heavy else name
+    params=[pytest.param(name, marks=(pytest.mark.campaign, pytest.mark.alone)) if one.heavy else name
             for name, one in PROGRAMS.items()],
 )
 def ran(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[Ran]:
