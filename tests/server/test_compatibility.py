@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import duckdb
@@ -13,7 +14,7 @@ from probe.diagnose.recipes.local_query import make_tables
 from probe.recording.tables import BY_NAME, COMMON, TABLES
 from probe.server.runtime import request_bodies
 from probe.server.runtime.request_bodies import RowsBody
-from probe.server.sql import compatibility
+from probe.server.sql import compatibility, views
 from probe.server.sql.remote_rows import searchable, wanted_columns
 from probe.server.sql.views import mentioned
 from server.beside import Beside, Writer
@@ -194,3 +195,16 @@ def test_sentences_name_tables_that_exist() -> None:
     for sentence in compatibility.INSTEAD.values():
         named = set(re.findall(r"\b(?:python|process|probe|cluster)\.[a-z_]+", sentence))
         assert {".".join(name.split(".")[:2]) for name in named} <= set(BY_NAME), sentence
+
+
+@pytest.mark.parametrize("part", [" ", "-- ", "( ", '" ', ". ", ", ", "/* ", "' "])
+def test_the_time_to_read_sql_grows_with_its_length_and_not_with_its_square(part: str) -> None:
+    def taken_s(length: int) -> float:
+        sql = "SELECT 1" + part * (length // len(part))
+        began = time.perf_counter()
+        compatibility.reads(sql)
+        views.mentioned(sql)
+        return time.perf_counter() - began
+
+    short = min(taken_s(20_000) for _ in range(3))
+    assert taken_s(200_000) < 40 * short + 0.5, "ten times as long, not a hundred times"

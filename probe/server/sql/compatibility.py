@@ -244,7 +244,9 @@ ALONE = (
 )
 
 _TEXTS = re.compile(r"'(?:[^']|'')*'")
-_DOT = re.compile(r'"?\s*\.\s*"?')
+_DOT = re.compile(r'(?:"\s*|(?<!\s)\s*)\.\s*"?')
+"""With what may surround it. It begins once in each run of spaces: a match tried at each of 60,000 spaces
+took ten seconds."""
 _GLOBAL = re.compile(r"(?<![\w.])global\.(\w+)\.(\w+)")
 _STAR = re.compile(r"(?:\bselect|\bdistinct|[,.])\s*\*")
 

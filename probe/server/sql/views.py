@@ -38,10 +38,10 @@ _MOST_HOLES = 4
 _NAME_BUILDERS = ("query", "u&")
 """Only with these words can SQL name a table that its text does not contain."""
 _CATALOG = re.compile(
-    r"duckdb_|information_schema|pg_|pragma|sqlite_|\b(?:show|describe)\b|(?:^|\(|--[^\n]*\n|\*/)\s*desc\b|"
-    + "|".join(_NAME_BUILDERS)
+    r"duckdb_|information_schema|pg_|pragma|sqlite_|\b(?:show|describe)\b|" + "|".join(_NAME_BUILDERS)
 )
-"""Only with one of these can SQL see which tables exist: then all are created."""
+"""Only with one of these, or `_DESC`, can SQL see which tables exist: then all are created."""
+_COMMENT, _DESC = re.compile(r"--[^\n]*"), re.compile(r"(?:^|\(|\*/)\s*desc\b")
 
 
 def mentioned(sql: str, own: Iterable[Table] = ()) -> Sequence[Table]:
@@ -70,7 +70,8 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _sees_catalog(sql: str) -> bool:
-    return _CATALOG.search(sql.lower()) is not None
+    text = sql.lower()  # DESC may follow a comment; in one pattern, "-- -- --" would take its square in time
+    return _CATALOG.search(text) is not None or _DESC.search(_COMMENT.sub("(", text)) is not None
 
 
 def _make_tables(

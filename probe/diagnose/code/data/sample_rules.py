@@ -18,7 +18,6 @@ from probe.diagnose.code.syntax import (
     is_false,
     is_method,
     is_name,
-    is_read,
     is_string,
     is_true,
     iterated,
@@ -46,10 +45,6 @@ _RANDOM = re.compile(
 _HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|heldout|holdout)(_|$)|^(x|y)(val|valid|test)$", re.I)
 _TRAIN = re.compile(r"(^|_)(train|training|tr)(_|$)|^(x|y)train$", re.I)
 _SEEDS = re.compile(r"seed|set_?(rng_)?state$", re.I)
-_PERMUTATIONS = frozenset({"torch.randperm", "numpy.random.permutation"})
-_DRAWS = frozenset({
-    "torch.randperm", "torch.randint", "numpy.random.permutation", "numpy.random.randint", "numpy.random.choice",
-})
 
 
 def _split_parts(flow: Flow, node: ast.AST) -> list[str]:
@@ -65,7 +60,7 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
     """A random split that is made anew for each part, or for inputs and targets apart."""
     flow = flow_of(program)
     for scope in program.scopes():
-        if _seeded(scope):
+        if seeded(scope):
             continue
         kept: dict[str, list[tuple[ast.Call, int, str]]] = {}
         arrays: list[ast.Call] = []
@@ -85,7 +80,7 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
         for one_call, other_call in pairwise(arrays):
             parts = _split_parts(flow, one_call), _split_parts(flow, other_call)
             of_the_first = is_name(other_call.args[0], *parts[0])
-            if parts[0] and parts[1] and not of_the_first and _paired(program, scope, parts[0][0], parts[1][0]):
+            if parts[0] and parts[1] and not of_the_first and paired(program, scope, parts[0][0], parts[1][0]):
                 said = f"{short(one_call.args[0])} and {short(other_call.args[0])} are split at random apart: {parts[0][0]} and {parts[1][0]} hold different rows"
                 yield Remark(other_call, said)
 
@@ -114,7 +109,7 @@ def _made(flow: Flow, node: ast.expr) -> str:
     return ast.unparse(node)
 
 
-def _paired(program: Program, scope: ast.AST, one: str, other: str) -> bool:
+def paired(program: Program, scope: ast.AST, one: str, other: str) -> bool:
     """Whether two names go side by side into a data set, a loss or a function that pairs them."""
     for node in ast.walk(scope):
         if not isinstance(node, ast.Call):
@@ -133,73 +128,6 @@ def _paired(program: Program, scope: ast.AST, one: str, other: str) -> bool:
             if one in names and other in names_read(second) and other not in names:
                 return True
     return False
-
-
-@RULES.add("shuffled-apart", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it")
-def _shuffled_apart(program: Program) -> Iterator[Remark]:
-    """Inputs and targets put into another order by two draws, or only one of them."""
-    flow = flow_of(program)
-    for scope in program.scopes():
-        moved: dict[str, list[tuple[ast.AST, str]]] = {}
-        for node in own_nodes(scope):
-            if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name) and is_method(node):
-                if program.called(node) in ("random.shuffle", "numpy.random.shuffle") and isinstance(program.parent.get(node), ast.Expr):
-                    moved.setdefault(node.args[0].id, []).append((node, "draw"))
-            elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                value = node.value
-                if isinstance(value, ast.Subscript) and isinstance(value.slice, (ast.Call, ast.Name)):
-                    drawn = flow.value(value.slice)
-                    if isinstance(drawn, ast.Call) and program.called(drawn) in _DRAWS:
-                        inline = isinstance(value.slice, ast.Call)
-                        moved.setdefault(node.targets[0].id, []).append((node, "draw" if inline else f"by {ast.unparse(value.slice)}"))
-        if _seeded(scope):
-            continue
-        yield from _orders(program, scope, moved)
-
-
-def _orders(program: Program, scope: ast.AST, moved: dict[str, list[tuple[ast.AST, str]]]) -> Iterator[Remark]:
-    names = list(moved)
-    for number, one in enumerate(names):
-        for other in names[number + 1 :]:
-            drawn = [found[1] for name in (one, other) for found in moved[name]]
-            pair = drawn == ["draw", "draw"] and len(moved[one]) == 1
-            if pair and (_paired(program, scope, one, other) or _paired(program, scope, other, one)):
-                yield Remark(moved[other][0][0], f"{one} and {other} are drawn at random apart: what belongs together is in two orders")
-        if len(moved[one]) != 1:
-            continue
-        node, how = moved[one][0]
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Subscript):
-            continue
-        index = how.removeprefix("by ")
-        inline = how == "draw"
-        if (inline and program.called(node.value.slice) not in _PERMUTATIONS) or one not in names_read(node.value.value):
-            continue
-        readers = [use for use in ast.walk(scope) if is_read(use, index)]
-        if inline or len(readers) == 1:
-            for other in _partners(program, scope, one):
-                if other not in moved:
-                    yield Remark(node, f"{one} is put into a random order and {other}, which is paired with it, is not")
-
-
-@RULES.add("shuffled-apart-in-a-data-set", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it")
-def _order_of_attribute(program: Program) -> Iterator[Remark]:
-    """A data set that puts one of the things it takes samples from into a random order, and not the others."""
-    for of in program.everywhere(ast.ClassDef):
-        getter = program.method(of, "__getitem__")
-        if getter is None:
-            continue
-        taken = {ast.unparse(one.value) for one in ast.walk(getter) if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Name)}
-        moved = [
-            node for node in ast.walk(of)
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and isinstance(node.value, ast.Subscript)
-            and program.called(node.value.slice) in _PERMUTATIONS and ast.unparse(node.value.value) == ast.unparse(node.targets[0])
-        ]
-        names = {ast.unparse(node.targets[0]) for node in moved}
-        for node in moved:
-            name = ast.unparse(node.targets[0])
-            others = sorted(one for one in taken - names if one.startswith("self."))
-            if name in taken and others:
-                yield Remark(node, f"{name} is put into a random order and {others[0]}, which is paired with it, is not")
 
 
 @RULES.add("default-argument-grows", "what is reported lags behind, an average over all calls since the start", "make the list inside of the function")
@@ -248,7 +176,7 @@ def _not_shifted(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"inputs and targets are the same slice, {short(inputs)}: nothing shifts the targets, so each token is to predict itself")
 
 
-def _partners(program: Program, scope: ast.AST, name: str) -> list[str]:
+def partners(program: Program, scope: ast.AST, name: str) -> list[str]:
     """The names that stand with this one in a TensorDataset, once each."""
     found: list[str] = []
     for node in ast.walk(scope):
@@ -259,7 +187,7 @@ def _partners(program: Program, scope: ast.AST, name: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _seeded(scope: ast.AST) -> bool:
+def seeded(scope: ast.AST) -> bool:
     """Whether a seed or a state is set more than once: two shuffles may then be alike on purpose."""
     return sum(_SEEDS.search(ast.unparse(call.func)) is not None for call in own(scope, ast.Call)) > 1
 

@@ -52,10 +52,11 @@ def _graph_kept(program: Program) -> Iterator[Remark]:
             starts[key] = call
     remarked: set[ast.AST] = set()
     for key, call in starts.items():
-        loops = program.loops(call)
+        loops = flow.loops(call)
         if not loops:
             continue
-        for node in ast.walk(loops[0]):
+        own_loop = program.loops(call)
+        for node in ast.walk(own_loop[0] if own_loop else program.frame(call)):
             if node in remarked or program.scope(node) is not program.scope(call):
                 continue
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):

@@ -158,8 +158,9 @@ def _before_softmax(
 
 def _masked_again(program: Program, call: ast.Call, mask: str) -> bool:
     """Whether a mask is multiplied to the weights too, after their softmax."""
+    before = set(ast.walk(call))
     return any(
-        isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and one.lineno > call.lineno
+        is_binary(one, ast.Mult) and one not in before and one.lineno >= call.lineno
         and mask in (text_of(one.left), text_of(one.right))
         for one in ast.walk(program.frame(call))
     )
@@ -170,7 +171,7 @@ def _after_softmax(program: Program, flow: Flow, node: ast.BinOp) -> Iterator[Re
         return  # one of the probabilities is picked
     for weights, mask in operands(node):
         found = softmax_of(flow, weights)
-        if found is None or "drop" in text_of(mask):
+        if found is None or "drop" in text_of(mask) or _of_rows(mask):
             continue
         if not says(mask, "mask") and _triangle(program, flow, mask) is None:
             continue
@@ -184,6 +185,11 @@ def _after_softmax(program: Program, flow: Flow, node: ast.BinOp) -> Iterator[Re
         yield Remark(
             node, f"{short(node)} masks after the softmax: the weights that are left do not add up to 1"
         )
+
+
+def _of_rows(mask: ast.AST) -> bool:
+    """Whether a mask has length 1 along the last axis: it takes whole rows of weights away, or none."""
+    return text_of(mask).replace(" ", "").endswith((",1)", "unsqueeze(-1)", ",None]"))
 
 
 def _after(one: ast.AST, node: ast.AST, program: Program) -> bool:

@@ -299,6 +299,32 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
                     f"{short(around)} draws another action than line "
                     f"{getattr(other[0], 'lineno', 0)}: the log probability is not that of the action taken",
                 )
+            elif not other and is_method(around, "log_prob") and text_of(around.func.value) == of:
+                worth = _worth(program, around)
+                if worth is not None:
+                    yield Remark(
+                        around,
+                        f"{short(around)} draws a new action, and {short(worth, 30)} is what another one "
+                        "was worth",
+                    )
+
+
+def _worth(program: Program, log_prob: ast.AST) -> ast.AST | None:
+    """What the log probability of an action is multiplied by, where that is an advantage or a return."""
+    flow = flow_of(program)
+    statement = program.statement(log_prob)
+    uses: list[ast.AST] = [log_prob]
+    if isinstance(statement, ast.Assign) and is_name(statement.targets[0]):
+        uses += [one for one in own(program.frame(log_prob), ast.Name) if flow.held(one) is statement.value]
+    for use in uses:
+        at, around = use, program.parent.get(use)
+        while isinstance(around, (ast.Attribute, ast.Call)):
+            at, around = around, program.parent.get(around)
+        for one, other in operands(around) if is_binary(around, ast.Mult) else ():
+            named = [part for part in flow.origins(other) if is_name(part)]
+            if one is at and any(says(part, "adv", "return", "reward", "delta", "gae") for part in named):
+                return other
+    return None
 
 
 def _explores(nodes: list[ast.stmt]) -> bool:

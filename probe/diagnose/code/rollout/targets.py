@@ -147,8 +147,8 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
             if not isinstance(target, ast.Tuple) or len(target.elts) < 4:
                 continue
             names = [one.id for one in target.elts if isinstance(one, ast.Name)]
-            ends = [one for one in names if one in _ENDS]
-            rewards = [one for one in names if "rew" in one.lower()]
+            rewards = [one for one in names if "rew" in one.lower() or one in ("r", "rs")]
+            ends = [one for one in names if one in _ENDS or (one in ("d", "ds") and rewards)]
             if len(ends) != 1 or not rewards or is_method(node.value, "step"):
                 continue
             later = [one for one in own_nodes(function) if getattr(one, "lineno", 0) > node.lineno]

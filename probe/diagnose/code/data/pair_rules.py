@@ -1,0 +1,184 @@
+"""Inputs and targets that no longer belong together: orders, augmentations and noise that are drawn apart. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from probe.diagnose.code.data.sample_rules import paired, partners, seeded
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_method,
+    is_name,
+    is_read,
+    names_of,
+    names_read,
+    own,
+    own_nodes,
+    pairs_of,
+    parameters,
+    returned,
+    short,
+)
+from probe.diagnose.code.torch_losses import is_loss
+
+RULES = Rules("data")
+
+_PERMUTATIONS = frozenset({"torch.randperm", "numpy.random.permutation"})
+_DRAWS = frozenset({
+    "torch.randperm", "torch.randint", "numpy.random.permutation", "numpy.random.randint", "numpy.random.choice",
+})
+_RANDOM_CALLS = re.compile(r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli)|random\.\w+|numpy\.random\.\w+)(_like)?$")
+_TARGETS = re.compile(r"^(target|targets|label|labels|mask|masks|seg|segmentation|gt|truth|annotation|onehot|one_hot)$")
+_NOISE = ("torch.randn", "torch.randn_like")
+
+
+@RULES.add("shuffled-apart", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it")
+def _shuffled_apart(program: Program) -> Iterator[Remark]:
+    """Inputs and targets put into another order by two draws, or only one of them."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        moved: dict[str, list[tuple[ast.AST, str]]] = {}
+        for node in own_nodes(scope):
+            if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name) and is_method(node):
+                if program.called(node) in ("random.shuffle", "numpy.random.shuffle") and isinstance(program.parent.get(node), ast.Expr):
+                    moved.setdefault(node.args[0].id, []).append((node, "draw"))
+            elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                value = node.value
+                if isinstance(value, ast.Subscript) and isinstance(value.slice, (ast.Call, ast.Name)):
+                    drawn = flow.value(value.slice)
+                    if isinstance(drawn, ast.Call) and program.called(drawn) in _DRAWS:
+                        inline = isinstance(value.slice, ast.Call)
+                        moved.setdefault(node.targets[0].id, []).append((node, "draw" if inline else f"by {ast.unparse(value.slice)}"))
+        if seeded(scope):
+            continue
+        yield from _orders(program, scope, moved)
+
+
+def _orders(program: Program, scope: ast.AST, moved: dict[str, list[tuple[ast.AST, str]]]) -> Iterator[Remark]:
+    names = list(moved)
+    for number, one in enumerate(names):
+        for other in names[number + 1 :]:
+            drawn = [found[1] for name in (one, other) for found in moved[name]]
+            pair = drawn == ["draw", "draw"] and len(moved[one]) == 1
+            if pair and (paired(program, scope, one, other) or paired(program, scope, other, one)):
+                yield Remark(moved[other][0][0], f"{one} and {other} are drawn at random apart: what belongs together is in two orders")
+        if len(moved[one]) != 1:
+            continue
+        node, how = moved[one][0]
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Subscript):
+            continue
+        index = how.removeprefix("by ")
+        inline = how == "draw"
+        if (inline and program.called(node.value.slice) not in _PERMUTATIONS) or one not in names_read(node.value.value):
+            continue
+        readers = [use for use in ast.walk(scope) if is_read(use, index)]
+        if inline or len(readers) == 1:
+            for other in partners(program, scope, one):
+                if other not in moved:
+                    yield Remark(node, f"{one} is put into a random order and {other}, which is paired with it, is not")
+
+
+@RULES.add("shuffled-apart-in-a-data-set", "inputs meet targets of other samples, and nothing can be learned from them", "draw one permutation and index both with it")
+def _order_of_attribute(program: Program) -> Iterator[Remark]:
+    """A data set that puts one of the things it takes samples from into a random order, and not the others."""
+    for of in program.everywhere(ast.ClassDef):
+        getter = program.method(of, "__getitem__")
+        if getter is None:
+            continue
+        taken = {ast.unparse(one.value) for one in ast.walk(getter) if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Name)}
+        moved = [
+            node for node in ast.walk(of)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and isinstance(node.value, ast.Subscript)
+            and program.called(node.value.slice) in _PERMUTATIONS and ast.unparse(node.value.value) == ast.unparse(node.targets[0])
+        ]
+        names = {ast.unparse(node.targets[0]) for node in moved}
+        for node in moved:
+            name = ast.unparse(node.targets[0])
+            others = sorted(one for one in taken - names if one.startswith("self."))
+            if name in taken and others:
+                yield Remark(node, f"{name} is put into a random order and {others[0]}, which is paired with it, is not")
+
+
+@RULES.add("augmented-apart", "inputs meet targets that were changed in another way", "draw once, and do the same to both")
+def _augmented_apart(program: Program) -> Iterator[Remark]:
+    """A function that draws how it changes what it is given, called once for the input and once for its target."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        if seeded(scope):
+            continue
+        for one, other in _beside_each_other(scope):
+            function = program.local_function(one)
+            if function is None or function is not program.local_function(other) or not one.args or not other.args:
+                continue
+            if not _is_target(program, other.args[0]) or _is_target(program, one.args[0]):
+                continue
+            drawn = _draws(flow, function)
+            if drawn is not None:
+                yield Remark(other, f"{short(one)} and {short(other)} each draw their own {short(drawn)}: the target is changed in another way than its input")
+
+
+def _is_target(program: Program, node: ast.AST) -> bool:
+    """Whether an expression is a target by its name, or by that name's use in a loss."""
+    names = names_of(node)
+    encoded = any(is_method(one, "one_hot") for one in ast.walk(node))
+    return encoded or any(map(_TARGETS.match, names)) or any(
+        is_loss(program, call) and len(call.args) >= 2 and is_name(call.args[1], *names) for call in program.calls() if names
+    )
+
+
+def _beside_each_other(scope: ast.AST) -> Iterator[tuple[ast.Call, ast.Call]]:
+    """Pairs of calls that stand beside each other in a tuple."""
+    for node in own(scope, ast.Tuple):
+        calls = [one for one in node.elts if isinstance(one, ast.Call)]
+        yield from pairwise(calls)
+
+
+def _draws(flow: Flow, function: Function) -> ast.Call | None:
+    """The random numbers that decide how a function changes its first parameter and what it returns."""
+    program = flow.program
+    calls = [one for one in own(function, ast.Call) if _RANDOM_CALLS.match(program.called(one))]
+    given = parameters(function)
+    if not calls or not given or argument(calls[0], "generator") is not None:
+        return None
+    reads = any(is_read(one, given[0].arg) for value in returned(function) if value is not None for one in flow.origins(value))
+    return calls[0] if reads else None
+
+
+@RULES.add("target-of-nothing", "the target cannot be predicted from the input: the best output is its mean", "keep what was drawn, and use it for both")
+def _fresh_noise(program: Program) -> Iterator[Remark]:
+    """Noise that is drawn as the target of a loss, and that nothing else reads."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            for target, value in pairs_of(node):
+                if not is_name(target) or program.called(value) not in _NOISE:
+                    continue
+                uses = [one for one in own_nodes(scope) if is_read(one, target.id)]
+                losses = {call for one in uses if isinstance(call := program.parent.get(one), ast.Call) and is_loss(program, call)}
+                compared = [call for call in losses if len(call.args) >= 2 and any(is_name(one, target.id) for one in call.args[:2])]
+                rest = [one for call in compared for one in call.args[:2] if not is_name(one, target.id)]
+                made = any(isinstance(one, ast.Call) and program.family(one.func) == "module" for value in rest for one in flow.origins(value))
+                if uses and len(compared) == len(uses) and (made or all(isinstance(one, (ast.Call, ast.Name)) for one in rest)):
+                    yield Remark(node, f"{target.id} is drawn at random, and only {short(compared[0])} reads it: it is in no input")
+
+
+@RULES.add("one-object-twice", "what looks like two values is one object under two names", "call it once for each: [f(x) for _ in range(2)]")
+def _one_object(program: Program) -> Iterator[Remark]:
+    """`a, b = [f(x)] * 2`: the call runs once."""
+    for node in program.everywhere(ast.Assign):
+        value = node.value
+        if not isinstance(node.targets[0], ast.Tuple) or not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Mult):
+            continue
+        listed = next((one for one in (value.left, value.right) if isinstance(one, (ast.List, ast.Tuple))), None)
+        if listed is None or len(listed.elts) != 1 or not isinstance(listed.elts[0], ast.Call):
+            continue
+        call = listed.elts[0]
+        if program.local_function(call) is not None or program.family(call) in ("tensor", "array", "module") or is_method(call, "clone", "copy"):
+            yield Remark(node, f"{short(value)} calls {short(call.func)} once: {short(node.targets[0])} are the same object")
