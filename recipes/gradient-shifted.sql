@@ -15,7 +15,7 @@
 --   "probe {endpoint} watch --histograms --steps 3",
 --   "probe {endpoint} query \"SELECT step, mean, std, abs_max, zero_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a parameter whose elements all have the same effect, such as the scale of a single normalization"
+-- false_positives = "a parameter whose elements all have the same effect, such as the scale of a normalization (`info`)"
 -- [parameters.shift]
 -- value = 1.64
 -- unit = "mean / deviation"
@@ -41,7 +41,8 @@ WITH steps AS (
     SELECT name AS param, ARG_MAX(p5, t_ns) AS p5, ARG_MAX(p50, t_ns) AS p50, ARG_MAX(p95, t_ns) AS p95 FROM python.histograms WHERE kind = 'gradient' GROUP BY name
 )
 SELECT NULL AS unknown, param, param AS subject, step, n, mean, std, shift, shift_before, p5, p50, p95,
-    CASE WHEN std <= 1e-6 * ABS(mean) THEN 'collapsed to one value' ELSE 'shifted to one side of 0' END AS kind
+    CASE WHEN std <= 1e-6 * ABS(mean) THEN 'collapsed to one value' ELSE 'shifted to one side of 0' END AS kind,
+    CASE WHEN std > 1e-6 * ABS(mean) AND EXISTS (SELECT 1 FROM python.modules WHERE class LIKE '%Norm%' AND module = regexp_replace(param, '\.[^.]*$', '')) THEN 'info' ELSE 'notice' END AS severity
 FROM params LEFT JOIN histograms USING (param) WHERE n >= $least AND same = n AND largest > 0 AND shift >= $shift
 QUALIFY ROW_NUMBER() OVER (ORDER BY shift DESC) <= 3
 UNION ALL BY NAME

@@ -14,7 +14,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
 -- ]
--- false_positives = "a wrong learning rate or gradient scale, with or without a warm-up (`info` if the updates were not measured, or if the loss has not come down again at the same rate); moving targets, as in reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state, which also needs a warm-up"
+-- false_positives = "a wrong learning rate or gradient scale, with or without a warm-up (`info` if the updates were not measured, if the loss has not come down again at the same rate, or if it was below its first value within the window: then the start cost fewer steps than a warm-up); moving targets, as in reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state, which also needs a warm-up"
 -- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "output-constant"]
 -- uses = ["trainings", "adversarial"]
 -- [parameters.window]
@@ -53,7 +53,7 @@ SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have the
         THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
     rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio,
     CASE WHEN NOT recovered THEN '; whether that is the reason was not shown: the loss has not come down again' WHEN ratio IS NULL THEN '; whether that is the reason was not shown: the size of these steps was not measured' ELSE '' END AS doubt,
-    CASE WHEN recovered AND ratio IS NOT NULL THEN 'notice' ELSE 'info' END AS severity
+    CASE WHEN recovered AND ratio IS NOT NULL AND loss_after >= loss_first THEN 'notice' ELSE 'info' END AS severity
 FROM rates, levels, norms, updates, later
 WHERE COALESCE(ratio >= $ratio, true) AND n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
 UNION ALL BY NAME

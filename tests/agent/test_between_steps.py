@@ -18,7 +18,7 @@ SHAPES = (
     "the loader of the training", "with gradients", "with gradients in training mode",
     "a pass without the model", "one backward for a pass", "a metric in each step",
     "two loaders and a teacher", "stays in eval mode", "without eval mode",
-    "without a loader in train mode", "a sample in train mode",
+    "without a loader in train mode", "a sample in train mode", "dropout sampled",
 )
 RARELY = (
     "after the epoch", "one batch", "the loader of the training", "with gradients in training mode",
@@ -38,9 +38,13 @@ def test_only_batches_trained_on_are_the_steps_and_the_rest_are_intervals(
     result = job.result()
     sql = "SELECT kind, batches, samples FROM python.intervals ORDER BY t_ns"
     assert query(place, job.pid, sql) == result["intervals"]
-    said = query(place, job.pid, "SELECT DISTINCT recognised_by LIKE '%in train mode' FROM python.intervals")
-    in_train_mode = shape in ("without eval mode", "without a loader in train mode")
-    assert ([True] in said) is in_train_mode, "only of calls without gradients is it certain"
+    of_train_mode = "SELECT recognised_by FROM python.intervals WHERE recognised_by LIKE '%in train mode%'"
+    said = query(place, job.pid, of_train_mode)
+    in_train_mode = shape in ("without eval mode", "without a loader in train mode", "dropout sampled")
+    assert bool(said) is in_train_mode, "only of calls without gradients is it certain"
+    if said:
+        again = all(one.endswith("repeatedly on the same input") for [one] in said)
+        assert again is (shape != "without eval mode")
     if shape == "without a loader":
         looked = query(place, job.pid, "SELECT DISTINCT gradless FROM python.model_inputs WHERE name = '0'")
         assert [True] in looked, "what it was evaluated on"

@@ -96,7 +96,7 @@ class Loop:
             self._evaluate(self.held_out, gradients=True)
         elif epoch_ends and shape == "with gradients in training mode":
             self._evaluate(self.held_out, gradients=True, mode=True)
-        elif epoch_ends and shape == "without eval mode":
+        elif epoch_ends and shape in ("without eval mode", "dropout sampled"):
             self._evaluate(self.held_out, mode=True)
         elif epoch_ends and shape == "a pass without the model":
             batches = [len(rows) for rows, _ in self.held_out]
@@ -111,7 +111,8 @@ class Loop:
         batches = []
         with torch.set_grad_enabled(gradients):
             for rows, labels in loader:
-                nn.functional.cross_entropy(self.model(rows), labels)
+                for _ in range(5 if self.shape == "dropout sampled" else 1):
+                    nn.functional.cross_entropy(self.model(rows), labels)
                 batches.append(len(rows))
                 if self.ledger.steps == 2 and len(batches) == 2 and self.ledger.asks:
                     print("EVALUATING", flush=True)

@@ -42,10 +42,12 @@ KINDS = (EVALUATION, PREDICTION, CHECKPOINT, INFERENCE, READING)
 _BY = {
     "gradless": "no gradients, no backward",
     "train mode": "no gradients, no backward, in train mode",
+    "train mode, again": "no gradients, no backward, in train mode, repeatedly on the same input",
     "eval mode": "eval mode, no backward",
     "no backward": "a pass without a backward",
     INFERENCE: "eval mode, no gradients, no loader",
     "inference in train mode": "no gradients, no loader, in train mode",
+    "inference in train mode, again": "no gradients, no loader, in train mode, repeatedly on the same input",
     READING: "a pass without a model call",
 }
 """`recognised_by` of intervals recognized by signs."""
@@ -57,7 +59,7 @@ a call; ended, but a backward may still withdraw it."""
 class Interval:
     """An interval, or a candidate that may become one."""
 
-    __slots__ = ("batches", "before", "began_ns", "by", "calls", "data_ns", "eval_mode", "forward",
+    __slots__ = ("again", "batches", "before", "began_ns", "by", "calls", "data_ns", "eval_mode", "forward",
                  "gradless", "held_ns", "inner_ns", "kind", "loader", "micro_step", "number", "outer",
                  "own_ns", "passes", "sampled", "samples", "state", "step", "sure", "tokens", "train_mode",
                  "trained", "whole")
@@ -84,6 +86,8 @@ class Interval:
         self.gradless = self.sure = self.forward = self.eval_mode = self.train_mode = False
         """Signs, each a module call: without gradients; the same, of a training root in eval mode; with
         gradients; with gradients in eval mode; without gradients, of a training root in train mode."""
+        self.again = False
+        """Whether a training root was called three times in a row on the same input, in train mode."""
         self.trained = self.sampled = False
 
     def listens(self, recorder: Recorder) -> bool:
@@ -232,9 +236,9 @@ class Intervals:
         if one.state == OPEN:
             self._end(one, now_ns, "done")
 
-    def gradless(self, *, root: bool, training: bool, now_ns: int) -> None:
+    def gradless(self, *, root: bool, training: bool, again: bool, now_ns: int) -> None:
         """An outermost module call without gradients. `root`: the training has called this module too;
-        `training`: the module's flag."""
+        `training`: the module's flag; `again`: at least the third call in a row on one input."""
         recorder = self.recorder
         one = recorder.interval
         sure = root and not training
@@ -242,6 +246,7 @@ class Intervals:
             one.gradless = True
             one.sure = one.sure or sure
             one.train_mode = one.train_mode or (root and training)
+            one.again = one.again or (root and again)
             return
         if not root or recorder.forward_start_ns:
             return
@@ -251,6 +256,7 @@ class Intervals:
         if one.state == STRETCH:
             one.calls += 1
             one.sure = one.sure or sure
+            one.again = one.again or again
 
     def forwards(self, *, training: bool, now_ns: int) -> None:
         """An outermost module call with gradients while `interval` is set."""
@@ -326,6 +332,8 @@ class Intervals:
             one.data_ns = recorder.data_ns - one.before[0]
             _put_back(recorder, one.before, now_ns - one.began_ns)
             self._count(one, one.own_ns)
+        if one.again and one.by == self._texts["train mode"]:
+            one.by = self._texts["train mode, again"]
         self._write(one, state)
         if one.state == OPEN:
             one.state = ENDED
@@ -374,6 +382,8 @@ class Intervals:
             return
         if took > LONG_STEPS * before[-1].wall_ns and (one.sure or one.calls > 1):
             key = INFERENCE if one.sure else "inference in train mode"
+            if key != INFERENCE and one.again:
+                key += ", again"
             one.kind, one.by = INFERENCE, self._texts[key]
             self._end(one, now_ns, "done")
 

@@ -105,6 +105,8 @@ class Forward:
         self._patches = Patches()
         self._hooks: Any = {}
         self._skipped = 0
+        self._last_input: Callable[[], Any] = _nothing_left
+        self._repeats = 0
 
     def install(self) -> None:
         """Find torch's table of global hooks and wrap `torch.compile`; off the hot path."""
@@ -172,14 +174,14 @@ class Forward:
             # Evaluation inside a training job: each module call pays for the armed hook.
             self._skipped += 1
             if self._skipped == 1:
-                self.note_gradless(module)
+                self.note_gradless(module, args)
                 if self.evaluates is not None:
                     self.evaluates()
                 inputs = self.inputs
                 if inputs is not None and recorder.step >= inputs.gradless_pace.due:
                     inputs.sample_gradless(module, args)
             elif id(module) in self.roots:
-                self.note_gradless(module)
+                self.note_gradless(module, args)
             if self.draws is not None:
                 self.draws(module)
             if self._skipped > PATIENCE:
@@ -193,11 +195,22 @@ class Forward:
         """Whether a module call now belongs to the training, not to an evaluation."""
         return self._grad_enabled() or not self.made_optimizer()
 
-    def note_gradless(self, module: Any) -> None:
+    def note_gradless(self, module: Any, args: Any = ()) -> None:
         """The training thread calls an outermost module without gradients."""
         if self.intervals is not None and self.made_optimizer():
             training = module.__dict__.get("training") is not False
-            self.intervals.gradless(root=id(module) in self.roots, training=training, now_ns=_now())
+            again = training and self._repeated(args[0] if args else None)
+            root = id(module) in self.roots
+            self.intervals.gradless(root=root, training=training, again=again, now_ns=_now())
+
+    def _repeated(self, given: Any) -> bool:
+        """Whether this is at least the third call in a row on the same input, as in Monte Carlo dropout."""
+        if given is not None and given is self._last_input():
+            self._repeats += 1
+            return self._repeats >= 2
+        self._repeats = 0
+        self._last_input = weakref.ref(given) if type(given).__weakrefoffset__ else _nothing_left
+        return False
 
     def begin(self, module: Any, args: Any = None) -> None:
         """The training thread calls an outermost module; `args` when called by torch's hook."""
@@ -301,6 +314,10 @@ def keywords() -> Any:
             return frame.f_locals.get("kwargs")
         frame = frame.f_back
     return None
+
+
+def _nothing_left() -> None:
+    """Stands for a weak reference to an input that is gone."""
 
 
 def _as_it_is(compiled: Any, _optimizer: Any) -> Any:
