@@ -70,7 +70,7 @@ WITH steps AS (
         WHEN moved = 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
         ELSE 'its gradient is almost zero' END AS reason
     FROM params, usual
-    WHERE n >= $least AND params >= 2 AND param NOT IN (SELECT param FROM cancels)
+    WHERE n >= $least AND (params >= 2 OR (params = 1 AND norm = 0)) AND param NOT IN (SELECT param FROM cancels)
         AND param NOT IN (SELECT param FROM cleared WHERE param IS NOT NULL)
         -- What is subtracted behind it (a normalization) leaves a bias without a gradient.
         AND NOT (norm = 0 AND param LIKE '%bias' AND regexp_replace(param, '\.[^.]*$', '') IN (SELECT module FROM learning))
