@@ -267,8 +267,9 @@ class Recordings:
 
     def _read_other(self, path: Path) -> str:
         """Read one of the other files with its reader; raises the reader's errors."""
-        if path.parent.name == "recipes":
-            library = recipes.load([path.parent])
+        folder = self.other / "recipes"
+        if folder in path.parents:  # a recipe, or a query that recipes share
+            library = recipes.load([folder])
             return "" if library.problems else "a library"
         reader = {
             "token": lambda: tokens.load_token(str(path), path),
