@@ -249,8 +249,11 @@ class Job:
 
     def kill(self) -> None:
         """Send SIGKILL to the program and its children, which share its session."""
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has ended, or it is a fork that has no session yet
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGKILL)
         code = self._process.wait(PATIENCE_S)
         print(f"process {self.pid} ended with {code}; its stderr:\n{self.errors()}")  # shown if a test fails
         for stream in (self._process.stdin, self._process.stdout):

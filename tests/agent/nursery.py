@@ -120,6 +120,13 @@ class Fork:
             os.close(self._status)
         return self.returncode
 
+    def poll(self) -> int | None:
+        """Exit code, or None if it still runs."""
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
+
     def send_signal(self, number: signal.Signals) -> None:
         """Send it, unless the process has ended."""
         with contextlib.suppress(ProcessLookupError):
