@@ -23,6 +23,10 @@ SPEC.loader.exec_module(learning)
 DAILY = {"no-zero-grad": ("zero-grad-forgotten", 1, "gradients")}
 """Fault: recipe, the step it must name, and the symptom that is asked about: all recipes take seconds. The
 others are in the campaign, and each recipe has its cases in tests/recipes."""
+MISSED = {
+    "explodes-one-layer": "on steps this short, each parameter is sampled only once in about six hundred steps",
+}
+"""Faults that are missed, with the reason, as in docs/learning.md."""
 
 
 class Trainings:
@@ -87,7 +91,10 @@ def test_a_clean_training_gives_no_verdict_above_info(trainings: Trainings) -> N
 
 @pytest.mark.alone
 @pytest.mark.campaign
-@pytest.mark.parametrize("fault", learning.FAULTS)
+@pytest.mark.parametrize("fault", [
+    pytest.param(fault, marks=pytest.mark.xfail(reason=MISSED[fault])) if fault in MISSED else fault
+    for fault in learning.FAULTS
+])
 def test_each_learning_fault_is_named(fault: str) -> None:
     trial = learning.plant(fault, 0)
     assert trial.named, trial
