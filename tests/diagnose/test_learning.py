@@ -24,7 +24,7 @@ DAILY = {"no-zero-grad": ("zero-grad-forgotten", 1, "gradients")}
 """Fault: recipe, the step it must name, and the symptom that is asked about: all recipes take seconds. The
 others are in the campaign, and each recipe has its cases in tests/recipes."""
 MISSED = {
-    "explodes-one-layer": "on steps this short, each parameter is sampled only once in about six hundred steps",
+    "explodes-one-layer": "on short steps, a parameter is sampled once in about six hundred of them",
 }
 """Faults that are missed, with the reason, as in docs/learning.md."""
 
