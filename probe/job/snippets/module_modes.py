@@ -2,7 +2,7 @@
 
 `model.eval()` is meant to last, if the snippet says so and ends. If it is stopped or raises before its own
 `model.train()`, the training would go on in eval mode. On the training thread. Runs no code of the job:
-modules are read through their dictionaries. Standard library only; torch if the job has it.
+modules are read through their dictionaries. torch only if the job has it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 import sys
 from collections.abc import Iterable
 from typing import Any
+
+from probe.job.introspection.training_frameworks import own_dictionary
 
 _CHANGES = re.compile(r"\.(eval|train|training)\b")
 MOST_MODULES = 100_000
@@ -34,14 +36,15 @@ class ModuleModes:
             if kind in type(one).__mro__:
                 waiting.append(one)
             elif not isinstance(one, type):
-                waiting += [value for value in list(_fields(one).values()) if kind in type(value).__mro__]
+                held = list(own_dictionary(one).values())
+                waiting += [value for value in held if kind in type(value).__mro__]
         seen: set[int] = set()
         while waiting and len(seen) < MOST_MODULES:
             module = waiting.pop()
             if id(module) in seen:
                 continue
             seen.add(id(module))
-            fields = _fields(module)
+            fields = own_dictionary(module)
             if isinstance(fields.get("training"), bool):
                 self._before.append((fields, fields["training"]))
             inside = list((fields.get("_modules") or {}).values())
@@ -53,12 +56,3 @@ class ModuleModes:
         for fields, mode in changed:
             fields["training"] = mode
         return bool(changed)
-
-
-def _fields(one: Any) -> dict[str, Any]:
-    """The attributes of an object that are kept in its dictionary."""
-    try:
-        found = object.__getattribute__(one, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -257,6 +257,8 @@ def _restored(program: Program, reached: list[_Reached]) -> bool:
 def _hooks(program: Program) -> Iterator[Remark]:
     """Hooks that are added to a module again and again, and never removed."""
     flow = flow_of(program)
+    if not any(_adds_a_hook(program, call) for call in program.calls()):
+        return  # following the calls of each loop costs more
     if any(is_method(call, "remove") and not call.args for call in program.calls()) or (
         any(is_attribute(one, "_forward_hooks", "_backward_hooks") for one in program.everywhere(ast.Attribute))
     ):

@@ -180,7 +180,7 @@ class Modules:
         stack = self._stack
         if not inside_backward and (recorder.interval is not None or not stack) and not self.forward.trains():
             if not stack:
-                self.forward.note_gradless(module)
+                self.forward.note_gradless(module, args)
             if recorder.interval is not None:
                 return  # may be an evaluation
         elif not stack and not inside_backward and not recorder.forward_start_ns:

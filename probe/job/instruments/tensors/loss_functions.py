@@ -339,6 +339,8 @@ def _mixed(softmax: Any, view: Any, layer: str) -> tuple[int, ...] | None:
     if not before or not after or not -len(after) <= dimension < len(after):
         return None
     classes, inner = after[dimension], _product(after[dimension % len(after) + 1 :])
+    if classes < 2:
+        return None
     if "Conv" in layer:
         channels = len(before) > 2 and before[1] == classes
         place = 1 if channels else None
@@ -346,7 +348,7 @@ def _mixed(softmax: Any, view: Any, layer: str) -> tuple[int, ...] | None:
         return None if before[-1] > classes or inner == 1 else before
     else:
         place = before.index(classes) if before.count(classes) == 1 else None
-    if classes < 2 or place is None or _product(before[place + 1 :]) == inner:
+    if place is None or _product(before[place + 1 :]) == inner:
         return None
     return before
 
