@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import struct
+import time
 import zlib
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probe.base.errors import RecordingError
-from probe.recording import layout
+from probe.recording import layout, process
 from probe.recording.recording import Meta
 from probe.recording.strings import DAMAGED, read_strings
 
@@ -34,6 +35,9 @@ WRITERS = 8
 _FIRST_LOOK_ROWS = 64
 _FEW_ROWS = 256
 """Up to this many new rows are read one by one, if the last read found about as many."""
+_WAITS_S = (0.002, 0.008, 0.03, 0.06)
+"""How long to wait before each new read if rows are incomplete and their process lives: on a busy machine a
+writer may lose the processor in the middle of a row."""
 _ADLER = 65521
 _AT_ONCE = 4096
 """Rows whose checksums are computed at once: they fit into the cache."""
@@ -41,8 +45,6 @@ _EXACT_BYTES = 361
 """Up to this many bytes, a checksum's sums stay below 2**24, which float32 represents exactly."""
 
 Rows = npt.NDArray[np.void]
-
-
 _NONE_LOST: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
@@ -163,16 +165,26 @@ class RingFile:
 
     def read(self, after: int, highest: int | None = None, known: int = 0) -> Rows:
         """Complete rows with numbers above `after`, in order. `highest` saves the search for it; a reader in
-        pieces gives the last number of the piece, and the highest of all as `known`. Rows being written are
-        left out.
+        pieces gives the last number of the piece, and the highest of all as `known`. Waits up to 0.1 s for
+        rows being written.
         """
         if highest is None:
             highest = self.highest(after)
         first = max(after + 1, highest - self.rows + WRITERS + 1, 1)
         count = highest - first + 1
-        self.lost = _NONE_LOST
         if count <= 0:
+            self.lost = _NONE_LOST
             return np.empty(0, self.dtype)
+        rows = self._read_once(first, count, highest, known)
+        for wait_s in _WAITS_S:
+            if not len(self.lost) or not process.alive(*self.owner, ""):
+                break
+            time.sleep(wait_s)
+            rows = self._read_once(first, count, highest, known)
+        return rows
+
+    def _read_once(self, first: int, count: int, highest: int, known: int) -> Rows:
+        self.lost = _NONE_LOST
         rows = self._copy(first, count)
         again = self._copy(first, count)
         numbers = np.arange(first, first + count)
@@ -184,8 +196,7 @@ class RingFile:
             return rows
         missing = current & ~whole & ~self._not_written_yet(again, numbers, highest)
         self.lost = np.concatenate([numbers[missing], torn])
-        found: Rows = rows[whole & current]
-        return found
+        return np.asarray(rows[whole & current])
 
     def _torn_after(self, highest: int) -> npt.NDArray[np.int64]:
         """Numbers after the newest row whose places hold neither their old content nor a complete row:
