@@ -19,7 +19,7 @@ import pytest
 from agent.asking import ask
 from attach.conftest import Target
 from harness import PATIENCE_S, ROOT, Place, wait_for_end
-from probe.base.errors import AttachPending, AttachRefused, ProbeError
+from probe.base.errors import AttachFailed, AttachPending, AttachRefused, ProbeError
 from probe.outside.attach import boot_library, borrowed, gdb, payload
 from probe.outside.attach.attaching import BOOT_THREAD, Attached, attach
 from probe.outside.attach.meeting import Meeting
@@ -336,6 +336,11 @@ def test_where_gdb_cannot_restore_registers_pyinjector_is_used(
     monkeypatch.setattr(gdb, "large_vector_state", lambda: True)
     monkeypatch.setattr(gdb, "has_python", lambda _program: False)
     job = target("many")
+    with monkeypatch.context() as without:
+        without.setattr(borrowed, "available", lambda: False)
+        with pytest.raises(AttachFailed, match="continues unchanged") as refused:
+            attach(job.pid, {}, directory=folder, wait_s=PATIENCE_S)
+    assert "torch-probe[inject]" in refused.value.hint
     said: list[str] = []
     attached = attach(job.pid, {}, directory=folder, wait_s=PATIENCE_S, say=said.append)
     assert attached.outcome == "waiting for torch" and attached.how.endswith("without gdb")

@@ -241,9 +241,11 @@ def _injection_failed(target: Target, done: gdb.Done, has_gdb: bool) -> ProbeErr
         return AttachRefused(
             f"no thread of process {target.pid} could be borrowed safely: {done.problem}", hint=hint
         )
+    without = f"`probe {target.pid} backtrace` works without attaching; with PROBE=1 no attach is needed."
+    instead = "Install torch-probe[inject] where probe is installed: it needs no gdb. "
     return AttachFailed(
         f"process {target.pid} could not be attached to ({done.problem}); it continues unchanged",
-        hint=f"`probe {target.pid} backtrace` works without attaching; with PROBE=1 no attach is needed.",
+        hint=(instead if done.kind == "Unsaved" else "") + without,
     )
 
 
