@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT place, param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
 --   "probe {endpoint} watch --gradients --activations --steps 3",
 -- ]
--- false_positives = "layers that are not called in the order in which they are listed"
+-- false_positives = "layers that are not called in the order in which they are listed; networks whose layers have the same names (`pi.0`, `v.0`) stand side by side and are judged apart"
 -- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.times]
 -- value = 100.0
@@ -39,12 +39,20 @@ WITH steps AS (
     FROM python.gradients JOIN steps USING (step)
     WHERE isfinite(norm) AND norm > 0 AND numel >= 16 AND param LIKE '%weight%' AND NOT regexp_matches(LOWER(param), 'norm|emb|wte|wpe|(^|[.])ln')
     GROUP BY param
+), named AS (
+    SELECT *, split_part(param, '.', CASE WHEN COUNT(DISTINCT split_part(param, '.', 1)) OVER () = 1 THEN 2 ELSE 1 END) AS part FROM params
+), parts AS (
+    SELECT * REPLACE (regexp_replace(part, '[0-9]+$', '') AS part), regexp_replace(param, '^.*?' || part || '[.]', '') AS rest FROM named
+), side_by_side AS (
+    SELECT COUNT(*) >= 2 AS yes FROM (SELECT rest FROM parts WHERE part <> '' GROUP BY rest HAVING COUNT(DISTINCT part) > 1)
 ), layers AS (
-    SELECT *, ROW_NUMBER() OVER (ORDER BY place) AS depth, COUNT(*) OVER () AS layers, ABS(ln(size) - LAG(ln(size)) OVER (ORDER BY place)) AS change FROM params
+    SELECT *, ROW_NUMBER() OVER one AS depth, COUNT(*) OVER (PARTITION BY path) AS layers, ABS(ln(size) - LAG(ln(size)) OVER one) AS change
+    FROM (SELECT parts.*, CASE WHEN yes THEN part ELSE '' END AS path FROM parts, side_by_side)
+    WINDOW one AS (PARTITION BY path ORDER BY place)
 ), fit AS (
     SELECT CORR(ln(size), depth) AS r, EXP(REGR_SLOPE(ln(size), depth)) AS per_layer, ANY_VALUE(layers) AS layers, MAX(n) AS n, MIN(step) AS step, MAX(change) AS largest,
         ARG_MIN(size, depth) AS first, ARG_MAX(size, depth) AS last, ARG_MIN(param, depth) AS first_param, ARG_MAX(param, depth) AS last_param
-    FROM layers
+    FROM layers GROUP BY path
 )
 SELECT NULL AS unknown, first_param AS subject, step, r, per_layer, layers, n, first, last, first_param, last_param,
     CASE WHEN first < last THEN 'vanish' ELSE 'explode' END AS direction, first / last AS times

@@ -17,6 +17,7 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     is_read,
+    last_word,
     names_of,
     names_read,
     own,
@@ -25,6 +26,7 @@ from probe.diagnose.code.syntax import (
     parameters,
     returned,
     short,
+    text_of,
 )
 from probe.diagnose.code.torch_losses import is_loss
 
@@ -36,6 +38,11 @@ _DRAWS = frozenset({
 })
 _RANDOM_CALLS = re.compile(r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli)|random\.\w+|numpy\.random\.\w+)(_like)?$")
 _TARGETS = re.compile(r"^(target|targets|label|labels|mask|masks|seg|segmentation|gt|truth|annotation|onehot|one_hot)$")
+_PLACES = re.compile(r"^(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|landmarks?|heatmaps?|depth)$")
+"""What targets are called that lie in their input's pixels."""
+_MOVES = frozenset({"flip", "fliplr", "flipud", "hflip", "vflip", "rot90", "rotate", "roll", "affine", "crop", "resized_crop", "perspective"})
+_CONVERSIONS = frozenset({"from_numpy", "tensor", "as_tensor", "array", "asarray", "float", "long", "to", "astype", "unsqueeze", "contiguous", "copy", "clone", "Tensor"})
+_RANDOM_MOVES = re.compile(r"^Random(HorizontalFlip|VerticalFlip|Rotation|ResizedCrop|Crop|Affine|Perspective)$")
 _NOISE = ("torch.randn", "torch.randn_like")
 
 
@@ -122,6 +129,74 @@ def _augmented_apart(program: Program) -> Iterator[Remark]:
             drawn = _draws(flow, function)
             if drawn is not None:
                 yield Remark(other, f"{short(one)} and {short(other)} each draw their own {short(drawn)}: the target is changed in another way than its input")
+
+
+@RULES.add("moved-alone", "the target no longer lies where the input shows it", "do the same to the target, with the same draw")
+def _moved_alone(program: Program) -> Iterator[Remark]:
+    """An input that is flipped, turned or cut at random, beside a target with places (a mask, boxes) that is not."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        assigned = [(target.id, value, node) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if is_name(target)]
+        moved = {name: node for name, value, node in assigned if _moves(flow, value, name) and _at_random(flow, node)}
+        remarked = False
+        for together in _given_together(program, scope) if moved else ():
+            places = [name for name in together if _PLACES.match(name)]
+            inputs = [name for name in together if name in moved and name not in places]
+            still = [name for name in places if not any(of == name and _may_move(value, name) for of, value, _ in assigned)]
+            if inputs and len(still) == len(places) == 1 and not remarked and not _unpacked_together(scope, inputs[0], still[0]):
+                remarked = True
+                yield Remark(moved[inputs[0]], f"{short(moved[inputs[0]])} moves what {inputs[0]} shows, and {still[0]}, which belongs to it, stays as it was")
+
+
+def _given_together(program: Program, scope: ast.AST) -> Iterator[list[str]]:
+    """The names of each tuple or dict that a function returns, and those that one loss and its input read."""
+    for value in returned(scope) if isinstance(scope, Function) else ():
+        elements = value.values if isinstance(value, ast.Dict) else value.elts if isinstance(value, ast.Tuple) else []
+        yield [name for one in elements if one is not None for name in names_read(one)]
+    for call in own(scope, ast.Call):
+        if is_loss(program, call) and len(call.args) >= 2 and isinstance(call.args[1], ast.Name):
+            yield [call.args[1].id, *(name for node in own(scope, ast.Call) if program.family(node.func) == "module" for name in names_read(node))]
+
+
+def _unpacked_together(scope: ast.AST, one: str, other: str) -> bool:
+    """Whether a call changes both: `image, mask = turned(image, mask)`."""
+    return any(
+        {one, other} <= names_of(target) and isinstance(node.value, ast.Call) and {one, other} & names_read(node.value)
+        for node in own(scope, ast.Assign) for target in node.targets if isinstance(target, ast.Tuple)
+    )
+
+
+def _moves(flow: Flow, value: ast.AST, name: str) -> bool:
+    """Whether an expression is a variable with its content in other places."""
+    for one in ast.walk(value):
+        if isinstance(one, ast.Call) and name in names_read(one):
+            if last_word(one.func) in _MOVES:
+                return True
+            composed = flow.value(one.func)
+            if any(isinstance(inner, ast.Call) and _RANDOM_MOVES.match(last_word(inner.func)) for inner in ast.walk(composed)):
+                return True
+        if isinstance(one, ast.Subscript) and is_name(one.value, name) and any(
+            isinstance(inner, ast.Slice) and inner.step is not None and text_of(inner.step) == "-1" for inner in ast.walk(one.slice)
+        ):
+            return True
+    return False
+
+
+def _may_move(value: ast.AST, name: str) -> bool:
+    """Whether an expression may be a variable with its content in other places; a conversion is not."""
+    calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
+    return name in names_read(value) and not (calls and all(last_word(one.func) in _CONVERSIONS for one in calls))
+
+
+def _at_random(flow: Flow, node: ast.Assign) -> bool:
+    """Whether a draw decides if an assignment runs, or is part of it."""
+    program = flow.program
+    tests = [one.test for one in program.parents(node) if isinstance(one, ast.If)]
+    composed = [flow.value(one.func) for one in ast.walk(node.value) if isinstance(one, ast.Call)]
+    return any(
+        isinstance(inner, ast.Call) and (_RANDOM_CALLS.match(program.called(inner)) or _RANDOM_MOVES.match(last_word(inner.func)))
+        for around in [*tests, node.value, *composed] for part in flow.origins(around) for inner in ast.walk(part)
+    )
 
 
 def _is_target(program: Program, node: ast.AST) -> bool:

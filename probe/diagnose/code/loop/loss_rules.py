@@ -10,7 +10,6 @@ from probe.diagnose.code.loop.step_calls import events_of
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
-    Function,
     argument,
     is_attribute,
     is_binary,
@@ -18,10 +17,12 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_read,
     is_true,
+    last_word,
     names_of,
+    operands,
     own,
-    own_nodes,
     returned,
+    says,
     short,
     text_of,
 )
@@ -33,6 +34,8 @@ _STEPS = frozenset({"argmax", "argmin", "round", "floor", "ceil", "sign", "eq", 
 """Methods and functions of torch whose gradient is zero or does not exist."""
 CUT = _STEPS | {"item", "detach", "detach_", "tolist", "numpy"}
 """Methods after which no gradient flows back."""
+_FACTORS = ("lam", "coef", "weight", "beta", "alpha", "scale")
+"""Words in the names of numbers by which a term of a loss is multiplied."""
 _OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
 
 
@@ -353,38 +356,48 @@ def _maximized(program: Program) -> Iterator[Remark]:
                 break
 
 
-@RULES.add("penalty-without-graph", "the penalty restrains nothing", "autograd.grad(..., create_graph=True)")
-def _penalty_without_graph(program: Program) -> Iterator[Remark]:
-    """A gradient that is part of a loss, taken without the graph that its own gradient needs."""
+@RULES.add("derivative-without-graph", "what is made of the derivative trains nothing", "autograd.grad(..., create_graph=True)")
+def _derivative_without_graph(program: Program) -> Iterator[Remark]:
+    """A derivative that is part of a loss (a penalty, the residual of an equation), taken without its own graph."""
     flow = flow_of(program)
-    for call in program.calls():
-        if program.called(call) != "torch.autograd.grad" or any(word.arg in (None, "create_graph") for word in call.keywords):
+    taken = [
+        call for call in program.calls()
+        if program.called(call) == "torch.autograd.grad" and len(call.args) <= 4
+        and not any(word.arg in (None, "create_graph") for word in call.keywords)
+        and not any(isinstance(around, ast.With) for around in program.parents(call))
+    ]
+    if taken:
+        parts = {part: backward for backward, value in backwards(program) for part in _differentiated(flow, value)}
+        for call in taken:
+            if call in parts:
+                yield Remark(call, f"autograd.grad is called without create_graph=True, and {short(parts[call])} (line {parts[call].lineno}) differentiates what is made of it: nothing flows back through the derivative")
+
+
+def _differentiated(flow: Flow, loss: ast.AST) -> set[ast.AST]:
+    """The parts of a loss through which gradients are meant to flow: sums, differences, norms and powers of what it is
+    made of, also where functions of the program return them, and products with numbers. Not the inputs of modules."""
+    program = flow.program
+    waiting: list[ast.AST] = [loss]
+    found: set[ast.AST] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in found:
             continue
-        if len(call.args) > 4 or any(isinstance(around, ast.With) for around in program.parents(call)):
-            continue
-        function = program.function_of(call)
-        if function is None or not _feeds_a_return_of_norm(call, function):
-            continue
-        site = flow.site(function)
-        if site is not None and _in_a_backward(program, flow, site):
-            yield Remark(call, "autograd.grad is called without create_graph=True, and the penalty made of it is a term of the loss: the penalty has no gradient")
-
-
-def _feeds_a_return_of_norm(call: ast.Call, function: Function) -> bool:
-    known = {call}
-    names: set[str] = set()
-    for node in own_nodes(function):
-        if isinstance(node, ast.Assign) and (any(one in known for one in ast.walk(node.value)) or names & names_of(node.value)):
-            names |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-        if isinstance(node, ast.Return) and node.value is not None and names & names_of(node.value):
-            return True
-    return False
-
-
-def _in_a_backward(program: Program, flow: Flow, site: ast.Call) -> bool:
-    for call, value in backwards(program):
-        for term in _terms(flow, value, call):
-            for one in ast.walk(term):
-                if one is site or (isinstance(one, ast.Name) and flow.made(flow.key(one)) is site):
-                    return True
-    return False
+        found.add(node)
+        local = program.local_function(node) if isinstance(node, ast.Call) else None
+        if local is not None:
+            waiting += filter(None, returned(local))
+        elif isinstance(node, ast.Call):
+            called = program.family(node.func)
+            if called == "module" or last_word(node.func) in CUT:
+                continue
+            waiting += [*node.args, *([node.func.value] if is_method(node) else [])]
+        elif is_binary(node, ast.Mult):
+            for one, other in operands(node):
+                if flow.number(other) is not None or (isinstance(other, (ast.Name, ast.Attribute)) and says(other, *_FACTORS)):
+                    waiting.append(one)
+        elif is_read(node) and (value := flow.given(node)) is not None and value.value is not None:
+            waiting.append(value.value)
+        elif isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Tuple, ast.List, ast.Starred, ast.Attribute)):
+            waiting += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+    return found

@@ -62,12 +62,12 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
             key = flow.key(target)
             if not is_method(state) or key is None or program.family(state.func.value) not in (None, "module"):
                 continue
-            if comparison_above(program, node) is not None and _used_after(program, flow, key, node):
+            if comparison_above(program, node) is not None and _used_after(program, flow, key, node, state):
                 yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
 
 
-def _used_after(program: Program, flow: Flow, key: Key, node: ast.stmt) -> bool:
-    """Whether a variable is read outside of the branch and the loops that set it."""
+def _used_after(program: Program, flow: Flow, key: Key, node: ast.stmt, state: ast.Call) -> bool:
+    """Whether a variable is read outside of the branch and the loops that set it, or loaded outside of the branch."""
     loops = program.loops(node)
     if not loops and not key[1].startswith("self."):
         return False
@@ -76,9 +76,15 @@ def _used_after(program: Program, flow: Flow, key: Key, node: ast.stmt) -> bool:
         around = list(program.parents(read))
         if branch in around or any(isinstance(one, ast.Compare) for one in around[:2]):
             continue
-        if not loops or loops[-1] not in around:
+        if not loops or loops[-1] not in around or _loaded_back(flow, around[0], state):
             return True
     return False
+
+
+def _loaded_back(flow: Flow, call: ast.AST, state: ast.Call) -> bool:
+    """Whether a call loads a state into the module that it was taken from, perhaps steps later."""
+    taken = state.func.value if is_method(state) else None
+    return is_method(call, "load_state_dict") and flow.key(call.func.value) == flow.key(taken)
 
 
 @RULES.add("alias-for-a-copy", "both are one network: it is compared with itself", "copy.deepcopy(model)")

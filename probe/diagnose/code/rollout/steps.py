@@ -12,6 +12,7 @@ from probe.diagnose.code.syntax import (
     ORDERS,
     Function,
     Loop,
+    argument,
     compares,
     is_attribute,
     is_binary,
@@ -55,14 +56,39 @@ def _averages(program: Program) -> Iterator[Remark]:
         if is_attribute(node.targets[0], "data"):
             yield from _of_average(flow, node, node.targets[0], node.value)
     for call in program.calls():
+        share = None
         if is_method(call, "lerp_") and len(call.args) == 2:
             share = flow.number(call.args[1])
-            if share is not None and 0.9 <= share < 1:
-                yield Remark(
-                    call,
-                    f"{short(call)} keeps only {1 - share:g} of the old average: decay and share "
-                    "of the new weights are the wrong way round",
-                )
+        elif is_method(call, "add_") and call.args:
+            share = _added(flow, call)
+        if share is not None and 0.9 <= share < 1:
+            yield _wrong_way_round(call, 1 - share)
+
+
+def _added(flow: Flow, call: ast.Call) -> float | None:
+    """The share of the new weights in `slow.mul_(a).add_(fast, alpha=1 - a)`, also as two statements."""
+    slow, new = call.func.value if is_method(call) else call, call.args[0]
+    if not is_method(slow, "mul_"):
+        block = flow.program.block(flow.program.statement(call))
+        written = text_of(without_data(slow))
+        for one in block:
+            before = one.value if isinstance(one, ast.Expr) and one.lineno < call.lineno else None
+            if is_method(before, "mul_") and text_of(without_data(before.func.value)) == written:
+                slow = before
+    share = flow.number(argument(call, "alpha"))
+    if share is None and is_binary(new, ast.Mult):
+        shares = map(flow.number, (new.left, new.right))
+        share = next((found for found in shares if found is not None), None)
+    kept = flow.number(slow.args[0]) if is_method(slow, "mul_") and slow.args else None
+    return share if share is not None and kept is not None and abs(kept + share - 1) < 1e-6 else None
+
+
+def _wrong_way_round(node: ast.AST, kept: float) -> Remark:
+    return Remark(
+        node,
+        f"{short(node)} keeps only {kept:g} of the old average: decay and share of the new weights are the "
+        "wrong way round",
+    )
 
 
 def _of_average(flow: Flow, node: ast.AST, written: ast.AST, value: ast.AST) -> Iterator[Remark]:
@@ -82,11 +108,7 @@ def _of_average(flow: Flow, node: ast.AST, written: ast.AST, value: ast.AST) -> 
         return
     other = next(share for share, name in shares if name != slow)
     if abs(kept[0] + other - 1) < 1e-6 and kept[0] <= 0.1 and other < 1:
-        yield Remark(
-            node,
-            f"{short(node)} keeps only {kept[0]:g} of the old average: decay and share of the new "
-            "weights are the wrong way round",
-        )
+        yield _wrong_way_round(node, kept[0])
 
 
 @RULES.add(
@@ -256,9 +278,8 @@ def _kept_together(program: Program, flow: Flow, of: ast.ClassDef) -> ast.AST | 
         target = node.targets[0]
         after = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
         before = {
-            one.targets[0].id for one in ast.walk(program.scope(call))
-            if isinstance(one, ast.Assign) and is_name(one.targets[0])
-            and is_name(one.value, last_word(after))
+            target.id for one in ast.walk(program.scope(call)) if isinstance(one, ast.Assign)
+            for target, value in pairs_of(one) if is_name(target) and is_name(value, last_word(after))
         }
         for one in program.after(node):
             for inner in ast.walk(one):

@@ -9,6 +9,7 @@ from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    Function,
     argument,
     is_attribute,
     is_binary,
@@ -22,6 +23,7 @@ from probe.diagnose.code.syntax import (
     operands,
     own,
     own_nodes,
+    parameters,
     says,
     short,
     text_of,
@@ -160,6 +162,43 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
                     f"{short(bootstrap)} takes the value of what follows an end too: {ends[0]} is "
                     "unpacked and not used",
                 )
+        yield from _ends_given(function)
+
+
+def _ends_given(function: ast.AST) -> Iterator[Remark]:
+    """A function that is given the ends of episodes, or lists them, and adds up returns without them."""
+    if not isinstance(function, Function):
+        return
+    nodes = list(own_nodes(function))
+    listed = {one.func.value for one in nodes if is_method(one, "append")}
+    names = {one.arg for one in parameters(function)} | {one.id for one in listed if is_name(one, *_ENDS)}
+    unused = [
+        name for name in _ENDS
+        if name in names and not any(is_read(one, name) and one not in listed for one in nodes)
+    ]
+    if len(unused) != 1:
+        return
+    for loop in nodes:
+        summed = _sums_up(loop) if isinstance(loop, ast.For) and _reversed(loop.iter) else None
+        if summed is not None:
+            yield Remark(
+                summed,
+                f"{short(summed)} goes on from one episode into the one before it: {unused[0]} is known to "
+                f"{function.name}() and not used",
+            )
+            return
+
+
+def _sums_up(loop: ast.For) -> ast.stmt | None:
+    """The statement of a loop that adds up discounted values: `running = delta + gamma * lam * running`."""
+    for node in loop.body:
+        if isinstance(node, ast.Assign) and is_name(node.targets[0]) and is_binary(node.value, ast.Add):
+            name = node.targets[0].id
+            for one, rest in operands(node.value):
+                discounts = is_binary(rest, ast.Mult) and says(rest, "gamma", "discount", "lam")
+                if discounts and name in names_of(rest) and name not in names_of(one):
+                    return node
+    return None
 
 
 def _converts(program: Program, use: ast.Name, name: str) -> bool:

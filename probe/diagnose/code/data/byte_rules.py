@@ -1,0 +1,118 @@
+"""Arithmetic on bytes: images of unsigned 8-bit numbers, whose sums wrap around past 255. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import DEPTH, Flow, flow_of, place_of
+from probe.diagnose.code.program import Binding, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    is_binary,
+    is_method,
+    is_string,
+    last_word,
+    number_in,
+    operands,
+    returned,
+    short,
+)
+
+RULES = Rules("data")
+_LARGEST = 255
+_CUTS = ("clip", "clamp", "clamp_", "minimum")
+_SAME_BYTES = (
+    "numpy", "copy", "clone", "contiguous", "flip", "fliplr", "flipud", "rot90", "roll", "pad", "stack", "concatenate",
+    "cat", "transpose", "permute", "reshape", "view", "squeeze", "unsqueeze", "repeat", "from_numpy", "array", "asarray",
+)
+"""Functions and methods that give numbers of the type that they are given."""
+_DRAWS = ("randint", "integers", "choice", "normal", "uniform", "poisson", "random")
+
+
+@RULES.add("bytes-wrap-around", "bright values become dark ones and the other way round", "compute in a wider type first: x.astype(np.float32), or x.float()")
+def _wraps(program: Program) -> Iterator[Remark]:
+    """A sum, difference or product of bytes that is cut to 0…255 only afterwards, or whose other side is drawn."""
+    if not any("uint8" in source.text or ".byte()" in source.text for source in program.sources):
+        return
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Add, ast.Sub, ast.Mult):
+            continue
+        for one, other in operands(node):
+            drawn = _is_drawn(flow, other) and _is_bytes(flow, other)
+            if (drawn or _is_cut(flow, node)) and _may_wrap(flow, node, one, other) and _is_bytes(flow, one):
+                yield Remark(node, f"{short(node)} is computed in unsigned 8-bit numbers: what passes {_LARGEST} wraps around to 0")
+                break
+
+
+def _may_wrap(flow: Flow, node: ast.BinOp, one: ast.expr, other: ast.expr) -> bool:
+    """Whether the other side keeps the type, and may take the value out of 0…255."""
+    number = flow.number(other)
+    if number is None:
+        return _is_bytes(flow, other)
+    if number != int(number) or isinstance(number_in(flow.value(other)), float):
+        return False
+    return number > 1 if is_binary(node, ast.Mult) else 0 < number < _LARGEST and not (is_binary(node, ast.Sub) and one is node.right)
+
+
+def _is_cut(flow: Flow, node: ast.BinOp) -> bool:
+    """Whether the result is at once cut to the values of a byte."""
+    call = flow.program.parent.get(node)
+    if isinstance(call, ast.Attribute):
+        call = flow.program.parent.get(call)
+    return isinstance(call, ast.Call) and last_word(call.func) in _CUTS and any(
+        number_in(one) == _LARGEST for one in [*call.args, *(word.value for word in call.keywords)]
+    )
+
+
+def _is_drawn(flow: Flow, node: ast.AST) -> bool:
+    found = flow.value(node)
+    return isinstance(found, ast.Call) and any(
+        isinstance(one, ast.Call) and last_word(one.func) in _DRAWS for one in ast.walk(found)
+    )
+
+
+def _says_bytes(node: ast.AST | None) -> bool:
+    return last_word(node) in ("uint8", "ubyte") or (is_string(node) and node.value == "uint8")
+
+
+def _is_bytes(flow: Flow, node: ast.AST | None, depth: int = DEPTH) -> bool:
+    """Whether an expression is known to be an array or tensor of unsigned 8-bit numbers."""
+    if node is None or not depth:
+        return False
+    program = flow.program
+    found = flow.value(node)
+    if isinstance(found, ast.Subscript):
+        return _is_bytes(flow, found.value, depth - 1)
+    if is_binary(found, ast.Add, ast.Sub, ast.Mult):
+        return _is_bytes(flow, found.left, depth - 1) and _is_bytes(flow, found.right, depth - 1)
+    if isinstance(found, ast.Call):
+        if is_method(found, "astype", "to", "type") and found.args:
+            return any(map(_says_bytes, found.args))
+        if is_method(found, "byte") or (typed := argument(found, "dtype")) is not None:
+            return is_method(found, "byte") or _says_bytes(typed)
+        local = program.local_function(found)
+        if local is not None:
+            values = returned(local)
+            return bool(values) and all(_is_bytes(flow, one, depth - 1) for one in values)
+        if last_word(found.func) in _SAME_BYTES:
+            given = found.func.value if is_method(found) and not program.called(found) else next(iter(found.args), None)
+            return _is_bytes(flow, given, depth - 1)
+        return _says_bytes(found.func)
+    before = flow.given(found)
+    if before is not None:
+        return _elements_are_bytes(flow, before, depth - 1)
+    around = list(program.parents(found))
+    reaching = [one for one in flow.bindings(found) if place_of(one.node) < place_of(found) and one.node not in around]
+    given_to = [value for one in reaching for value in flow.arguments(one)]
+    return bool(given_to) and all(one.how == "parameter" for one in reaching) and all(_is_bytes(flow, one, depth - 1) for one in given_to)
+
+
+def _elements_are_bytes(flow: Flow, binding: Binding, depth: int) -> bool:
+    """Whether what a loop takes one by one are arrays of bytes."""
+    over = binding.node.iter if binding.how == "for" and isinstance(binding.node, (ast.For, ast.comprehension)) else None
+    if isinstance(over, (ast.Tuple, ast.List)):
+        return bool(over.elts) and all(_is_bytes(flow, one, depth) for one in over.elts)
+    return over is not None and binding.place is None and _is_bytes(flow, over, depth)
