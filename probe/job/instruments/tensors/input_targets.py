@@ -26,25 +26,32 @@ def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, ro
     """Figures of python.loss_functions from `same_ratio` to `sees_later`, on the target's device; NaN for
     missing figures, None if nothing can be compared."""
     none = _number(torch, float("nan"), target.device)
-    source = False
+    tokens = [given for given in inputs if _is_tokens(given, target)]
+    # As many as the targets, else one more in each row: the source of a decoder may have that length too.
+    of_the_targets = [given for given in tokens if given.numel() == target.numel()] or tokens
+    for given in of_the_targets:
+        found = token_shares(torch, given, target, ignored)
+        if found is None:
+            continue
+        if given is not tokens[0]:  # a decoder's input; whether it is shifted already cannot be known
+            return torch.stack([none, none, none, found.padding, *[none] * 3])
+        later = _sees_later(torch, root, set(map(int, given.shape)), target.device)
+        shifted = torch.fmax(found.across, found.along)
+        return torch.stack([found.same, shifted, found.second, found.padding, none, none, later])
     for given in inputs:
         if given.device != target.device or given.layout is not torch.strided:
             continue
-        whole = not given.is_floating_point() and not target.is_floating_point()
-        if whole and given.dim() == 2 and given.shape[1] > 1 and given.numel() >= LEAST_TOKENS:
-            found = token_shares(torch, given, target, ignored)
-            if source:  # this is a decoder's input; whether it is shifted already cannot be known
-                return None if found is None else torch.stack([none, none, none, found.padding, *[none] * 3])
-            if found is None:
-                source = True
-                continue
-            later = _sees_later(torch, root, set(map(int, given.shape)), target.device)
-            shifted = torch.fmax(found.across, found.along)
-            return torch.stack([found.same, shifted, found.second, found.padding, none, none, later])
         column = given.is_floating_point() and given.dim() == 2 and target.numel() == len(given)
         if column and target.is_floating_point() and len(given) >= LEAST_SAMPLES:
             return torch.stack([none, none, none, none, *_columns(given, target), none])
     return None
+
+
+def _is_tokens(given: Any, target: Any) -> bool:
+    """Whether an input is a batch of token sequences that may be compared with the targets."""
+    whole = not given.is_floating_point() and not target.is_floating_point()
+    here = given.device == target.device and given.layout is target.layout
+    return here and whole and given.dim() == 2 and given.shape[1] > 1 and given.numel() >= LEAST_TOKENS
 
 
 def _number(torch: Any, value: float, device: Any) -> Any:
