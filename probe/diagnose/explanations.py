@@ -29,12 +29,18 @@ def explanations(checks: Iterable[Check]) -> dict[str, str]:
     found = {one.recipe.name: one for one in checks if one.state == FOUND}
     causes = [one for one in found.values() if one.findings[0].severity not in (OK, INFO)]
     direct = {
-        name: [cause for cause in causes if name in cause.recipe.explains and _can_be(cause, check)]
+        name: [cause for cause in causes if _explains(cause, name) and _can_be(cause, check)]
         for name, check in found.items()
     }
     names = {name: [one.recipe.name for one in explaining] for name, explaining in direct.items()}
     roots = {name: _root(name, names, list(found)) for name in found}
     return {name: root for name, root in roots.items() if root != name}
+
+
+def _explains(cause: Check, name: str) -> bool:
+    """Whether a recipe names another as a consequence, and one of its findings does not exclude that."""
+    causes = [one.explains for one in cause.findings if one.severity not in (OK, INFO)]
+    return name in cause.recipe.explains and any(names is None or name in names for names in causes)
 
 
 def not_judged(check: Check, checks: Iterable[Check]) -> list[Check]:

@@ -38,6 +38,8 @@ class Finding:
     rank: int | None = None
     over: bool = False
     """Whether it is a past event whose effects have ended: shown with its step, but not a current cause."""
+    explains: tuple[str, ...] | None = None
+    """The recipes whose findings it explains; None: all those that its recipe names."""
     explained_by: str = ""
     """The recipe whose finding is the cause of this one."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 from agent.asking import query
 from agent.nursery import Forked, Nursery
-from harness import PATIENCE_S, Place, run_probe
+from harness import PATIENCE_S, ROOT, Place, run_probe
+from probe.diagnose.code.all_rules import RULES
 
 TRAIN = """
 import sys
@@ -43,6 +45,12 @@ class Net(nn.Module):
         x.relu()
         return x
 """
+
+
+def test_what_a_mistake_causes_is_declared_for_rules_that_exist() -> None:
+    sql = (ROOT / "recipes" / "program-source.sql").read_text(encoding="utf-8")
+    declared = re.findall(r"\('([a-z-]+)', '", sql)
+    assert declared and set(declared) <= {rule.name for rule in RULES}
 
 
 def test_a_mistake_in_the_source_is_named_by_file_and_line_and_an_edited_file_makes_no_area_clear(

@@ -207,6 +207,16 @@ def test_a_dated_cause_explains_nothing_that_began_before_it(began: int, explain
     assert explanations(checks) == ({"end": "cause"} if explained else {})
 
 
+@pytest.mark.parametrize(("said", "explained"), [
+    ("end, other", True), ("other", False), (None, True),
+])
+def test_a_finding_may_explain_less_than_its_recipe(said: str | None, explained: bool) -> None:
+    columns = ["step", "kind", "before", "nothing", "explains"]
+    cause = outcome("cause", 200, "clear", 'explains = ["end", "other"]').recipe
+    checks = [outcome("end", 300, "found"), cause.check(columns, [[3, "a", 1.0, None, said]], "4242")]
+    assert explanations(checks) == ({"end": "cause"} if explained else {})
+
+
 def test_recipes_that_explain_each_other_have_one_cause() -> None:
     checks = [
         outcome("one", 200, "found", 'explains = ["two"]'),

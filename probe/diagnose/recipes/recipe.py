@@ -126,7 +126,7 @@ class FrontMatter(BaseModel):
     false_positives: Text = ""
     deepen: Literal["gradients", "activations", "histograms"] | None = None
     explains: list[RecipeName] = []
-    """Recipes whose findings are consequences of this one's."""
+    """Recipes whose findings are consequences of this one's; a column `explains` may narrow it."""
     dated: bool = False
     """Whether its step is the start of the problem: it explains nothing that began earlier."""
     uses: list[Name] = []
@@ -217,7 +217,7 @@ class Recipe(FrontMatter):
         shown = {**self._thresholds(), **values}
         shown[_ENDPOINT] = shlex.quote(endpoint) if endpoint else ""
         severity = values.get("severity")
-        subject = values.get("subject")
+        subject, explains = values.get("subject"), values.get("explains")
         return Finding(
             self.title,
             str(severity) if severity in get_args(Severity) else self.severity,
@@ -229,6 +229,7 @@ class Recipe(FrontMatter):
             step=_whole(values.get("step")),
             rank=_whole(values.get("rank")),
             over=values.get("over") is True,
+            explains=None if explains is None else tuple(str(explains).split(", ")),
         )
 
     def as_dict(self) -> dict[str, Any]:
