@@ -17,10 +17,10 @@
 --   "probe {endpoint} clip --max-norm {clip:.3g}",
 --   "probe {endpoint} query \"SELECT param, norm, abs_max, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY norm DESC LIMIT 10\"",
 -- ]
--- false_positives = "one hard batch after which the loss is back to normal (`info`); a loss summed over batches of very different sizes; reinforcement learning"
+-- false_positives = "one hard batch after which the loss is back to normal (`info`); a loss summed over batches of very different sizes; reinforcement learning (`info` without a DataLoader and without classes, while losses are finite)"
 -- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow", "output-constant"]
 -- dated = true
--- uses = ["trainings", "adversarial"]
+-- uses = ["trainings", "adversarial", "moving"]
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times the median before"
@@ -87,7 +87,7 @@ WITH sure AS (
 ), slowly AS (
     SELECT before.* FROM before, grown, later
     WHERE NOT EXISTS (SELECT 1 FROM start) AND later > $times * grown.usual
-        AND before.grad_norm > $times * grown.usual ORDER BY before.step LIMIT 1
+        AND before.step >= grown.step AND before.grad_norm > $times * grown.usual ORDER BY before.step LIMIT 1
 ), found AS (
     SELECT * EXCLUDE (gap, holds) FROM start UNION ALL BY NAME SELECT * REPLACE ((SELECT usual FROM grown) AS usual) FROM slowly
 ), losses AS (
@@ -98,7 +98,8 @@ WITH sure AS (
         WHEN ANY_VALUE(holds) THEN MEDIAN(loss) FILTER (step > last - 50) >= MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1)
         -- A batch that is hard has a large loss and a large gradient itself: what counts is whether those after it suffer.
         ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1)
-            + $fallen * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0) END AS suffered
+            + $fallen * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0) END AS suffered,
+        NOT COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) AS finite
     FROM losses, (SELECT MAX(step) AS last FROM losses), (SELECT MEDIAN(loss) AS first FROM (SELECT loss FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) ORDER BY step LIMIT 10))
 ), worst AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
@@ -108,7 +109,7 @@ SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backwar
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     2 * usual AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
     concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,
-    CASE WHEN NOT suffered OR found.step > sure.last THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
-FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm CROSS JOIN sure LEFT JOIN worst ON true
+    CASE WHEN NOT suffered OR found.step > sure.last OR (moving.yes AND finite) THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
+FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm CROSS JOIN moving CROSS JOIN sure LEFT JOIN worst ON true
 UNION ALL BY NAME
 SELECT format('{} gradient norms, {} are needed', COUNT(*), $least + 1) AS unknown FROM seen HAVING COUNT(*) <= $least

@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, name, mean, std, min, max FROM python.model_inputs WHERE module = 'batch' ORDER BY step DESC LIMIT 20\"",
 -- ]
 -- false_positives = "single-domain batches, or batches of samples of similar length, on purpose (`info` unless the loader is known not to shuffle); sample positions or indices in data that are read in order (consecutive integers are left out)"
--- explains = ["oscillation", "loss-spike", "learning-rate-too-high", "plateau", "train-validation-gap"]
+-- explains = ["divergence", "oscillation", "loss-spike", "gradients-exploding", "learning-rate-too-high", "plateau", "train-validation-gap"]
 -- [parameters.least]
 -- value = 6
 -- unit = "batches"
