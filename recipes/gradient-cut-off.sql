@@ -39,6 +39,8 @@ WITH steps AS (
 ), alive AS (
     SELECT param FROM params WHERE gradient OR reached
     UNION SELECT param FROM python.gradients WHERE norm > 0 AND step >= (SELECT MIN(step) FROM steps)
+    -- One of the same name, made after the optimizer: see parameters-forgotten.
+    UNION SELECT param FROM seen WHERE optimizer IS NULL AND COALESCE(in_graph, after_backward = 'present')
 ), found AS (
     -- The outermost module of which no parameter is reached; where a module has one that is, it is not cut off.
     SELECT *, CASE WHEN EXISTS (SELECT 1 FROM alive WHERE starts_with(alive.param, split_part(owner, '.', 1) || '.')) THEN owner ELSE split_part(owner, '.', 1) END AS module

@@ -26,6 +26,7 @@ VALUES = {
 }
 NO_LEVEL = {
     "they grow from step to step": "judged against a time long ago",
+    "gradients that were large in the first steps grow again, while the loss falls": "as above",
     "it became NaN on the way": "not a number on any side",
     "the norm grew 20,000 steps ago, and the loss has fallen since": "it did no harm",
     "0 on the last step alone": "it lasted a step",

@@ -9,7 +9,6 @@ from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.loop.step_calls import (
     calls_in,
-    first_module,
     goes_over,
     is_optimizer,
     is_torch_optimizer,
@@ -17,6 +16,7 @@ from probe.diagnose.code.loop.step_calls import (
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    argument,
     is_attribute,
     is_call,
     is_method,
@@ -29,6 +29,8 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("loop")
+_SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_features", "hidden_size", "embedding_dim")
+"""Attributes of a module that are numbers: a new one is made for them, not of the old one."""
 _LOST = "what was kept, loaded or set has no effect"
 
 
@@ -135,31 +137,43 @@ def _replaced(program: Program) -> Iterator[Remark]:
     """A module, or a part of one, that is made anew after the optimizer took its parameters."""
     flow = flow_of(program)
     for call in program.calls():
-        if not is_torch_optimizer(program, call):
-            continue
-        owner = first_module(call)
-        key = flow.key(owner)
         parent = program.parent.get(call)
-        if owner is None or key is None or not isinstance(parent, ast.Assign):
+        if not is_torch_optimizer(program, call) or not isinstance(parent, ast.Assign):
             continue
         rest = program.after(parent)
-        if any(_makes_again(program, one) for one in rest):
+        if not any(_makes_again(program, one) for one in rest):
+            for owner in _optimized_modules(flow, call):
+                yield from _made_anew(flow, call, owner, rest)
+
+
+def _optimized_modules(flow: Flow, call: ast.Call) -> Iterator[ast.expr]:
+    """`m` for each `m.parameters()` that an optimizer is given, alone or in groups."""
+    first = argument(call, "params", 0)
+    found = [] if first is None else [first, flow.value(first)]
+    groups = [one for value in found if isinstance(value, ast.List) for one in value.elts]
+    found += [value for one in groups if isinstance(one, ast.Dict) for value in one.values]
+    for one in dict.fromkeys(found):
+        if is_method(one, "parameters"):
+            yield one.func.value
+
+
+def _made_anew(flow: Flow, call: ast.Call, owner: ast.expr, rest: list[ast.stmt]) -> Iterator[Remark]:
+    """A module, or a part of it, that a statement makes anew and not from itself."""
+    program, of, key = flow.program, text_of(owner), flow.key(owner)
+    for later in rest:
+        if not isinstance(later, ast.Assign) or len(later.targets) != 1:
             continue
-        for later in rest:
-            if not isinstance(later, ast.Assign) or len(later.targets) != 1:
-                continue
-            target = later.targets[0]
-            made = later.value
-            new = isinstance(made, ast.Call) and (name := program.kind(made)) is not None and name.family == "module" and (
-                program.called(made)).rpartition(".")[2] == name.name.rpartition(".")[2]
-            if not new or any(isinstance(one, ast.Name) and flow.key(one) == key for one in ast.walk(made)) or (
-                any(text_of(one) == text_of(owner) for one in ast.walk(made) if isinstance(one, ast.Attribute))
-            ):
-                continue
-            whole = flow.key(target) == key
-            part = isinstance(target, ast.Attribute) and (text_of(target.value) == text_of(owner) or text_of(target.value).startswith(text_of(owner) + "."))
-            if (whole or part) and _has_parameters(program, made):
-                yield Remark(later, f"{short(target)} is made anew after the optimizer of line {call.lineno} took the parameters of {short(owner)}: no optimizer holds the new ones")
+        target, made = later.targets[0], later.value
+        kind = program.kind(made) if isinstance(made, ast.Call) else None
+        new = kind is not None and kind.family == "module" and program.called(made).rpartition(".")[2] == kind.name.rpartition(".")[2]
+        itself = any(
+            (text_of(one) == of or (key is not None and flow.key(one) == key)) and not is_attribute(program.parent.get(one), *_SIZES)
+            for one in ast.walk(made) if isinstance(one, (ast.Name, ast.Attribute))
+        )
+        again = flow.key(target) == key if key is not None else text_of(target) == of
+        part = isinstance(target, ast.Attribute) and (text_of(target.value) == of or text_of(target.value).startswith(of + "."))
+        if new and not itself and (again or part) and _has_parameters(program, made):
+            yield Remark(later, f"{short(target)} is made anew after the optimizer of line {call.lineno} took the parameters of {short(owner)}: no optimizer holds the new ones")
 
 
 def _has_parameters(program: Program, made: ast.AST) -> bool:
