@@ -3,7 +3,7 @@
 -- last step, or its optimizer counts its steps anew. One that does not count them began where the learning rate
 -- became its own.
 WITH looks AS (
-    SELECT rank, optimizer, param_group, parameters, step, state_steps,
+    SELECT rank, optimizer, param_group, parameters, step, state_steps, lr,
         LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY rank, optimizer, param_group, parameters, step) = 1 AS anew
     FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY rank, optimizer, param_group, parameters ORDER BY step)
 ), groups AS (
