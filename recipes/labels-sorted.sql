@@ -32,8 +32,13 @@ WITH seen AS (
     QUALIFY ROW_NUMBER() OVER (PARTITION BY name ORDER BY step DESC) <= 24
 ), judged AS (
     SELECT name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, AVG(looked_at) AS size, VAR_POP(mean) AS outer_, AVG(std * std) AS inner_, COUNT(DISTINCT mean) AS means FROM seen GROUP BY name
+), arrived AS (
+    SELECT step, t_ns, COALESCE(loader, '') AS loader, shuffled FROM python.batches WHERE state = 'done' AND step BETWEEN (SELECT MIN(step) FROM seen) AND (SELECT MAX(step) FROM seen)
+), feeding AS (
+    -- A validation at a sampled step has a loader of its own.
+    SELECT loader FROM arrived GROUP BY loader HAVING COUNT(DISTINCT step) > 0.5 * (SELECT MAX(step) - MIN(step) + 1 FROM arrived)
 ), order_ AS (
-    SELECT ARG_MAX(shuffled, t_ns) AS shuffled FROM python.batches WHERE state = 'done' AND step IN (SELECT step FROM seen)
+    SELECT ARG_MAX(shuffled, t_ns) AS shuffled FROM arrived JOIN feeding USING (loader)
 )
 SELECT NULL AS unknown, name AS subject, name, n, step, last, size, outer_ / (outer_ + inner_) AS ratio, 1 / size AS expected, SQRT(inner_) AS std, SQRT(outer_) AS between,
     CASE WHEN shuffled IS NULL THEN 'may not shuffle' WHEN shuffled THEN 'shuffles, so its sampler or batch sampler groups them' ELSE 'does not shuffle' END AS shuffles,

@@ -1,14 +1,14 @@
 -- The trainings that follow each other in one process (a backbone and then what is built on it, folds): the
 -- step at which each began, by rank. It has an optimizer of its own, made when those before had done their
--- last step, or its optimizer counts its steps anew. One that does not count them began where the learning rate
--- became its own.
+-- last step, or its optimizer counts its steps anew. One of which neither is known began where the learning
+-- rate became its own.
 WITH looks AS (
-    SELECT rank, optimizer, param_group, parameters, step, state_steps, lr,
-        LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY rank, optimizer, param_group, parameters, step) = 1 AS anew
-    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY rank, optimizer, param_group, parameters ORDER BY step)
+    SELECT rank, optimizer, param_group, parameters, made_step, step, state_steps, lr,
+        LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY rank, optimizer, param_group, parameters, made_step, step) = 1 AS anew
+    FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY rank, optimizer, param_group, parameters, made_step ORDER BY step)
 ), groups AS (
-    SELECT rank, MIN(step) AS first, MAX(step) AS last, ARG_MIN(state_steps, step) AS counted, ARG_MIN(lr, step) AS lr
-    FROM looks GROUP BY rank, optimizer, param_group, parameters
+    SELECT rank, made_step, MIN(step) AS first, MAX(step) AS last, ARG_MIN(state_steps, step) AS counted, ARG_MIN(lr, step) AS lr
+    FROM looks GROUP BY rank, optimizer, param_group, parameters, made_step
 ), following AS (
     SELECT *, MAX(last) OVER (PARTITION BY rank ORDER BY first RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ended FROM groups
 ), rates AS (
@@ -16,6 +16,6 @@ WITH looks AS (
 )
 SELECT DISTINCT rank, 0 AS begun FROM python.steps
 UNION SELECT rank, step - state_steps + 1 FROM looks WHERE anew
-UNION SELECT rank, GREATEST(ended, COALESCE(first - counted,
-    (SELECT MAX(step) - 1 FROM rates WHERE rates.rank = following.rank AND rates.lr = following.lr AND step > ended AND step <= first))) + 1
+UNION SELECT rank, GREATEST(ended + 1, COALESCE(first - counted + 1, CASE WHEN made_step > ended THEN made_step END,
+    (SELECT MAX(step) FROM rates WHERE rates.rank = following.rank AND rates.lr = following.lr AND step > ended AND step <= first)))
 FROM following WHERE ended < first

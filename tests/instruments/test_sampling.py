@@ -60,7 +60,7 @@ class Training:
         self.optimizers: Any = SimpleNamespace(
             sample=None, sample_from_step=0, finish_sample=None, made_count=1, seen=[1],
             expected_leader=lambda: self.optimizer, newest_scaler=lambda: None,
-            alive=lambda: [self.optimizer],
+            alive=lambda: [self.optimizer], made_step=lambda _: 0,
         )
         known = {id(one): Known(self._intern(f"p{place}"), place, f"p{place}")
                  for place, one in enumerate(self.parameters)} if names else {}

@@ -161,6 +161,7 @@ LEARNING: tuple[Table, ...] = (
             Column("weight_decay", "DOUBLE", "", "weight decay; NULL if it has none"),
             Column("momentum", "DOUBLE", "", "momentum, or beta1; NULL if it has none"),
             Column("eps", "DOUBLE", "", "eps; NULL if it has none"),
+            Column("made_step", "BIGINT", "", "step before which this optimizer was made; NULL if that was not seen"),
             Column("state_steps", "BIGINT", "", "step count of the optimizer's state; NULL without one"),
             Column("momentum_norm", "DOUBLE", "", "L2 norm of the first moments checked; NULL without any"),
             Column("second_min", "DOUBLE", "", "smallest second moment checked; NULL without any"),

@@ -36,7 +36,7 @@ from probe.job.instruments.core.step_listeners import (
     WriteWatch,
 )
 from probe.job.introspection.training_frameworks import unwrapped
-from probe.recording.layout import NULL_BOOLEAN
+from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
 
 _now = time.monotonic_ns
 SILENCE = 8
@@ -60,6 +60,8 @@ class Optimizers:
         """Number of optimizers created or found so far."""
         self.others_stepped: dict[int, int] = {}
         """The last step of each optimizer other than the leader, by id."""
+        self._made_steps: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """The step before which each optimizer was made, by id."""
         self._held_first: dict[tuple[str, int], weakref.ref[Any]] = {}
         self.remade: dict[str, int] = {}
         """Optimizers created after the first step for parameters that already had one of the same class: how
@@ -121,7 +123,7 @@ class Optimizers:
 
         if not change_between_hooks(register):
             raise RuntimeError("an optimizer's hook is running and does not end")
-        made = guard("optimizers", self._made)
+        made = guard("optimizers", self._created)
 
         def wrap_init(original: Any) -> Any:
             def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -233,6 +235,11 @@ class Optimizers:
         leader = self.leader()
         return max(self.alive(), key=_parameter_count, default=None) if leader is None else leader
 
+    def made_step(self, optimizer: Any) -> int:
+        """The step before which an optimizer was made; NULL_INTEGER if that was not seen. Any thread."""
+        reference, step = self._made_steps.get(id(optimizer), (None, NULL_INTEGER))
+        return step if reference is not None and reference() is optimizer else NULL_INTEGER
+
     def device_index(self) -> int | None:
         """Index of the device with the leading optimizer's parameters; None if that is the host or unknown.
         The current device of our threads is not that of the training."""
@@ -245,6 +252,13 @@ class Optimizers:
 
     def _made_scheduler(self, scheduler: Any) -> None:
         self._schedulers.append(weakref.ref(scheduler))
+
+    def _created(self, optimizer: Any) -> None:
+        made = self._made_steps
+        if len(made) >= MOST_REMEMBERED:
+            made.clear()
+        made[id(optimizer)] = weakref.ref(optimizer), self.recorder.step
+        self._made(optimizer)
 
     def _made(self, optimizer: Any) -> None:
         self.made_any = True

@@ -80,7 +80,7 @@ class Gradients:
         self._optimizers = optimizers
         self.names = names
         self._rows = Rows(recorder)
-        self._state = OptimizerState(recorder, self.delivery)
+        self._state = OptimizerState(recorder, self.delivery, optimizers.made_step)
         self._budget_ratio = budget_ratio
         self._memory = HostMemoryReader()
         self._copy_bytes, self._asked_copy_bytes = COPY_BYTES, ASKED_COPY_BYTES

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from probe.base.clock import ANCHOR_NS
@@ -29,8 +30,9 @@ SECOND = ("exp_avg_sq", "square_avg", "sum")
 class OptimizerState:
     """Writes the rows; `write` is called after a step."""
 
-    def __init__(self, recorder: Recorder, delivery: Delivery) -> None:
+    def __init__(self, recorder: Recorder, delivery: Delivery, made_step: Callable[[Any], int]) -> None:
         self._recorder = recorder
+        self._made_step = made_step
         self._delivery = delivery
         self._append = recorder.rings["python.optimizers"].append
         self._turn = 0
@@ -46,7 +48,7 @@ class OptimizerState:
             settings = [
                 self._recorder.step, time.monotonic_ns() + ANCHOR_NS, name, number,
                 self._numel(optimizer, number, parameters), host_number(group.get("lr")),
-                host_number(group.get("weight_decay")), _momentum(group), eps,
+                host_number(group.get("weight_decay")), _momentum(group), eps, self._made_step(optimizer),
             ]
             state = optimizer.state.get(parameters[self._turn % len(parameters)]) if parameters else None
             figures = None if not isinstance(state, dict) else _figures(state, eps)

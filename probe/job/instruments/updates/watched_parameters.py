@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from probe.job.instruments.core import statistics
@@ -23,7 +24,7 @@ from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.modules.parameter_names import ParameterNames
 from probe.job.instruments.updates.reached_parameters import places_of
 from probe.job.instruments.updates.update_rows import Watched, watched
-from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
+from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 MOST_PARAMETERS, CORE, MOST_UNOWNED = 24, 12, 8
 """Parameters of one sample: in total, the same in every sample, and in no optimizer."""
@@ -82,11 +83,7 @@ class WatchedParameters:
         """Choose the parameters of the next sample; None while no model or optimizer is known."""
         if not self._modules.ready:
             return None
-        now_s = time.monotonic()
-        made = self._optimizers.made_count
-        if not self.owners or made != self.made or now_s > self._read_s + AGAIN_S:
-            self._read_s, self.made = now_s, made
-            self._read_optimizers()
+        self.keep_up()
         owned = [one for reference in self._owned if (one := reference()) is not None]
         if not owned:
             return None
@@ -100,6 +97,19 @@ class WatchedParameters:
         found = {id(one): one for one in (*chosen, *unowned) if _is_plain(one)}
         device = next((one.device for one in found.values()), None)
         return Plan([self._describe(one) for one in found.values() if one.device == device], self.owners)
+
+    def keep_up(self) -> None:
+        """Read the optimizers' parameter groups if an optimizer was made since, or after a while."""
+        now_s, made = time.monotonic(), self._optimizers.made_count
+        if not self.owners or made != self.made or now_s > self._read_s + AGAIN_S:
+            self._read_s, self.made = now_s, made
+            self._read_optimizers()
+
+    def owner_of(self, parameters: Iterable[Any]) -> int:
+        """The class of the optimizer that holds any of these parameters, as text number; NULL_STRING if none
+        does."""
+        owners = (self.owners.get(id(one)) for one in parameters)
+        return next((one[1] for one in owners if one is not None), NULL_STRING)
 
     def largest_of(self, optimizer: Any) -> Watched | None:
         """The largest parameter of an optimizer that can be sampled."""

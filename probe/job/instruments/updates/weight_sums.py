@@ -32,7 +32,7 @@ from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.tensors.pace import Pace
 from probe.job.instruments.updates.update_rows import is_allocated, wall_ns
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
-from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 
 _now = time.monotonic_ns
 FIRST_STEP, EARLY, SHORTEST_STEPS = 2, (8, 32), 128
@@ -228,6 +228,8 @@ class WeightSums:
     def collect(self) -> None:
         """Write the rows, and search for models that appeared or disappeared."""
         self._delivery.collect()
+        if self._finished:
+            self._watched.keep_up()
         while self._finished:
             self._put(*self._finished.popleft())
         now_s = time.monotonic()
@@ -304,8 +306,7 @@ class WeightSums:
             known = self._known[id(model)] = (weakref.ref(model), len(self._known))
         step = -(-len(plain) // MOST_PARAMETERS)
         chosen = [one for one in plain[::step] if one.device == plain[0].device]
-        owners = [self._watched.owners.get(id(one)) for one in plain]
-        owner = next((one[1] for one in owners if one is not None), NULL_STRING)
+        owner = self._watched.owner_of(plain)
         along = torch.arange(SAMPLED, device=plain[0].device)
         return Model(
             known[1], self._recorder.intern(type(model).__name__), owner, id(model) in self._replicas,
@@ -320,7 +321,10 @@ class WeightSums:
         known = values if isinstance(values, list) else values.tolist()
         weights, rest = known[: sizes[0]], known[sizes[0] :]
         backward, gradients = rest[: sizes[1]], rest[sizes[1] : sizes[1] + sizes[2]]
-        lag = known[-1] if sizes[3] else float("nan")
+        # Its optimizer may have been made after the model was found.
+        held = (one for reference, _ in model.parameters if (one := reference()) is not None)
+        optimizer = model.optimizer or self._watched.owner_of(held)
+        lag = known[-1] if sizes[3] and not optimizer else float("nan")
         first = self._first.get(model.number)
         if first is None or len(first[0]) != len(weights):
             first = self._first[model.number] = (weights, writes)
@@ -328,7 +332,7 @@ class WeightSums:
         apart = _norm([now - then for now, then in zip(weights, first[0], strict=True)])
         made = writes - first[1]
         self._append(
-            step, t_ns, model.label, model.number, model.optimizer, model.replicated,
+            step, t_ns, model.label, model.number, optimizer, model.replicated,
             self._from_start(), len(weights),
             _hash(weights), *(_hash(one) if one else NULL_INTEGER for one in (gradients, backward)),
             _finite(_norm(weights) / len(weights) ** 0.5), _finite(apart / size if size else float("nan")),

@@ -1,0 +1,53 @@
+"""Trainings that follow each other in one process are told apart by their optimizers and models."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from agent.asking import query
+from agent.nursery import Forked, Nursery
+from harness import PATIENCE_S, Place
+
+FOLD_STEPS = 300
+FOLDS = f"""
+import time
+import torch
+from torch import nn
+
+def fold(steps):
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        time.sleep(0.005)
+
+fold({FOLD_STEPS})
+print("SECOND", flush=True)
+fold(10**9)
+"""
+
+
+def test_the_optimizer_of_a_second_training_is_known_to_be_new_and_to_hold_the_second_model(
+    nursery: Nursery, place: Place, tmp_path: Path
+) -> None:
+    (tmp_path / "folds.py").write_text(FOLDS)
+    environ = place.watched(PROBE_NAME="folds")
+    job = Forked(nursery, str(tmp_path / "folds"), environ=environ, folder=place.directory)
+    try:
+        job.wait_for("SECOND")
+        place.start_server()
+        made: list[list[object]] = []
+        models: list[list[object]] = []
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(made) < 2 or len(models) < 2:
+            assert time.monotonic() < deadline_s, (made, models)
+            made = query(place, job.pid, "SELECT DISTINCT made_step FROM python.optimizers ORDER BY 1")
+            models = query(place, job.pid, "SELECT DISTINCT number, optimizer FROM python.weights ORDER BY 1")
+            time.sleep(0.1)
+        assert made == [[0], [FOLD_STEPS]]
+        assert models == [[0, "SGD"], [1, "SGD"]]
+    finally:
+        job.kill()
