@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from probe.diagnose.code import effect_rules
-from probe.diagnose.code.data import byte_rules, evaluation_rules, loader_rules, pair_rules, sample_rules
+from probe.diagnose.code.data import (
+    byte_rules,
+    draw_rules,
+    evaluation_rules,
+    loader_rules,
+    pair_rules,
+    sample_rules,
+)
 from probe.diagnose.code.loop import (
     best_rules,
     call_order_rules,
@@ -21,7 +28,7 @@ RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
-    *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
+    *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,
     *signs.RULES, *targets.RULES, *steps.RULES, *one_rank.RULES, *several_ranks.RULES,
 )

@@ -25,6 +25,7 @@ from probe.diagnose.code.syntax import (
     is_own,
     is_read,
     is_string,
+    last_word,
     number_in,
 )
 
@@ -33,7 +34,7 @@ DEPTH = 12
 _OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
 }
-SETTINGS = ("args", "config", "cfg", "opt", "flags", "hparams")
+SETTINGS = ("args", "config", "cfg", "conf", "opt", "opts", "options", "settings", "flags", "hparams")
 """What people call the settings that the command line or a file gives."""
 
 
@@ -271,7 +272,7 @@ class Flow:
         if is_attribute(value, "inf", "Inf"):
             known = self.program.dotted(value) in ("torch.inf", "math.inf", "numpy.inf", "numpy.Inf")
             return float("inf") if known else None
-        if is_attribute(value) and is_name(value.value, *SETTINGS):
+        if is_attribute(value) and last_word(value.value) in SETTINGS:
             return self.number(_options(self.program).get(value.attr), depth - 1)
         found_here = self.bindings(value)
         if len(found_here) == 1 and isinstance(one := found_here[0].node, ast.arg):

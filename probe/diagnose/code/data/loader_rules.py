@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from probe.diagnose.code.data.data_flow import LOADER, loader_loops, loaders_of, trains
-from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -30,6 +30,8 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
+_EACH = ("float", "double", "to", "tensor", "as_tensor", "FloatTensor", "DoubleTensor", "reciprocal", "astype", "from_numpy", "sqrt", "pow", "clamp", "clip", "maximum")
+"""Methods and functions that give as many numbers as they are given."""
 
 _ORDERED = frozenset({"torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder"})
 _WRITES = frozenset({
@@ -265,17 +267,23 @@ def _weights_of_classes(program: Program) -> Iterator[Remark]:
         if program.called(call) != "torch.utils.data.WeightedRandomSampler":
             continue
         given = argument(call, "weights", 0)
-        at = flow.value(given)
-        for _ in range(6):
-            if isinstance(at, ast.BinOp):
-                at = flow.value(at.right if flow.number(at.left) is not None else at.left)
-            elif is_method(at, "float", "double", "to", "tensor", "FloatTensor", "reciprocal", "astype", "from_numpy"):
-                at = flow.value(at.args[0] if program.called(at).startswith("torch.") and at.args else at.func.value)
-            else:
-                break
-        counted = is_method(at, "bincount")
-        if counted and given is not None:
+        if given is not None and _one_for_each_class(flow, given):
             yield Remark(call, f"{short(given)} has one weight for each class, and the sampler takes one for each sample: it draws the first few samples only")
+
+
+def _one_for_each_class(flow: Flow, node: ast.AST, depth: int = DEPTH) -> bool:
+    """Whether an expression is made of the counts of the classes, one by one."""
+    found = flow.value(node)
+    if not depth:
+        return False
+    if isinstance(found, ast.BinOp):
+        return any(_one_for_each_class(flow, one, depth - 1) for one in (found.left, found.right))
+    if is_method(found, "bincount"):
+        return True
+    if is_method(found, *_EACH):
+        inner = found.args[0] if flow.program.called(found).startswith(("torch.", "numpy.")) and found.args else found.func.value
+        return _one_for_each_class(flow, inner, depth - 1)
+    return False
 
 
 @RULES.add("lengths-after-padding", "the padding is read as if it were data", "count the lengths before pad_sequence")

@@ -401,3 +401,40 @@ def _differentiated(flow: Flow, loss: ast.AST) -> set[ast.AST]:
         elif isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Tuple, ast.List, ast.Starred, ast.Attribute)):
             waiting += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
     return found
+
+
+@RULES.add("own-similarity-kept", "each sample's similarity to itself is the largest of its row: it drowns the positive, and the loss cannot come near 0", "fill the diagonal with -inf before the softmax: logits.fill_diagonal_(float('-inf'))")
+def _own_similarity(program: Program) -> Iterator[Remark]:
+    """A contrastive loss over the similarities of a batch to itself, in which each sample is its own candidate."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if program.called(call) not in ("torch.nn.functional.cross_entropy", "torch.nn.functional.log_softmax") or not call.args:
+            continue
+        scores = call.args[0]
+        if any(_hides(one) for one in own(program.scope(call), ast.Call, ast.Assign)):
+            continue
+        product = next((one for one in flow.origins(scores) if _with_itself(flow, one)), None)
+        through = product is not None and not any(isinstance(one, ast.Call) and program.local_function(one) is not None for one in flow.origins(scores) if product in ast.walk(one))
+        if through and product is not None:
+            yield Remark(call, f"{short(product)} (line {getattr(product, 'lineno', 0)}) holds the similarity of each row to itself, and {short(call)} leaves it among the candidates")
+
+
+def _with_itself(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is `z @ z.T`, of rows that stand for the samples of a batch."""
+    if is_binary(node, ast.MatMult):
+        left, right = node.left, node.right
+    elif is_method(node, "matmul", "mm") and node.args:
+        left, right = (node.args[0], node.args[1]) if len(node.args) > 1 else (node.func.value, node.args[0])
+    else:
+        return False
+    turned = right.func.value if is_method(right, "t", "transpose") else right.value if is_attribute(right, "T", "mT") else None
+    if turned is None or text_of(turned) != text_of(left):
+        return False
+    return any(is_method(one, "cat", "concat", "vstack") for one in flow.origins(left))
+
+
+def _hides(node: ast.AST) -> bool:
+    """Whether a statement may take the diagonal out of a matrix."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], ast.Subscript) or says(node.value, "mask", "eye", "diag")
+    return is_method(node, "fill_diagonal_", "masked_fill", "masked_fill_", "masked_select", "where", "eye", "diag", "diagonal", "triu", "tril")

@@ -15,16 +15,22 @@ from probe.diagnose.code.syntax import (
     argument,
     is_false,
     is_method,
+    is_name,
     is_read,
     is_string,
     is_true,
+    last_word,
     own_nodes,
+    parameters,
     short,
     text_of,
 )
 
 RULES = Rules("model")
 
+_MAKES = (
+    "zeros", "ones", "empty", "full", "randn", "rand", "normal", "uniform", "standard_normal", "integers", "randint",
+)
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 _SEQUENCE = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoder")
 
@@ -247,9 +253,38 @@ def _mixed(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if is_method(call, "view", "reshape") and call.args:
             moved = shapes.moved(call)
-            if moved is not None:
+            made = _made_the_other_way(program, call)
+            if made is not None:
+                said = (
+                    f"{short(call)} gives {text_of(call.args[1])} before {text_of(call.args[2])} without a "
+                    f"transpose, and line {made} makes them in the other order"
+                )
+                yield Remark(call, said)
+            elif moved is not None:
                 said = (
                     f"{short(call)} cuts {moved[1]} into {moved[2]} without a transpose: it mixes "
                     f"{moved[0]} with another axis"
                 )
                 yield Remark(call, said)
+
+
+def _made_the_other_way(program: Program, call: ast.Call) -> int | None:
+    """The line that makes arrays of (…, B, A), if a module views its input as (N, A, B) and nothing in the
+    program has that order."""
+    function = program.function_of(call)
+    source = call.func.value if is_method(call) else None
+    if function is None or function.name != "forward" or len(call.args) != 3:
+        return None
+    if not is_name(source, *(one.arg for one in parameters(function)[1:])):
+        return None
+    names = tuple(map(last_word, call.args[1:]))
+    if not all(names) or names[0] == names[1]:
+        return None
+    lines: dict[tuple[str, ...], int] = {}
+    for made in program.calls():
+        if is_method(made, *_MAKES):
+            given = [*made.args, argument(made, "size")]
+            shapes = [one.elts for one in given if isinstance(one, (ast.Tuple, ast.List))]
+            for shape in [made.args, *shapes]:
+                lines.setdefault(tuple(map(last_word, shape[-2:])), made.lineno)
+    return lines.get(names[::-1]) if names not in lines else None

@@ -37,6 +37,7 @@ _MIXES = (
     "LazyLinear",
 )
 """Beginnings of the layers of torch.nn whose first weights are drawn at random."""
+_FILLS = ("normal_", "uniform_", "copy_", "fill_", "kaiming_uniform_", "xavier_uniform_", "load_state_dict")
 _NO_PARAMETER = (
     "cuda", "half", "view", "reshape", "unsqueeze", "double", "expand", "repeat", "t", "transpose",
 )
@@ -354,3 +355,46 @@ def _isinstance_of(program: Program, test: ast.AST, name: str) -> list[str]:
     while len(parts) == 1 and isinstance(parts[0], ast.BinOp):
         parts = [parts[0].left, parts[0].right]
     return [program.dotted(one) or "" for one in parts]
+
+
+@RULES.add(
+    "product-of-zeros",
+    "the gradient of each is the other times something, which is 0: neither ever changes",
+    "draw one of the two at random, and start only the other at zero",
+)
+def _product_of_zeros(program: Program) -> Iterator[Remark]:
+    """Two parameters of a module that both start at zero, and of which only the product is used."""
+    for of in module_classes(program):
+        zeros = _zeros(program, of)
+        own_names = [one for one in ast.walk(of) if is_own(one) and one.attr in zeros]
+        reads = [one for one in own_names if isinstance(one.ctx, ast.Load)]
+        for node in ast.walk(of) if len(zeros) > 1 else ():
+            if not is_binary(node, ast.MatMult) or is_binary(program.parent.get(node), ast.MatMult):
+                continue
+            factors = [one for one in ast.walk(node) if one in reads]
+            names = [one.attr for one in factors if is_own(one)]
+            elsewhere = [one for one in reads if one.attr in names and one not in factors]
+            if len(names) == len(set(names)) == 2 and not elsewhere and not _adds(node):
+                yield Remark(
+                    node, f"{short(node)} multiplies self.{names[0]} by self.{names[1]}, and both start at 0"
+                )
+
+
+def _adds(node: ast.AST) -> bool:
+    return any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(node))
+
+
+def _zeros(program: Program, of: ast.ClassDef) -> set[str]:
+    """The attributes of a module that are parameters made of zeros, and that nothing initialises later."""
+    made = {
+        target.attr for node in ast.walk(of) if isinstance(node, ast.Assign) for target in node.targets
+        if is_own(target) and program.called(node.value) == "torch.nn.Parameter"
+        and isinstance(node.value, ast.Call) and node.value.args
+        and program.called(node.value.args[0]) in ("torch.zeros", "torch.zeros_like")
+    }
+    given = {
+        inner.attr for call in program.calls() for inner in ast.walk(call) if isinstance(inner, ast.Attribute)
+        if inner.attr in made
+        and (program.called(call).startswith("torch.nn.init.") or is_method(call, *_FILLS))
+    }
+    return made - given

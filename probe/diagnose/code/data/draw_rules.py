@@ -1,0 +1,174 @@
+"""Random draws: the same numbers in each step, copies drawn before a split, inputs sorted without their targets. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.loss_rules import backwards
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_method,
+    is_name,
+    is_own,
+    is_true,
+    names_read,
+    own,
+    own_nodes,
+    pairs_of,
+    parameters,
+    returned,
+    short,
+)
+
+RULES = Rules("data")
+_GENERATORS = frozenset({"torch.Generator", "numpy.random.default_rng", "numpy.random.RandomState", "random.Random"})
+_TARGETS = re.compile(r"^(target|targets|label|labels|y|ys|classes|annotations?)$")
+_SPLITS = re.compile(r"split|fold", re.I)
+_RESAMPLERS = ("fit_resample", "resample", "oversample", "over_sample", "upsample")
+
+
+@RULES.add("seeded-in-each-draw", "each step gets the same random numbers: most of what could be drawn never is", "make the generator once, outside of the function")
+def _seeded_again(program: Program) -> Iterator[Remark]:
+    """A function that makes a generator with a fixed seed and draws from it, called in each step of the training."""
+    flow = flow_of(program)
+    seeded = {function: made for function in program.everywhere(ast.FunctionDef) if (made := _fixed_generator(flow, function)) is not None}
+    if not seeded:
+        return
+    remarked: set[ast.AST] = set()
+    for backward, _ in backwards(program):
+        for loop in flow.loops(backward)[:1]:
+            for call in (one for one in ast.walk(loop) if isinstance(one, ast.Call)):
+                function = program.local_function(call)
+                if not isinstance(function, ast.FunctionDef) or function not in seeded or function in remarked:
+                    continue
+                made = seeded[function]
+                if program.without_gradient(call) or _now_and_then(program, call, loop):
+                    continue
+                remarked.add(function)
+                yield Remark(made, f"{short(made)} makes the generator anew in each call of {function.name}(), which runs in each step (line {call.lineno}): it draws the same numbers every time")
+
+
+def _fixed_generator(flow: Flow, function: ast.FunctionDef) -> ast.Call | None:
+    """A generator with a seed that no argument of the function decides, from which the function draws."""
+    given = {one.arg for one in parameters(function)} - {"self", "cls"}
+    if function.name.startswith("__"):
+        return None
+    for node in own(function, ast.Assign):
+        made = node.value
+        if not is_name(node.targets[0]) or not isinstance(made, ast.Call):
+            continue
+        seeded = is_method(made, "manual_seed") and bool(made.args)
+        generator = made.func.value if seeded and is_method(made) else made
+        if flow.program.called(generator) not in _GENERATORS or not made.args:
+            continue
+        seed = made.args[0]
+        changes = any(is_own(one) and _is_set_again(flow, one) for one in ast.walk(seed))
+        if not names_read(seed) & given and not changes and not any(isinstance(one, ast.Call) for one in ast.walk(seed)):
+            draws = [one for one in own_nodes(function) if isinstance(one, ast.Call) and one is not made and node.targets[0].id in names_read(one)]
+            if draws:
+                return made
+    return None
+
+
+def _is_set_again(flow: Flow, node: ast.AST) -> bool:
+    """Whether an attribute is given a value in more than one place: then its seed may change."""
+    return len(flow.values(flow.key(node))) != 1
+
+
+def _now_and_then(program: Program, call: ast.AST, loop: ast.AST) -> bool:
+    """Whether a call of a loop stands under a condition: an evaluation may well draw the same each time."""
+    for around in program.parents(call):
+        if around is loop:
+            return False
+        if isinstance(around, (ast.If, ast.IfExp)):
+            return True
+    return True
+
+
+@RULES.add("copied-before-the-split", "copies of one sample are in the training and in the held-out part: the score is that of samples seen", "split first, and resample the training part alone")
+def _copied(program: Program) -> Iterator[Remark]:
+    """Samples drawn with replacement, and split into parts only afterwards."""
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            drawn = _with_copies(program, node.value)
+            names = {target.id for one in node.targets for target in ast.walk(one) if is_name(target)}
+            if drawn is None or not names:
+                continue
+            for later in program.after(node):
+                split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and _splits(one) and names & names_read(one)), None)
+                if split is not None:
+                    yield Remark(split, f"{short(split)} divides what {short(node.value)} (line {node.lineno}) has drawn with replacement: copies of one sample fall into both parts")
+                    break
+
+
+def _splits(call: ast.Call) -> bool:
+    name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return bool(_SPLITS.search(name)) and not (is_method(call, "split") and (isinstance(call.func.value, ast.Constant) or len(call.args) < 2))
+
+
+def _with_copies(program: Program, value: ast.AST) -> ast.AST | None:
+    """The draw with replacement by which a call makes new samples of those that it is given."""
+    if not isinstance(value, ast.Call) or not value.args:
+        return None
+    if is_method(value, *_RESAMPLERS[:1]) or (is_name(value.func, *_RESAMPLERS) and program.local_function(value) is None):
+        return value
+    function = program.local_function(value)
+    if function is None:
+        return None
+    given = {one.arg for one in parameters(function)}
+    taken = [one for made in returned(function) if made is not None for one in ast.walk(made) if isinstance(one, ast.Subscript)]
+    drawn = {target.id: made for node in own(function, ast.Assign) for target, made in pairs_of(node) if is_name(target)}
+    for one in taken:
+        if names_read(one.value) & given:
+            for name in _behind(drawn, names_read(one.slice)):
+                if _replaces(drawn[name]):
+                    return drawn[name]
+    return None
+
+
+def _behind(drawn: dict[str, ast.expr], names: set[str]) -> set[str]:
+    """The variables that an index is made of."""
+    found: set[str] = set()
+    waiting = [name for name in names if name in drawn]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [one for one in names_read(drawn[name]) if one in drawn]
+    return found
+
+
+def _replaces(made: ast.AST) -> bool:
+    """Whether a call picks indices so that one may come more than once."""
+    return any(
+        (is_method(one, "choice") and is_true(argument(one, "replace"))) or is_method(one, "repeat", "repeat_interleave", "tile")
+        for one in ast.walk(made)
+    )
+
+
+@RULES.add("sorted-apart", "inputs meet targets of other samples, and nothing can be learned from them", "take both in the same order: labels[order]")
+def _sorted_apart(program: Program) -> Iterator[Remark]:
+    """A function that takes its inputs in a sorted order and keeps their targets in the old one."""
+    for function in program.scopes():
+        if not isinstance(function, Function):
+            continue
+        given = {one.arg for one in parameters(function)}
+        orders = {
+            node.targets[0].id: node for node in own(function, ast.Assign)
+            if is_name(node.targets[0]) and isinstance(node.value, ast.Call) and any(is_method(one, "argsort") for one in ast.walk(node.value))
+        }
+        for order, made in orders.items():
+            later = [(one, names_read(one.value)) for one in program.after(made) if isinstance(one, (ast.Assign, ast.Return)) and one.value is not None]
+            taken = {name for _, names in later if order in names for name in names & given}
+            targets = [name for name in given if _TARGETS.match(name)]
+            if not taken or len(targets) != 1 or targets[0] in taken or any(order in names_read(one) for one in own_nodes(function) if isinstance(one, ast.Call) and targets[0] in names_read(one)):
+                continue
+            kept = next((one for one, names in later if targets[0] in names), None)
+            if kept is not None:
+                yield Remark(kept, f"{targets[0]} stays in the old order, and {', '.join(sorted(taken))} is taken in that of {order} (line {made.lineno})")
