@@ -29,7 +29,8 @@ from probe.diagnose.code.syntax import (
 RULES = Rules("model")
 
 _MAKES = (
-    "zeros", "ones", "empty", "full", "randn", "rand", "normal", "uniform", "standard_normal", "integers", "randint",
+    "zeros", "ones", "empty", "full", "randn", "rand", "normal", "uniform", "standard_normal", "integers",
+    "randint",
 )
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 _SEQUENCE = ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoder")
