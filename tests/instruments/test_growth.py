@@ -6,6 +6,7 @@ import functools
 import itertools
 import threading
 import weakref
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +71,26 @@ def test_what_grows_in_the_frames_of_a_loop_is_found_and_what_stays_is_not() -> 
     assert [kind for kind, _ in looker.grown("moved")] == ["graph"] * 4
     assert looker.grown("batch") == []
     assert looker.grown("loss") == []
+
+
+class Monitor:
+    """An object of the program that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.store: dict[str, list[torch.Tensor]] = defaultdict(list)
+        self.batch = torch.zeros(64, 64)
+
+
+def test_what_an_object_of_the_program_keeps_is_found_by_its_attribute() -> None:
+    looker = Looker()
+    monitor = Monitor()
+    for _ in range(4):
+        for _ in range(100):
+            monitor.store["loss"].append((WEIGHT * 2.0).sum())
+        looker.look()
+    assert looker.grown("monitor.store['loss']")[0] == ("container", 200)
+    assert {row["name"] for row in looker.rows} == {"monitor.store['loss']"}
+    assert all(row["holds"] == "tensor with its graph" for row in looker.rows)
 
 
 def test_what_a_cycle_keeps_is_seen_also_when_it_is_full_and_a_cycle_of_few_things_is_not() -> None:

@@ -2,9 +2,10 @@
 
 Writes python.growth. Runs on the agent's thread, a fraction of a millisecond at a time, and holds no object
 in between. Examines the variables of the user's frames, the globals of their modules, the attributes of their
-`self` and of the data sets, and the entries of dictionaries among them. The size of each is read: elements of
-a tensor, entries of a container, of a function's cache or of a default argument, nodes of the graph that a
-tensor keeps. A row is written when a size has grown; a constant size has none.
+`self`, of objects of the program's classes among them and of the data sets, and the entries of dictionaries.
+The size of each is read: elements of a tensor, entries of a container, of a function's cache or of a default
+argument, nodes of the graph that a tensor keeps. A row is written when a size has grown; a constant size has
+none.
 
 Calls no code of the job (`object_access`); keeps only names and numbers. A graph is followed only along the
 first and along the last inputs of its nodes: a value that is accumulated in every step is at one end of a
@@ -18,7 +19,7 @@ import gc
 import itertools
 import sys
 import time
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -47,6 +48,8 @@ MOST_INNER = 64
 LEAST_ENTRIES, LEAST_ELEMENTS, LEAST_NODES = 16, 1024, 64
 """Minimum sizes: smaller objects cost nothing yet."""
 
+_DICTIONARIES = (dict, defaultdict, OrderedDict)
+_CONTAINERS = (list, deque, set, *_DICTIONARIES)
 _CACHED = type(functools.lru_cache(maxsize=None)(len))
 TENSOR, GRAPH, CONTAINER, CACHE, DEFAULT = "tensor", "graph", "container", "cache", "default"
 CYCLE = "cycle"
@@ -196,9 +199,9 @@ def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Ite
     if kind is torch.Tensor:
         seen.add(id(thing))
         yield from _tensor(torch, name, thing)
-    elif kind in (list, deque, dict, set):
+    elif kind in _CONTAINERS:
         seen.add(id(thing))
-        if kind is dict and depth == 0 and len(thing) <= MOST_INNER:
+        if kind in _DICTIONARIES and depth == 0 and len(thing) <= MOST_INNER:
             for key, inner in entries(thing):
                 yield from _sized(torch, f"{name}[{_shown(key)}]", inner, seen, 1)
         elif len(thing) >= LEAST_ENTRIES:
@@ -218,6 +221,11 @@ def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Ite
         for argument, value in _defaults(thing):
             if type(value) in (list, deque) and len(value) >= LEAST_ENTRIES:
                 yield f"{argument} of {name}", _container(torch, value)._replace(kind=DEFAULT)
+    elif depth == 0 and python_frames.is_user_code(_file(kind)):
+        seen.add(id(thing))
+        for attribute, inner in entries(attributes(thing))[:MOST_INNER]:
+            if type(inner) in _CONTAINERS or type(inner) is torch.Tensor:
+                yield from _sized(torch, f"{name}.{attribute}", inner, seen, 0)
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -269,7 +277,7 @@ def _container(torch: Any, thing: Any) -> Size:
     count = len(thing)
     newest: Any = None
     try:
-        if type(thing) is dict:
+        if type(thing) in _DICTIONARIES:
             newest = thing[next(reversed(thing))]
         elif type(thing) is not set:
             newest = thing[-1]
