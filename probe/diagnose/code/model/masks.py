@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.model.modules import softmax_of
+from probe.diagnose.code.model.modules import buffer_of, softmax_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -17,7 +17,6 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_method,
     is_name,
-    is_string,
     operands,
     says,
     short,
@@ -38,24 +37,12 @@ LEAST_FILL = -20.0
 """A score that is filled with more than this keeps a share of the softmax that matters: exp(-20) is 2e-9."""
 
 
-def _buffer(program: Program, node: ast.AST) -> ast.AST | None:
-    """What a buffer of self was registered with."""
-    of = program.class_of(node)
-    if of is None or not isinstance(node, ast.Attribute):
-        return None
-    for call in ast.walk(of):
-        given = call.args if is_method(call, "register_buffer") and len(call.args) > 1 else []
-        if given and is_string(given[0]) and given[0].value == node.attr:
-            return given[1]
-    return None
-
-
 def _triangle(program: Program, flow: Flow, node: ast.AST, depth: int = 16) -> tuple[int, bool] | None:
     """What a causal mask marks: 1 the past, -1 the future; and whether it holds truth values."""
     flip, truth = 1, False
     for _ in range(depth):
         node = flow.value(node)
-        if isinstance(node, ast.Attribute) and (found := _buffer(program, node)) is not None:
+        if isinstance(node, ast.Attribute) and (found := buffer_of(program, node)) is not None:
             node = found
         elif isinstance(node, ast.Subscript):
             node = node.value

@@ -1,4 +1,5 @@
-"""The modules of a program, the methods of their forward, and the softmax that a value comes out of. Pure."""
+"""The modules of a program, their buffers, the methods of their forward, and the softmax that a value comes
+out of. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.syntax import Function, argument, is_method, is_own, own_nodes
+from probe.diagnose.code.syntax import Function, argument, is_method, is_own, is_string, own_nodes
 
 _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 _PASSES = frozenset({"to", "float", "half", "type_as", "contiguous", "type", "bfloat16"})
@@ -33,6 +34,18 @@ def forwards(program: Program) -> Iterator[Function]:
             for node in own_nodes(method):
                 if is_method(node) and is_own(node.func):
                     waiting.append(node.func.attr)
+
+
+def buffer_of(program: Program, node: ast.AST) -> ast.AST | None:
+    """What a buffer of self was registered with."""
+    of = program.class_of(node)
+    if of is None or not isinstance(node, ast.Attribute):
+        return None
+    for call in ast.walk(of):
+        given = call.args if is_method(call, "register_buffer") and len(call.args) > 1 else []
+        if given and is_string(given[0]) and given[0].value == node.attr:
+            return given[1]
+    return None
 
 
 def softmax_of(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.AST, ast.AST | None] | None:

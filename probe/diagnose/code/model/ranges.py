@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.model.modules import forwards
+from probe.diagnose.code.model.modules import buffer_of, forwards
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_binary,
     is_call,
     is_method,
     is_name,
@@ -23,6 +24,7 @@ from probe.diagnose.code.syntax import (
     names_read,
     names_set,
     number_in,
+    operands,
     own,
     returned,
     short,
@@ -293,3 +295,60 @@ def _in_place(flow: Flow, statement: ast.stmt, name: str) -> bool:
             if any(one is not None and is_true(argument(one, "inplace")) for one in (call, made)):
                 return True
     return False
+
+
+@RULES.add(
+    "noise-of-one-step",
+    "the network is trained on almost clean inputs, and the sampler starts from noise that it never met",
+    "index the cumulative product of the alphas",
+)
+def _noise_of_one_step(program: Program) -> Iterator[Remark]:
+    """Diffusion inputs that are noised by the alpha of their step alone."""
+    cumulated = [one for one in program.calls() if is_method(one, "cumprod")]
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp) if cumulated else ():
+        if not is_binary(node, ast.Add) or program.loops(node):
+            continue
+        for kept, noised in operands(node):
+            alpha, rest = _root_times(kept), _root_times(noised)
+            if alpha is None or rest is None or not is_binary(rest, ast.Sub):
+                continue
+            if number_in(rest.left) != 1 or text_of(rest.right) != text_of(alpha):
+                continue
+            made = _schedule(flow, alpha)
+            if is_binary(made, ast.Sub) and number_in(made.left) == 1 and not _mentions_product(made):
+                yield Remark(
+                    node,
+                    f"{short(node)} takes {short(alpha)} of 1 - beta, the share that one step keeps: t steps "
+                    f"keep its cumulative product (line {cumulated[0].lineno})",
+                )
+
+
+def _root_times(node: ast.AST) -> ast.expr | None:
+    """`a` in `a.sqrt() * x`, `torch.sqrt(a) * x` or `a**0.5 * x`."""
+    for one in (node.left, node.right) if is_binary(node, ast.Mult) else ():
+        if is_method(one, "sqrt"):
+            return one.args[0] if one.args else one.func.value
+        if is_binary(one, ast.Pow) and number_in(one.right) == 0.5:
+            return one.left
+    return None
+
+
+def _schedule(flow: Flow, node: ast.AST) -> ast.AST:
+    """What an indexed value was computed as, also where a buffer holds it."""
+    for _ in range(8):
+        node = flow.value(node)
+        found = buffer_of(flow.program, node)
+        if found is not None:
+            node = found
+        elif isinstance(node, ast.Subscript):
+            node = node.value
+        elif is_method(node, "view", "reshape", "unsqueeze", "to", "gather", "index_select"):
+            node = node.func.value
+        else:
+            break
+    return node
+
+
+def _mentions_product(node: ast.AST) -> bool:
+    return any(is_method(one, "cumprod") for one in ast.walk(node))
