@@ -112,6 +112,9 @@ WITH recent AS (
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, MAX(k) AS losses
     FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
+), scaled AS (
+    -- The gradients are divided, or clipped, before the step.
+    SELECT COALESCE(MEDIAN(step_rms / gradient_rms) < 0.5, false) AS down FROM python.updates WHERE gradient_rms > 0
 ), rate AS (
     SELECT ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(lr, t_ns) AS lr FROM python.optimizers WHERE param_group = 0
 ), facts AS (
@@ -202,6 +205,8 @@ WITH recent AS (
     SELECT 'bounds' AS subject, 'notice' AS severity, format('most of the targets are out of reach: a {} keeps the outputs between {:.3g} and {:.3g}, the targets are {:.4g} ± {:.3g}', LOWER(bounded_by), output_low, output_high, target_mean, target_std) AS fact,
         'no weights can make the outputs larger: scale the targets to these bounds, or remove the last operation' AS evidence, calls.*
     FROM calls WHERE function IN ('mse_loss', 'l1_loss', 'smooth_l1_loss', 'huber_loss') AND output_high > output_low AND (target_mean + target_std > output_high + 0.1 * (output_high - output_low) OR target_mean - target_std < output_low - 0.1 * (output_high - output_low))
+        -- Within bounds, the variance is at most this product: that of values at the two bounds.
+        AND target_std * target_std > 1.1 * (target_mean - output_low) * (output_high - target_mean)
     UNION ALL BY NAME
     SELECT 'targets' AS subject, CASE WHEN loss_now > CASE WHEN error_first > $enormous THEN 0.1 ELSE 0.5 END * loss_first AND EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') THEN 'notice' ELSE 'info' END AS severity,
         format('the targets (or rewards) are not scaled: the predictions are off by {:.3g}, and an untrained network outputs about 0', error_first) AS fact,
@@ -209,10 +214,10 @@ WITH recent AS (
     FROM calls JOIN errors ON calls.function = errors.function AND calls.behind IS NOT DISTINCT FROM errors.behind AND calls.layer IS NOT DISTINCT FROM errors.layer, losses
     WHERE LEAST(error_first, error_usual) > $errors AND losses >= $settled AND (target_std IS NULL OR SQRT(target_mean * target_mean + target_std * target_std) <= $large)
     UNION ALL BY NAME
-    SELECT 'reduction' AS subject, CASE WHEN optimizer = 'SGD' AND lr * elements > $step_size THEN 'notice' ELSE 'info' END AS severity,
+    SELECT 'reduction' AS subject, CASE WHEN optimizer = 'SGD' AND lr * elements > $step_size AND NOT scaled.down THEN 'notice' ELSE 'info' END AS severity,
         format('the loss is summed over {:.0f} elements, not averaged: the gradient is that much larger', elements) AS fact,
         format('{} with learning rate {:.3g}: on the mean of the losses that would be a rate of {:.3g}', optimizer, lr, lr * elements) AS evidence, calls.*
-    FROM calls, rate WHERE summed AND elements > 1
+    FROM calls, rate, scaled WHERE summed AND elements > 1
 )
 SELECT NULL AS unknown, * REPLACE (COALESCE(behind || ', ', '') || COALESCE(layer, 'operations that were not traced') AS behind) FROM facts
 UNION ALL BY NAME
