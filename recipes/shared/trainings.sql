@@ -12,10 +12,10 @@ WITH looks AS (
 ), following AS (
     SELECT *, MAX(last) OVER (PARTITION BY rank ORDER BY first RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ended FROM groups
 ), rates AS (
-    SELECT rank, step, lr FROM (SELECT rank, step, lr, LAG(lr) OVER (PARTITION BY rank ORDER BY step) AS before FROM python.steps) WHERE lr <> before
+    SELECT rank, step, lr, LAG(lr) OVER (PARTITION BY rank ORDER BY step) AS before FROM python.steps
 )
 SELECT DISTINCT rank, 0 AS begun FROM python.steps
 UNION SELECT rank, step - state_steps + 1 FROM looks WHERE anew
-UNION SELECT rank, GREATEST(ended + 1, COALESCE(first - counted + 1, CASE WHEN made_step > ended THEN made_step END,
-    (SELECT MAX(step) FROM rates WHERE rates.rank = following.rank AND rates.lr = following.lr AND step > ended AND step <= first)))
-FROM following WHERE ended < first
+UNION SELECT f.rank, GREATEST(ended + 1, COALESCE(ANY_VALUE(first - counted + 1), ANY_VALUE(made_step) FILTER (made_step > ended), MAX(step)))
+FROM following f LEFT JOIN rates r ON r.rank = f.rank AND r.lr = f.lr AND r.lr <> before AND step > ended AND step <= first
+WHERE ended < first GROUP BY f.rank, ended, first
