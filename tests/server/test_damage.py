@@ -37,6 +37,10 @@ from server.beside import Beside, Writer, until
 STEPS = BY_NAME["python.losses"]
 
 
+NOT_THERE = (1 << 22, 8)
+"""The owner of a ring: no process has such a pid."""
+
+
 def flip(path: Path, offset: int, bit: int = 1) -> None:
     with open(path, "r+b") as file:
         file.seek(offset)
@@ -162,12 +166,12 @@ def test_numbers_in_a_crash_file_have_an_end() -> None:
 
 
 def test_every_changed_byte_of_a_row_costs_the_row_and_is_told(tmp_path: Path) -> None:
-    ring = Ring(tmp_path / "python.losses.ring", STEPS, 64, (7, 8))
+    ring = Ring(tmp_path / "python.losses.ring", STEPS, 64, NOT_THERE)
     for step in range(40):
         ring.append(step, 0, 10**18 + step, math.nan if step == 20 else step / 7, 1, 1.0)
     whole = ring.path.read_bytes()
     size = layout.row_bytes(layout.stored_columns(STEPS))
-    with RingFile(ring.path, (7, 8)) as reader:
+    with RingFile(ring.path, NOT_THERE) as reader:
         truth = reader.read(0).tobytes()
         assert len(reader.read(0)) == 40 and not reader.left_out()
     for offset in range(size):
@@ -228,7 +232,7 @@ def test_a_row_rewritten_from_a_column_on_keeps_its_checksum(tmp_path: Path) -> 
 
 
 def test_the_header_of_a_ring_is_checked_and_so_is_whose_it_is(tmp_path: Path) -> None:
-    ring = Ring(tmp_path / "python.losses.ring", STEPS, 64, (7, 8))
+    ring = Ring(tmp_path / "python.losses.ring", STEPS, 64, NOT_THERE)
     whole = ring.path.read_bytes()
     with pytest.raises(RecordingError, match="belongs to another process"):
         RingFile(ring.path, (7, 9))

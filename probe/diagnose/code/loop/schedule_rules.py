@@ -22,6 +22,7 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_call,
     is_method,
+    is_read,
     iterated,
     mentions,
     short,
@@ -203,7 +204,13 @@ def _other_optimizer(program: Program) -> Iterator[Remark]:
                 program.called(one).startswith("torch.optim.lr_scheduler.")
                 for later in block[max(places) :] for one, _ in calls_in(later)
             )
-            if not again:
+            first = block[at]
+            held = flow.key(first.targets[0]) if isinstance(first, ast.Assign) else None
+            # A local one that nothing reads any more has done its work, for the optimizer that it was made for.
+            read = held is None or held[1].startswith("self.") or any(
+                is_read(one) and flow.key(one) == held for later in block[max(places) :] for one in ast.walk(later)
+            )
+            if not again and read:
                 line = block[max(places)].lineno
                 yield Remark(block[max(places)], f"{key[1]} is made anew in line {line}, after the schedule of line {schedule.lineno} was made for the one before: the schedule changes a rate that no step uses")
 
