@@ -159,16 +159,38 @@ def _sorted_apart(program: Program) -> Iterator[Remark]:
         if not isinstance(function, Function):
             continue
         given = {one.arg for one in parameters(function)}
-        orders = {
-            node.targets[0].id: node for node in own(function, ast.Assign)
-            if is_name(node.targets[0]) and isinstance(node.value, ast.Call) and any(is_method(one, "argsort") for one in ast.walk(node.value))
-        }
-        for order, made in orders.items():
-            later = [(one, names_read(one.value)) for one in program.after(made) if isinstance(one, (ast.Assign, ast.Return)) and one.value is not None]
-            taken = {name for _, names in later if order in names for name in names & given}
-            targets = [name for name in given if _TARGETS.match(name)]
-            if not taken or len(targets) != 1 or targets[0] in taken or any(order in names_read(one) for one in own_nodes(function) if isinstance(one, ast.Call) and targets[0] in names_read(one)):
+        targets = [name for name in given if _TARGETS.match(name)]
+        if len(targets) != 1:
+            continue
+        for made in own(function, ast.Assign):
+            sorts = any(is_method(one, "argsort") for one in ast.walk(made.value))
+            order = made.targets[0].id if sorts and is_name(made.targets[0]) else None
+            if order is None or any(order in names_read(one) for one in own_nodes(function) if isinstance(one, (ast.Call, ast.Subscript, ast.ListComp)) and targets[0] in names_read(one)):
                 continue
-            kept = next((one for one, names in later if targets[0] in names), None)
-            if kept is not None:
+            later = program.after(made)
+            taken = {name for one in later for name in _in_order(one, order) if name in given}
+            kept = next((one for one in later if _keeps(one, targets[0], taken)), None)
+            if taken and kept is not None:
                 yield Remark(kept, f"{targets[0]} stays in the old order, and {', '.join(sorted(taken))} is taken in that of {order} (line {made.lineno})")
+
+
+def _in_order(statement: ast.stmt, order: str) -> Iterator[str]:
+    """The variables that a statement takes in an order: `x[order]`, `[x[i] for i in order]`."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Subscript) and is_name(node.value) and is_name(node.slice, order):
+            yield node.value.id
+        elif isinstance(node, ast.ListComp) and is_name(node.generators[0].iter, order) and isinstance(node.elt, ast.Subscript) and is_name(node.elt.value):
+            yield node.elt.value.id
+
+
+def _keeps(statement: ast.stmt, target: str, taken: set[str]) -> bool:
+    """Whether a statement keeps the targets as they are: as an attribute, or returned beside what was taken."""
+    if isinstance(statement, ast.Assign) and is_own(statement.targets[0]):
+        value: ast.AST = statement.value
+        if isinstance(value, ast.Call) and len(value.args) == 1:
+            value = value.args[0]
+        return is_name(value, target)
+    if isinstance(statement, ast.Return) and isinstance(statement.value, (ast.Tuple, ast.Call)):
+        parts = statement.value.elts if isinstance(statement.value, ast.Tuple) else statement.value.args
+        return any(is_name(one, target) for one in parts) and any(is_name(one, *taken) or isinstance(one, ast.Subscript) for one in parts)
+    return False
