@@ -13,6 +13,7 @@ from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
     is_binary,
+    is_call,
     is_method,
     is_name,
     is_read,
@@ -36,6 +37,11 @@ CUT = _STEPS | {"item", "detach", "detach_", "tolist", "numpy"}
 """Methods after which no gradient flows back."""
 _FACTORS = ("lam", "coef", "weight", "beta", "alpha", "scale")
 """Words in the names of numbers by which a term of a loss is multiplied."""
+_OF_A_TENSOR = (
+    "pow", "square", "sqrt", "abs", "norm", "mean", "sum", "add", "sub", "mul", "div", "view", "reshape", "flatten", "squeeze",
+    "unsqueeze", "clamp", "clamp_min", "clip", "exp", "log", "relu", "max", "min", "float", "double", "to", "contiguous", "t",
+)
+"""Methods through which the gradient of their tensor flows."""
 _OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
 
 
@@ -388,10 +394,14 @@ def _differentiated(flow: Flow, loss: ast.AST) -> set[ast.AST]:
         if local is not None:
             waiting += filter(None, returned(local))
         elif isinstance(node, ast.Call):
-            called = program.family(node.func)
-            if called == "module" or last_word(node.func) in CUT:
+            name = last_word(node.func)
+            known = program.called(node).startswith("torch.") or is_call(node, "sum", "abs", "max", "min")
+            if name in CUT or program.family(node.func) == "module":
                 continue
-            waiting += [*node.args, *([node.func.value] if is_method(node) else [])]
+            if known or program.family(node.func) == "loss":
+                waiting += node.args
+            elif is_method(node, *_OF_A_TENSOR):
+                waiting += [node.func.value, *node.args]
         elif is_binary(node, ast.Mult):
             for one, other in operands(node):
                 if flow.number(other) is not None or (isinstance(other, (ast.Name, ast.Attribute)) and says(other, *_FACTORS)):
