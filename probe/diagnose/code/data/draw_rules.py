@@ -70,9 +70,11 @@ def _fixed_generator(flow: Flow, function: ast.FunctionDef) -> ast.Call | None:
         seed = made.args[0]
         changes = any(is_own(one) and _is_set_again(flow, one) for one in ast.walk(seed))
         if not names_read(seed) & given and not changes and not any(isinstance(one, ast.Call) for one in ast.walk(seed)):
-            draws = [one for one in own_nodes(function) if isinstance(one, ast.Call) and one is not made and node.targets[0].id in names_read(one)]
-            if draws:
-                return made
+            # What is drawn for each batch; a fixed projection of a size of its own is meant to stay.
+            of_batch = given | {target.id for one in own(function, ast.Assign) for target, value in pairs_of(one) if is_name(target) and names_read(value) & given}
+            for one in own_nodes(function):
+                if isinstance(one, ast.Call) and one is not made and node.targets[0].id in names_read(one) and names_read(one) & of_batch:
+                    return made
     return None
 
 
