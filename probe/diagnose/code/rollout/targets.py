@@ -36,6 +36,8 @@ _ENDS = (
     "done", "dones", "terminated", "terminal", "terminals", "is_done", "done_batch", "batch_done",
     "dones_batch", "done_b", "b_done",
 )
+_GOES_ON = ("mask", "done", "terminal", "alive", "contin")
+"""Words in the names of what is 0 at the end of an episode."""
 
 
 def _reversed(node: ast.AST) -> bool:
@@ -180,7 +182,7 @@ def _ends_given(function: ast.AST) -> Iterator[Remark]:
         return
     for loop in nodes:
         summed = _sums_up(loop) if isinstance(loop, ast.For) and _reversed(loop.iter) else None
-        if summed is not None:
+        if summed is not None and not says(loop, *_GOES_ON):
             yield Remark(
                 summed,
                 f"{short(summed)} goes on from one episode into the one before it: {unused[0]} is known to "
