@@ -16,7 +16,7 @@
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 --   "probe {endpoint} capture {module} -o slow.pt",
 -- ]
--- false_positives = "a module that does more work for some inputs; a call that had to wait for a CPU (`info` if the machine is busier since then, if the rest of the step also became slower, or if training waits for a CPU and fewer than eight slow steps were sampled)"
+-- false_positives = "a module that does more work for some inputs (`info` where the sizes of the batches vary and fewer than eight slow steps were sampled); a call that had to wait for a CPU (`info` if the machine is busier since then, if the rest of the step also became slower, or if training waits for a CPU and fewer than eight slow steps were sampled)"
 -- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.6
@@ -52,8 +52,9 @@ WITH steps AS (
     ORDER BY contains(module, '.') OR regexp_matches(module, '^[0-9a-z_]+$') DESC, length(module) DESC, now - before DESC LIMIT 1
 ), since AS (
     SELECT MAX(t.step) AS last_fast FROM times t, leaf WHERE t.module = leaf.module AND t.stage = leaf.stage AND t.duration < (leaf.before + leaf.now) / 2
-)
-, changed AS (
+), sizes AS (
+    SELECT MAX(COALESCE(tokens, samples)) > 1.25 * MIN(COALESCE(tokens, samples)) AS vary FROM python.steps JOIN steps USING (step)
+), changed AS (
     SELECT last_fast, (SELECT MIN(step) FROM times t WHERE t.step > last_fast) AS step FROM since
 ), machine AS (
     SELECT MEDIAN(runnable) FILTER (m.step <= last_fast) AS busy_before, MEDIAN(runnable) FILTER (m.step >= changed.step) AS busy, MEDIAN(waits) FILTER (m.step >= last_fast) AS waited
@@ -64,7 +65,7 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, module || ' ' || stage AS subject, module, stage, 1e3 * now AS now_ms, 1e3 * before AS before_ms, now / before AS times, others, recent AS n, earlier AS n_before,
     last_fast, step, 1e3 * (now - before) AS added_ms, busy_before, busy, waited, rest,
-    CASE WHEN COALESCE(busy > 1.3 * busy_before + 1, false) OR COALESCE(rest > 1.25, false) OR COALESCE(waited > $starved AND NOT least_longer > $times * before, false) THEN 'info' ELSE 'notice' END AS severity
-FROM leaf, changed, machine, rest WHERE last_fast IS NOT NULL
+    CASE WHEN COALESCE(busy > 1.3 * busy_before + 1, false) OR COALESCE(rest > 1.25, false) OR COALESCE((vary OR waited > $starved) AND NOT least_longer > $times * before, false) THEN 'info' ELSE 'notice' END AS severity
+FROM leaf, changed, machine, rest, sizes WHERE last_fast IS NOT NULL
 UNION ALL BY NAME
 SELECT format('module times of {} sampled steps are known, 7 are needed', COUNT(*)) AS unknown FROM steps HAVING COUNT(*) < 7
