@@ -16,7 +16,7 @@
 --   "probe {endpoint} query \"SELECT step, loss, lr, grad_norm FROM python.steps ORDER BY step DESC LIMIT 4 * {period}\"",
 --   "probe {endpoint} checkpoint oscillating.pt",
 -- ]
--- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches; alternating data sets"
+-- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches; alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data)"
 -- uses = ["trainings"]
 -- [parameters.window]
 -- value = 400
@@ -69,13 +69,20 @@ WITH lately AS (
 ), rivals AS (
     SELECT GREATEST((SELECT MAX(beside) FROM groups), COUNT(*)) AS n
     FROM stepped a WHERE EXISTS (SELECT 1 FROM stepped b WHERE a.rivals <> b.rivals AND a.first < b.last AND b.first < a.last)
+), rests AS (
+    -- Steps that took far longer than most: new data are collected before them.
+    SELECT MEDIAN(apart) AS every, COUNT(apart) AS n FROM (
+        SELECT step - LAG(step) OVER (ORDER BY step) AS apart
+        FROM python.steps, (SELECT MEDIAN(wall_s) AS usual FROM python.steps JOIN lately USING (step)), (SELECT MIN(step) AS first FROM lately)
+        WHERE step >= first AND wall_s > 3 * usual)
 ), details AS (
     SELECT (SELECT ARG_MAX(momentum, t_ns) FROM python.optimizers) AS momentum,
         (SELECT MEDIAN(update_ratio) FROM python.gradients
             WHERE numel >= 16 AND step > (SELECT MAX(step) FROM python.gradients) - 500) AS update_ratio
 )
-SELECT CASE WHEN rivals.n > 1 THEN format('{} optimizers take turns: their losses may differ from step to step', rivals.n) END AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio
-FROM period, size, details, rivals
+SELECT CASE WHEN rivals.n > 1 THEN format('{} optimizers take turns: their losses may differ from step to step', rivals.n) END AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio,
+    CASE WHEN rests.n >= 3 AND rests.every BETWEEN 0.8 * period AND 1.25 * period THEN 'info' ELSE 'notice' END AS severity
+FROM period, size, details, rivals, rests
 WHERE size.n >= $window AND swing >= $swing * ABS(middle) AND NOT cyclic
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', n, $window) AS unknown FROM size WHERE n < $window
