@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT module, class, training, p FROM python.modules WHERE NOT training ORDER BY module\"",
 --   "probe {endpoint} eval --at-step \"model.train()\"",
 -- ]
--- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer behaves differently in eval mode"
+-- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer that trains behaves differently in eval mode"
 -- explains = ["divergence", "loss-spike", "gradient-exploding-layer", "validation-rising", "train-validation-gap"]
 -- dated = true
 -- uses = ["trainings"]
@@ -30,12 +30,14 @@ WITH looked AS (
 ), before AS (
     SELECT MAX(step) FILTER (training_mode) AS last_on, MIN(step) AS first FROM python.steps WHERE training_mode IS NOT NULL
 ), latest AS (
-    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p, ARG_MAX(parameters, t_ns) AS parameters, ARG_MAX(trainable, t_ns) AS trainable FROM python.modules GROUP BY module
+    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p, ARG_MAX(parameters, t_ns) AS parameters, ARG_MAX(trainable, t_ns) AS trainable, ARG_MAX(training, t_ns) AS training FROM python.modules GROUP BY module
 ), layers AS (
     -- A model that is frozen as a whole judges what is trained, such as the pixels of a picture: its mode is to be eval.
     SELECT COUNT(*) AS known, COUNT(*) FILTER (differs) AS affected, COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen,
         array_to_string(list(module ORDER BY module) FILTER (differs)[:3], ', ') AS examples
-    FROM (SELECT module, parameters, trainable, p > 0 OR class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%' AS differs FROM latest)
+    -- A layer that is in train mode itself, or whose weights are frozen with its statistics, is as it should be.
+    FROM (SELECT module, parameters, trainable, NOT COALESCE(training, false)
+        AND (p > 0 OR (class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%') AND NOT (COALESCE(parameters, 0) > 0 AND COALESCE(trainable, 1) = 0)) AS differs FROM latest)
 ), newest AS (
     -- Where another training began, which may train something else through the model: its steps must give the model gradients.
     SELECT MAX(begun) = 0 OR EXISTS (SELECT 1 FROM python.gradients JOIN python.parameters USING (param) WHERE gradients.step >= (SELECT MAX(begun) FROM trainings)) AS trained FROM trainings
@@ -43,7 +45,7 @@ WITH looked AS (
 SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, looked,
     CASE WHEN affected > 0 THEN affected END AS affected, examples,
     CASE WHEN known = 0 THEN 'dropout is off and batch-norm statistics are not updated, if there are any'
-        WHEN affected = 0 THEN 'none of its layers behaves differently in train mode'
+        WHEN affected = 0 THEN 'none of its layers that train behaves differently in train mode'
         ELSE 'dropout is off and batch-norm statistics are not updated' END AS reason,
     CASE WHEN known > 0 AND affected = 0 THEN 'info' ELSE 'notice' END AS severity
 FROM counted, before, layers, newest WHERE looked >= $least AND now AND trained AND NOT frozen

@@ -16,7 +16,7 @@
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 --   "probe {endpoint} capture {module} -o slow.pt",
 -- ]
--- false_positives = "a module that does more work for some inputs (`info` where the sizes of the batches vary and fewer than eight slow steps were sampled); a call that had to wait for a CPU (`info` if the machine is busier since then, if the rest of the step also became slower, or if training waits for a CPU and fewer than eight slow steps were sampled)"
+-- false_positives = "a module that does more work for some inputs (`info` where the sizes of the batches vary and fewer than eight slow steps were sampled) or in some steps (`info` unless most steps became slower); a call that had to wait for a CPU (`info` if the machine is busier since then, if the rest of the step also became slower, or if training waits for a CPU and fewer than eight slow steps were sampled)"
 -- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.6
@@ -59,13 +59,17 @@ WITH steps AS (
 ), machine AS (
     SELECT MEDIAN(runnable) FILTER (m.step <= last_fast) AS busy_before, MEDIAN(runnable) FILTER (m.step >= changed.step) AS busy, MEDIAN(waits) FILTER (m.step >= last_fast) AS waited
     FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waits FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, changed
+), everywhere AS (
+    -- All steps, not only those in which modules are timed: a penalty in each 16th step may fall on just these.
+    SELECT MEDIAN(whole) FILTER (s.step >= changed.step) - MEDIAN(whole) FILTER (s.step <= last_fast) AS added
+    FROM (SELECT step, CASE WHEN (SELECT stage FROM leaf) = 'forward' THEN forward_s ELSE backward_s END AS whole FROM python.steps WHERE NOT shadow) s, changed
 ), rest AS (
     SELECT MEDIAN(o) FILTER (s.step >= changed.step) / NULLIF(MEDIAN(o) FILTER (s.step <= last_fast), 0) AS rest
     FROM (SELECT step, CASE WHEN (SELECT stage FROM leaf) = 'forward' THEN COALESCE(backward_s, 0) ELSE COALESCE(forward_s, 0) END + COALESCE(optimizer_s, 0) AS o FROM python.steps WHERE NOT shadow) s, changed
 )
 SELECT NULL AS unknown, module || ' ' || stage AS subject, module, stage, 1e3 * now AS now_ms, 1e3 * before AS before_ms, now / before AS times, others, recent AS n, earlier AS n_before,
     last_fast, step, 1e3 * (now - before) AS added_ms, busy_before, busy, waited, rest,
-    CASE WHEN COALESCE(busy > 1.3 * busy_before + 1, false) OR COALESCE(rest > 1.25, false) OR COALESCE((vary OR waited > $starved) AND NOT least_longer > $times * before, false) THEN 'info' ELSE 'notice' END AS severity
-FROM leaf, changed, machine, rest, sizes WHERE last_fast IS NOT NULL
+    CASE WHEN COALESCE(busy > 1.3 * busy_before + 1, false) OR COALESCE(rest > 1.25, false) OR COALESCE(added < 0.3 * (now - before), false) OR COALESCE((vary OR waited > $starved) AND NOT least_longer > $times * before, false) THEN 'info' ELSE 'notice' END AS severity
+FROM leaf, changed, machine, rest, sizes, everywhere WHERE last_fast IS NOT NULL
 UNION ALL BY NAME
 SELECT format('module times of {} sampled steps are known, 7 are needed', COUNT(*)) AS unknown FROM steps HAVING COUNT(*) < 7

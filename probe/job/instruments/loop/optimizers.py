@@ -62,7 +62,7 @@ class Optimizers:
         """The last step of each optimizer other than the leader, by id."""
         self._made_steps: dict[int, tuple[weakref.ref[Any], int]] = {}
         """The step before which each optimizer was made, by id."""
-        self._held_first: dict[tuple[str, int], weakref.ref[Any]] = {}
+        self._held_first: dict[tuple[str, int, int], weakref.ref[Any]] = {}
         self.remade: dict[str, int] = {}
         """Optimizers created after the first step for parameters that already had one of the same class: how
         often, and the steps of the first and the last time."""
@@ -268,13 +268,13 @@ class Optimizers:
         self._note_remade(optimizer)
 
     def _note_remade(self, optimizer: Any) -> None:
-        """Count an optimizer that replaces one of the same class with the same first parameter."""
+        """Count an optimizer that replaces one of the same class with as many parameters and the same first."""
         groups = optimizer.param_groups
         first = groups[0]["params"][0] if groups and groups[0]["params"] else None
         if first is None:
             return
         known, step = self._held_first, self.recorder.step
-        key = (type(optimizer).__name__, id(first))
+        key = (type(optimizer).__name__, id(first), sum(len(group["params"]) for group in groups))
         before = known.get(key)
         if before is not None and before() is first:
             if step <= 0:
