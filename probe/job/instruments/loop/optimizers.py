@@ -268,7 +268,7 @@ class Optimizers:
         self._note_remade(optimizer)
 
     def _note_remade(self, optimizer: Any) -> None:
-        """Count an optimizer that replaces one of the same class with as many parameters and the same first."""
+        """Count an optimizer that replaces one of its class with as many parameters and the same first."""
         groups = optimizer.param_groups
         first = groups[0]["params"][0] if groups and groups[0]["params"] else None
         if first is None:
