@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
 
 from agent.asking import query
 from agent.nursery import Forked, Nursery
 from harness import PATIENCE_S, Place
+from probe.base.isolation import Isolation
+from probe.job.instruments.loop.optimizers import MOST_REMEMBERED, Optimizers
 
 FOLD_STEPS = 300
 FOLDS = f"""
@@ -51,3 +57,17 @@ def test_the_optimizer_of_a_second_training_is_known_to_be_new_and_to_hold_the_s
         assert models == [[0, "SGD"], [1, "SGD"]]
     finally:
         job.kill()
+
+
+def test_the_step_before_which_a_living_optimizer_was_made_is_not_forgotten_however_many_there_are() -> None:
+    recorder: Any = SimpleNamespace(step=0)
+    optimizers = Optimizers(recorder, Isolation(lambda *_: None))
+    population = []
+    for step in range(2 * MOST_REMEMBERED):
+        recorder.step = step
+        population.append(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
+        optimizers._created(population[-1])
+    assert [optimizers.made_step(one) for one in population] == list(range(2 * MOST_REMEMBERED))
+    del population[:-1]
+    optimizers._created(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
+    assert len(optimizers._made_steps) == 2

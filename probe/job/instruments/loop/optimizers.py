@@ -254,10 +254,9 @@ class Optimizers:
         self._schedulers.append(weakref.ref(scheduler))
 
     def _created(self, optimizer: Any) -> None:
-        made = self._made_steps
-        if len(made) >= MOST_REMEMBERED:
-            made.clear()
-        made[id(optimizer)] = weakref.ref(optimizer), self.recorder.step
+        if len(self._made_steps) >= MOST_REMEMBERED:  # living ones stay: one without its step would look new
+            self._made_steps = {key: one for key, one in self._made_steps.items() if one[0]() is not None}
+        self._made_steps[id(optimizer)] = weakref.ref(optimizer), self.recorder.step
         self._made(optimizer)
 
     def _made(self, optimizer: Any) -> None:
