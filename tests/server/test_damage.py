@@ -20,7 +20,7 @@ from harness import PATIENCE_S, Place, run_probe
 from probe.base.errors import CheckpointInvalid, RecordingError
 from probe.base.settings import Settings
 from probe.checkpoint.all_ranks import FORMAT, MANIFEST, VERSION, read_manifest
-from probe.recording import announcement, checked, layout, places, process, reader, segments
+from probe.recording import announcement, checked, layout, places, segments
 from probe.recording.crash import parse_crash
 from probe.recording.journal import Journal, read_journal, read_payloads
 from probe.recording.reader import NUMBER, RingFile, adler32, with_texts
@@ -192,31 +192,6 @@ def test_the_newest_row_is_missed_when_it_is_damaged(tmp_path: Path) -> None:
     flip(ring.path, layout.HEADER_BYTES + (100 % 64 + 1) * size - layout.CHECK_BYTES - 8)
     with RingFile(ring.path) as reader:
         assert int(reader.read(0)[NUMBER][-1]) == 99 and "number 100" in reader.left_out()
-
-
-@pytest.mark.parametrize("number", [90, 100, 101])
-def test_a_row_that_a_live_process_is_writing_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    own = process.life(os.getpid())
-    assert own is not None
-    ring = Ring(tmp_path / "python.losses.ring", STEPS, 64, (own.pid, own.start_ticks))
-    for step in range(101):
-        ring.append(step, 0, step, 0.5, 1, 1.0)
-    whole = ring.path.read_bytes()
-    size = layout.row_bytes(layout.stored_columns(STEPS))
-    flip(ring.path, layout.HEADER_BYTES + (number % 64 + 1) * size - layout.CHECK_BYTES - 8)
-    waits = []
-
-    def complete(wait_s: float) -> None:
-        waits.append(wait_s)
-        if len(waits) == 2:
-            ring.path.write_bytes(whole)
-
-    monkeypatch.setattr(reader.time, "sleep", complete)
-    with RingFile(ring.path) as ring_file:
-        numbers = ring_file.read(0)[NUMBER].tolist()
-        assert number in [*numbers, 101] and len(waits) == 2 and not ring_file.left_out()
 
 
 def test_a_row_rewritten_from_a_column_on_keeps_its_checksum(tmp_path: Path) -> None:

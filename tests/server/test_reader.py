@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from probe.base.errors import RecordingError
-from probe.recording import layout, segments
+from probe.recording import layout, process, reader, segments
 from probe.recording.reader import NUMBER, RingFile, pending_rows, sealable
 from probe.recording.ring import Ring
 from probe.recording.tables import BY_NAME, Column, Table
@@ -223,3 +224,27 @@ def test_a_wrong_value_is_an_error_all_the_same(make: Callable[[int], tuple[Ring
             write("no step", 1.0, True, 1)
     ring.append(1, 1.0, True, 1)
     assert ring.read(1) is None and ring.read(2) == [1, 1.0, True, 1]
+
+
+@pytest.mark.parametrize("number", [90, 100, 101])
+def test_a_row_that_a_live_process_is_writing_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    own = process.life(os.getpid())
+    assert own is not None
+    ring = Ring(tmp_path / "python.small.ring", SMALL, 64, (own.pid, own.start_ticks))
+    for step in range(101):
+        ring.append(step, step / 2, 1, 0)
+    whole = ring.path.read_bytes()
+    overwrite(ring.path, number, 64, b"\xff", ROW_BYTES - layout.CHECK_BYTES - 8)
+    waits = []
+
+    def complete(wait_s: float) -> None:
+        waits.append(wait_s)
+        if len(waits) == 2:
+            ring.path.write_bytes(whole)
+
+    monkeypatch.setattr(reader.time, "sleep", complete)
+    with RingFile(ring.path) as ring_file:
+        numbers = ring_file.read(0)[NUMBER].tolist()
+        assert number in [*numbers, 101] and len(waits) == 2 and not ring_file.left_out()

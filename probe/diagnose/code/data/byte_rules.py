@@ -41,8 +41,7 @@ def _wraps(program: Program) -> Iterator[Remark]:
         if not is_binary(node, ast.Add, ast.Sub, ast.Mult):
             continue
         for one, other in operands(node):
-            drawn = _is_drawn(flow, other) and _is_bytes(flow, other)
-            if (drawn or _is_cut(flow, node)) and _may_wrap(flow, node, one, other) and _is_bytes(flow, one):
+            if (_is_drawn(flow, other) or _is_cut(flow, node)) and _may_wrap(flow, node, one, other) and _is_bytes(flow, one):
                 yield Remark(node, f"{short(node)} is computed in unsigned 8-bit numbers: what passes {_LARGEST} wraps around to 0")
                 break
 

@@ -17,7 +17,9 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_own,
     is_true,
+    last_word,
     names_read,
+    names_set,
     own,
     own_nodes,
     pairs_of,
@@ -63,9 +65,9 @@ def _fixed_generator(flow: Flow, function: ast.FunctionDef) -> ast.Call | None:
         made = node.value
         if not is_name(node.targets[0]) or not isinstance(made, ast.Call):
             continue
-        seeded = is_method(made, "manual_seed") and bool(made.args)
-        generator = made.func.value if seeded and is_method(made) else made
-        if flow.program.called(generator) not in _GENERATORS or not made.args:
+        generator = flow.program.called(made.func.value if is_method(made, "manual_seed") else made)
+        given_a_seed = is_method(made, "manual_seed") or generator != "torch.Generator"  # which takes a device
+        if generator not in _GENERATORS or not made.args or not given_a_seed:
             continue
         seed = made.args[0]
         changes = any(is_own(one) and _is_set_again(flow, one) for one in ast.walk(seed))
@@ -96,11 +98,11 @@ def _now_and_then(program: Program, call: ast.AST, loop: ast.AST) -> bool:
 @RULES.add("copied-before-the-split", "copies of one sample are in the training and in the held-out part: the score is that of samples seen", "split first, and resample the training part alone")
 def _copied(program: Program) -> Iterator[Remark]:
     """Samples drawn with replacement, and split into parts only afterwards."""
+    flow = flow_of(program)
     for scope in program.scopes():
         for node in own(scope, ast.Assign):
-            drawn = _with_copies(program, node.value)
-            names = {target.id for one in node.targets for target in ast.walk(one) if is_name(target)}
-            if drawn is None or not names:
+            names = names_set(node)
+            if not names or not _with_copies(flow, node.value):
                 continue
             for later in program.after(node):
                 split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and _splits(one) and names & names_read(one)), None)
@@ -110,48 +112,26 @@ def _copied(program: Program) -> Iterator[Remark]:
 
 
 def _splits(call: ast.Call) -> bool:
-    name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    return bool(_SPLITS.search(name)) and not (is_method(call, "split") and (isinstance(call.func.value, ast.Constant) or len(call.args) < 2))
+    return bool(_SPLITS.search(last_word(call.func))) and not (is_method(call, "split") and (isinstance(call.func.value, ast.Constant) or len(call.args) < 2))
 
 
-def _with_copies(program: Program, value: ast.AST) -> ast.AST | None:
-    """The draw with replacement by which a call makes new samples of those that it is given."""
+def _with_copies(flow: Flow, value: ast.AST) -> bool:
+    """Whether a call makes new samples of those that it is given, by a draw with replacement."""
     if not isinstance(value, ast.Call) or not value.args:
-        return None
-    if is_method(value, *_RESAMPLERS[:1]) or (is_name(value.func, *_RESAMPLERS) and program.local_function(value) is None):
-        return value
-    function = program.local_function(value)
+        return False
+    function = flow.program.local_function(value)
     if function is None:
-        return None
+        return is_method(value, "fit_resample") or is_name(value.func, *_RESAMPLERS)
     given = {one.arg for one in parameters(function)}
-    taken = [one for made in returned(function) if made is not None for one in ast.walk(made) if isinstance(one, ast.Subscript)]
-    drawn = {target.id: made for node in own(function, ast.Assign) for target, made in pairs_of(node) if is_name(target)}
-    for one in taken:
-        if names_read(one.value) & given:
-            for name in _behind(drawn, names_read(one.slice)):
-                if _replaces(drawn[name]):
-                    return drawn[name]
-    return None
-
-
-def _behind(drawn: dict[str, ast.expr], names: set[str]) -> set[str]:
-    """The variables that an index is made of."""
-    found: set[str] = set()
-    waiting = [name for name in names if name in drawn]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [one for one in names_read(drawn[name]) if one in drawn]
-    return found
-
-
-def _replaces(made: ast.AST) -> bool:
-    """Whether a call picks indices so that one may come more than once."""
     return any(
-        (is_method(one, "choice") and is_true(argument(one, "replace"))) or is_method(one, "repeat", "repeat_interleave", "tile")
-        for one in ast.walk(made)
+        names_read(one.value) & given and any(map(_replaces, flow.origins(one.slice)))
+        for made in returned(function) if made is not None for one in ast.walk(made) if isinstance(one, ast.Subscript)
     )
+
+
+def _replaces(node: ast.AST) -> bool:
+    """Whether a call picks indices so that one may come more than once."""
+    return (is_method(node, "choice") and is_true(argument(node, "replace"))) or is_method(node, "repeat", "repeat_interleave", "tile")
 
 
 @RULES.add("sorted-apart", "inputs meet targets of other samples, and nothing can be learned from them", "take both in the same order: labels[order]")

@@ -420,12 +420,14 @@ def _own_similarity(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if program.called(call) not in ("torch.nn.functional.cross_entropy", "torch.nn.functional.log_softmax") or not call.args:
             continue
-        scores = call.args[0]
         if any(_hides(one) for one in own(program.scope(call), ast.Call, ast.Assign)):
             continue
-        product = next((one for one in flow.origins(scores) if _with_itself(flow, one)), None)
-        through = product is not None and not any(isinstance(one, ast.Call) and program.local_function(one) is not None for one in flow.origins(scores) if product in ast.walk(one))
-        if through and product is not None:
+        origins = list(flow.origins(call.args[0]))
+        product = next((one for one in origins if _with_itself(flow, one)), None)
+        if product is None:
+            continue
+        changed = any(isinstance(one, ast.Call) and program.local_function(one) is not None and product in ast.walk(one) for one in origins)
+        if not changed:
             yield Remark(call, f"{short(product)} (line {getattr(product, 'lineno', 0)}) holds the similarity of each row to itself, and {short(call)} leaves it among the candidates")
 
 
