@@ -270,6 +270,46 @@ def workers(place: Place) -> list[int]:
 
 
 @pytest.mark.usefixtures("real_servers")
+def test_a_query_that_was_stopped_for_want_of_a_cpu_is_not_told_to_do_less(
+    beside: Beside, record: Callable[..., Writer], place: Place
+) -> None:
+    """A worker that is stopped by a signal gets as little of a CPU as one that starves."""
+    writer = record()
+    writer.tell("write 3")
+    beside.start(PROBE_QUERY_TIMEOUT_S="2")
+    beside.query(writer.pid, "SELECT 1")
+    outcome: list[QueryTimeout] = []
+
+    def ask() -> None:
+        with pytest.raises(QueryTimeout) as caught:
+            beside.query(writer.pid, "SELECT count(*) FROM range(1000000000000)")
+        outcome.append(caught.value)
+
+    before = {pid: cpu_ticks(pid) for pid in workers(place)}
+    asking = threading.Thread(target=ask)
+    asking.start()
+
+    def at_work() -> list[int]:
+        return [pid for pid in workers(place) if cpu_ticks(pid) > before.get(pid, 0) + 30]
+
+    busy = until(at_work, "the query runs")
+    began = time.monotonic()
+    for pid in busy:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(max(0.0, began + 2.1 - time.monotonic()))  # past the query's deadline, before the worker's
+    for pid in busy:
+        os.kill(pid, signal.SIGCONT)
+    asking.join()
+    assert "of CPU time: the machine is busy" in outcome[0].message and "Ask again" in outcome[0].hint
+
+
+def cpu_ticks(pid: int) -> int:
+    """CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.usefixtures("real_servers")
 def test_a_worker_killed_in_mid_query_costs_that_query_only(
     beside: Beside, record: Callable[..., Writer], place: Place
 ) -> None:

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probe.base.errors import ProbeError
+from probe.base.errors import ProbeError, QueryTimeout
 from probe.confined import sandbox
 from probe.confined.reading_sql import INTERNAL, database, explain
 from probe.confined.worker_frames import python_paths, receive, send
@@ -46,6 +46,9 @@ LONG_QUERY_NICE = 10
 FAST_RATIO = 0.1
 FAST_BURST_S = 2.0
 """Share of a core, and seconds at once, that queries may use at full priority."""
+_STARVED_RATIO = 0.5
+"""A stopped query that had a CPU for less than this share of its time is a sign of a busy machine, not of too
+much work."""
 QUERIES = 500
 """Queries after which a worker is replaced, so that nothing accumulates in it."""
 
@@ -148,6 +151,8 @@ class Worker:
             error = found
         except (duckdb.Error, MemoryError, RuntimeError, RecursionError) as found:
             error, recycle = explain(found, query.asked_s)
+            if isinstance(error, QueryTimeout):
+                error = timed_out(query.asked_s, query.timeout_s, time.thread_time())
         finally:
             timer.cancel()
         head: dict[str, Any] = {"recycle": recycle}
@@ -189,6 +194,18 @@ class Worker:
                 query.notes += [f"damaged and left out: {Path(file).name}" for file in bad]
             query.again = True
             return query.run(self.new_database())
+
+
+def timed_out(asked_s: float, ran_s: float, cpu_s: float) -> QueryTimeout:
+    """The error for a query that was stopped after `ran_s`, in which it used `cpu_s` of CPU time."""
+    stopped = f"the query was stopped after {asked_s:g} s"
+    if cpu_s >= ran_s * _STARVED_RATIO:
+        return QueryTimeout(stopped)
+    return QueryTimeout(
+        f"{stopped}, with only {cpu_s:.1f} s of CPU time: the machine is busy",
+        hint="Queries that are long or frequent yield to the training. Ask again in half a minute, or raise "
+        "PROBE_QUERY_TIMEOUT_S for the server.",
+    )
 
 
 class Priority:
