@@ -13,6 +13,7 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_call,
     is_method,
     is_name,
     is_own,
@@ -154,6 +155,50 @@ def _sorted_apart(program: Program) -> Iterator[Remark]:
             kept = next((one for one in later if _keeps(one, targets[0], taken)), None)
             if taken and kept is not None:
                 yield Remark(kept, f"{targets[0]} stays in the old order, and {', '.join(sorted(taken))} is taken in that of {order} (line {made.lineno})")
+
+
+@RULES.add("sorted-alone", "inputs meet targets of other samples, and nothing can be learned from them", "sort the samples before they are taken apart: batch.sort(key=...)")
+def _sorted_alone(program: Program) -> Iterator[Remark]:
+    """A list that is taken from samples and sorted, beside another list from the same samples that is not."""
+    for function in program.scopes():
+        if not isinstance(function, Function):
+            continue
+        parts = {name: source for node in own(function, ast.Assign) for name, source in _taken_apart(node)}
+        sorts: dict[str, ast.Call] = {}
+        for node in own(function, ast.Call):
+            into = program.parent.get(node)
+            if is_method(node, "sort") and is_name(node.func.value):
+                sorts[node.func.value.id] = node
+            elif is_call(node, "sorted") and node.args and is_name(node.args[0]) and isinstance(into, ast.Assign) and is_name(into.targets[0], node.args[0].id):
+                sorts[node.args[0].id] = node
+        given = [names_read(one) for one in returned(function) if one is not None]
+        for name, call in sorts.items():
+            source = parts.get(name)
+            others = [one for one, of in parts.items() if of == source and one not in sorts and any(one in read and _reaches(function, name, read) for read in given)]
+            if source is not None and source not in sorts and others:
+                yield Remark(call, f"{short(call)} sorts {name}, and {', '.join(sorted(others))}, taken from the same {source}, keeps the old order")
+
+
+def _taken_apart(node: ast.Assign) -> Iterator[tuple[str, str]]:
+    """The lists that an assignment takes from a list of samples, and that list: `[x for x, y in batch]`, `zip(*batch)`."""
+    target, value = node.targets[0], node.value
+    starred = value.args[0] if is_call(value, "zip") and value.args else None
+    if isinstance(target, ast.Tuple) and isinstance(starred, ast.Starred) and is_name(starred.value):
+        yield from ((one.id, starred.value.id) for one in target.elts if is_name(one))
+    for made in ast.walk(value):
+        source = made.generators[0].iter if isinstance(made, ast.ListComp) and not made.generators[0].ifs else None
+        if is_name(target) and is_name(source):
+            yield target.id, source.id
+
+
+def _reaches(function: ast.AST, name: str, read: set[str]) -> bool:
+    """Whether one of these variables is that one, or is made from it."""
+    if name in read:
+        return True
+    return any(
+        is_name(target) and target.id in read and name in names_read(node.value) and target.id != name
+        for node in own(function, ast.Assign) for target in node.targets
+    )
 
 
 def _in_order(statement: ast.stmt, order: str) -> Iterator[str]:

@@ -226,7 +226,10 @@ def _in_memory(flow: Flow, one: Binding, attribute: ast.expr) -> bool:
     if isinstance(value, ast.BinOp) or (isinstance(value, ast.Call) and ast.unparse(value.func).startswith(ast.unparse(attribute))):
         return True  # computed from what it held before
     given = flow.possible(value)
-    return bool(given) and all(flow.program.family(part) in _MEMORY for part in given)
+    if given:
+        return all(flow.program.family(part) in _MEMORY for part in given)
+    passed = [flow.given(part) for part in flow.passed(value)]
+    return bool(passed) and all(part is not None and part.place is not None and _in_memory(flow, part, attribute) for part in passed)
 
 
 def _workers(loader: ast.Call, flow: Flow) -> bool:

@@ -25,6 +25,7 @@ from probe.diagnose.code.syntax import (
     pairs_of,
     parameters,
     returned,
+    says,
     short,
     text_of,
 )
@@ -38,7 +39,7 @@ _DRAWS = frozenset({
 })
 _RANDOM_CALLS = re.compile(r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli)|random\.\w+|numpy\.random\.\w+)(_like)?$")
 _TARGETS = re.compile(r"^(target|targets|label|labels|mask|masks|seg|segmentation|gt|truth|annotation|onehot|one_hot)$")
-_PLACES = re.compile(r"^(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|landmarks?|heatmaps?|depth)$")
+_PLACES = re.compile(r"^(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|landmarks?|joints|corners|points|coords|heatmaps?|depth)$")
 """What targets are called that lie in their input's pixels."""
 _MOVES = frozenset({"flip", "fliplr", "flipud", "hflip", "vflip", "rot90", "rotate", "roll", "affine", "crop", "resized_crop", "perspective"})
 _CONVERSIONS = frozenset({"from_numpy", "tensor", "as_tensor", "array", "asarray", "float", "long", "to", "astype", "unsqueeze", "contiguous", "copy", "clone", "Tensor"})
@@ -194,7 +195,10 @@ def _at_random(flow: Flow, node: ast.Assign) -> bool:
     tests = [one.test for one in program.parents(node) if isinstance(one, ast.If)]
     composed = [flow.value(one.func) for one in ast.walk(node.value) if isinstance(one, ast.Call)]
     return any(
-        isinstance(inner, ast.Call) and (_RANDOM_CALLS.match(program.called(inner)) or _RANDOM_MOVES.match(last_word(inner.func)))
+        isinstance(inner, ast.Call) and (
+            _RANDOM_CALLS.match(program.called(inner)) or _RANDOM_MOVES.match(last_word(inner.func))
+            or (is_method(inner, "random", "uniform", "integers", "choice") and says(inner.func.value, "rng", "generator"))
+        )
         for around in [*tests, node.value, *composed] for part in flow.origins(around) for inner in ast.walk(part)
     )
 

@@ -13,15 +13,21 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
+    is_attribute,
+    is_binary,
+    is_call,
     is_false,
     is_method,
     is_name,
+    is_negative,
     is_read,
     is_string,
     is_true,
     last_word,
+    operands,
     own_nodes,
     parameters,
+    says,
     short,
     text_of,
 )
@@ -46,6 +52,9 @@ def _softmax_axis(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Call, ast.BinOp):
         if isinstance(node, ast.Call) and program.called(node) in ("torch.einsum", "torch.functional.einsum"):
             yield from _einsum_axis(program, flow, node)
+            continue
+        if isinstance(node, ast.Call) and is_attribute(node.func, "sum"):
+            yield from _weighted_sum(program, flow, node, node.func.value)
             continue
         left, dimensions = _contracted(program, node)
         found = softmax_of(flow, left) if left is not None else None
@@ -76,6 +85,27 @@ def _contracted(program: Program, node: ast.AST) -> tuple[ast.AST | None, int | 
     if is_method(node) and not name and node.func.attr in ("bmm", "matmul") and node.args:
         return node.func.value, 3 if node.func.attr == "bmm" else None
     return None, None
+
+
+def _weighted_sum(program: Program, flow: Flow, node: ast.Call, of: ast.AST) -> Iterator[Remark]:
+    """`(weights * x).sum(dim)` over another axis than that of the softmax. Only for scores of a layer: a
+    softmax over the classes is also summed over the samples, in losses, and so is one over experts."""
+    function = program.called(node) == "torch.sum"
+    axis = flow.number(argument(node, "dim", 1 if function else 0))
+    product = flow.value(node.args[0] if function and node.args else of)
+    if axis is None or axis == 0 or not is_binary(product, ast.Mult):
+        return
+    for weights, _ in operands(product):
+        found = softmax_of(flow, weights)
+        over = flow.number(found[2]) if found is not None else None
+        if found is None or over is None or over == axis or (over < 0) != (axis < 0):
+            continue
+        if any(isinstance(one, ast.Call) and flow.maker(one) is not None for one in flow.origins(found[1])):
+            said = (
+                f"{short(found[0])} normalizes axis {int(over)}, and line {node.lineno} sums over axis "
+                f"{int(axis)}"
+            )
+            yield Remark(found[0], said)
 
 
 def _einsum_axis(program: Program, flow: Flow, node: ast.Call) -> Iterator[Remark]:
@@ -117,6 +147,76 @@ def _softmax_of_one(program: Program) -> Iterator[Remark]:
             continue
         if flow.number(argument(made, "out_features", 1)) == 1:
             yield Remark(call, f"{short(call)} runs over an axis of one value: it is always 1")
+
+
+@RULES.add(
+    "last-position-of-padded",
+    "short sequences are judged by what the layer makes of their padding, longer ones are not",
+    "index the last position of each sequence, or pack the sequences: pack_padded_sequence(x, lengths, ...)",
+)
+def _last_of_padded(program: Program) -> Iterator[Remark]:
+    """The last output of a recurrent layer over sequences that are padded at their end, not packed."""
+    calls = list(program.calls())
+    packs = any(program.called(one).endswith("pack_padded_sequence") for one in calls)
+    if packs or not _pads_at_the_end(program):
+        return
+    flow = flow_of(program)
+    for call in calls:
+        made = flow.maker(call)
+        if made is None or program.called(made) not in _RECURRENT or len(call.args) != 1:
+            continue
+        if not is_true(argument(made, "batch_first", 4)) or is_true(argument(made, "bidirectional")):
+            continue
+        embedded = [flow.maker(one) for one in flow.origins(call.args[0]) if isinstance(one, ast.Call)]
+        if not any(
+            one is not None
+            and program.called(one) == "torch.nn.Embedding"
+            and argument(one, "padding_idx", 2) is not None
+            for one in embedded
+        ):
+            continue
+        node = program.parent.get(call)
+        targets = node.targets[0] if isinstance(node, ast.Assign) else None
+        if not isinstance(targets, ast.Tuple) or not is_name(targets.elts[0]):
+            continue
+        name, scope = targets.elts[0].id, program.scope(call)
+        for one in own_nodes(scope):
+            if isinstance(one, ast.Subscript) and is_name(one.value, name) and _is_last(one.slice):
+                yield Remark(
+                    one,
+                    f"{short(one)} is the output after the padding: sequences are filled up at their end, "
+                    f"and {short(call)} reads on to the longest",
+                )
+
+
+def _is_last(index: ast.AST) -> bool:
+    """Whether an index is `[:, -1]` or `[:, -1, :]`."""
+    parts = index.elts if isinstance(index, ast.Tuple) else []
+    return len(parts) >= 2 and text_of(parts[0]) == ":" and text_of(parts[1]) == "-1"
+
+
+def _pads_at_the_end(program: Program) -> bool:
+    """Whether a program fills up sequences at their end, and none at their start."""
+    ends = starts = False
+    for node in program.everywhere(ast.Call, ast.Assign, ast.BinOp):
+        if isinstance(node, ast.Call) and program.called(node).endswith("rnn.pad_sequence"):
+            starts = starts or argument(node, "padding_side", 3) is not None
+            ends = True
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            parts = node.targets[0].slice
+            last = parts.elts[-1] if isinstance(parts, ast.Tuple) else parts
+            if isinstance(last, ast.Slice) and is_call(last.upper, "len") and last.lower is None:
+                ends = True  # row[: len(words)] = words
+            elif isinstance(last, ast.Slice) and last.upper is None and last.lower is not None:
+                starts = starts or is_negative(last.lower)
+        elif is_binary(node, ast.Add):  # ids + [PAD] * (length - len(ids))
+            ends, starts = ends or _is_padding(node.right), starts or _is_padding(node.left)
+    return ends and not starts
+
+
+def _is_padding(node: ast.AST) -> bool:
+    """Whether an expression is `[PAD] * n`."""
+    return is_binary(node, ast.Mult) and isinstance(node.left, ast.List) and says(node.left, "pad")
 
 
 @RULES.add(

@@ -249,6 +249,67 @@ def _row(program: Program, flow: Flow, node: ast.AST) -> bool:
 
 
 @RULES.add(
+    "advantage-with-gradient",
+    "the policy's loss moves the values to where that loss falls, away from the returns",
+    "take the advantage out of the graph: (returns - values).detach()",
+)
+def _advantage_with_gradient(program: Program) -> Iterator[Remark]:
+    """A log probability times an advantage that keeps the critic's graph, in one backward with its loss."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        calls = list(own(scope, ast.Call))
+        if sum(is_method(one, "backward") for one in calls) != 1:
+            continue
+        losses = [one for one in calls if is_loss(program, one)]
+        compared = {name for one in losses for part in one.args[:2] for name in names_read(part)}
+        for node in own(scope, ast.BinOp):
+            for one, other in operands(node) if is_binary(node, ast.Mult) else ():
+                if not is_method(flow.value(one), "log_prob"):
+                    continue
+                advantage = _with_graph(flow, other)
+                if advantage is None:
+                    continue
+                values = advantage.right
+                if is_name(values) and values.id in compared and _from_module(flow, values):
+                    yield Remark(
+                        node,
+                        f"{short(node)} is differentiated by {values.id} too: {short(advantage)} keeps the "
+                        "critic's graph",
+                    )
+
+
+_SAME_GRAPH = ("mean", "squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "sum")
+
+
+def _with_graph(flow: Flow, node: ast.AST) -> ast.BinOp | None:
+    """The difference that a value is, where it was not taken out of the graph."""
+    for _ in range(6):
+        if is_binary(node, ast.Sub):
+            return node
+        if is_binary(node, ast.Div):
+            node = node.left
+        elif is_method(node, *_SAME_GRAPH):
+            node = node.func.value
+        elif is_name(node) and (held := flow.held(node)) is not None:
+            if flow.program.without_gradient(held):
+                return None
+            node = held
+        else:
+            return None
+    return None
+
+
+def _from_module(flow: Flow, name: ast.AST) -> bool:
+    """Whether a variable is the output of a module, with its graph."""
+    held = flow.held(name)
+    if held is None or flow.program.without_gradient(held):
+        return False
+    if any(is_method(one, "detach", "item", "numpy", "tolist") for one in ast.walk(held)):
+        return False
+    return any(isinstance(one, ast.Call) and flow.maker(one) is not None for one in ast.walk(held))
+
+
+@RULES.add(
     "column-against-row", "the mean over all pairs pulls every value towards the mean of the targets",
     "squeeze the prediction, or unsqueeze the target",
 )
