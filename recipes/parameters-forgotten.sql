@@ -25,10 +25,15 @@ WITH latest AS (
 ), reached AS (
     -- A gradient to which the graph of the loss does not lead was left there, by a training that is over.
     SELECT DISTINCT param FROM python.updates WHERE optimizer IS NULL AND COALESCE(in_graph, after_backward = 'present')
+), released AS (
+    -- Known under another name since its first optimizer is gone: the rows of its updates say that it is in none.
+    SELECT u.param FROM (SELECT *, MAX(step) FILTER (optimizer IS NOT NULL) OVER (PARTITION BY param) AS held FROM python.updates) u JOIN latest l ON l.param = u.param AND l.optimizer IS NOT NULL
+    WHERE u.step > COALESCE(u.held, -1) AND u.step > l.step AND u.optimizer IS NULL AND u.in_graph AND u.after_backward = 'present' AND u.outside_ratio = 0
+    GROUP BY u.param HAVING COUNT(DISTINCT u.step) >= 3
 ), forgotten AS (
     -- Where the graph of a loss was walked, it must lead there: other models (of a fold that is over, a copy, one that only answers) need no optimizer.
     SELECT *, CASE WHEN module = '' THEN 'the model' ELSE module END AS owner FROM latest
-    WHERE requires_grad AND optimizer IS NULL AND param NOT IN (SELECT param FROM written WHERE param IS NOT NULL) AND EXISTS (SELECT 1 FROM latest WHERE optimizer IS NOT NULL)
+    WHERE requires_grad AND (optimizer IS NULL OR param IN (SELECT param FROM released)) AND param NOT IN (SELECT param FROM written WHERE param IS NOT NULL) AND EXISTS (SELECT 1 FROM latest WHERE optimizer IS NOT NULL)
         AND (param IN (SELECT param FROM reached WHERE param IS NOT NULL) OR NOT trained AND NOT EXISTS (SELECT 1 FROM python.updates WHERE in_graph IS NOT NULL))
 )
 SELECT NULL AS unknown, ARG_MIN(owner, place) AS subject, ARG_MIN(owner, place) AS module, COUNT(*) AS n, SUM(numel) AS elements,

@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, lr FROM python.steps WHERE step % 10 = 0 ORDER BY step\"",
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name LIKE 'scheduler%'\"",
 -- ]
--- false_positives = "a scheduler stepped once per epoch on purpose, in a run of more than 500 epochs; a run of less than one epoch whose schedule ends long before on purpose; a warm-up over millions of steps on purpose"
+-- false_positives = "a scheduler stepped once per epoch on purpose, in a run of more than 5000 epochs; a run of less than one epoch whose schedule ends long before on purpose; a warm-up over millions of steps on purpose"
 -- explains = ["learning-rate-too-low", "learning-rate-zero", "slow-decrease", "plateau"]
 -- [parameters.ended]
 -- value = 0.01
@@ -38,7 +38,7 @@
 -- [parameters.epochs]
 -- value = 500
 -- unit = "counts"
--- source = "practice: runs last 1 to 300 epochs; a schedule that is longer counts steps"
+-- source = "practice: runs last 1 to 300 epochs, small ones up to thousands. `info` below ten times as many, unless the length is a multiple of the batches of a pass"
 -- [parameters.warm_epochs]
 -- value = 50
 -- unit = "epochs"
@@ -64,7 +64,7 @@ WITH seen AS (
 ), line AS (
     SELECT COALESCE(CORR(lr, step) > 0.999, false) AS straight FROM seen
 ), feeding AS (
-    SELECT MAX(epoch) AS passes FROM python.batches WHERE state = 'done' AND loader IN (
+    SELECT MAX(epoch) AS passes, MAX(place) + 1 AS batches FROM python.batches WHERE state = 'done' AND loader IN (
         SELECT loader FROM python.batches WHERE state = 'done' GROUP BY loader HAVING COUNT(DISTINCT step) > 0.5 * (MAX(step) - MIN(step) + 1))
 ), counts AS (
     SELECT number, ANY_VALUE(scheduler) AS made, MAX(count) - MIN(count) AS counted, MIN(count) AS first_count, MAX(count) AS count, MAX(step) - MIN(step) AS steps, ANY_VALUE(length) AS length, ANY_VALUE(base_lr) AS base,
@@ -80,12 +80,13 @@ WITH seen AS (
         format('it is stepped once per epoch: it has counted {} in {} steps', counted, steps) AS evidence, rates.step, last, lr, highest, peak
     FROM rarely, planned, rates WHERE length < $epochs AND length > 2 * epochs AND made <> 'StepLR'
     UNION ALL BY NAME
-    SELECT 'per epoch' AS subject, 'notice' AS severity, CASE WHEN length >= $epochs THEN format('the schedule is stepped once per epoch, but is {} counts long: {} has counted {}, and the rate is {:.2g}', length, made, count, to_lr)
+    -- A whole number of passes, and no more of them so far, or very many counts: the length counts steps. Else nobody knows.
+    SELECT 'per epoch' AS subject, CASE WHEN length >= $epochs AND length < 10 * $epochs AND (COALESCE(length % batches, 1) <> 0 OR count >= length / batches) THEN 'info' ELSE 'notice' END AS severity, CASE WHEN length >= $epochs THEN format('the schedule is stepped once per epoch, but is {} counts long: {} has counted {}, and the rate is {:.2g}', length, made, count, to_lr)
             ELSE format('the schedule is stepped once per epoch, and its warm-up would take {:.0f} epochs: {} has counted {}, and the rate is {:.2g} of the {:.2g} it rises to', warming + count, made, count, to_lr, base) END AS fact,
         format('it counted {} in {} steps: at this pace {} {:.0f} steps; call its step() after each optimizer step, or count epochs', counted, steps, CASE WHEN length >= $epochs THEN 'it ends after' ELSE 'the warm-up takes' END,
             (CASE WHEN length >= $epochs THEN length ELSE warming + count END) * steps / counted) AS evidence,
         rates.step, last, lr, highest, peak
-    FROM rarely, rates WHERE COALESCE(length >= $epochs, false) OR COALESCE(warming >= $warm_epochs AND to_lr < 0.5 * base, false)
+    FROM rarely, rates WHERE COALESCE(length >= $epochs AND length NOT IN (SELECT epochs FROM planned WHERE epochs IS NOT NULL), false) OR COALESCE(warming >= $warm_epochs AND to_lr < 0.5 * base, false)
     UNION ALL BY NAME
     SELECT 'ended' AS subject, 'notice' AS severity, format('the schedule is over before the first epoch is: the rate fell to {:.2g} of its highest by step {}', lr / highest, ended.step) AS fact,
         format('step {} is batch {} of the first pass over {}, and training went on: a schedule counted in epochs is stepped once per batch', ended.step, place, loader) AS evidence,

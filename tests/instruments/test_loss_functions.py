@@ -401,6 +401,18 @@ def test_neighbours_are_alike_in_pictures_and_not_in_noise() -> None:
     row = torch.linspace(0, 1, 32).sin()
     picture = (row[:, None] + row[None]).expand(4, 3, 32, 32)
     noise = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    assert float(_neighbours(torch, picture)) > 0.9
-    assert abs(float(_neighbours(torch, picture + 15 * noise))) < 0.15
+    near, by_channels = _neighbours(torch, picture).tolist()
+    assert near > 0.9 and by_channels < near
+    assert abs(float(_neighbours(torch, picture + 15 * noise)[0])) < 0.15
+    assert _neighbours(torch, picture[:, :1]).isnan().tolist() == [False, True]
     assert _neighbours(torch, noise[:, :, :, :4]) is None and _neighbours(torch, noise[0]) is None
+
+
+def test_pixels_reshaped_into_planes_resemble_those_as_many_places_apart_as_there_are_channels() -> None:
+    row = torch.linspace(0, 3, 32).sin()
+    planes = [row[:, None] + row[None], row[:, None] - row[None], -row[:, None] * row[None]]
+    images = torch.stack(planes, -1).expand(4, 32, 32, 3)
+    near, by_channels = _neighbours(torch, images.reshape(4, 3, 32, 32)).tolist()
+    assert by_channels > near + 0.3
+    near, by_channels = _neighbours(torch, images.permute(0, 3, 1, 2)).tolist()
+    assert by_channels < near

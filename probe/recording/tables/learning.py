@@ -116,6 +116,7 @@ LEARNING: tuple[Table, ...] = (
             Column("middle", "DOUBLE", "", "median of the elements checked, for tensors of integers; NULL for others"),
             Column("middle_ratio", "DOUBLE", "ratio", "fraction of them that equal the median. Above one half, it is the fraction of the most common value"),
             Column("neighbour_r", "DOUBLE", "", "correlation of neighbouring values along the last dimension, in a part of a few samples: near 1 in images, 0 in white noise; NULL with fewer than four dimensions, or fewer than 8 values along one of the last two"),
+            Column("channel_r", "DOUBLE", "", "the same for values as many places apart as there are channels: above neighbour_r if pixels of interleaved channels were reshaped into planes; NULL unless the shape is [N, C, H, W] with 2 to 4 channels"),
             Column("ends_ratio", "DOUBLE", "ratio", "fraction of the elements that equal the smallest or the largest one: 1 if these two are the only values"),
             Column("unused_ratio", "DOUBLE", "ratio", "for a tensor of integers [N, T]: fraction of the positions, counted from the end or from the beginning, where all samples checked (up to 64) have the same number, because no sample of the batch is long enough to use them; NULL for other tensors, and with fewer than 16 positions"),
             Column("padding_ratio", "DOUBLE", "ratio", "fraction of all numbers in these samples that are this number at that end of their sample; NULL as for unused_ratio"),

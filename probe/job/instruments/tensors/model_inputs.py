@@ -194,7 +194,7 @@ class ModelInputs:
         ]
         moments, near = statistics.moments(values.flat), _neighbours(torch, some)
         more = _repetition(torch, some, values.flat)
-        more = torch.cat([more, more.new_full((1,), float("nan")) if near is None else near.reshape(1)])
+        more = torch.cat([more, more.new_full((2,), float("nan")) if near is None else near])
         more = torch.cat([more, _padding(torch, tensor, more)])
         table = tensor if gradless == 0 else None
         more = torch.cat([more, self._columns.figures(torch, (module, fields[4]), table, more)])
@@ -213,12 +213,12 @@ class ModelInputs:
 
     def _put(self, fields: list[Any], row: list[float]) -> None:
         row, columns = row[: -table_columns.FIGURES], row[-table_columns.FIGURES :]
-        *moments, alike, middle, share, ends, high, neighbours, unused, padding = row
+        *moments, alike, middle, share, ends, high, neighbours, channels, unused, padding = row
         rows, still, first, value, ratio, at, column = columns
         found = statistics.figures(moments, fields[_LOOKED_AT])
         known = (
             found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share, neighbours,
-            ends, unused, padding, high, ratio, at, value,
+            channels, ends, unused, padding, high, ratio, at, value,
         )
         figures = [NULL_DOUBLE if one != one else one for one in known]
         counts = [NULL_INTEGER if one != one else int(one) for one in (column, rows, still, first)]
@@ -277,14 +277,22 @@ def _repetition(torch: Any, some: Any, flat: Any) -> Any:
 
 
 def _neighbours(torch: Any, some: Any) -> Any:
-    """Correlation of neighbouring values along the last dimension of images: near 1 in a picture, 0 in white
-    noise. None for other tensors."""
+    """Two correlations along the last dimension of images: of neighbouring values, near 1 in a picture and 0
+    in white noise; and of values as many places apart as there are channels (2 to 4; else NaN), which is the
+    higher one if channels that lie beside each other were reshaped into planes. None for other tensors."""
     if type(some) is not torch.Tensor or not some.is_floating_point() or some.element_size() == 1:
         return None  # these may have their own arithmetic, or none
     if some.dim() < 4 or min(some.shape[-2:]) < LEAST_SIDE:
         return None
     square = some[:IMAGES, :1, ..., :SIDE, :SIDE].double()
-    left, right = square[..., :-1].reshape(-1), square[..., 1:].reshape(-1)
+    channels = some.shape[1] if some.dim() == 4 and 2 <= some.shape[1] <= 4 else 0
+    near = _correlation(square, 1)
+    return torch.stack([near, _correlation(square, channels) if channels else near * float("nan")])
+
+
+def _correlation(square: Any, apart: int) -> Any:
+    """Correlation of values so many places apart along the last dimension."""
+    left, right = square[..., :-apart].reshape(-1), square[..., apart:].reshape(-1)
     left, right = left - left.mean(), right - right.mean()
     return (left * right).mean() / (left.square().mean() * right.square().mean()).sqrt()
 
