@@ -93,6 +93,32 @@ def test_what_an_object_of_the_program_keeps_is_found_by_its_attribute() -> None
     assert all(row["holds"] == "tensor with its graph" for row in looker.rows)
 
 
+def test_a_slice_ends_between_the_attributes_of_an_object() -> None:
+    class Keeper:
+        def __init__(self) -> None:
+            for number in range(40):
+                total = WEIGHT.sum()
+                for _ in range(200):
+                    total = total + 1.0
+                setattr(self, f"total{number}", total)
+
+    keeper = Keeper()
+    looker = Looker()
+    sizes: list[int] = []
+
+    def slices() -> None:
+        done = 0
+        while done >= 0:
+            found, done = looker.growth._slice(done, 0.0)  # no time: one object each
+            sizes.append(len(found))
+
+    agent = threading.Thread(target=slices)
+    agent.start()
+    agent.join()
+    assert sum(sizes) >= 40 and max(sizes) == 1
+    assert keeper is not None
+
+
 def test_what_a_cycle_keeps_is_seen_also_when_it_is_full_and_a_cycle_of_few_things_is_not() -> None:
     looker = Looker()
     batches = itertools.cycle(torch.zeros(8, 4) for _ in range(40))

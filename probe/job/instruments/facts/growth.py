@@ -151,16 +151,30 @@ class Growth:
         torch = sys.modules["torch"]
         found: list[tuple[str, Size]] = []
         seen: set[int] = set()
-        number = 0
+        for number, (name, thing) in enumerate(self._things(), 1):
+            if number <= done:
+                continue
+            found += _sized(torch, name, thing, seen, 0)
+            if time.perf_counter() > until_s:
+                return found, number
+        return found, -1
+
+    def _things(self) -> Iterator[tuple[str, Any]]:
+        """Names and objects of all tables; an object of the program's classes is followed by its attributes."""
+        own: dict[type, bool] = {}
+        opened: set[int] = set()
         for place, table in self._tables():
             for name, thing in table:
-                number += 1
-                if number <= done or not isinstance(name, str) or name.startswith("__"):
+                if not isinstance(name, str) or name.startswith("__"):
                     continue
-                found += _sized(torch, f"{place}{name}", thing, seen, 0)
-                if time.perf_counter() > until_s:
-                    return found, number
-        return found, -1
+                yield f"{place}{name}", thing
+                kind = type(thing)
+                if kind not in own:
+                    own[kind] = python_frames.is_user_code(_file(kind))
+                if own[kind] and id(thing) not in opened:
+                    opened.add(id(thing))
+                    for attribute, inner in entries(attributes(thing))[:MOST_INNER]:
+                        yield f"{place}{name}.{attribute}", inner
 
     def _tables(self) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
         """Prefixes of names, each with names and objects: variables and globals of the user's frames, the
@@ -221,11 +235,6 @@ def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Ite
         for argument, value in _defaults(thing):
             if type(value) in (list, deque) and len(value) >= LEAST_ENTRIES:
                 yield f"{argument} of {name}", _container(torch, value)._replace(kind=DEFAULT)
-    elif depth == 0 and python_frames.is_user_code(_file(kind)):
-        seen.add(id(thing))
-        for attribute, inner in entries(attributes(thing))[:MOST_INNER]:
-            if type(inner) in _CONTAINERS or type(inner) is torch.Tensor:
-                yield from _sized(torch, f"{name}.{attribute}", inner, seen, 0)
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
