@@ -160,7 +160,7 @@ class Growth:
         return found, -1
 
     def _things(self) -> Iterator[tuple[str, Any]]:
-        """Names and objects of all tables; an object of the program's classes is followed by its attributes."""
+        """Names and objects of all tables, those of the program's classes with their attributes."""
         own: dict[type, bool] = {}
         opened: set[int] = set()
         for place, table in self._tables():
