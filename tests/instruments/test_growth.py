@@ -10,8 +10,10 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
+from probe.job.instruments.facts import growth
 from probe.job.instruments.facts.growth import Growth
 
 WEIGHT = torch.nn.Parameter(torch.ones(4))
@@ -117,6 +119,23 @@ def test_a_slice_ends_between_the_attributes_of_an_object() -> None:
     agent.join()
     assert sum(sizes) >= 40 and max(sizes) == 1
     assert keeper is not None
+
+
+def test_a_slice_does_not_open_the_objects_of_earlier_slices_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Keeper:
+        def __init__(self) -> None:
+            self.kept = [0.0] * 32
+
+    keepers = {f"keeper{number}": Keeper() for number in range(30)}
+    looker = Looker()
+    opened: list[int] = []
+    monkeypatch.setattr(looker.growth, "_tables", lambda: iter([("", list(keepers.items()))]))
+    monkeypatch.setattr(growth, "attributes", lambda one: opened.append(id(one)) or vars(one))
+    done, slices, found = 0, 0, 0
+    while done >= 0:
+        sizes, done = looker.growth._slice(done, 0.0)
+        slices, found = slices + 1, found + len(sizes)
+    assert found == len(keepers) and len(opened) <= slices
 
 
 def test_what_a_cycle_keeps_is_seen_also_when_it_is_full_and_a_cycle_of_few_things_is_not() -> None:

@@ -145,36 +145,26 @@ class Growth:
     # Objects to measure ---------------------------------------------------------
 
     def _slice(self, done: int, until_s: float) -> tuple[list[tuple[str, Size]], int]:
-        """Names and sizes from object number `done` on, until the time is up; and where to continue, -1 at
-        the end. No object is held between two slices: otherwise objects that the training releases, such as
-        the outputs of a step, would stay in memory into the next step."""
+        """Names and sizes from position `done` on (an object and one of its parts), until the time is up; and
+        where to continue, -1 at the end. No object is held between two slices: otherwise objects that the
+        training releases, such as the outputs of a step, would stay in memory into the next step."""
         torch = sys.modules["torch"]
         found: list[tuple[str, Size]] = []
         seen: set[int] = set()
-        for number, (name, thing) in enumerate(self._things(), 1):
-            if number <= done:
-                continue
-            found += _sized(torch, name, thing, seen, 0)
-            if time.perf_counter() > until_s:
-                return found, number
-        return found, -1
-
-    def _things(self) -> Iterator[tuple[str, Any]]:
-        """Names and objects of all tables, those of the program's classes with their attributes."""
-        own: dict[type, bool] = {}
-        opened: set[int] = set()
+        first, begun = divmod(done, 1 + MOST_INNER)
+        number = -1
         for place, table in self._tables():
             for name, thing in table:
-                if not isinstance(name, str) or name.startswith("__"):
+                number += 1
+                if number < first or not isinstance(name, str) or name.startswith("__"):
                     continue
-                yield f"{place}{name}", thing
-                kind = type(thing)
-                if kind not in own:
-                    own[kind] = python_frames.is_user_code(_file(kind))
-                if own[kind] and id(thing) not in opened:
-                    opened.add(id(thing))
-                    for attribute, inner in entries(attributes(thing))[:MOST_INNER]:
-                        yield f"{place}{name}.{attribute}", inner
+                for part, (of, inner) in enumerate(_parts(torch, f"{place}{name}", thing)):
+                    if number == first and part < begun:
+                        continue
+                    found += _sized(torch, of, inner, seen, 0)
+                    if time.perf_counter() > until_s:
+                        return found, number * (1 + MOST_INNER) + part + 1
+        return found, -1
 
     def _tables(self) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
         """Prefixes of names, each with names and objects: variables and globals of the user's frames, the
@@ -204,6 +194,15 @@ class Growth:
             yield place, entries(attributes(owner))
             own = [one for one in type(owner).__mro__ if python_frames.is_user_code(_file(one))]
             yield place, [entry for one in own for entry in entries(vars(one))]
+
+
+def _parts(torch: Any, name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    """An object, and the tensors and containers among the attributes of one of the program's classes."""
+    yield name, thing
+    if python_frames.is_user_code(_file(type(thing))):
+        for attribute, inner in entries(attributes(thing))[:MOST_INNER]:
+            if type(inner) in _CONTAINERS or type(inner) is torch.Tensor:
+                yield f"{name}.{attribute}", inner
 
 
 def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Size]]:
