@@ -41,7 +41,7 @@ WITH told AS (
 ), given AS (
     SELECT module, name, step, shape, mean, std, min, max, NTILE(4) OVER w AS quarter, COUNT(*) OVER (PARTITION BY module, name) AS n FROM python.model_inputs
     -- What follows the first argument is often the state of a recurrent layer, which is carried on and grows as it learns.
-    WHERE module <> 'batch' AND std IS NOT NULL AND NOT regexp_matches(name, '^[1-9]|hidden|state|carry') AND NOT EXISTS (SELECT 1 FROM python.batches) WINDOW w AS (PARTITION BY module, name ORDER BY step)
+    WHERE module <> 'batch' AND std IS NOT NULL AND NOT regexp_matches(name, '^[1-9]|hidden') AND NOT EXISTS (SELECT 1 FROM python.batches) WINDOW w AS (PARTITION BY module, name ORDER BY step)
 ), quarters AS (
     SELECT module, name, quarter, ANY_VALUE(n) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, MEDIAN(std) AS std, MEDIAN(GREATEST(ABS(min), ABS(max))) AS size FROM given GROUP BY module, name, quarter
 ), drifts AS (

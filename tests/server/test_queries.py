@@ -23,6 +23,7 @@ from probe.base.errors import (
     TooMany,
 )
 from probe.recording.tables import TABLES, columns_of
+from probe.server.sql.worker import timed_out
 from server.beside import Beside, Writer, until
 
 
@@ -301,6 +302,11 @@ def test_a_query_that_was_stopped_for_want_of_a_cpu_is_not_told_to_do_less(
         os.kill(pid, signal.SIGCONT)
     asking.join()
     assert "of CPU time: the machine is busy" in outcome[0].message and "Ask again" in outcome[0].hint
+
+
+def test_a_query_that_had_its_cpu_is_told_to_do_less() -> None:
+    assert timed_out(5, 5, 4.8).message == "the query was stopped after 5 s"
+    assert "fewer steps" in timed_out(5, 5, 4.8).hint
 
 
 def cpu_ticks(pid: int) -> int:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.loss_rules import CUT
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -304,7 +305,7 @@ def _from_module(flow: Flow, name: ast.AST) -> bool:
     held = flow.held(name)
     if held is None or flow.program.without_gradient(held):
         return False
-    if any(is_method(one, "detach", "item", "numpy", "tolist") for one in ast.walk(held)):
+    if any(is_method(one, *CUT) for one in ast.walk(held)):
         return False
     return any(isinstance(one, ast.Call) and flow.maker(one) is not None for one in ast.walk(held))
 
