@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probe.diagnose.code import effect_rules
+from probe.diagnose.code import effect_rules, formula_rules
 from probe.diagnose.code.data import (
     byte_rules,
     draw_rules,
@@ -10,6 +10,8 @@ from probe.diagnose.code.data import (
     loader_rules,
     pair_rules,
     sample_rules,
+    scale_rules,
+    window_rules,
 )
 from probe.diagnose.code.loop import (
     best_rules,
@@ -21,14 +23,16 @@ from probe.diagnose.code.loop import (
     state_rules,
 )
 from probe.diagnose.code.model import axes, layers, masks, ranges
-from probe.diagnose.code.rollout import one_rank, several_ranks, signs, steps, targets
+from probe.diagnose.code.rollout import one_rank, policies, several_ranks, signs, steps, targets
 from probe.diagnose.code.rule import Rule
 
 RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
+    *formula_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
+    *window_rules.RULES, *scale_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,
-    *signs.RULES, *targets.RULES, *steps.RULES, *one_rank.RULES, *several_ranks.RULES,
+    *signs.RULES, *targets.RULES, *steps.RULES, *policies.RULES, *one_rank.RULES, *several_ranks.RULES,
 )

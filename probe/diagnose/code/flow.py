@@ -196,6 +196,9 @@ class Flow:
     def passed(self, node: ast.AST | None) -> list[ast.expr]:
         """What the calls of a function give to the parameter that an expression is."""
         found = self.bindings(node)
+        if len(found) > 1 and node is not None and not self.program.loops(node):
+            around = [node, *self.program.parents(node)]  # `x = x.view(-1)` reads the parameter
+            found = [one for one in found if place_of(one.node) < place_of(node) and one.node not in around]
         return self.arguments(found[0]) if len(found) == 1 and found[0].how == "parameter" else []
 
     @overload

@@ -13,6 +13,7 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_binary,
     is_call,
     is_method,
     is_name,
@@ -40,6 +41,10 @@ _RESAMPLERS = ("fit_resample", "resample", "oversample", "over_sample", "upsampl
 def _seeded_again(program: Program) -> Iterator[Remark]:
     """A function that makes a generator with a fixed seed and draws from it, called in each step of the training."""
     flow = flow_of(program)
+    for getter in program.everywhere(ast.FunctionDef):
+        made = _generator_of(flow, getter, each=True) if getter.name == "__getitem__" else None
+        if made is not None:
+            yield Remark(made, f"{short(made)} makes the generator anew for each sample: all samples get the same random numbers")
     seeded = {function: made for function in program.everywhere(ast.FunctionDef) if (made := _fixed_generator(flow, function)) is not None}
     if not seeded:
         return
@@ -59,9 +64,12 @@ def _seeded_again(program: Program) -> Iterator[Remark]:
 
 def _fixed_generator(flow: Flow, function: ast.FunctionDef) -> ast.Call | None:
     """A generator with a seed that no argument of the function decides, from which the function draws."""
+    return None if function.name.startswith("__") else _generator_of(flow, function)
+
+
+def _generator_of(flow: Flow, function: ast.FunctionDef, each: bool = False) -> ast.Call | None:
+    """The generator; `each`: what is drawn for one sample, which need not depend on an argument."""
     given = {one.arg for one in parameters(function)} - {"self", "cls"}
-    if function.name.startswith("__"):
-        return None
     for node in own(function, ast.Assign):
         made = node.value
         if not is_name(node.targets[0]) or not isinstance(made, ast.Call):
@@ -76,9 +84,19 @@ def _fixed_generator(flow: Flow, function: ast.FunctionDef) -> ast.Call | None:
             # What is drawn for each batch; a fixed projection of a size of its own is meant to stay.
             of_batch = given | {target.id for one in own(function, ast.Assign) for target, value in pairs_of(one) if is_name(target) and names_read(value) & given}
             for one in own_nodes(function):
-                if isinstance(one, ast.Call) and one is not made and node.targets[0].id in names_read(one) and names_read(one) & of_batch:
+                if isinstance(one, ast.Call) and one is not made and node.targets[0].id in names_read(one) and (names_read(one) & of_batch or (each and _varies(flow.program, one))):
                     return made
     return None
+
+
+def _varies(program: Program, draw: ast.Call) -> bool:
+    """Whether a draw is added to something, or decides or places something: a projection may be drawn once for all."""
+    for around in program.parents(draw):
+        if isinstance(around, (ast.If, ast.IfExp, ast.Compare, ast.Slice)) or is_binary(around, ast.Add, ast.Sub):
+            return True
+        if isinstance(around, ast.stmt):
+            return False
+    return False
 
 
 def _is_set_again(flow: Flow, node: ast.AST) -> bool:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import is_model, loader_loops, loaders_of, output_of, steps_to, trains
+from probe.diagnose.code.data.data_flow import (
+    SHAPES,
+    is_model,
+    loader_loops,
+    loaders_of,
+    output_of,
+    steps_to,
+    trains,
+)
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -25,6 +33,7 @@ from probe.diagnose.code.syntax import (
     names_read,
     names_set,
     number_in,
+    own,
     own_nodes,
     returned,
     short,
@@ -203,6 +212,40 @@ def _is_target(flow: Flow, node: ast.expr) -> bool:
     last = steps_to(flow, node)[-1] if steps_to(flow, node) else node
     one = flow.given(last)
     return one is not None and one.how == "for" and one.place != 0
+
+
+@RULES.add("metric-over-ignored", "predictions where there is nothing to predict count as errors or as hits", "leave out the positions that the loss ignores: (pred == target)[target != ignore_index]")
+def _over_ignored(program: Program) -> Iterator[Remark]:
+    """A share of right predictions over all targets, beside a loss that leaves some of them out."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        ignoring: dict[str, ast.Call] = {}
+        for call in own(scope, ast.Call):
+            made = flow.value(call.func) if program.family(call.func) == "loss" else call
+            if len(call.args) > 1 and loss_name(program, call) in _OF_CLASSES and isinstance(made, ast.Call) and argument(made, "ignore_index") is not None:
+                ignoring[ast.unparse(_unshaped(program, call.args[1]))] = call
+        for node in own(scope, ast.Compare) if ignoring else ():
+            sides = [ast.unparse(_unshaped(program, one)) for one in (node.left, node.comparators[0])] if compares(node, ast.Eq) else []
+            target = next((one for one in sides if one in ignoring), None)
+            picked = any(_picks(flow, one) is not None for one in (node.left, node.comparators[0]))
+            if target is not None and picked and _averages_all(program, node):
+                yield Remark(node, f"{short(node)} counts all positions of {target}, and the loss in line {ignoring[target].lineno} leaves out those of its ignore_index")
+
+
+def _unshaped(program: Program, node: ast.expr) -> ast.expr:
+    while is_method(node, *SHAPES) and program.dotted(node.func) is None:
+        node = node.func.value
+    return node
+
+
+def _averages_all(program: Program, node: ast.AST) -> bool:
+    """Whether a comparison goes into a mean as it is, without a mask."""
+    around = program.parent.get(node)
+    while is_attribute(around, "float", "double", "to", "mean") or (isinstance(around, ast.Call) and is_attribute(around.func, "float", "double", "to")):
+        if is_attribute(around, "mean"):
+            return isinstance(program.parent.get(around), ast.Call)
+        around = program.parent.get(around)
+    return isinstance(around, ast.Call) and program.called(around) == "torch.mean"
 
 
 # Averages ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rollout.terms import terms
+from probe.diagnose.code.rollout.terms import exponent_of, terms
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
@@ -28,7 +28,7 @@ from probe.diagnose.code.syntax import (
     short,
     text_of,
 )
-from probe.diagnose.code.torch_losses import is_loss
+from probe.diagnose.code.torch_losses import gives_mean, is_loss
 
 RULES = Rules("rollout")
 _WITH_RSAMPLE = (
@@ -124,15 +124,8 @@ def _signs(program: Program) -> Iterator[Remark]:
 
 def _exponent(program: Program, node: ast.AST) -> str | None:
     """The text of x in torch.exp(x) and x.exp()."""
-    inner = _in_exp(program, node)
+    inner = exponent_of(program, node)
     return None if inner is None else text_of(inner)
-
-
-def _in_exp(program: Program, node: ast.AST) -> ast.expr | None:
-    """x of torch.exp(x) and x.exp()."""
-    if not is_method(node, "exp"):
-        return None
-    return node.args[0] if program.called(node) == "torch.exp" and node.args else node.func.value
 
 
 def _square(node: ast.AST) -> bool:
@@ -167,6 +160,38 @@ def _of_kl(program: Program, added: list[tuple[int, ast.AST]]) -> Iterator[Remar
                 f"the KL divergence has {short(term)}, {variance} and the square of the mean with "
                 "signs that do not belong together",
             )
+
+
+def _is_kl(program: Program, added: list[tuple[int, ast.AST]]) -> bool:
+    """Whether terms are those of a Gaussian's divergence: a logarithm, its exponential, and a square."""
+    exponents = [_exponent(program, term) for _, term in added]
+    logarithms = [text for text in exponents if any(text_of(other) == text for _, other in added)]
+    return bool(logarithms) and any(_square(other) for _, other in added)
+
+
+@RULES.add(
+    "sum-beside-a-mean",
+    "the divergence outweighs the other loss as many times as there are samples: the code carries nothing",
+    "sum over the code, and take the mean over the batch: kl.sum(dim=1).mean()",
+)
+def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
+    """A divergence that is summed over the whole batch, added to a loss that is a mean over it."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for one, other in operands(node) if is_binary(node, ast.Add) else ():
+            mean, total = flow.value(one), flow.value(other)
+            while is_negative(total) or (is_binary(total, ast.Mult) and flow.number(total.left) is not None):
+                total = flow.value(total.operand if is_negative(total) else total.right)  # type: ignore[union-attr]
+            if not isinstance(mean, ast.Call) or not gives_mean(flow, mean) or not is_method(total, "sum"):
+                continue
+            free = program.called(total) == "torch.sum"
+            whole = len(total.args) == int(free) and not total.keywords
+            if whole and _is_kl(program, list(terms(flow, total))):
+                yield Remark(
+                    node,
+                    f"{short(node)}: {short(total)} adds up all samples of the batch, and {short(mean)} is "
+                    "their mean",
+                )
 
 
 @RULES.add(
@@ -282,7 +307,7 @@ def _of_clip(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> 
         if clipped != 1 or signs[0] != signs[1]:
             continue
         parts = [part for operand in term.args for part in flow.origins(operand, 4)]
-        if not any(_in_exp(program, part) is not None for part in parts):
+        if not any(exponent_of(program, part) is not None for part in parts):
             continue
         smaller = last.startswith("min")
         if signs[0] * sign > 0:
@@ -304,7 +329,7 @@ def _of_clip(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> 
 )
 def _ratio(program: Program) -> Iterator[Remark]:
     for call in program.calls():
-        inner = _in_exp(program, call)
+        inner = exponent_of(program, call)
         if is_binary(inner, ast.Sub):
             left, right = text_of(inner.left).lower(), text_of(inner.right).lower()
             if "old" in left and "old" not in right and all("log" in one for one in (left, right)):

@@ -1,4 +1,4 @@
-"""What an expression adds up, each term with its sign. Pure."""
+"""What an expression adds up, each term with its sign; exponentials. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import DEPTH, Flow, place_of
+from probe.diagnose.code.program import Program
 from probe.diagnose.code.syntax import is_attribute, is_binary, is_call, is_method, is_negative, last_word
 
 _FACTORS = ("coef", "weight", "beta", "alpha", "lambda", "lambd", "scale", "batch_size")
 """Words in the names of factors that are positive."""
+
+
+def exponent_of(program: Program, node: ast.AST | None) -> ast.expr | None:
+    """x of torch.exp(x) and x.exp()."""
+    if not is_method(node, "exp"):
+        return None
+    return node.args[0] if program.called(node) == "torch.exp" and node.args else node.func.value
 
 
 def terms(flow: Flow, node: ast.AST, sign: int = 1, depth: int = DEPTH) -> Iterator[tuple[int, ast.AST]]:

@@ -1,0 +1,125 @@
+"""Inputs that are scaled by the mean and deviation of held-out samples. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_binary,
+    is_false,
+    is_method,
+    is_name,
+    names_of,
+    names_read,
+    number_in,
+    own,
+    parameters,
+    returned,
+    short,
+    text_of,
+)
+
+RULES = Rules("data")
+_HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|holdout)(_|$|\d)|^(x|y)(val|valid|test)$", re.I)
+_TRAIN = re.compile(r"(^|_)(train|training|tr)(_|$|\d)|^(x|y)train$", re.I)
+_SPLIT_CALLS = frozenset({"sklearn.model_selection.train_test_split", "torch.utils.data.random_split"})
+_STATISTICS = ("mean", "std", "min", "max", "amin", "amax", "median", "var")
+
+
+def _scaled(flow: Flow, value: ast.AST | None) -> ast.expr | None:
+    """`x` of `(x - x.mean(0)) / x.std(0)`, whose statistics are those of all rows of x."""
+    if not is_binary(value, ast.Div):
+        return None
+    difference = value.left
+    if not is_binary(difference, ast.Sub) or not _is_statistic_of(flow, difference.right, difference.left):
+        return None
+    divisor = flow.value(value.right)
+    spread = [one for one in ast.walk(divisor) if isinstance(one, (ast.Call, ast.Name))]
+    return difference.left if any(_is_statistic_of(flow, one, difference.left) for one in spread) else None
+
+
+def _is_statistic_of(flow: Flow, node: ast.AST, of: ast.expr) -> bool:
+    """Whether an expression is a statistic of an array over its rows."""
+    one = flow.given(node) if isinstance(node, ast.Name) else None
+    value = node if one is None or one.value is None else one.value
+    if isinstance(value, ast.Tuple) and one is not None and one.place is not None and one.place < len(value.elts):
+        value = value.elts[one.place]
+    if is_binary(value, ast.Add) and number_in(value.right) is not None:
+        value = value.left
+    while is_method(value, "clamp", "clamp_min", "clip", "values", "item", "astype", "float"):
+        value = value.func.value
+    if not is_method(value, *_STATISTICS):
+        return False
+    free = flow.program.dotted(value.func) is not None
+    source = (value.args[0] if value.args else None) if free else value.func.value
+    over = next((given for word in ("axis", "dim") if (given := argument(value, word, int(free))) is not None), None)
+    first = over.elts[0] if isinstance(over, ast.Tuple) and over.elts else over
+    return source is not None and text_of(source) == text_of(of) and (first is None or number_in(first) == 0)
+
+
+@RULES.add("scaled-before-the-split", "the held-out rows are in the statistics that scale the training: the score knows more than a new sample would give", "split first, and scale all parts by the statistics of the training part")
+def _before_the_split(program: Program) -> Iterator[Remark]:
+    """An array that is scaled by its own statistics and split only afterwards."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            scaled = _scaled(flow, node.value)
+            if scaled is None or not is_name(node.targets[0]) or _held_or_train(scaled):
+                continue
+            split = _split_after(program, node, node.targets[0].id)
+            if split is not None:
+                yield Remark(node, f"{short(node)} takes the statistics of all rows, and line {split.lineno} cuts held-out rows from them")
+
+
+def _held_or_train(node: ast.AST) -> bool:
+    return any(_HELD.search(name) or _TRAIN.search(name) for name in names_of(node))
+
+
+def _split_after(program: Program, node: ast.Assign, name: str) -> ast.stmt | None:
+    """The statement that cuts an array into a training and a held-out part."""
+    parts: set[str] = set()
+    for later in program.after(node):
+        for one in ast.walk(later):
+            if isinstance(one, ast.Call) and program.called(one) in _SPLIT_CALLS and not is_false(argument(one, "shuffle")) and name in names_read(ast.Tuple([*one.args], ast.Load())):
+                return later
+            if isinstance(one, ast.Assign):
+                takes = any(isinstance(part, ast.Subscript) and is_name(part.value, name) for part in ast.walk(one.value))
+                given = {target.id for target in ast.walk(ast.Tuple([*one.targets], ast.Load())) if isinstance(target, ast.Name)}
+                parts |= given if takes else set()
+        if any(map(_HELD.search, parts)) and any(map(_TRAIN.search, parts)):
+            return later
+    return None
+
+
+@RULES.add("scaled-apart", "training and held-out inputs are on different scales: what the model learned of one does not hold for the other", "keep the mean and deviation of the training part, and use them for all parts")
+def _apart(program: Program) -> Iterator[Remark]:
+    """A held-out array that is scaled by its own statistics, as the training array is by its."""
+    flow = flow_of(program)
+    scaling = {scope for scope in program.scopes() if isinstance(scope, Function) and _scales_its_argument(flow, scope)}
+    found: list[tuple[ast.AST, ast.expr]] = []
+    for node in program.everywhere(ast.Assign):
+        scaled = _scaled(flow, node.value)
+        if scaled is not None:
+            found.append((node, scaled))
+    for call in program.calls():
+        if call.args and program.local_function(call) in scaling:
+            found.append((call, call.args[0]))
+    held = [(at, one) for at, one in found if any(map(_HELD.search, names_of(one)))]
+    trained = [one for _, one in found if any(map(_TRAIN.search, names_of(one)))]
+    for at, one in held if trained else ():
+        yield Remark(at, f"{short(at)} scales {short(one, 30)} by its own statistics, and {short(trained[0], 30)} is scaled by others")
+
+
+def _scales_its_argument(flow: Flow, function: Function) -> bool:
+    """Whether a function gives its first argument scaled by the statistics of that argument."""
+    given = [one.arg for one in parameters(function) if one.arg != "self"]
+    results = [one for one in returned(function) if one is not None]
+    scaled = _scaled(flow, flow.value(results[0])) if len(results) == 1 and given else None
+    return is_name(scaled, given[0]) if given else False

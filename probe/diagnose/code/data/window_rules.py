@@ -1,0 +1,363 @@
+"""Windows of a series, and what their targets are: overlapping windows split at random, a target that its own window
+contains, class numbers that are interpolated, numbers that each part gives to its own words. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from probe.diagnose.code.data.data_flow import SHAPES
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_call,
+    is_false,
+    is_method,
+    is_name,
+    is_string,
+    last_word,
+    names_of,
+    names_read,
+    names_set,
+    number_in,
+    own,
+    parameters,
+    returned,
+    short,
+)
+
+RULES = Rules("data")
+_RANDOM_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
+_SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
+_ORDERS = frozenset({"torch.randperm", "numpy.random.permutation"})
+_HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|holdout)(_|$|\d)", re.I)
+_BETWEEN = ("bilinear", "bicubic", "trilinear", "linear")
+_WHOLE = frozenset({"torch.long", "torch.int64"})
+
+Linear = Counter[str]
+"""A sum of whole multiples of expressions, by their text; the text of the constant is empty."""
+
+
+def _linear(flow: Flow, node: ast.AST, sign: int = 1) -> Linear | None:
+    """A position in a series as a sum; None where it is none."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        left = _linear(flow, node.left, sign)
+        right = _linear(flow, node.right, -sign if isinstance(node.op, ast.Sub) else sign)
+        if left is None or right is None:
+            return None
+        left.update(right)
+        return Counter({text: times for text, times in left.items() if times})
+    number = number_in(node)
+    if number is not None:
+        return Counter({"": int(number) * sign}) if number == int(number) else None
+    if isinstance(node, ast.Name) and isinstance(held := flow.held(node), ast.BinOp) and isinstance(held.op, (ast.Add, ast.Sub)):
+        return _linear(flow, held, sign)
+    return Counter({ast.unparse(node): sign}) if isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.BinOp, ast.Subscript)) else None
+
+
+def _apart(flow: Flow, later: ast.AST, earlier: ast.AST) -> Linear | None:
+    """How far two positions are apart."""
+    one, other = _linear(flow, later), _linear(flow, earlier)
+    if one is None or other is None:
+        return None
+    one.subtract(other)
+    return Counter({text: times for text, times in one.items() if times})
+
+
+def _rows(node: ast.Subscript, whole: bool) -> ast.expr | None:
+    """The rows that a subscript takes. `whole`: None where it takes some columns only."""
+    at = node.slice
+    if not isinstance(at, ast.Tuple):
+        return at
+    rest = at.elts[1:]
+    if whole and not all(isinstance(one, ast.Slice) and one.lower is None and one.upper is None for one in rest):
+        return None
+    return at.elts[0] if at.elts else None
+
+
+def _plain(flow: Flow, node: ast.AST | None) -> ast.AST | None:
+    """An element of a sample without what changes its shape or type only."""
+    for _ in range(8):
+        if is_method(node, *SHAPES, "astype", "copy", "item") and flow.program.dotted(node.func) is None:
+            node = node.func.value
+        elif isinstance(node, ast.Call) and node.args and (
+            flow.program.called(node) in ("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.FloatTensor", "numpy.array", "numpy.asarray")
+            or is_call(node, "float", "int")
+        ):
+            node = node.args[0]
+        elif node is not None and isinstance(held := flow.held(node), (ast.Subscript, ast.Call)):
+            node = held
+        else:
+            break
+    return node
+
+
+def _window(flow: Flow, node: ast.AST | None) -> tuple[ast.Subscript, ast.expr, ast.expr] | None:
+    """A slice of a series with both of its ends."""
+    taken = _plain(flow, node)
+    rows = _rows(taken, True) if isinstance(taken, ast.Subscript) else None
+    if not isinstance(taken, ast.Subscript) or not isinstance(rows, ast.Slice) or rows.step is not None:
+        return None
+    return (taken, rows.lower, rows.upper) if rows.lower is not None and rows.upper is not None else None
+
+
+# A window and its target ----------------------------------------------------------
+
+
+@RULES.add("target-in-its-window", "the answer is the last value of the input: the model copies it, and forecasts nothing", "take the value after the window")
+def _target_in_window(program: Program) -> Iterator[Remark]:
+    """A window of a series as the input, and the last value of the same window as the target."""
+    flow = flow_of(program)
+    for first, second in _samples(program, flow):
+        window, target = _window(flow, first), _plain(flow, second)
+        if window is None or not isinstance(target, ast.Subscript) or ast.unparse(target.value) != ast.unparse(window[0].value):
+            continue
+        rows = _rows(target, False)
+        begins = rows.lower if isinstance(rows, ast.Slice) else rows
+        length = _apart(flow, window[2], window[1])
+        if begins is None or not length or (length.get("", 0) in (1, 2) and len(length) == 1):
+            continue
+        if _apart(flow, window[2], begins) == Counter({"": 1}):
+            yield Remark(target, f"{short(target)} is the last value of the window {short(window[0])} itself: the target is a part of the input")
+
+
+def _samples(program: Program, flow: Flow) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The two parts of samples: what a data set returns, lists that one loop fills, comprehensions of one range."""
+    for scope in program.scopes():
+        if isinstance(scope, Function) and scope.name == "__getitem__":
+            for one in returned(scope):
+                if isinstance(one, ast.Tuple) and len(one.elts) == 2:
+                    yield one.elts[0], one.elts[1]
+        made: dict[str, list[ast.expr]] = {}
+        for node in own(scope, ast.ListComp):
+            if len(node.generators) == 1 and not node.generators[0].ifs:
+                made.setdefault(ast.unparse(node.generators[0].iter) + ast.unparse(node.generators[0].target), []).append(node.elt)
+        for loop in own(scope, ast.For):
+            appended = [one.value for one in loop.body if isinstance(one, ast.Expr)]
+            filled = [one for one in appended if is_method(one, "append") and len(one.args) == 1]
+            if len(filled) == 2:
+                made.setdefault(f"{loop.lineno}", []).extend(one.args[0] for one in filled)
+            elif len(filled) == 1 and isinstance(pair := filled[0].args[0], ast.Tuple) and len(pair.elts) == 2:
+                yield pair.elts[0], pair.elts[1]
+        for parts in made.values():
+            if len(parts) == 2:
+                yield parts[0], parts[1]
+
+
+# Overlapping windows ----------------------------------------------------------------
+
+
+@RULES.add("windows-split-at-random", "each held-out window shares nearly all of its values with windows of the training: the score is that of a memory, not of a forecast", "split the series in time first, and cut windows from each part")
+def _windows_split(program: Program) -> Iterator[Remark]:
+    """Windows of a series that begin one step after the other, split into parts at random."""
+    flow = flow_of(program)
+    overlapping = dict(_window_classes(program, flow))
+    for call in program.calls():
+        given = _split_at_random(program, flow, call)
+        if given is None:
+            continue
+        window = _cut_one_after_the_other(program, flow, given, overlapping)
+        if window is not None:
+            yield Remark(call, f"{short(call)} splits windows at random that begin one step after the other ({short(window)}, line {window.lineno}): neighbours fall into both parts")
+
+
+def _split_at_random(program: Program, flow: Flow, call: ast.Call) -> ast.expr | None:
+    """What a call splits at random: a data set, or arrays."""
+    name = program.called(call)
+    if name in _RANDOM_SPLITS and call.args:
+        return call.args[0]
+    if name == _SPLIT_ARRAYS and call.args:
+        return None if is_false(argument(call, "shuffle")) else call.args[0]
+    if name in _ORDERS and len(call.args) == 1 and is_call(call.args[0], "len") and call.args[0].args and _cut_in_two(program, call):
+        return call.args[0].args[0]
+    return None
+
+
+def _cut_in_two(program: Program, order: ast.Call) -> bool:
+    """Whether a random order is cut into two parts, one of them held out: `train, val = order[:n], order[n:]`."""
+    statement = program.statement(order)
+    names = names_set(statement) if isinstance(statement, ast.Assign) and not program.loops(order) else set()
+    cuts: set[str] = set()
+    for node in own(program.frame(order), ast.Assign):
+        for taken in (one for one in ast.walk(node.value) if isinstance(one, ast.Subscript)):
+            if names & names_of(taken.value) and isinstance(taken.slice, ast.Slice):
+                cuts |= {("from" if taken.slice.lower is not None else "to"), *(name for name in names_set(node) if _HELD.search(name))}
+    return {"from", "to"} <= cuts and len(cuts) > 2
+
+
+def _window_classes(program: Program, flow: Flow) -> Iterator[tuple[str, ast.Subscript]]:
+    """Data sets whose sample number i is a window that begins at i."""
+    for name, classes in program.classes.items():
+        method = program.method(classes[0], "__getitem__") if len(classes) == 1 else None
+        if method is None or len(method.args.args) != 2:
+            continue
+        index = method.args.args[1].arg
+        for taken in own(method, ast.Subscript):
+            window = _window(flow, taken)
+            if window is not None and is_name(window[1], index) and _longer_than_one(flow, window):
+                yield name, taken
+                break
+
+
+def _longer_than_one(flow: Flow, window: tuple[ast.Subscript, ast.expr, ast.expr]) -> bool:
+    length = _apart(flow, window[2], window[1])
+    return bool(length) and not (length is not None and set(length) == {""} and length[""] <= 1)
+
+
+def _cut_one_after_the_other(
+    program: Program, flow: Flow, given: ast.expr, overlapping: dict[str, ast.Subscript]
+) -> ast.Subscript | None:
+    """The window of what is split, where windows begin one step after the other."""
+    made: ast.AST = given
+    part: int | None = 0
+    for _ in range(8):
+        one = flow.given(made) if isinstance(made, (ast.Name, ast.Attribute)) else None
+        if one is not None and one.value is not None:
+            made, part = one.value, one.place
+        if not isinstance(made, ast.Call):
+            break
+        name = program.called(made)
+        if name in overlapping:
+            return overlapping[name]
+        if name.rpartition(".")[2] in ("TensorDataset", "stack", "array", "tensor", "as_tensor", "asarray", "cat", "from_numpy", "FloatTensor") and made.args:
+            made = made.args[0]
+        elif is_method(made, *SHAPES, "astype") and not name:
+            made = made.func.value
+        elif (local := program.local_function(made)) is not None and isinstance(local, Function):
+            results = [one for one in returned(local) if one is not None]
+            whole = results[0] if len(results) == 1 else None
+            parts = whole.elts if isinstance(whole, ast.Tuple) else [whole]
+            chosen = parts[part or 0] if len(parts) > (part or 0) else None
+            if chosen is None:
+                return None
+            made = chosen
+        else:
+            break
+    if isinstance(made, ast.ListComp) and len(made.generators) == 1:
+        return _of_range(flow, made.elt, made.generators[0].target, made.generators[0].iter)
+    if isinstance(made, ast.List) and not made.elts and isinstance(given, ast.expr):
+        return _appended_windows(program, flow, made)
+    return None
+
+
+def _appended_windows(program: Program, flow: Flow, made: ast.List) -> ast.Subscript | None:
+    """The window that a loop over a range appends to a list."""
+    names = names_set(program.statement(made))
+    for loop in own(program.frame(made), ast.For):
+        for node in ast.walk(loop):
+            if is_method(node, "append") and len(node.args) == 1 and is_name(node.func.value, *names) and names:
+                value = node.args[0].elts[0] if isinstance(node.args[0], ast.Tuple) and node.args[0].elts else node.args[0]
+                return _of_range(flow, value, loop.target, loop.iter)
+    return None
+
+
+def _of_range(flow: Flow, value: ast.expr, index: ast.expr, over: ast.expr) -> ast.Subscript | None:
+    """A window that begins at each number of a range without gaps."""
+    steps = argument(over, "", 2) if is_call(over, "range") else None
+    if not is_call(over, "range") or (steps is not None and flow.number(steps) != 1) or not isinstance(index, ast.Name):
+        return None
+    window = _window(flow, value)
+    return window[0] if window is not None and is_name(window[1], index.id) and _longer_than_one(flow, window) else None
+
+
+# Class numbers and word numbers -------------------------------------------------------
+
+
+@RULES.add("classes-interpolated", "between classes 1 and 3 interpolation finds class 2: the edges of all regions get labels that nobody gave", "resize labels with mode=\"nearest\"")
+def _interpolated(program: Program) -> Iterator[Remark]:
+    """Class numbers that are resized by averaging neighbours, and made whole again."""
+    flow = flow_of(program)
+    for call in program.calls():
+        whole = is_method(call, "long") or (is_method(call, "to", "type") and call.args and program.dotted(call.args[0]) in _WHOLE)
+        if not whole or not is_method(call) or program.dotted(call.func) is not None:
+            continue
+        made: ast.AST | None = call.func.value
+        for _ in range(8):
+            if isinstance(made, ast.Subscript):
+                made = made.value
+            elif is_method(made, *SHAPES, "round") and program.dotted(made.func) is None:
+                made = made.func.value
+            elif isinstance(made, ast.Call) and made.args and program.called(made) in ("torch.from_numpy", "torch.tensor", "torch.as_tensor", "torch.round"):
+                made = made.args[0]
+            elif made is not None and (held := flow.held(made)) is not None:
+                made = held
+            else:
+                break
+        if isinstance(made, ast.Call) and _averages_neighbours(program, made):
+            yield Remark(made, f"{short(made)} averages class numbers of neighbours, and {short(call, 30)} takes the result for classes")
+
+
+def _averages_neighbours(program: Program, call: ast.Call) -> bool:
+    name = program.called(call)
+    if name == "torch.nn.functional.interpolate":
+        mode = argument(call, "mode", 3)
+        return is_string(mode) and mode.value in _BETWEEN
+    if name == "torch.nn.functional.grid_sample":
+        mode = argument(call, "mode", 2)
+        return mode is None or (is_string(mode) and mode.value in _BETWEEN)
+    if name == "cv2.resize":
+        return argument(call, "interpolation", 5) is None
+    if name.startswith("torchvision.transforms.") and name.endswith("functional.resize"):
+        mode = argument(call, "interpolation", 2)
+        return mode is None or last_word(mode) in ("BILINEAR", "BICUBIC")
+    return False
+
+
+@RULES.add("numbered-apart", "one number stands for different words in training and evaluation", "number the words of the training part once, and use that for all parts")
+def _numbered_apart(program: Program) -> Iterator[Remark]:
+    """A numbering of words or classes that is made once for the training and once for held-out data."""
+    flow = flow_of(program)
+    numbering = {scope for scope in program.scopes() if isinstance(scope, Function) and any(map(_numbers, returned(scope), [flow] * 99))}
+    sources: dict[str, list[tuple[ast.AST, set[str], bool]]] = {}
+    for call in program.calls():
+        local = program.local_function(call)
+        if local in numbering and isinstance(local, Function) and call.args and len(parameters(local)) and _used(program, call):
+            read = _data_in(ast.Tuple([*call.args], ast.Load()))
+            sources.setdefault(local.name, []).append((call, read, _is_held(read)))
+    for made in program.everywhere(ast.DictComp):
+        if _numbers(made, flow) and _used(program, made) and program.frame(made) not in numbering:
+            read = _data_in(made.generators[0].iter)
+            shape = ast.unparse(made)
+            for name in read:
+                shape = re.sub(rf"\b{re.escape(name)}\b", "x", shape)
+            sources.setdefault(shape, []).append((made, read, _is_held(read)))
+    for found in sources.values():
+        trained = [one for one in found if not one[2]]
+        for node, read, held in found if trained else ():
+            if held and not any(read & other for _, other, _ in trained):
+                yield Remark(node, f"{short(node)} numbers what the held-out part contains by itself: in line {getattr(trained[0][0], 'lineno', 0)} the training part gets its own numbers")
+                break
+
+
+def _data_in(node: ast.AST) -> set[str]:
+    """The names that an expression reads, without the functions that it calls."""
+    return names_read(node) - {one.func.id for one in ast.walk(node) if is_call(one)}
+
+
+def _is_held(names: set[str]) -> bool:
+    return bool(names) and any(_HELD.search(name) for name in names) and not any("train" in name.lower() for name in names)
+
+
+def _numbers(node: ast.AST | None, flow: Flow) -> bool:
+    """Whether an expression maps things to their numbers: `{word: i for i, word in enumerate(words)}`."""
+    made = node if isinstance(node, ast.DictComp) else flow.held(node) if node is not None else None
+    if not isinstance(made, ast.DictComp) or len(made.generators) != 1:
+        return False
+    over = made.generators[0]
+    if not is_call(over.iter, "enumerate") or not isinstance(over.target, ast.Tuple) or len(over.target.elts) != 2:
+        return False
+    number, thing = over.target.elts
+    value = made.value.left if isinstance(made.value, ast.BinOp) else made.value
+    return is_name(number) and is_name(value, number.id) and is_name(thing) and is_name(made.key, thing.id)
+
+
+def _used(program: Program, node: ast.AST) -> bool:
+    """Whether a numbering is kept, or given on to what encodes with it."""
+    around = program.parent.get(node)
+    return isinstance(around, (ast.Assign, ast.Call, ast.keyword)) and not is_attribute(getattr(around, "func", None), "append")

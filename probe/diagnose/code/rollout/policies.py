@@ -1,0 +1,178 @@
+"""Policies and second networks: a ratio of a policy to itself, actions that are never drawn, a copy that is
+never called. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Key, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    names_of,
+    own,
+    short,
+    text_of,
+)
+
+RULES = Rules("rollout")
+_PASSED = ("detach", "sum", "mean", "squeeze", "view", "reshape", "item", "unsqueeze", "float", "to", "cpu")
+"""Methods that a log probability, or an action, goes through."""
+_MAINTAINED = frozenset({
+    "load_state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "eval", "train", "to",
+    "requires_grad_", "cuda", "cpu", "float",
+})
+"""Methods of a network that compute no output and save nothing."""
+
+
+def _log_prob(flow: Flow, node: ast.AST) -> ast.Call | None:
+    """The call of log_prob that a value comes from."""
+    for _ in range(8):
+        if is_method(node, "log_prob"):
+            return node
+        if is_method(node, *_PASSED):
+            node = node.func.value
+        elif (held := flow.held(node)) is not None:
+            node = held
+        else:
+            return None
+    return None
+
+
+def _written(flow: Flow, call: ast.Call) -> str:
+    """A log probability with the distribution that it is of written out."""
+    assert isinstance(call.func, ast.Attribute)
+    of = flow.value(call.func.value)
+    return text_of(of) + text_of(ast.Tuple(call.args, ast.Load()))
+
+
+@RULES.add(
+    "ratio-of-itself", "the ratio is always 1: clipping has no effect, and nothing holds the policy back",
+    "keep the log probabilities that the actions had when they were drawn",
+)
+def _ratio_of_itself(program: Program) -> Iterator[Remark]:
+    """A probability ratio whose two sides the same network computes between the same two of its steps."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        exponent = any(is_method(one, "exp") for one in _around(program, flow, node))
+        if not is_binary(node, ast.Sub) or not exponent:
+            continue
+        new, old = _log_prob(flow, node.left), _log_prob(flow, node.right)
+        if new is None or old is None or new is old or _written(flow, new) != _written(flow, old):
+            continue
+        loops = program.loops(new)[:1]
+        steps = [one for one in ast.walk(loops[0]) if is_method(one, "step")] if loops else []
+        first, last = sorted((new.lineno, old.lineno))
+        between = [one for one in steps if first < one.lineno < last]
+        if loops and loops == program.loops(old)[:1] and steps and not between:
+            yield Remark(
+                node,
+                f"{short(node)} compares the policy with itself: {short(old, 40)} (line {old.lineno}) is "
+                "computed by the same weights",
+            )
+
+
+def _around(program: Program, flow: Flow, node: ast.AST) -> Iterator[ast.AST]:
+    """What is done with a value at once: the call around it, or calls of the variable that it is given to."""
+    around = program.parent.get(node)
+    yield from (one for one in (around, program.parent.get(around) if around is not None else None) if one)
+    if isinstance(around, ast.Assign) and is_name(around.targets[0]):
+        for read in flow.reads.get((program.scope(node), around.targets[0].id), []):
+            user = program.parent.get(read)
+            yield from (one for one in (user, program.parent.get(user) if user is not None else None) if one)
+
+
+@RULES.add(
+    "greedy-actions", "the policy never tries another action, so it never learns that one is better",
+    "draw the action: dist.sample()",
+)
+def _greedy(program: Program) -> Iterator[Remark]:
+    """The most probable action is taken, and learned from by its log probability."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        taken = [
+            one for one in own(scope, ast.Call)
+            if is_method(one, "step") and one.args
+            and program.family(one.func.value) not in ("optimizer", "scheduler")
+        ]
+        for call in own(scope, ast.Call):
+            if not is_method(call, "log_prob") or len(call.args) != 1 or program.without_gradient(call):
+                continue
+            action = call.args[0]
+            greedy = _argmax(flow, action)
+            acted = names_of(action) and any(names_of(action) & names_of(one.args[0]) for one in taken)
+            if greedy is not None and acted:
+                yield Remark(
+                    greedy,
+                    f"{short(greedy)} is the action that is taken, and {short(call)} learns from it: the "
+                    "most probable action is never compared with another",
+                )
+
+
+def _argmax(flow: Flow, node: ast.AST) -> ast.Call | None:
+    for _ in range(6):
+        if is_method(node, "argmax"):
+            return node
+        if is_method(node, *_PASSED):
+            node = node.func.value
+        elif (held := flow.held(node)) is not None:
+            node = held
+        else:
+            return None
+    return None
+
+
+@RULES.add(
+    "copy-never-called", "what the copy is for is computed by the trained network",
+    "compute the targets with the copy",
+)
+def _never_called(program: Program) -> Iterator[Remark]:
+    """A copy of a network that is kept up to date, and neither called nor saved."""
+    flow = flow_of(program)
+    for key, values in flow.assigned():
+        made = values[0] if len(values) == 1 else None
+        copied = isinstance(made, ast.Call) and program.called(made) == "copy.deepcopy" and bool(made.args)
+        if not isinstance(made, ast.Call) or not (copied or program.family(made) == "module"):
+            continue
+        uses = [_use(program, node) for node in flow.reads.get(key, [])]
+        name = key[1].removeprefix("self.")
+        if isinstance(key[0], ast.ClassDef) and flow.attributes.get(name, 0) != len(uses):
+            continue  # another class may read it
+        if not uses or not all(uses) or not _follows(program, flow, key, copied):
+            continue
+        if copied and program.family(made.args[0]) != "module":
+            continue
+        yield Remark(
+            made,
+            f"{key[1]} is kept up to date ({', '.join(sorted({str(one) for one in uses}))}) and never called",
+        )
+
+
+def _use(program: Program, node: ast.AST) -> str | None:
+    """The method that a use of a network calls, if it only maintains it."""
+    around = program.parent.get(node)
+    user = program.parent.get(around) if around is not None else None
+    if not is_attribute(around, *_MAINTAINED) or not isinstance(user, ast.Call) or user.func is not around:
+        return None
+    return around.attr
+
+
+def _follows(program: Program, flow: Flow, key: Key, copied: bool) -> bool:
+    """Whether a network gets the weights of another one in a loop: by loading them, or by copying each."""
+    for node in flow.reads.get(key, []):
+        around = program.parent.get(node)
+        loads = is_attribute(around, "load_state_dict")
+        call = program.parent.get(around) if around is not None else None
+        given = call.args[0] if loads and isinstance(call, ast.Call) and call.args else None
+        if is_method(given, "state_dict") and flow.loops(node):
+            return True
+        paired = any(is_call(one, "zip") for one in program.calls_around(node))
+        if copied and is_attribute(around, "parameters") and paired:
+            return True
+    return False
