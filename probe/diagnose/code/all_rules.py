@@ -5,6 +5,7 @@ from __future__ import annotations
 from probe.diagnose.code import effect_rules, formula_rules
 from probe.diagnose.code.data import (
     byte_rules,
+    class_rules,
     draw_rules,
     evaluation_rules,
     loader_rules,
@@ -32,7 +33,7 @@ RULES: tuple[Rule, ...] = (
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
     *formula_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
-    *window_rules.RULES, *scale_rules.RULES,
+    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,
     *signs.RULES, *targets.RULES, *steps.RULES, *policies.RULES, *one_rank.RULES, *several_ranks.RULES,
 )

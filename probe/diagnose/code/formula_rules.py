@@ -93,17 +93,10 @@ def _sums(program: Program, flow: Flow, node: ast.AST, depth: int = 4) -> Iterat
 
 def _given_by_all(flow: Flow, node: ast.AST) -> ast.AST:
     """An expression, or what the calls of its function give for it where that is one and the same."""
-    for _ in range(8):
-        one = flow.given(node)
-        if one is not None and isinstance(one.value, ast.Tuple) and one.place is not None and one.place < len(one.value.elts):
-            node = one.value.elts[one.place]
-        elif is_method(node, *SHAPES) and flow.program.dotted(node.func) is None:
-            node = node.func.value
-        elif (value := flow.value(node)) is not node:
-            node = value
-        else:
-            break
-    return node
+    value = flow.value(node)
+    while is_method(value, *SHAPES) and flow.program.dotted(value.func) is None:
+        value = flow.value(value.func.value)
+    return value
 
 
 def _bounded(program: Program, flow: Flow, output: ast.Call) -> bool:
@@ -174,7 +167,18 @@ def _triplet(program: Program) -> Iterator[Remark]:
             if _is_of(call.args[1], _NEGATIVE, _POSITIVE) and _is_of(call.args[2], _POSITIVE, _NEGATIVE):
                 yield Remark(call, f"{short(call)} takes the positive second and the negative third")
             continue
-        inner = _hinged(program, call)
+        if loss_name(program, call) in ("MarginRankingLoss", "margin_ranking_loss") and len(call.args) > 2:
+            wanted = _constant(program, flow, call.args[2])
+            places = (_POSITIVE, _NEGATIVE) if wanted == -1 else (_NEGATIVE, _POSITIVE)
+            if wanted in (1, -1) and _is_of(call.args[0], *places) and _is_of(call.args[1], *places[::-1]):
+                lower, higher = (call.args[1], call.args[0]) if wanted == 1 else (call.args[0], call.args[1])
+                yield Remark(call, f"{short(call)} asks for {text_of(higher)} above {text_of(lower)}")
+            continue
+        inner, ranked = _hinged(program, call), _logistic(program, call)
+        if ranked is not None and is_binary(ranked, ast.Sub) and _is_of(ranked.left, _NEGATIVE, _POSITIVE) and _is_of(ranked.right, _POSITIVE, _NEGATIVE):
+            around = program.statement(call)
+            if any(is_negative(one) and call in ast.walk(one) for one in ast.walk(around)) and not any(_closeness(program, flow, one) == "distance" for one in (ranked.left, ranked.right)):
+                yield Remark(call, f"{short(call)} grows with {text_of(ranked.left)}: its negative, which is minimized, ranks negatives above positives")
         if inner is None:
             continue
         signed = list(terms(flow, inner, depth=0))
@@ -187,6 +191,18 @@ def _triplet(program: Program) -> Iterator[Remark]:
             yield Remark(call, f"{short(call)} falls as the distance {short(positive[0][1], 30)} grows")
         elif kinds == {"similarity"} and positive[0][0] > 0:
             yield Remark(call, f"{short(call)} falls as the similarity {short(positive[0][1], 30)} falls")
+
+
+def _logistic(program: Program, call: ast.Call) -> ast.expr | None:
+    """x of `F.logsigmoid(x)` and `torch.sigmoid(x).log()`."""
+    if program.called(call) == "torch.nn.functional.logsigmoid" and call.args:
+        return call.args[0]
+    inner = (call.args[0] if call.args else None) if program.called(call) == "torch.log" else call.func.value if is_method(call, "log") else None
+    if is_binary(inner, ast.Add) and number_in(inner.right) is not None:
+        inner = inner.left
+    if not isinstance(inner, ast.Call) or not is_method(inner, "sigmoid"):
+        return None
+    return inner.args[0] if program.dotted(inner.func) is not None and inner.args else inner.func.value
 
 
 def _is_of(node: ast.AST, words: re.Pattern[str], others: re.Pattern[str]) -> bool:
@@ -346,6 +362,10 @@ def _agree(program: Program) -> Iterator[Remark]:
                 for sign, term in terms(flow, call.func.value):
                     while is_method(term, *SHAPES):
                         term = term.func.value
+                    hinged = _hinged(program, term) if isinstance(term, ast.Call) else None
+                    if hinged is not None:
+                        parts = [(turn, flow.value(one)) for turn, one in terms(flow, hinged) if not isinstance(one, ast.Constant)]
+                        sign, term = (sign * parts[0][0], parts[0][1]) if len(parts) == 1 else (0, term)
                     if sign and isinstance(term, ast.Call) and len(term.args) == 1 and is_model(flow, term.func) and _generated(flow, term.args[0]):
                         answers.append((text_of(term.func), _detached(flow, term.args[0]), -sign, call))
         for judge, detached, wanted, call in answers:
@@ -382,9 +402,88 @@ def _constant(program: Program, flow: Flow, node: ast.AST) -> float | None:
         return 1.0
     if name in ("zeros", "zeros_like"):
         return 0.0
+    if is_negative(value):
+        inner = _constant(program, flow, value.operand)
+        return None if inner is None else -inner
     if name in ("full", "full_like") and isinstance(value, ast.Call) and len(value.args) > 1:
         return flow.number(value.args[1])
     return None
+
+
+@RULES.add("noise-without-root", "the noise has another strength than the schedule says, and the model that removes it is asked for another", "scale the noise by the square root: (1 - a).sqrt() * noise")
+def _without_root(program: Program) -> Iterator[Remark]:
+    """A mixture of signal and noise whose signal is scaled by a root, and whose noise by the variance itself."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for one, other in operands(node) if is_binary(node, ast.Add) else ():
+            if not is_binary(one, ast.Mult) or not is_binary(other, ast.Mult):
+                continue
+            roots = [inner for factor in (one.left, one.right) if (inner := _root_of(program, flow, factor)) is not None]
+            for scale, noise in operands(other):
+                rest = flow.value(scale)
+                drawn = program.called(flow.value(noise)) in ("torch.randn_like", "torch.randn")
+                if roots and drawn and is_binary(rest, ast.Sub) and number_in(rest.left) == 1 and text_of(rest.right) == text_of(roots[0]):
+                    yield Remark(node, f"{short(node)} scales the signal by the root of {text_of(roots[0])}, and the noise by {short(rest)} without a root")
+
+
+def _root_of(program: Program, flow: Flow, node: ast.AST) -> ast.expr | None:
+    value = flow.value(node)
+    if is_method(value, "sqrt"):
+        return value.args[0] if program.dotted(value.func) is not None and value.args else value.func.value
+    return value.left if is_binary(value, ast.Pow) and number_in(value.right) == 0.5 else None
+
+
+@RULES.add("mean-over-padding", "the longer the padding, the smaller the result: the same text in another batch gives another one", "divide by the number of positions that the mask keeps: x.sum(1) / mask.sum(1)")
+def _mean_over_padding(program: Program) -> Iterator[Remark]:
+    """Positions that are set to 0 by a mask, and averaged together with the others."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "mean"):
+            continue
+        free = program.called(call) == "torch.mean"
+        over = argument(call, "dim", int(free))
+        source = flow.value(call.args[0] if free and call.args else call.func.value)
+        if flow.number(over) not in (1, -2):
+            continue
+        mask: ast.AST | None = None
+        if is_method(source, "masked_fill", "masked_fill_") and len(source.args) == 2 and flow.number(source.args[1]) == 0:
+            mask = source.args[0]
+        elif is_binary(source, ast.Mult):
+            mask = next((one for one in (source.left, source.right) if "mask" in text_of(one).lower()), None)
+        if mask is not None and _marks_padding(flow, mask):
+            yield Remark(call, f"{short(call)} divides by all positions, also by those that {short(mask, 40)} sets to 0")
+
+
+def _marks_padding(flow: Flow, mask: ast.AST) -> bool:
+    """Whether a mask is a comparison of words or positions, and not drawn at random."""
+    origins = list(flow.origins(mask))
+    for one in list(origins):
+        origins += [found for given in flow.possible(one) for found in ast.walk(given)] if isinstance(one, ast.Name) else []
+    compared = any(isinstance(one, ast.Compare) or is_method(one, "eq", "ne", "lt", "gt") for one in origins)
+    return compared and not any(is_method(one, "rand", "rand_like", "bernoulli", "bernoulli_", "randn") for one in origins)
+
+
+@RULES.add("normalized-over-time", "each feature is divided by its norm over the sequence, so vectors of one position have no unit length", "write F.normalize(x, dim=-1)")
+def _over_time(program: Program) -> Iterator[Remark]:
+    """F.normalize with its default dimension, 1, on what a recurrent or attention layer gives for each position."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if program.called(call) != "torch.nn.functional.normalize" or not call.args or argument(call, "dim", 2) is not None or any(one.arg is None for one in call.keywords):
+            continue
+        at: ast.AST | None = call.args[0]
+        for _ in range(6):
+            one = flow.given(at) if at is not None else None
+            whole = one.value if one is not None and one.place in (None, 0) else at
+            made = flow.maker(whole) if isinstance(whole, ast.Call) else None
+            kind = program.called(made).rpartition(".")[2] if made is not None else ""
+            if kind in ("GRU", "LSTM", "RNN", "TransformerEncoder", "TransformerEncoderLayer", "MultiheadAttention"):
+                first = made is not None and any(word.arg == "batch_first" for word in made.keywords)
+                if first or kind == "TransformerEncoder":
+                    yield Remark(call, f"{short(call)} works along dimension 1, which for the output of {short(whole, 40) if whole is not None else kind} is the sequence")
+                break
+            if kind not in ("Linear", "Dropout", "LayerNorm", "ReLU", "GELU", "Tanh") or not isinstance(whole, ast.Call) or not whole.args:
+                break
+            at = whole.args[0]
 
 
 # Positions ------------------------------------------------------------------------------------

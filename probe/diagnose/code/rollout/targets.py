@@ -311,6 +311,135 @@ def _from_module(flow: Flow, name: ast.AST) -> bool:
 
 
 @RULES.add(
+    "end-of-episode-inverted", "values are bootstrapped at the ends of episodes, and nowhere else",
+    "multiply by (1 - done)",
+)
+def _end_inverted(program: Program) -> Iterator[Remark]:
+    """A bootstrapped target that is multiplied by the end of the episode itself."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for reward, rest in operands(node) if is_binary(node, ast.Add) else ():
+            if not any("rew" in one.lower() or one in ("r", "rs") for one in names_of(reward)):
+                continue
+            factors = list(_factors(rest))
+            discounts = any(says(one, "gamma", "discount") or flow.number(one) for one in factors)
+            if len(factors) < 3 or not discounts:
+                continue
+            for end in factors:
+                bare = _without_casts(end)
+                if last_word(bare).lower() in _ENDS and not _goes_on_in(flow, bare):
+                    yield Remark(
+                        node,
+                        f"{short(node)} takes the value of what follows only where {text_of(end)} is 1",
+                    )
+
+
+def _factors(node: ast.AST) -> Iterator[ast.AST]:
+    if is_binary(node, ast.Mult):
+        yield from _factors(node.left)
+        yield from _factors(node.right)
+    else:
+        yield node
+
+
+def _without_casts(node: ast.AST) -> ast.AST:
+    while is_method(node, "float", "to", "unsqueeze", "squeeze", "view", "long"):
+        node = node.func.value
+    return node
+
+
+def _goes_on_in(flow: Flow, node: ast.AST) -> bool:
+    """Whether a variable named for ends may hold their opposite: `done = 1 - done`."""
+    return any(
+        value is not None and any(
+            isinstance(one, (ast.Not, ast.Invert, ast.Sub)) for one in ast.walk(value)
+        )
+        for value in flow.values(flow.key(node))
+    )
+
+
+@RULES.add(
+    "best-action-trained", "the reward of one action is learned for another one",
+    "take the value of the action that was done: q(states).gather(1, actions)",
+)
+def _best_action(program: Program) -> Iterator[Remark]:
+    """A bootstrapped target compared with the largest value of the state, whatever action was taken."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_loss(program, call) or len(call.args) < 2:
+            continue
+        predicted, target = call.args[:2]
+        best = _largest(flow, predicted)
+        if best is None or not _is_bootstrap(flow, target):
+            continue
+        if any(isinstance(one, ast.Call) and program.family(one.func) == "module" for one in ast.walk(best)):
+            yield Remark(
+                call,
+                f"{short(call)} compares the reward of the action that was taken with {short(best)}, the "
+                "value of the best one",
+            )
+
+
+def _largest(flow: Flow, node: ast.AST) -> ast.AST | None:
+    """The largest value along an axis that an expression is."""
+    value = flow.value(node)
+    while is_method(value, "squeeze", "view", "unsqueeze"):
+        value = flow.value(value.func.value)
+    first = isinstance(value, ast.Subscript) and flow.number(value.slice) == 0
+    inner = flow.value(getattr(value, "value", None)) if first or is_attribute(value, "values") else value
+    along = isinstance(inner, ast.Call) and bool(inner.args or inner.keywords)
+    if is_method(inner, "amax") or (is_method(inner, "max") and inner is not value and along):
+        return flow.value(inner.func.value)
+    return None
+
+
+def _is_bootstrap(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is a reward and a discounted value."""
+    value = flow.value(node)
+    while is_method(value, "detach", "unsqueeze", "squeeze", "view", "float"):
+        value = flow.value(value.func.value)
+    if not is_binary(value, ast.Add):
+        return False
+    return any(
+        any("rew" in name.lower() or name in ("r", "rs") for name in names_of(reward))
+        and is_binary(rest, ast.Mult)
+        for reward, rest in operands(value)
+    )
+
+
+@RULES.add(
+    "target-with-gradient", "the loss also falls by moving the target towards the prediction",
+    "compute the target under torch.no_grad(), or detach it",
+)
+def _target_with_gradient(program: Program) -> Iterator[Remark]:
+    """A bootstrapped target that keeps the graph of the network whose prediction it is compared with."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_loss(program, call) or len(call.args) < 2 or program.without_gradient(call):
+            continue
+        predicted, target = call.args[:2]
+        if not _is_bootstrap(flow, target) or any(is_method(one, *CUT) for one in flow.origins(target)):
+            continue
+        networks = _called_networks(flow, predicted)
+        for one in flow.origins(target):
+            called = isinstance(one, ast.Call) and program.family(one.func) == "module"
+            if called and text_of(one.func) in networks and not program.without_gradient(one):  # type: ignore[attr-defined]
+                yield Remark(
+                    call,
+                    f"{short(target, 40)} keeps the graph of {short(one, 40)}, the network that "
+                    f"{short(predicted, 40)} is computed by",
+                )
+                break
+
+
+def _called_networks(flow: Flow, node: ast.AST) -> set[str]:
+    return {
+        text_of(one.func) for one in flow.origins(node)
+        if isinstance(one, ast.Call) and flow.program.family(one.func) == "module"
+    }
+
+
+@RULES.add(
     "column-against-row", "the mean over all pairs pulls every value towards the mean of the targets",
     "squeeze the prediction, or unsqueeze the target",
 )

@@ -1,0 +1,129 @@
+"""Classes and labels: weights that favour what is frequent, labels in another code than the loss takes, rows that
+are held out by a mask and trained on. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    compares,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    mentions,
+    number_in,
+    own,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import is_loss, loss_name
+
+RULES = Rules("data")
+_HELD = re.compile(r"(^|_)(val|valid|test|held|eval)(_|$|\d)", re.I)
+_SIGNED = ("CosineEmbeddingLoss", "cosine_embedding_loss", "HingeEmbeddingLoss", "hinge_embedding_loss", "SoftMarginLoss", "soft_margin_loss", "MarginRankingLoss", "margin_ranking_loss")
+_CASTS = ("float", "to", "long", "int", "type", "cpu", "cuda", "tensor", "as_tensor", "clone", "detach", "view", "reshape")
+
+
+def _uncast(flow: Flow, node: ast.AST | None) -> ast.AST | None:
+    value = flow.value(node)
+    for _ in range(6):
+        if isinstance(value, ast.Call) and flow.program.called(value) in ("torch.tensor", "torch.as_tensor", "torch.FloatTensor") and value.args:
+            inner = value.args[0]
+            value = flow.value(inner.elts[0] if isinstance(inner, ast.List) and len(inner.elts) == 1 else inner)
+        elif is_method(value, *_CASTS) and flow.program.dotted(value.func) is None:
+            value = flow.value(value.func.value)
+        else:
+            break
+    return value
+
+
+@RULES.add("weights-by-frequency", "frequent classes count even more, and rare ones are ignored", "weight each class by the inverse of its count (pos_weight = negatives / positives)")
+def _by_frequency(program: Program) -> Iterator[Remark]:
+    """Class weights that grow with the count of the class."""
+    flow = flow_of(program)
+    for call in program.calls():
+        name = program.called(call).rpartition(".")[2]
+        if not program.called(call).startswith("torch.nn."):
+            continue
+        if name in ("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"):
+            weight = _uncast(flow, argument(call, "weight", 2 if name.islower() else 0))
+            if is_binary(weight, ast.Div) and _counts(flow, weight.left) and not _counts(flow, weight.right, whole=True):
+                yield Remark(weight, f"the weights {short(weight)} grow with the number of samples of a class")
+        elif name in ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits"):
+            weight = _uncast(flow, argument(call, "pos_weight"))
+            if is_binary(weight, ast.Div) and _positives(flow, weight.left) is True and _positives(flow, weight.right) is False:
+                yield Remark(weight, f"pos_weight is {short(weight)}, positives by negatives: the rarer positives are, the less they count")
+
+
+def _counts(flow: Flow, node: ast.AST, whole: bool = False) -> bool:
+    """Whether an expression is the number of samples of each class."""
+    value = _uncast(flow, node)
+    if whole and is_method(value, "max", "sum", "mean"):
+        return False
+    return is_method(value, "bincount") or (is_method(value, "sum") and _counts(flow, value.func.value))
+
+
+def _positives(flow: Flow, node: ast.AST) -> bool | None:
+    """True for the number of positive labels, False for that of negative ones."""
+    value = _uncast(flow, node)
+    if is_method(value, "item"):
+        value = _uncast(flow, value.func.value)
+    if is_binary(value, ast.Sub):
+        counted = _positives(flow, value.right)
+        return None if counted is None else not counted
+    if not is_method(value, "sum") or value.args:
+        return None
+    inner = _uncast(flow, value.func.value)
+    if compares(inner, ast.Eq):
+        number = number_in(inner.comparators[0])
+        return None if number not in (0, 1) else number == 1
+    if is_binary(inner, ast.Sub) and number_in(inner.left) == 1:
+        return False
+    return True if isinstance(value.func.value, (ast.Name, ast.Attribute)) else None
+
+
+@RULES.add("labels-of-another-code", "pairs with the label 0 have no loss at all, or a wrong one", "turn the labels into 1 and -1: 2 * y - 1")
+def _another_code(program: Program) -> Iterator[Remark]:
+    """Labels of 0 and 1 for a loss that takes -1 and 1."""
+    flow = flow_of(program)
+    for call in program.calls():
+        name = loss_name(program, call)
+        if name not in _SIGNED or not call.args:
+            continue
+        labels = call.args[-1] if call.args else argument(call, "target")
+        found = _uncast(flow, labels)
+        drawn = program.called(found) == "torch.randint" and isinstance(found, ast.Call) and [flow.number(one) for one in found.args[:2]] in ([0, 2], [2, None])
+        zeros = is_method(found, "cat", "concatenate") and isinstance(found, ast.Call) and any(mentions(one, "zeros", "zeros_like") for one in found.args)
+        if isinstance(found, ast.Compare) or drawn or zeros or program.called(found) == "torch.zeros":
+            yield Remark(call, f"{name} takes labels of -1 and 1, and {short(labels or call, 40)} ({short(found or call, 40)}) are 0 and 1")
+
+
+@RULES.add("held-out-rows-in-the-loss", "the score on the held-out rows is that of rows that were trained on", "take the loss of the training rows: loss(out[train_mask], y[train_mask])")
+def _rows_in_the_loss(program: Program) -> Iterator[Remark]:
+    """A loss over all rows, and a score of some of the same rows that a mask holds out."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for call in own(scope, ast.Call):
+            if not is_loss(program, call) or len(call.args) < 2 or not is_name(call.args[1]) or program.without_gradient(call):
+                continue
+            rows, around = call.args[1], program.loops(call)
+            given = flow.given(rows)
+            fixed = given is not None and given.how == "assign" and not (set(program.loops(given.node)) & set(around))
+            if not around or not fixed or isinstance(flow.value(call.args[0]), ast.Subscript) or any(is_call(one, "zip") for one in program.calls_around(call)):
+                continue
+            mask = next((one.slice for one in ast.walk(around[0]) if isinstance(one, ast.Subscript) and is_name(one.value, rows.id) and any(_HELD.search(name.id) for name in ast.walk(one.slice) if isinstance(name, ast.Name))), None)
+            trained = any(is_method(one, "backward") for one in ast.walk(around[0]))
+            if mask is not None and trained and not any(isinstance(one, ast.Subscript) for one in ast.walk(call)) and not _masked_later(program, call):
+                yield Remark(call, f"{short(call)} is taken over all rows, and {rows.id}[{text_of(mask)}] is scored as held out")
+
+
+def _masked_later(program: Program, call: ast.Call) -> bool:
+    """Whether a loss without reduction is masked afterwards."""
+    return any(one.arg in ("reduction", "weight", None) for one in call.keywords) or isinstance(program.parent.get(call), (ast.Subscript, ast.BinOp))
