@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probe.diagnose.code import effect_rules, formula_rules
+from probe.diagnose.code import effect_rules
 from probe.diagnose.code.data import (
     byte_rules,
     class_rules,
@@ -14,6 +14,7 @@ from probe.diagnose.code.data import (
     scale_rules,
     window_rules,
 )
+from probe.diagnose.code.formulas import overlap_rules, ranking_rules, score_rules
 from probe.diagnose.code.loop import (
     best_rules,
     call_order_rules,
@@ -31,7 +32,7 @@ RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
-    *formula_rules.RULES,
+    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,

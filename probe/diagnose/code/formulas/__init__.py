@@ -1,0 +1,1 @@
+"""Rules of formulas that a program writes out: losses, scores, mixtures."""

@@ -1,0 +1,198 @@
+"""Losses that rank one answer above another: triplets, contrasts, adversaries. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.data.data_flow import SHAPES, is_model
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rollout.terms import terms
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    is_binary,
+    is_method,
+    is_negative,
+    last_word,
+    mentions,
+    names_of,
+    number_in,
+    own,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import loss_name
+
+RULES = Rules("loop")
+_POSITIVE, _NEGATIVE = re.compile(r"(^|_)pos|^ap$|_ap$|positive", re.I), re.compile(r"(^|_)neg|^an$|_an$|negative", re.I)
+_DISTANCES = ("pairwise_distance", "norm", "pow", "square", "cdist", "abs", "sqrt")
+_SIMILARITIES = ("cosine_similarity", "CosineSimilarity")
+_WITH_LOGITS = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", "BCELoss", "binary_cross_entropy")
+
+
+@RULES.add("triplet-reversed", "positives are pushed away from the anchor, and negatives pulled towards it", "minimize distance to the positive - distance to the negative + margin")
+def _triplet(program: Program) -> Iterator[Remark]:
+    """A triplet loss whose positive and negative stand in each other's place."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if loss_name(program, call) in ("TripletMarginLoss", "triplet_margin_loss", "TripletMarginWithDistanceLoss") and len(call.args) > 2:
+            if _is_of(call.args[1], _NEGATIVE, _POSITIVE) and _is_of(call.args[2], _POSITIVE, _NEGATIVE):
+                yield Remark(call, f"{short(call)} takes the positive second and the negative third")
+            continue
+        if loss_name(program, call) in ("MarginRankingLoss", "margin_ranking_loss") and len(call.args) > 2:
+            wanted = _constant(program, flow, call.args[2])
+            places = (_POSITIVE, _NEGATIVE) if wanted == -1 else (_NEGATIVE, _POSITIVE)
+            if wanted in (1, -1) and _is_of(call.args[0], *places) and _is_of(call.args[1], *places[::-1]):
+                lower, higher = (call.args[1], call.args[0]) if wanted == 1 else (call.args[0], call.args[1])
+                yield Remark(call, f"{short(call)} asks for {text_of(higher)} above {text_of(lower)}")
+            continue
+        inner, ranked = _hinged(program, call), _logistic(program, call)
+        if ranked is not None and is_binary(ranked, ast.Sub) and _is_of(ranked.left, _NEGATIVE, _POSITIVE) and _is_of(ranked.right, _POSITIVE, _NEGATIVE):
+            around = program.statement(call)
+            if any(is_negative(one) and call in ast.walk(one) for one in ast.walk(around)) and not any(_closeness(program, flow, one) == "distance" for one in (ranked.left, ranked.right)):
+                yield Remark(call, f"{short(call)} grows with {text_of(ranked.left)}: its negative, which is minimized, ranks negatives above positives")
+        if inner is None:
+            continue
+        signed = list(terms(flow, inner, depth=0))
+        positive = [(sign, term) for sign, term in signed if _is_of(term, _POSITIVE, _NEGATIVE)]
+        negative = [(sign, term) for sign, term in signed if _is_of(term, _NEGATIVE, _POSITIVE)]
+        if len(positive) != 1 or len(negative) != 1 or positive[0][0] != -negative[0][0]:
+            continue
+        kinds = {_closeness(program, flow, one) for _, one in (positive[0], negative[0])}
+        if kinds == {"distance"} and positive[0][0] < 0:
+            yield Remark(call, f"{short(call)} falls as the distance {short(positive[0][1], 30)} grows")
+        elif kinds == {"similarity"} and positive[0][0] > 0:
+            yield Remark(call, f"{short(call)} falls as the similarity {short(positive[0][1], 30)} falls")
+
+
+def _logistic(program: Program, call: ast.Call) -> ast.expr | None:
+    """x of `F.logsigmoid(x)` and `torch.sigmoid(x).log()`."""
+    if program.called(call) == "torch.nn.functional.logsigmoid" and call.args:
+        return call.args[0]
+    inner = (call.args[0] if call.args else None) if program.called(call) == "torch.log" else call.func.value if is_method(call, "log") else None
+    if is_binary(inner, ast.Add) and number_in(inner.right) is not None:
+        inner = inner.left
+    if not isinstance(inner, ast.Call) or not is_method(inner, "sigmoid"):
+        return None
+    return inner.args[0] if program.dotted(inner.func) is not None and inner.args else inner.func.value
+
+
+def _is_of(node: ast.AST, words: re.Pattern[str], others: re.Pattern[str]) -> bool:
+    names = [last_word(one) for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))]
+    return any(map(words.search, names)) and not any(map(others.search, names))
+
+
+def _hinged(program: Program, call: ast.Call) -> ast.AST | None:
+    """What relu(x), x.relu(), clamp(x, min=0) and x.clamp(min=0) leave positive."""
+    if not is_method(call, "relu", "clamp", "clamp_min"):
+        return None
+    free = program.dotted(call.func) is not None
+    if call.func.attr != "relu":
+        least = argument(call, "min", int(free))
+        if number_in(least) != 0:
+            return None
+    return (call.args[0] if call.args else None) if free else call.func.value
+
+
+def _closeness(program: Program, flow: Flow, node: ast.AST) -> str:
+    value = flow.value(node)
+    calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
+    if any(last_word(one.func) in _SIMILARITIES or last_word(program.called(one) and one.func) in _SIMILARITIES for one in calls):
+        return "" if any(is_binary(one, ast.Sub) and number_in(one.left) == 1 for one in ast.walk(value)) else "similarity"
+    squared = any(is_binary(one, ast.Pow) and is_binary(one.left, ast.Sub) for one in ast.walk(value))
+    return "distance" if squared or any(is_method(one, *_DISTANCES) for one in calls) else ""
+
+
+@RULES.add("positive-masked-out", "the entry that is the target can never win: the loss stays at the masked value", "mask the diagonal only where the positives stand elsewhere")
+def _positive_masked(program: Program) -> Iterator[Remark]:
+    """Targets on the diagonal of a matrix of similarities whose diagonal is filled with a large negative number."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if loss_name(program, call) not in ("cross_entropy", "CrossEntropyLoss") or len(call.args) < 2:
+            continue
+        labels, scores = flow.value(call.args[1]), flow.value(call.args[0])
+        if program.called(labels) != "torch.arange" or not isinstance(labels, ast.Call) or len(labels.args) != 1:
+            continue
+        masked = is_method(scores, "masked_fill", "masked_fill_") and len(scores.args) == 2 and any(last_word(getattr(one, "func", None)) == "eye" for one in flow.origins(scores.args[0]))
+        value = scores.args[1] if masked and isinstance(scores, ast.Call) else _filled(program, call)
+        number = flow.number(value) if value is not None else None
+        if number is not None and number < -100:
+            yield Remark(call, f"the targets {short(labels)} stand on the diagonal of {short(call.args[0])}, which is filled with {text_of(value) if value is not None else ''}")
+
+
+def _filled(program: Program, call: ast.Call) -> ast.AST | None:
+    """What the diagonal of the scores that a loss takes was filled with, in place."""
+    names = names_of(call.args[0])
+    for one in own(program.frame(call), ast.Call):
+        if is_method(one, "fill_diagonal_") and names_of(one.func.value) & names and one.args and one.lineno < call.lineno:
+            return one.args[0]
+    return None
+
+
+@RULES.add("adversaries-agree", "the generator learns to be recognized: both losses want the same answer for what it makes", "give the generator the label of real samples (or the other sign)")
+def _agree(program: Program) -> Iterator[Remark]:
+    """A discriminator and a generator whose losses move the answer for generated samples the same way."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        answers: list[tuple[str, bool, object, ast.Call]] = []
+        for call in own(scope, ast.Call):
+            if loss_name(program, call) in _WITH_LOGITS and len(call.args) > 1:
+                answer, label = flow.value(call.args[0]), _constant(program, flow, call.args[1])
+                if isinstance(answer, ast.Call) and answer.args and label is not None and is_model(flow, answer.func):
+                    answers.append((text_of(answer.func), _detached(flow, answer.args[0]), label, call))
+            elif is_method(call, "backward") and not call.args:
+                for sign, term in terms(flow, call.func.value):
+                    while is_method(term, *SHAPES):
+                        term = term.func.value
+                    hinged = _hinged(program, term) if isinstance(term, ast.Call) else None
+                    if hinged is not None:
+                        parts = [(turn, flow.value(one)) for turn, one in terms(flow, hinged) if not isinstance(one, ast.Constant)]
+                        sign, term = (sign * parts[0][0], parts[0][1]) if len(parts) == 1 else (0, term)
+                    if sign and isinstance(term, ast.Call) and len(term.args) == 1 and is_model(flow, term.func) and _generated(flow, term.args[0]):
+                        answers.append((text_of(term.func), _detached(flow, term.args[0]), -sign, call))
+        for judge, detached, wanted, call in answers:
+            against = [one for one in answers if one[0] == judge and one[1] and type(one[2]) is type(wanted)]
+            if not detached and len(against) == 1 and against[0][2] == wanted and _generated(flow, _judged(flow, call, judge)):
+                yield Remark(call, f"{short(call)} wants the same answer of {judge} for generated samples as line {against[0][3].lineno}, where {judge} learns to recognize them")
+
+
+def _judged(flow: Flow, call: ast.Call, judge: str) -> ast.AST | None:
+    """What a network judges for a loss: the argument of its call."""
+    origins = flow.origins(call.args[0] if call.args else call.func)
+    found = [one for one in origins if isinstance(one, ast.Call) and text_of(one.func) == judge and one.args]
+    return found[0].args[0] if found else None
+
+
+def _generated(flow: Flow, node: ast.AST | None) -> bool:
+    """Whether an expression is what a network gives."""
+    value = flow.value(node)
+    while is_method(value, "detach", *SHAPES):
+        value = flow.value(value.func.value)
+    return isinstance(value, ast.Call) and is_model(flow, value.func)
+
+
+def _detached(flow: Flow, node: ast.AST) -> bool:
+    value = flow.value(node)
+    return mentions(node, "detach") or mentions(value, "detach") or flow.program.without_gradient(value)
+
+
+def _constant(program: Program, flow: Flow, node: ast.AST) -> float | None:
+    """The number that all elements of a tensor are."""
+    key = flow.key(node)
+    if "fill_" in flow.called_on(key) or any(is_method(one, "fill_", "zero_") for one in flow.possible(node)):
+        return None
+    value = flow.value(node)
+    name = program.called(value).rpartition(".")[2]
+    if name in ("ones", "ones_like"):
+        return 1.0
+    if name in ("zeros", "zeros_like"):
+        return 0.0
+    if is_negative(value):
+        inner = _constant(program, flow, value.operand)
+        return None if inner is None else -inner
+    if name in ("full", "full_like") and isinstance(value, ast.Call) and len(value.args) > 1:
+        return flow.number(value.args[1])
+    return None

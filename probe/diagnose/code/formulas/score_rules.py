@@ -1,0 +1,211 @@
+"""Scores and mixtures on the wrong scale, or along the wrong dimension. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.data.data_flow import is_model
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.model.modules import softmax_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_binary,
+    is_method,
+    last_word,
+    number_in,
+    operands,
+    own,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import loss_name
+
+RULES = Rules("loop")
+_PRODUCTS = ("matmul", "bmm", "einsum", "mm")
+
+
+@RULES.add("temperature-on-one-side", "the student is asked for probabilities that its own scale cannot reach", "divide both logits by the temperature")
+def _temperature(program: Program) -> Iterator[Remark]:
+    """A distillation loss whose temperature only one of the two distributions has."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if loss_name(program, call) not in ("kl_div", "KLDivLoss") or len(call.args) < 2:
+            continue
+        student, teacher = (_logits(program, flow, one) for one in call.args[:2])
+        if student is None or teacher is None:
+            continue
+        one, other = flow.value(student), flow.value(teacher)
+        if is_binary(other, ast.Div) and _of_network(flow, one) and _is_number(flow, other.right):
+            yield Remark(call, f"the targets are softened by {text_of(other.right)} ({short(other, 40)}), and {short(student, 40)} is not")
+        elif is_binary(one, ast.Div) and _of_network(flow, other) and _is_number(flow, one.right):
+            yield Remark(call, f"{short(one, 40)} is divided by {text_of(one.right)}, and the targets' {short(teacher, 40)} is not")
+
+
+def _logits(program: Program, flow: Flow, node: ast.AST) -> ast.AST | None:
+    """What a softmax or its logarithm is taken of."""
+    value = flow.value(node)
+    if not is_method(value, "softmax", "log_softmax"):
+        return None
+    if program.dotted(value.func) is not None:
+        return value.args[0] if value.args else None
+    return value.func.value
+
+
+def _of_network(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is what a network gives, as it is."""
+    return isinstance(node, ast.Call) and is_model(flow, node.func)
+
+
+def _is_number(flow: Flow, node: ast.AST) -> bool:
+    number = flow.number(node)
+    return number is not None and number != 1
+
+
+@RULES.add("scores-scaled-up", "the scores grow with the width: softmax is one-hot from the start, and passes hardly any gradient", "divide the scores by the square root of the width")
+def _scaled_up(program: Program) -> Iterator[Remark]:
+    """Scores of an attention that are multiplied by a root where they should be divided by it."""
+    flow = flow_of(program)
+    for call in program.calls():
+        found = softmax_of(flow, call) if is_method(call, "softmax") or program.family(call.func) == "module" else None
+        scores = flow.value(found[1]) if found is not None and found[0] is call else None
+        for _ in range(3):
+            if is_method(scores, "masked_fill", "masked_fill_"):
+                scores = flow.value(scores.func.value)
+        if not is_binary(scores, ast.Mult):
+            continue
+        for factor, product in operands(scores):
+            if _is_root(program, flow, factor) and _is_product(program, flow.value(product)):
+                yield Remark(scores, f"{short(scores)} multiplies the scores by {short(flow.value(factor), 40)}")
+
+
+def _is_root(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is the square root of a width: `math.sqrt(d)`, `d ** 0.5`."""
+    value = flow.value(node)
+    if isinstance(value, ast.Call) and program.called(value) in ("math.sqrt", "numpy.sqrt", "torch.sqrt") and value.args:
+        number = flow.number(value.args[0])
+        return (number is None or number > 1) and not any(is_binary(one, ast.Div) for one in ast.walk(value))
+    return is_binary(value, ast.Pow) and number_in(value.right) == 0.5
+
+
+def _is_product(program: Program, node: ast.AST) -> bool:
+    return is_binary(node, ast.MatMult) or is_method(node, *_PRODUCTS)
+
+
+@RULES.add("squashed-log-prob", "the entropy and the probabilities are those of other actions", "take log_prob of the value before tanh, and subtract log(1 - tanh(x)**2)")
+def _squashed(program: Program) -> Iterator[Remark]:
+    """The log probability of an action after tanh, under the distribution that it was drawn from before tanh."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "log_prob") or len(call.args) != 1:
+            continue
+        action = flow.value(call.args[0])
+        if not is_method(action, "tanh"):
+            continue
+        drawn = flow.value(action.args[0] if program.called(action) == "torch.tanh" and action.args else action.func.value)
+        if is_method(drawn, "rsample", "sample") and text_of(drawn.func.value) == text_of(call.func.value):
+            made = flow.value(call.func.value)
+            if "Transformed" not in last_word(getattr(made, "func", None)):
+                yield Remark(call, f"{short(call)} takes {short(action)}, and {text_of(call.func.value)} is the distribution of what tanh is applied to")
+
+
+@RULES.add("noise-without-root", "the noise has another strength than the schedule says, and the model that removes it is asked for another", "scale the noise by the square root: (1 - a).sqrt() * noise")
+def _without_root(program: Program) -> Iterator[Remark]:
+    """A mixture of signal and noise whose signal is scaled by a root, and whose noise by the variance itself."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for one, other in operands(node) if is_binary(node, ast.Add) else ():
+            if not is_binary(one, ast.Mult) or not is_binary(other, ast.Mult):
+                continue
+            roots = [inner for factor in (one.left, one.right) if (inner := _root_of(program, flow, factor)) is not None]
+            for scale, noise in operands(other):
+                rest = flow.value(scale)
+                drawn = program.called(flow.value(noise)) in ("torch.randn_like", "torch.randn")
+                if roots and drawn and is_binary(rest, ast.Sub) and number_in(rest.left) == 1 and text_of(rest.right) == text_of(roots[0]):
+                    yield Remark(node, f"{short(node)} scales the signal by the root of {text_of(roots[0])}, and the noise by {short(rest)} without a root")
+
+
+def _root_of(program: Program, flow: Flow, node: ast.AST) -> ast.expr | None:
+    value = flow.value(node)
+    if is_method(value, "sqrt"):
+        return value.args[0] if program.dotted(value.func) is not None and value.args else value.func.value
+    return value.left if is_binary(value, ast.Pow) and number_in(value.right) == 0.5 else None
+
+
+@RULES.add("mean-over-padding", "the longer the padding, the smaller the result: the same text in another batch gives another one", "divide by the number of positions that the mask keeps: x.sum(1) / mask.sum(1)")
+def _mean_over_padding(program: Program) -> Iterator[Remark]:
+    """Positions that are set to 0 by a mask, and averaged together with the others."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "mean"):
+            continue
+        free = program.called(call) == "torch.mean"
+        over = argument(call, "dim", int(free))
+        source = flow.value(call.args[0] if free and call.args else call.func.value)
+        if flow.number(over) not in (1, -2):
+            continue
+        mask: ast.AST | None = None
+        if is_method(source, "masked_fill", "masked_fill_") and len(source.args) == 2 and flow.number(source.args[1]) == 0:
+            mask = source.args[0]
+        elif is_binary(source, ast.Mult):
+            mask = next((one for one in (source.left, source.right) if "mask" in text_of(one).lower()), None)
+        if mask is not None and _marks_padding(flow, mask):
+            yield Remark(call, f"{short(call)} divides by all positions, also by those that {short(mask, 40)} sets to 0")
+
+
+def _marks_padding(flow: Flow, mask: ast.AST) -> bool:
+    """Whether a mask is a comparison of words or positions, and not drawn at random."""
+    origins = list(flow.origins(mask))
+    for one in list(origins):
+        origins += [found for given in flow.possible(one) for found in ast.walk(given)] if isinstance(one, ast.Name) else []
+    compared = any(isinstance(one, ast.Compare) or is_method(one, "eq", "ne", "lt", "gt") for one in origins)
+    return compared and not any(is_method(one, "rand", "rand_like", "bernoulli", "bernoulli_", "randn") for one in origins)
+
+
+@RULES.add("normalized-over-time", "each feature is divided by its norm over the sequence, so vectors of one position have no unit length", "write F.normalize(x, dim=-1)")
+def _over_time(program: Program) -> Iterator[Remark]:
+    """F.normalize with its default dimension, 1, on what a recurrent or attention layer gives for each position."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if program.called(call) != "torch.nn.functional.normalize" or not call.args or argument(call, "dim", 2) is not None or any(one.arg is None for one in call.keywords):
+            continue
+        at: ast.AST | None = call.args[0]
+        for _ in range(6):
+            one = flow.given(at) if at is not None else None
+            whole = one.value if one is not None and one.place in (None, 0) else at
+            made = flow.maker(whole) if isinstance(whole, ast.Call) else None
+            kind = program.called(made).rpartition(".")[2] if made is not None else ""
+            if kind in ("GRU", "LSTM", "RNN", "TransformerEncoder", "TransformerEncoderLayer", "MultiheadAttention"):
+                first = made is not None and any(word.arg == "batch_first" for word in made.keywords)
+                if first or kind == "TransformerEncoder":
+                    yield Remark(call, f"{short(call)} works along dimension 1, which for the output of {short(whole, 40) if whole is not None else kind} is the sequence")
+                break
+            if kind not in ("Linear", "Dropout", "LayerNorm", "ReLU", "GELU", "Tanh") or not isinstance(whole, ast.Call) or not whole.args:
+                break
+            at = whole.args[0]
+
+
+@RULES.add("positions-of-the-batch", "every position of a sample gets the same encoding, that of the sample's place in the batch", "take the encodings along the sequence: pe[: x.size(1)]")
+def _positions(program: Program) -> Iterator[Remark]:
+    """Encodings of positions that are taken along the first dimension, with attention that has the batch there."""
+    attention = [one for one in program.calls() if program.called(one) in ("torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoderLayer", "torch.nn.MultiheadAttention", "torch.nn.Transformer")]
+    turned = any(is_method(one, "transpose", "permute", "swapaxes") for one in program.calls())
+    first = [argument(one, "batch_first") for one in attention]
+    if turned or not first or not all(isinstance(one, ast.Constant) and one.value is True for one in first):
+        return
+    for function in program.everywhere(ast.FunctionDef):
+        if function.name != "forward" or len(function.args.args) < 2:
+            continue
+        given = function.args.args[1].arg
+        for node in own(function, ast.BinOp):
+            for _, encoding in operands(node) if is_binary(node, ast.Add) else ():
+                at = encoding
+                while is_method(at, "unsqueeze", "detach", "to", "requires_grad_"):
+                    at = at.func.value
+                rows = at.slice if isinstance(at, ast.Subscript) and is_attribute(at.value) else None
+                rows = rows.elts[0] if isinstance(rows, ast.Tuple) and rows.elts else rows
+                if isinstance(rows, ast.Slice) and rows.lower is None and rows.upper is not None and text_of(rows.upper) in (f"{given}.size(0)", f"{given}.shape[0]", f"len({given})"):
+                    yield Remark(encoding, f"{short(encoding)} follows the first dimension of {given}, and batch_first=True makes that the batch")
