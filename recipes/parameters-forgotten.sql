@@ -16,6 +16,10 @@
 -- ]
 -- false_positives = "a teacher or a moving average of the weights that was not frozen; parameters of an optimizer created later"
 -- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
+-- [parameters.steps]
+-- value = 3
+-- unit = "steps"
+-- source = "ours: sampled steps in which a gradient arrived and nothing moved the parameter"
 WITH latest AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(shape, t_ns) AS shape, ARG_MAX(numel, t_ns) AS numel,
         ARG_MAX(requires_grad, t_ns) AS requires_grad, ARG_MAX((optimizer, param_group), t_ns)[1] AS optimizer, BOOL_OR(optimizer IS NOT NULL) AS trained, MAX(step) AS step
@@ -29,7 +33,7 @@ WITH latest AS (
     -- Known under another name since its first optimizer is gone: the rows of its updates say that it is in none.
     SELECT u.param FROM (SELECT *, MAX(step) FILTER (optimizer IS NOT NULL) OVER (PARTITION BY param) AS held FROM python.updates) u JOIN latest l ON l.param = u.param AND l.optimizer IS NOT NULL
     WHERE u.step > COALESCE(u.held, -1) AND u.step > l.step AND u.optimizer IS NULL AND u.in_graph AND u.after_backward = 'present' AND u.outside_ratio = 0
-    GROUP BY u.param HAVING COUNT(DISTINCT u.step) >= 3
+    GROUP BY u.param HAVING COUNT(DISTINCT u.step) >= $steps
 ), forgotten AS (
     -- Where the graph of a loss was walked, it must lead there: other models (of a fold that is over, a copy, one that only answers) need no optimizer.
     SELECT *, CASE WHEN module = '' THEN 'the model' ELSE module END AS owner FROM latest
