@@ -20,6 +20,7 @@ from probe.diagnose.code.loop import (
     call_order_rules,
     kept_rules,
     loss_rules,
+    reach_rules,
     schedule_rules,
     setting_rules,
     state_rules,
@@ -30,7 +31,7 @@ from probe.diagnose.code.rule import Rule
 
 RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
-    *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES,
+    *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import is_model
+from probe.diagnose.code.data.data_flow import SHAPES, is_model
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
@@ -209,3 +210,30 @@ def _positions(program: Program) -> Iterator[Remark]:
                 rows = rows.elts[0] if isinstance(rows, ast.Tuple) and rows.elts else rows
                 if isinstance(rows, ast.Slice) and rows.lower is None and rows.upper is not None and text_of(rows.upper) in (f"{given}.size(0)", f"{given}.shape[0]", f"len({given})"):
                     yield Remark(encoding, f"{short(encoding)} follows the first dimension of {given}, and batch_first=True makes that the batch")
+
+
+@RULES.add("logits-for-log-probabilities", "the loss falls without end as the outputs grow, whatever they say", "give it F.log_softmax(output, dim=-1)")
+def _logits_given(program: Program) -> Iterator[Remark]:
+    """A loss of log probabilities that is given what a linear layer computes."""
+    flow = flow_of(program)
+    for call in program.calls():
+        name = loss_name(program, call)
+        if name not in ("CTCLoss", "ctc_loss", "NLLLoss", "nll_loss") or not call.args:
+            continue
+        given = flow.value(call.args[0])
+        while is_method(given, *SHAPES, "permute", "transpose") and program.dotted(given.func) is None:
+            given = flow.value(given.func.value)
+        if isinstance(given, ast.Call) and is_model(flow, given.func) and _ends_linear(program, flow, given):
+            yield Remark(call, f"{name} takes log probabilities, and {short(call.args[0], 40)} is what the last layer of {text_of(given.func)} computes")
+
+
+def _ends_linear(program: Program, flow: Flow, output: ast.Call) -> bool:
+    """Whether a network takes no logarithm anywhere, and its code is known."""
+    classes = program.classes.get(program.kind_name(output.func), [])
+    made = flow.value(output.func)
+    known: ast.AST | None = classes[0] if len(classes) == 1 else made if program.called(made) in ("torch.nn.Sequential", "torch.nn.Linear") else None
+    if known is None or any(isinstance(one, ast.Starred) for one in ast.walk(known)):
+        return False
+    own_layers = [one for one in ast.walk(known) if isinstance(one, ast.Call)]
+    foreign = any(program.called(one) in program.classes for one in own_layers) or (isinstance(known, ast.ClassDef) and program.method(known, "forward") is None)
+    return not foreign and not re.search(r"log_?softmax|\.log\(|logsigmoid|super\(\)\.forward", ast.unparse(known), re.I)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
@@ -22,6 +23,8 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_string,
     is_true,
+    iterated,
+    last_word,
     mentions,
     pairs_of,
     short,
@@ -31,6 +34,7 @@ from probe.diagnose.code.syntax import (
 RULES = Rules("loop")
 _SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_features", "hidden_size", "embedding_dim")
 """Attributes of a module that are numbers: a new one is made for them, not of the old one."""
+_FOLDS = re.compile(r"(^|_)(k_?)?folds?(_|$)|kfold", re.I)
 _LOST = "what was kept, loaded or set has no effect"
 
 
@@ -317,3 +321,28 @@ def _thaws(program: Program, node: ast.AST) -> str | None:
         if not off and (program.family(node.func.value) == "module" or goes_over(program, node.func.value, "parameters", "named_parameters")):
             return short(node.func.value)
     return None
+
+
+@RULES.add("model-kept-across-folds", "from the second fold on, the model has been trained on the rows that it is scored on", "make the model and its optimizer anew in each fold")
+def _kept_across_folds(program: Program) -> Iterator[Remark]:
+    """A cross-validation whose folds train one model further."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        if not _goes_over_folds(loop) or any(isinstance(one, ast.For) and _goes_over_folds(one) for one in program.loops(loop)):
+            continue
+        inside = [one for one in ast.walk(loop) if isinstance(one, ast.Call)]
+        if any(is_method(one, "load_state_dict", "reset_parameters", "apply", "deepcopy") or is_call(one, "deepcopy") for one in inside):
+            continue
+        trains = any(is_method(one, "backward") for one in inside)
+        models = {one.func.id for one in inside if isinstance(one.func, ast.Name) and program.family(one.func) == "module"}
+        for name in sorted(models if trains else ()):
+            made = [one for one in flow.bound.get((program.scope(loop), name), []) if one.how == "assign"]
+            if len(made) == 1 and made[0].value is not None and loop not in program.parents(made[0].node) and getattr(made[0].node, "lineno", 0) < loop.lineno:
+                yield Remark(loop, f"{name} is made once, in line {getattr(made[0].node, 'lineno', 0)}, and trained further in each fold of {short(loop.iter, 40)}")
+
+
+def _goes_over_folds(loop: ast.For) -> bool:
+    """Whether each round of a loop is one fold of a cross-validation."""
+    over = iterated(loop)
+    source = over.func.value if is_method(over, "split") else over
+    return any(_FOLDS.search(one.id) for one in ast.walk(loop.target) if isinstance(one, ast.Name)) or bool(_FOLDS.search(last_word(source)))

@@ -1,0 +1,67 @@
+"""What the backward calls of a program reach: a network in an optimizer whose output always leaves the graph. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.step_calls import is_torch_optimizer
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import is_attribute, is_method, is_read, short, text_of
+
+RULES = Rules("loop")
+
+
+@RULES.add("cut-off-from-the-loss", "the network gets no gradient, so its optimizer has nothing to step with", "leave out the detach() in the loss that trains it")
+def _cut_off(program: Program) -> Iterator[Remark]:
+    """A network that an optimizer steps, and whose output is detached in every loss that uses it."""
+    flow = flow_of(program)
+    losses = [call.func.value for call in program.calls() if is_method(call, "backward") and not is_method(call.func.value, "scale")]
+    if not losses:
+        return
+    reached = {text_of(one.func) for loss in losses for one in _calls(flow, loss, through=False)}
+    behind = {text_of(one.func): one for loss in losses for one in _calls(flow, loss, through=True)}
+    for call in program.calls():
+        if not is_torch_optimizer(program, call):
+            continue
+        given = (one for argument in call.args[:1] for one in ast.walk(argument))
+        for name in dict.fromkeys(text_of(one.func.value) for one in given if is_method(one, "parameters")):
+            used = behind.get(name)
+            if used is None or name in reached or not _all_known(program, flow, name, losses):
+                continue
+            yield Remark(used, f"{short(used)} is detached in every loss, and the optimizer in line {call.lineno} steps {name}")
+
+
+def _calls(flow: Flow, loss: ast.AST, through: bool) -> Iterator[ast.Call]:
+    """The calls of modules that a loss is made of; without those behind a detach() or no_grad, unless `through`."""
+    waiting, seen = [loss], {loss}
+    while waiting:
+        at = waiting.pop()
+        if isinstance(at, ast.Call) and flow.program.family(at.func) == "module":
+            yield at
+        following: list[ast.AST] = list(ast.iter_child_nodes(at))
+        if not through and (is_method(at, "detach", "item", "numpy") or is_attribute(at, "data")):
+            following = []
+        value = found.value if is_read(at) and (found := flow.given(at)) is not None else None
+        if value is not None and (through or not flow.program.without_gradient(value)):
+            following.append(value)
+        for one in following:
+            if one not in seen and not isinstance(one, (ast.expr_context, ast.operator)):
+                seen.add(one)
+                waiting.append(one)
+
+
+def _all_known(program: Program, flow: Flow, name: str, losses: list[ast.expr]) -> bool:
+    """Whether each use of a network is a call that a loss is made of, or has no gradient, or maintains it."""
+    known = {one for loss in losses for one in _calls(flow, loss, through=True)}
+    maintained = ("parameters", "named_parameters", "zero_grad", "train", "eval", "to", "state_dict", "load_state_dict", "requires_grad_", "buffers", "apply")
+    for node in program.everywhere(ast.Name, ast.Attribute):
+        if not isinstance(getattr(node, "ctx", None), ast.Load) or text_of(node) != name:
+            continue
+        around = program.parent.get(node)
+        called = isinstance(around, ast.Call) and around.func is node and (around in known or program.without_gradient(around))
+        if not called and not is_attribute(around, *maintained):
+            return False
+    return True
