@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import SHAPES, is_model
@@ -20,6 +19,7 @@ from probe.diagnose.code.syntax import (
     number_in,
     operands,
     own,
+    returned,
     short,
     text_of,
 )
@@ -228,12 +228,16 @@ def _logits_given(program: Program) -> Iterator[Remark]:
 
 
 def _ends_linear(program: Program, flow: Flow, output: ast.Call) -> bool:
-    """Whether a network takes no logarithm anywhere, and its code is known."""
+    """Whether the last thing that a network does is a linear layer or a convolution."""
     classes = program.classes.get(program.kind_name(output.func), [])
     made = flow.value(output.func)
-    known: ast.AST | None = classes[0] if len(classes) == 1 else made if program.called(made) in ("torch.nn.Sequential", "torch.nn.Linear") else None
-    if known is None or any(isinstance(one, ast.Starred) for one in ast.walk(known)):
-        return False
-    own_layers = [one for one in ast.walk(known) if isinstance(one, ast.Call)]
-    foreign = any(program.called(one) in program.classes for one in own_layers) or (isinstance(known, ast.ClassDef) and program.method(known, "forward") is None)
-    return not foreign and not re.search(r"log_?softmax|\.log\(|logsigmoid|super\(\)\.forward", ast.unparse(known), re.I)
+    if len(classes) == 1:
+        forward = program.method(classes[0], "forward")
+        results = [one for one in returned(forward) if one is not None] if forward is not None else []
+        last = flow.value(results[0]) if len(results) == 1 else None
+        while is_method(last, *SHAPES, "permute", "transpose") and program.dotted(last.func) is None:
+            last = flow.value(last.func.value)
+        made = flow.maker(last) if isinstance(last, ast.Call) else None
+    if program.called(made) == "torch.nn.Sequential" and isinstance(made, ast.Call) and made.args:
+        made = made.args[-1]
+    return program.called(made) in ("torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d")
