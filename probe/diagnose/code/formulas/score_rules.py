@@ -230,7 +230,7 @@ def _logits_given(program: Program) -> Iterator[Remark]:
 def _ends_linear(program: Program, flow: Flow, output: ast.Call) -> bool:
     """Whether the last thing that a network does is a linear layer or a convolution."""
     classes = program.classes.get(program.kind_name(output.func), [])
-    made = flow.value(output.func)
+    made: ast.AST | None = flow.value(output.func)
     if len(classes) == 1:
         forward = program.method(classes[0], "forward")
         results = [one for one in returned(forward) if one is not None] if forward is not None else []
