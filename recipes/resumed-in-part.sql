@@ -28,10 +28,15 @@
 -- value = 0.1
 -- unit = "ratio of the names given"
 -- source = "ours: with a new head, or an encoder alone, more than half of the names match; with adapters, all do"
+-- [parameters.renamed]
+-- value = 2
+-- unit = "names"
+-- source = "ours: a layer's weight and bias"
 WITH facts AS (
     SELECT MAX(number) FILTER (name = 'checkpoint.optimizer') AS held, MAX(number) FILTER (name = 'checkpoint.scheduler') AS counted, MAX(value) FILTER (name = 'loaded.model') AS model,
         MAX(value) FILTER (name = 'loaded.optimizer') AS optimizer, MAX(number) FILTER (name = 'loaded.optimizer.lr') AS kept, MAX(value) FILTER (name = 'loaded.scheduler') AS scheduler, COUNT(*) AS n,
-        MAX(value) FILTER (name = 'loaded.worst.model') AS worst, MAX(number) FILTER (name = 'loaded.worst.given') AS given, MAX(number) FILTER (name = 'loaded.worst.matched') AS matched, MAX(number) FILTER (name = 'loaded.worst.missing') AS missing
+        MAX(value) FILTER (name = 'loaded.worst.model') AS worst, MAX(number) FILTER (name = 'loaded.worst.given') AS given, MAX(number) FILTER (name = 'loaded.worst.matched') AS matched, MAX(number) FILTER (name = 'loaded.worst.missing') AS missing,
+        MAX(number) FILTER (name = 'loaded.worst.near') AS near, MAX(value) FILTER (name = 'loaded.worst.near.given') AS near_given, MAX(value) FILTER (name = 'loaded.worst.near.wanted') AS near_wanted
     FROM probe.facts WHERE kind = 'resumption'
 ), made AS (
     SELECT MAX(value) FILTER (name = 'scheduler') AS class, MAX(value) FILTER (name = 'optimizer') AS optimizer_class FROM probe.facts WHERE kind = 'hyperparameter'
@@ -44,9 +49,14 @@ WITH facts AS (
 ), found AS (
     SELECT 'nothing loaded' AS subject, CASE WHEN matched = 0 THEN format('nothing was loaded into {}: none of the {:.0f} names passed to load_state_dict is one of its own', worst, given)
             ELSE format('hardly anything was loaded into {}: {:.0f} of the {:.0f} names passed to load_state_dict are its own', worst, matched, given) END AS fact,
-        format('{:.0f} unexpected keys and {:.0f} missing ones; strict=False hides this: the weights are still the initial ones. Compare the names: a prefix such as `module.` may be missing or extra', given - matched, missing) AS evidence,
+        format('{:.0f} unexpected keys and {:.0f} missing ones; strict=False hides this: the weights are still the initial ones. {}', given - matched, missing,
+            CASE WHEN near_given IS NULL THEN 'Compare the names: a prefix such as `module.` may be missing or extra' ELSE format('Given: {}; wanted: {}', near_given, near_wanted) END) AS evidence,
         CASE WHEN matched = 0 THEN 'alarm' ELSE 'notice' END AS severity
     FROM facts WHERE given >= 2 AND missing > 0 AND matched < $few * given
+    UNION ALL BY NAME
+    SELECT 'renamed' AS subject, format('{:.0f} of the {:.0f} tensors passed to load_state_dict of {} were not loaded, and differ from its names by a part of the path only', near, given, worst) AS fact,
+        format('given: {}; wanted: {}; strict=False hides this: these weights are still the initial ones', near_given, near_wanted) AS evidence, 'notice' AS severity
+    FROM facts WHERE near >= $renamed AND near >= 0.5 * (given - matched) AND matched >= $few * given
     UNION ALL BY NAME
     SELECT 'optimizer' AS subject, format('the weights of {} were loaded from a checkpoint, but not the optimizer''s state that it holds: its moments start from zero', model) AS fact,
         format('the file holds the state of {:.0f} parameters of an optimizer; load_state_dict of {} was not called before the first step', held, COALESCE(optimizer_class, 'the optimizer')) AS evidence,

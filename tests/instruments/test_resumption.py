@@ -104,8 +104,26 @@ def test_a_load_that_matches_no_name_is_told_and_one_after_it_that_matches_takes
     resumption, training, _ = watched
     state = training.model.state_dict()
     training.model.load_state_dict({f"module.{name}": value for name, value in state.items()}, strict=False)
-    worst = {"model": "Sequential", "given": 4, "matched": 0, "missing": 4}
+    near = {"near": 4, "near.given": "module.0.weight", "near.wanted": "0.weight"}
+    worst = {"model": "Sequential", "given": 4, "matched": 0, "missing": 4, **near}
     told = {"loaded.model": "Sequential", **{f"loaded.worst.{name}": value for name, value in worst.items()}}
     assert dict(resumption.facts()) == told
     training.model.load_state_dict(state)
     assert dict(resumption.facts()) == {"loaded.model": "Sequential"}
+
+
+def test_a_layer_that_was_wrapped_is_told_from_one_that_is_new(
+    watched: tuple[Resumption, Training, Any]
+) -> None:
+    resumption, training, recorder = watched
+    state = training.model.state_dict()
+    training.model[0] = torch.nn.Sequential(training.model[0])  # its names are one part longer now
+    recorder.step = 500  # a second training, made of the first one
+    training.model.load_state_dict(state, strict=False)
+    facts = dict(resumption.facts())
+    assert facts["loaded.worst.near"] == 2 and facts["loaded.worst.matched"] == 2
+    assert (facts["loaded.worst.near.given"], facts["loaded.worst.near.wanted"]) == ("0.weight", "0.0.weight")
+    assert "loaded.model" not in facts  # nothing was resumed
+    less = {"1.weight": state["1.weight"], "new.weight": state["1.bias"]}
+    training.model.load_state_dict(less, strict=False)
+    assert dict(resumption.facts())["loaded.worst.near"] == 2  # the load with most matches counts

@@ -41,8 +41,10 @@ def _wraps(program: Program) -> Iterator[Remark]:
         if not is_binary(node, ast.Add, ast.Sub, ast.Mult):
             continue
         for one, other in operands(node):
-            if (_is_drawn(flow, other) or _is_cut(flow, node)) and _may_wrap(flow, node, one, other) and _is_bytes(flow, one):
-                yield Remark(node, f"{short(node)} is computed in unsigned 8-bit numbers: what passes {_LARGEST} wraps around to 0")
+            below = is_binary(node, ast.Sub) and one is node.left and flow.number(other) is None and _is_widened(flow, node)
+            if (below or _is_drawn(flow, other) or _is_cut(flow, node)) and _may_wrap(flow, node, one, other) and _is_bytes(flow, one):
+                wraps = f"what is below 0 wraps around to {_LARGEST}" if below else f"what passes {_LARGEST} wraps around to 0"
+                yield Remark(node, f"{short(node)} is computed in unsigned 8-bit numbers: {wraps}")
                 break
 
 
@@ -64,6 +66,21 @@ def _is_cut(flow: Flow, node: ast.BinOp) -> bool:
     return isinstance(call, ast.Call) and last_word(call.func) in _CUTS and any(
         number_in(one) == _LARGEST for one in [*call.args, *(word.value for word in call.keywords)]
     )
+
+
+def _is_widened(flow: Flow, node: ast.BinOp) -> bool:
+    """Whether a difference is made a floating-point number only afterwards."""
+    uses: list[ast.AST] = [node]
+    statement = flow.program.parent.get(node)
+    if isinstance(statement, ast.Assign) and (key := flow.key(statement.targets[0])) is not None:
+        uses = flow.reads.get(key, [])
+    for use in uses:
+        around = flow.program.parent.get(use)
+        if isinstance(around, ast.Attribute) and around.attr in ("float", "double", "astype", "to", "type"):
+            return True
+        if is_binary(around, ast.Div) and around.left is use:
+            return True
+    return False
 
 
 def _is_drawn(flow: Flow, node: ast.AST) -> bool:
@@ -98,6 +115,8 @@ def _is_bytes(flow: Flow, node: ast.AST | None, depth: int = DEPTH) -> bool:
             return bool(values) and all(_is_bytes(flow, one, depth - 1) for one in values)
         if last_word(found.func) in _SAME_BYTES:
             given = found.func.value if is_method(found) and not program.called(found) else next(iter(found.args), None)
+            if isinstance(given, ast.ListComp):
+                given = given.elt
             return _is_bytes(flow, given, depth - 1)
         return _says_bytes(found.func)
     before = flow.given(found)

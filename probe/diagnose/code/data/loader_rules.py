@@ -197,11 +197,24 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
                 item = node.func.value
                 if _is_stored(item, flow, index):
                     yield Remark(node, f"{short(node)} changes {short(item)} where it is stored: the sample is changed once more each time it is drawn")
-            changed = _writes(node)
+            changed = _writes(node) or next((name for name in views if _written_by(program, node, name)), "")
             if changed in views:
                 text = short(views[changed])
                 yield Remark(node, f"{short(node)} changes {text} where it is stored: the sample is changed once more each time it is drawn")
                 views.pop(changed)
+
+
+def _written_by(program: Program, call: ast.AST, name: str) -> bool:
+    """Whether a function of the program that gets a tensor writes into it, before it gives the name another value."""
+    local = program.local_function(call) if isinstance(call, ast.Call) else None
+    given = program.arguments(local, call) if local is not None and isinstance(call, ast.Call) else {}
+    parameter = next((word for word, value in given.items() if is_name(value, name)), "")
+    for node in own_nodes(local) if local is not None and parameter else ():
+        if _writes(node) == parameter:
+            return True
+        if isinstance(node, ast.Assign) and any(is_name(one, parameter) for one, _ in pairs_of(node)):
+            return False
+    return False
 
 
 def _writes(node: ast.AST) -> str:

@@ -138,7 +138,7 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for scope in program.scopes():
         assigned = [(target.id, value, node) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if is_name(target)]
-        moved = {name: node for name, value, node in assigned if _moves(flow, value, name) and _at_random(flow, node)}
+        moved = {name: node for name, value, node in assigned if (_moves(flow, value, name) and _at_random(flow, node)) or _moved_by(flow, value, name)}
         remarked = False
         for together in _given_together(program, scope) if moved else ():
             places = [name for name in together if _PLACES.match(name)]
@@ -147,6 +147,17 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
             if inputs and len(still) == len(places) == 1 and not remarked and not _unpacked_together(scope, inputs[0], still[0]):
                 remarked = True
                 yield Remark(moved[inputs[0]], f"{short(moved[inputs[0]])} moves what {inputs[0]} shows, and {still[0]}, which belongs to it, stays as it was")
+
+
+def _moved_by(flow: Flow, value: ast.AST, name: str) -> bool:
+    """Whether a function of the program that gets a variable alone moves its content at random."""
+    local = flow.program.local_function(value) if isinstance(value, ast.Call) else None
+    given = flow.program.arguments(local, value) if local is not None and isinstance(value, ast.Call) else {}
+    own_name = next((word for word, one in given.items() if is_name(one, name)), None)
+    if local is None or own_name is None or any(_PLACES.match(one) for word in given for one in (word, *names_read(given[word]))):
+        return False
+    changes = [(target, value, node) for node in own(local, ast.Assign) for target, value in pairs_of(node) if is_name(target, own_name)]
+    return any(_moves(flow, value, own_name) and _at_random(flow, node) for _, value, node in changes)
 
 
 def _given_together(program: Program, scope: ast.AST) -> Iterator[list[str]]:

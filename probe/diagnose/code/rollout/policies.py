@@ -48,8 +48,15 @@ def _log_prob(flow: Flow, node: ast.AST) -> ast.Call | None:
 def _written(flow: Flow, call: ast.Call) -> str:
     """A log probability with the distribution that it is of written out."""
     assert isinstance(call.func, ast.Attribute)
-    of = flow.value(call.func.value)
-    return text_of(of) + text_of(ast.Tuple(call.args, ast.Load()))
+    return _made(flow, call.func.value) + text_of(ast.Tuple(call.args, ast.Load()))
+
+
+def _made(flow: Flow, node: ast.AST) -> str:
+    """What a value is made by, and which part: `d` of `d, v = net(x)` and `net(x)[0]` are the same."""
+    one = flow.given(node)
+    if one is not None and one.how == "assign" and one.value is not None and one.place is not None:
+        return f"{text_of(one.value)}[{one.place}]"
+    return text_of(flow.value(node))
 
 
 @RULES.add(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.object_access import attributes, entries
@@ -23,7 +23,19 @@ from probe.job.instruments.loop.optimizers import Optimizers
 
 LATEST_STEP = 1
 """Last step in which loading counts as a resumption."""
-MOST_KEYS, MOST_PARAMETERS, MOST_MODULES = 64, 8, 64
+MOST_KEYS, MOST_PARAMETERS, MOST_MODULES, MOST_NAMES = 64, 8, 64, 2000
+
+
+class _Match(NamedTuple):
+    """One load of a module: its class, some of its parameters, the number of entries in the state, how many
+    of them it has, how many of its own were missing, and the names that differ by a part only."""
+
+    model: str
+    references: list[weakref.ref[Any]]
+    given: int
+    matched: int
+    missing: int
+    near: list[tuple[str, str]]
 
 
 class Resumption:
@@ -35,9 +47,8 @@ class Resumption:
         self._patches = Patches()
         self._found: dict[str, Value] = {}
         self._models: list[tuple[str, list[weakref.ref[Any]]]] = []
-        self._matches: dict[int, tuple[str, list[weakref.ref[Any]], int, int, int]] = {}
-        """Per module, for the load with most matches: its class, some parameters, the number of entries in
-        the state, how many of them it has, and how many of its own were missing."""
+        self._matches: dict[int, _Match] = {}
+        """Per module, the load with most matches."""
 
     def install(self) -> None:
         """Wrap the functions; off the hot path."""
@@ -70,13 +81,18 @@ class Resumption:
         for name, references in list(self._models):
             if any(id(one()) in trained for one in references):
                 yield "loaded.model", name
-        found = [one for one in list(self._matches.values()) if any(id(ref()) in trained for ref in one[1])]
-        if any(one[3] < one[2] for one in found):
-            name, _, given, matched, missing = min(found, key=lambda one: one[3] / one[2])
-            yield "loaded.worst.model", name
-            yield "loaded.worst.given", given
-            yield "loaded.worst.matched", matched
-            yield "loaded.worst.missing", missing
+        loads = list(self._matches.values())
+        found = [one for one in loads if any(id(ref()) in trained for ref in one.references)]
+        if any(one.matched < one.given for one in found):
+            worst = min(found, key=lambda one: one.matched / one.given)
+            yield "loaded.worst.model", worst.model
+            yield "loaded.worst.given", worst.given
+            yield "loaded.worst.matched", worst.matched
+            yield "loaded.worst.missing", worst.missing
+            yield "loaded.worst.near", len(worst.near)
+            for given, wanted in worst.near[:1]:
+                yield "loaded.worst.near.given", given
+                yield "loaded.worst.near.wanted", wanted
 
     def _watch(self, owner: Any, name: str, note: Callable[..., None]) -> None:
         note = self._isolation.guard("resumption", note)
@@ -87,7 +103,7 @@ class Resumption:
             def call(*args: Any, **kwargs: Any) -> Any:
                 begun_ns = now_ns()
                 result = original(*args, **kwargs)
-                if live[0] and recorder.step <= LATEST_STEP:
+                if live[0] and (recorder.step <= LATEST_STEP or getattr(result, "unexpected_keys", None)):
                     note(result, *args)
                 if live[0] and read is not None and args:
                     read(args[0], begun_ns)
@@ -111,19 +127,25 @@ class Resumption:
                     self._found["checkpoint.scheduler"] = plain(held["last_epoch"]) or 0
 
     def _model(self, result: Any, module: Any, state: Any = None, *_: Any) -> None:
+        """A module was loaded. After the first step only loads that left something out are of interest, as
+        of a second model that is made of a first one."""
         references = [weakref.ref(one) for one in _first(module)]
         name = type(module).__name__
-        self._models.append((name, references))
-        del self._models[:-MOST_PARAMETERS]
+        if self._recorder.step <= LATEST_STEP:
+            self._models.append((name, references))
+            del self._models[:-MOST_PARAMETERS]
         unexpected = getattr(result, "unexpected_keys", None)
         if isinstance(state, dict) and len(state) and isinstance(unexpected, list):
-            matched, missing = len(state) - len(unexpected), len(result.missing_keys)
+            matched = len(state) - len(unexpected)
             before = self._matches.get(id(module)) if references else None
-            another = before is None or not before[1] or before[1][0]() is not references[0]()
-            if before is None or another or matched >= before[3]:
+            another = before is None or not before.references or before.references[0]() is not references[0]()
+            if before is None or another or matched >= before.matched:
                 if len(self._matches) >= MOST_MODULES:
                     self._matches.clear()
-                self._matches[id(module)] = (name, references, len(state), matched, missing)
+                near = _near(unexpected, result.missing_keys)
+                self._matches[id(module)] = _Match(
+                    name, references, len(state), matched, len(result.missing_keys), near
+                )
 
     def _optimizer(self, _: Any, optimizer: Any, given: Any = None, *__: Any) -> None:
         if isinstance(given, dict) and not given.get("state"):
@@ -136,6 +158,25 @@ class Resumption:
 
     def _scheduler(self, _: Any, scheduler: Any, *__: Any) -> None:
         self._found["loaded.scheduler"] = type(scheduler).__name__
+
+
+def _near(unexpected: list[str], missing: list[str]) -> list[tuple[str, str]]:
+    """Pairs of names that differ by one part of the path: one that was given, and one that was missing, such
+    as `qkv.weight` and `qkv.base.weight`."""
+    wanted = set(missing[:MOST_NAMES])
+    shorter = {name: longer for longer in missing[:MOST_NAMES] for name in _without_a_part(longer)}
+    found = []
+    for given in unexpected[:MOST_NAMES]:
+        match = shorter.get(given) or next((one for one in _without_a_part(given) if one in wanted), None)
+        if match is not None:
+            found.append((given, match))
+    return found
+
+
+def _without_a_part(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    for place in range(len(parts) - 1):  # the last one is the kind of parameter
+        yield ".".join(parts[:place] + parts[place + 1 :])
 
 
 def _first(module: Any) -> list[Any]:
