@@ -9,17 +9,21 @@ from probe.diagnose.code.data import (
     draw_rules,
     evaluation_rules,
     loader_rules,
+    mixing_rules,
     pair_rules,
     sample_rules,
     scale_rules,
     window_rules,
+    word_rules,
 )
 from probe.diagnose.code.formulas import overlap_rules, ranking_rules, score_rules
 from probe.diagnose.code.loop import (
     best_rules,
     call_order_rules,
+    carried_rules,
     kept_rules,
     loss_rules,
+    name_rules,
     reach_rules,
     schedule_rules,
     setting_rules,
@@ -31,11 +35,11 @@ from probe.diagnose.code.rule import Rule
 
 RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
-    *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES,
+    *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
-    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES,
+    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *mixing_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,
     *signs.RULES, *targets.RULES, *steps.RULES, *policies.RULES, *one_rank.RULES, *several_ranks.RULES,
 )

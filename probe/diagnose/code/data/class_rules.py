@@ -19,6 +19,7 @@ from probe.diagnose.code.syntax import (
     is_name,
     mentions,
     number_in,
+    operands,
     own,
     short,
     text_of,
@@ -103,6 +104,14 @@ def _another_code(program: Program) -> Iterator[Remark]:
         zeros = is_method(found, "cat", "concatenate") and isinstance(found, ast.Call) and any(mentions(one, "zeros", "zeros_like") for one in found.args)
         if isinstance(found, ast.Compare) or drawn or zeros or program.called(found) == "torch.zeros":
             yield Remark(call, f"{name} takes labels of -1 and 1, and {short(labels or call, 40)} ({short(found or call, 40)}) are 0 and 1")
+    for node in program.everywhere(ast.BinOp):
+        product = node.right if is_binary(node, ast.Sub) and number_in(node.left) == 1 else None
+        hinged = any(is_method(one, "relu", "clamp", "clamp_min") for one in program.calls_around(node)) or is_method(program.parent.get(program.parent.get(node) or node), "relu", "clamp")
+        for label, answer in operands(product) if is_binary(product, ast.Mult) and hinged else ():
+            found = _uncast(flow, label)
+            computed = any(isinstance(one, ast.Call) and program.family(one.func) == "module" for one in flow.origins(answer))
+            if isinstance(found, ast.Compare) and computed:
+                yield Remark(node, f"the hinge {short(node)} takes labels of -1 and 1, and {short(label, 30)} ({short(found, 40)}) are 0 and 1")
 
 
 @RULES.add("held-out-rows-in-the-loss", "the score on the held-out rows is that of rows that were trained on", "take the loss of the training rows: loss(out[train_mask], y[train_mask])")

@@ -123,3 +123,21 @@ def _scales_its_argument(flow: Flow, function: Function) -> bool:
     results = [one for one in returned(function) if one is not None]
     scaled = _scaled(flow, flow.value(results[0])) if len(results) == 1 and given else None
     return is_name(scaled, given[0]) if given else False
+
+
+@RULES.add("divided-by-variance", "inputs are not on the scale of 1: small deviations are blown up, and large ones shrink", "divide by the standard deviation: x.std(0), or the root of the variance")
+def _by_variance(program: Program) -> Iterator[Remark]:
+    """A difference from the mean that is divided by the variance and not by its root."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Div) or not is_binary(node.left, ast.Sub):
+            continue
+        of = node.left.left
+        divisor: ast.AST = node.right
+        if is_binary(divisor, ast.Add) and number_in(divisor.right) is not None:
+            divisor = divisor.left
+        one = flow.given(divisor) if isinstance(divisor, ast.Name) else None
+        value = flow.value(divisor) if one is None or one.place is None else None
+        centred = _is_statistic_of(flow, node.left.right, of)
+        if centred and is_method(value, "var") and text_of(value.func.value if not value.args or flow.program.dotted(value.func) is None else value.args[0]) == text_of(of):
+            yield Remark(node, f"{short(node)} divides by the variance, {short(value)}")

@@ -1,5 +1,5 @@
 """Windows of a series, and what their targets are: overlapping windows split at random, a target that its own window
-contains, class numbers that are interpolated, numbers that each part gives to its own words. Pure."""
+contains, class numbers that are interpolated. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
-    is_attribute,
     is_call,
     is_false,
     is_method,
@@ -23,11 +22,9 @@ from probe.diagnose.code.syntax import (
     is_string,
     last_word,
     names_of,
-    names_read,
     names_set,
     number_in,
     own,
-    parameters,
     returned,
     short,
 )
@@ -266,7 +263,7 @@ def _of_range(flow: Flow, value: ast.expr, index: ast.expr, over: ast.expr) -> a
     return window[0] if window is not None and is_name(window[1], index.id) and _longer_than_one(flow, window) else None
 
 
-# Class numbers and word numbers -------------------------------------------------------
+# Class numbers -------------------------------------------------------------------------
 
 
 @RULES.add("classes-interpolated", "between classes 1 and 3 interpolation finds class 2: the edges of all regions get labels that nobody gave", "resize labels with mode=\"nearest\"")
@@ -307,57 +304,3 @@ def _averages_neighbours(program: Program, call: ast.Call) -> bool:
         mode = argument(call, "interpolation", 2)
         return mode is None or last_word(mode) in ("BILINEAR", "BICUBIC")
     return False
-
-
-@RULES.add("numbered-apart", "one number stands for different words in training and evaluation", "number the words of the training part once, and use that for all parts")
-def _numbered_apart(program: Program) -> Iterator[Remark]:
-    """A numbering of words or classes that is made once for the training and once for held-out data."""
-    flow = flow_of(program)
-    numbering = {scope for scope in program.scopes() if isinstance(scope, Function) and any(map(_numbers, returned(scope), [flow] * 99))}
-    sources: dict[str, list[tuple[ast.AST, set[str], bool]]] = {}
-    for call in program.calls():
-        local = program.local_function(call)
-        if local in numbering and isinstance(local, Function) and call.args and len(parameters(local)) and _used(program, call):
-            read = _data_in(ast.Tuple([*call.args], ast.Load()))
-            sources.setdefault(local.name, []).append((call, read, _is_held(read)))
-    for made in program.everywhere(ast.DictComp):
-        if _numbers(made, flow) and _used(program, made) and program.frame(made) not in numbering:
-            read = _data_in(made.generators[0].iter)
-            shape = ast.unparse(made)
-            for name in read:
-                shape = re.sub(rf"\b{re.escape(name)}\b", "x", shape)
-            sources.setdefault(shape, []).append((made, read, _is_held(read)))
-    for found in sources.values():
-        trained = [one for one in found if not one[2]]
-        for node, read, held in found if trained else ():
-            if held and not any(read & other for _, other, _ in trained):
-                yield Remark(node, f"{short(node)} numbers what the held-out part contains by itself: in line {getattr(trained[0][0], 'lineno', 0)} the training part gets its own numbers")
-                break
-
-
-def _data_in(node: ast.AST) -> set[str]:
-    """The names that an expression reads, without the functions that it calls."""
-    return names_read(node) - {one.func.id for one in ast.walk(node) if is_call(one)}
-
-
-def _is_held(names: set[str]) -> bool:
-    return bool(names) and any(_HELD.search(name) for name in names) and not any("train" in name.lower() for name in names)
-
-
-def _numbers(node: ast.AST | None, flow: Flow) -> bool:
-    """Whether an expression maps things to their numbers: `{word: i for i, word in enumerate(words)}`."""
-    made = node if isinstance(node, ast.DictComp) else flow.held(node) if node is not None else None
-    if not isinstance(made, ast.DictComp) or len(made.generators) != 1:
-        return False
-    over = made.generators[0]
-    if not is_call(over.iter, "enumerate") or not isinstance(over.target, ast.Tuple) or len(over.target.elts) != 2:
-        return False
-    number, thing = over.target.elts
-    value = made.value.left if isinstance(made.value, ast.BinOp) else made.value
-    return is_name(number) and is_name(value, number.id) and is_name(thing) and is_name(made.key, thing.id)
-
-
-def _used(program: Program, node: ast.AST) -> bool:
-    """Whether a numbering is kept, or given on to what encodes with it."""
-    around = program.parent.get(node)
-    return isinstance(around, (ast.Assign, ast.Call, ast.keyword)) and not is_attribute(getattr(around, "func", None), "append")

@@ -139,3 +139,45 @@ def _is_prediction(flow: Flow, node: ast.AST) -> bool:
         return True
     word = last_word(at)
     return bool(_PREDICTED.search(word)) and not _WANTED.search(word)
+
+
+@RULES.add("half-a-cross-entropy", "the loss is smallest if the answer is always yes", "add the other half: -(y * log(p) + (1 - y) * log(1 - p))")
+def _half(program: Program) -> Iterator[Remark]:
+    """A binary cross-entropy of a sigmoid without the term for the other class."""
+    flow = flow_of(program)
+    for call in program.calls():
+        probability = _logarithm_of(program, call)
+        origin = flow.value(probability) if probability is not None else None
+        while is_method(origin, *SHAPES, "clamp") and program.dotted(origin.func) is None:
+            origin = flow.value(origin.func.value)
+        product = program.parent.get(call)
+        if not is_method(origin, "sigmoid") or not is_binary(product, ast.Mult):
+            continue
+        frame = program.frame(call)
+        others = [one for one in ast.walk(frame) if isinstance(one, ast.Call) and one is not call and _logarithm_of(program, one) is not None]
+        negated = any(is_negative(one) for one in program.parents(call) if isinstance(one, ast.UnaryOp))
+        label = product.right if product.left is call else product.left
+        if negated and not others and isinstance(flow.key(label), tuple) and not is_binary(flow.value(label), ast.Sub, ast.Div):
+            yield Remark(product, f"{short(product)} is all that the loss says of {text_of(probability) if probability is not None else ''}: where {short(label, 30)} is 0, nothing holds it back")
+
+
+def _logarithm_of(program: Program, node: ast.AST) -> ast.expr | None:
+    """p of `torch.log(p)`, `p.log()` and `torch.log(p + eps)`."""
+    if not is_method(node, "log") or program.called(node) not in ("torch.log", ""):
+        return None
+    inner = (node.args[0] if node.args else None) if program.called(node) == "torch.log" else node.func.value
+    return inner.left if is_binary(inner, ast.Add) and number_in(inner.right) is not None else inner
+
+
+@RULES.add("smoothed-beyond-one", "the targets add up to more than 1: all classes are asked for more than they can have", "write one_hot * (1 - eps) + eps / classes")
+def _smoothing(program: Program) -> Iterator[Remark]:
+    """Label smoothing of one-hot targets that adds the whole share to each class."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for scaled, added in operands(node) if is_binary(node, ast.Add) else ():
+            if not is_binary(scaled, ast.Mult):
+                continue
+            for hot, rest in operands(scaled):
+                keeps = is_binary(rest, ast.Sub) and number_in(rest.left) == 1 and text_of(rest.right) == text_of(added)
+                if keeps and any(is_method(one, "one_hot") for one in flow.origins(hot)):
+                    yield Remark(node, f"{short(node)} gives {text_of(added)} to each class instead of to all of them together")

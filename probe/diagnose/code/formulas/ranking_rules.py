@@ -196,3 +196,19 @@ def _constant(program: Program, flow: Flow, node: ast.AST) -> float | None:
     if name in ("full", "full_like") and isinstance(value, ast.Call) and len(value.args) > 1:
         return flow.number(value.args[1])
     return None
+
+
+@RULES.add("margin-without-end", "pairs that are far apart already are pulled back to the margin", "stop at the margin: F.relu(margin - distance).pow(2)")
+def _margin_without_end(program: Program) -> Iterator[Remark]:
+    """A contrastive loss whose margin is not the end of the push."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp, ast.Call):
+        base = node.left if is_binary(node, ast.Pow) and number_in(node.right) == 2 else node.func.value if is_method(node, "pow", "square") and program.dotted(node.func) is None else None
+        difference = flow.value(base)
+        if not is_binary(difference, ast.Sub) or "margin" not in last_word(difference.left).lower():
+            continue
+        distance = flow.value(difference.right)
+        squared = text_of(difference.right)
+        pulled = [one for one in ast.walk(program.frame(node)) if (is_method(one, "pow", "square") and text_of(one.func.value) == squared) or (is_binary(one, ast.Pow) and text_of(one.left) == squared)]
+        if pulled and _closeness(program, flow, distance) == "distance":
+            yield Remark(node, f"{short(node)} is smallest at {text_of(difference.left)} and grows beyond it")

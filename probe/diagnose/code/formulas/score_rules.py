@@ -136,14 +136,14 @@ def _root_of(program: Program, flow: Flow, node: ast.AST) -> ast.expr | None:
     return value.left if is_binary(value, ast.Pow) and number_in(value.right) == 0.5 else None
 
 
-@RULES.add("mean-over-padding", "the longer the padding, the smaller the result: the same text in another batch gives another one", "divide by the number of positions that the mask keeps: x.sum(1) / mask.sum(1)")
+@RULES.add("mean-over-padding", "the result depends on the padding: the same text in another batch gives another one", "divide by the number of positions that the mask keeps: x.sum(1) / mask.sum(1); before a maximum, fill with -inf")
 def _mean_over_padding(program: Program) -> Iterator[Remark]:
     """Positions that are set to 0 by a mask, and averaged together with the others."""
     flow = flow_of(program)
     for call in program.calls():
-        if not is_method(call, "mean"):
+        if not is_method(call, "mean", "max", "amax"):
             continue
-        free = program.called(call) == "torch.mean"
+        free = program.called(call) in ("torch.mean", "torch.max", "torch.amax")
         over = argument(call, "dim", int(free))
         source = flow.value(call.args[0] if free and call.args else call.func.value)
         if flow.number(over) not in (1, -2):
@@ -154,7 +154,8 @@ def _mean_over_padding(program: Program) -> Iterator[Remark]:
         elif is_binary(source, ast.Mult):
             mask = next((one for one in (source.left, source.right) if "mask" in text_of(one).lower()), None)
         if mask is not None and _marks_padding(flow, mask):
-            yield Remark(call, f"{short(call)} divides by all positions, also by those that {short(mask, 40)} sets to 0")
+            does = "divides by all positions, also by" if call.func.attr == "mean" else "finds nothing below 0 beside"
+            yield Remark(call, f"{short(call)} {does} those that {short(mask, 40)} sets to 0")
 
 
 def _marks_padding(flow: Flow, mask: ast.AST) -> bool:

@@ -1,0 +1,141 @@
+"""Words and classes by their numbers: numbered apart for each part, numbered from a set, padded with a word. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_call,
+    is_method,
+    is_name,
+    is_string,
+    names_read,
+    names_set,
+    parameters,
+    returned,
+    short,
+)
+
+RULES = Rules("data")
+_HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|holdout)(_|$|\d)", re.I)
+
+
+@RULES.add("numbered-apart", "one number stands for different words in training and evaluation", "number the words of the training part once, and use that for all parts")
+def _numbered_apart(program: Program) -> Iterator[Remark]:
+    """A numbering of words or classes that is made once for the training and once for held-out data."""
+    flow = flow_of(program)
+    numbering = {scope for scope in program.scopes() if isinstance(scope, Function) and any(map(_numbers, returned(scope), [flow] * 99))}
+    sources: dict[str, list[tuple[ast.AST, set[str], bool]]] = {}
+    for call in program.calls():
+        local = program.local_function(call)
+        if local in numbering and isinstance(local, Function) and call.args and len(parameters(local)) and _used(program, call):
+            read = _data_in(ast.Tuple([*call.args], ast.Load()))
+            sources.setdefault(local.name, []).append((call, read, _is_held(read)))
+    for made in program.everywhere(ast.DictComp):
+        if _numbers(made, flow) and _used(program, made) and program.frame(made) not in numbering:
+            read = _data_in(made.generators[0].iter)
+            shape = ast.unparse(made)
+            for name in read:
+                shape = re.sub(rf"\b{re.escape(name)}\b", "x", shape)
+            sources.setdefault(shape, []).append((made, read, _is_held(read)))
+    for found in sources.values():
+        trained = [one for one in found if not one[2]]
+        for node, read, held in found if trained else ():
+            if held and not any(read & other for _, other, _ in trained):
+                yield Remark(node, f"{short(node)} numbers what the held-out part contains by itself: in line {getattr(trained[0][0], 'lineno', 0)} the training part gets its own numbers")
+                break
+
+
+def _data_in(node: ast.AST) -> set[str]:
+    """The names that an expression reads, without the functions that it calls."""
+    return names_read(node) - {one.func.id for one in ast.walk(node) if is_call(one)}
+
+
+def _is_held(names: set[str]) -> bool:
+    return bool(names) and any(_HELD.search(name) for name in names) and not any("train" in name.lower() for name in names)
+
+
+def _numbers(node: ast.AST | None, flow: Flow) -> bool:
+    """Whether an expression maps things to their numbers: `{word: i for i, word in enumerate(words)}`."""
+    made = node if isinstance(node, ast.DictComp) else flow.held(node) if node is not None else None
+    if not isinstance(made, ast.DictComp) or len(made.generators) != 1:
+        return False
+    over = made.generators[0]
+    if not is_call(over.iter, "enumerate") or not isinstance(over.target, ast.Tuple) or len(over.target.elts) != 2:
+        return False
+    number, thing = over.target.elts
+    value = made.value.left if isinstance(made.value, ast.BinOp) else made.value
+    return is_name(number) and is_name(value, number.id) and is_name(thing) and is_name(made.key, thing.id)
+
+
+def _used(program: Program, node: ast.AST) -> bool:
+    """Whether a numbering is kept, or given on to what encodes with it."""
+    around = program.parent.get(node)
+    return isinstance(around, (ast.Assign, ast.Call, ast.keyword, ast.Return)) and not is_attribute(getattr(around, "func", None), "append")
+
+
+@RULES.add("word-zero-is-padding", "the first word is masked, has no embedding, or counts in no loss: it cannot be told from padding", "number words from 1, and keep 0 for padding")
+def _word_zero(program: Program) -> Iterator[Remark]:
+    """Words that are numbered from 0 where 0 also marks the padding."""
+    flow = flow_of(program)
+    padding = next((call for call in program.calls() if _pads_with_zero(flow, call)), None)
+    for made in program.everywhere(ast.DictComp) if padding is not None else ():
+        if not _numbers(made, flow) or not _used(program, made):
+            continue
+        over = made.generators[0].iter
+        begins = argument(over, "start", 1) if isinstance(over, ast.Call) else None
+        listed = flow.value(over.args[0]) if isinstance(over, ast.Call) and over.args else None
+        special = any(is_string(one) for one in flow.origins(listed)) if listed is not None else True
+        moved = any(_sets_zero(flow, made, one) for one in program.everywhere(ast.Assign))
+        if begins is None and isinstance(made.value, ast.Name) and not special and not moved and padding is not None and listed is not None and _of_texts(flow, listed):
+            yield Remark(made, f"{short(made)} gives the number 0 to a word, and {short(padding)} (line {padding.lineno}) takes 0 for padding")
+
+
+def _pads_with_zero(flow: Flow, call: ast.Call) -> bool:
+    """Whether a call says that 0 is padding: `padding_idx=0`, `ignore_index=0`."""
+    return any(one.arg in ("padding_idx", "ignore_index") and flow.number(one.value) == 0 for one in call.keywords)
+
+
+def _of_texts(flow: Flow, node: ast.AST) -> bool:
+    """Whether what is numbered are parts of texts: they come out of a set."""
+    return any(isinstance(one, ast.SetComp) or is_call(one, "set", "Counter") for one in flow.origins(node))
+
+
+def _sets_zero(flow: Flow, made: ast.DictComp, node: ast.Assign) -> bool:
+    """Whether a numbering gets entries of its own: `vocab["<pad>"] = 0`."""
+    statement = flow.program.statement(made)
+    names = names_set(statement) if isinstance(statement, ast.Assign) else set()
+    target = node.targets[0]
+    return isinstance(target, ast.Subscript) and is_name(target.value, *names) and bool(names) and is_string(target.slice)
+
+
+@RULES.add("order-of-a-set", "the numbers differ in each process that Python starts: a model that is loaded later takes one class for another", "number sorted(set(...))")
+def _order_of_a_set(program: Program) -> Iterator[Remark]:
+    """Texts that are numbered in the order of a set, beside a model that is saved without the numbers."""
+    flow = flow_of(program)
+    saves = [call for call in program.calls() if program.called(call) == "torch.save"]
+    for made in program.everywhere(ast.DictComp) if saves else ():
+        over = made.generators[0].iter
+        source = flow.value(over.args[0]) if _numbers(made, flow) and isinstance(over, ast.Call) and over.args else None
+        while is_call(source, "list", "tuple") and source.args:
+            source = flow.value(source.args[0])
+        if not (is_call(source, "set") or isinstance(source, ast.SetComp)) or not _strings(flow, source):
+            continue
+        statement = program.statement(made)
+        names = names_set(statement) if isinstance(statement, ast.Assign) else set()
+        kept = any(names & {one.id for one in flow.origins(call) if isinstance(one, ast.Name)} for call in saves)
+        if names and not kept:
+            yield Remark(made, f"{short(made)} numbers texts in the order of a set, which is another in each process; {short(saves[0], 40)} does not save the numbers")
+
+
+def _strings(flow: Flow, node: ast.AST) -> bool:
+    """Whether the elements of a set are texts: literals, or parts of a text."""
+    return any(is_string(one) or is_method(one, "split", "lower", "read", "strip") for one in flow.origins(node))

@@ -1,0 +1,119 @@
+"""Names by which a program picks parameters, and the names that its parameters have. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.model.modules import module_classes
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    LONGEST_CONSTANT,
+    compares,
+    is_attribute,
+    is_method,
+    is_name,
+    is_own,
+    is_string,
+    last_word,
+    short,
+)
+
+RULES = Rules("loop")
+_INNER = {
+    "TransformerEncoderLayer": ("self_attn", "in_proj_weight", "in_proj_bias", "out_proj", "linear1", "linear2", "norm1", "norm2", "dropout"),
+    "TransformerDecoderLayer": ("self_attn", "multihead_attn", "in_proj_weight", "in_proj_bias", "out_proj", "linear1", "linear2", "norm1", "norm2", "norm3"),
+    "TransformerEncoder": ("layers", "norm"), "TransformerDecoder": ("layers", "norm"),
+    "Transformer": ("encoder", "decoder", "layers", "self_attn", "multihead_attn", "in_proj_weight", "out_proj", "linear1", "linear2", "norm1", "norm2", "norm3", "norm"),
+    "MultiheadAttention": ("in_proj_weight", "in_proj_bias", "out_proj", "q_proj_weight", "k_proj_weight", "v_proj_weight", "bias_k", "bias_v"),
+    "LSTM": ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l", "_reverse"), "GRU": ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l", "_reverse"),
+    "RNN": ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l", "_reverse"), "LSTMCell": ("weight_ih", "weight_hh", "bias_ih", "bias_hh"), "GRUCell": ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
+}
+"""What is in the names of parameters of torch's own modules beside `weight` and `bias`."""
+_WALKS = ("named_parameters", "named_modules", "named_children")
+
+
+@RULES.add("name-of-no-parameter", "what is picked by that name is nothing, or all parameters are left in the other group", "compare with the names that named_parameters() gives")
+def _of_no_parameter(program: Program) -> Iterator[Remark]:
+    """A text that is searched in the names of parameters, and that no parameter of the program can have in its name."""
+    known = _known_names(program)
+    if known is None:
+        return
+    flow = flow_of(program)
+    remarked: set[str] = set()
+    for node in program.everywhere(ast.Compare, ast.Call):
+        if compares(node, ast.In, ast.NotIn):
+            wanted, name = node.left, node.comparators[0]
+        elif is_method(node, "startswith") and len(node.args) == 1:
+            wanted, name = node.args[0], node.func.value
+        else:
+            continue
+        if not is_name(name) or not _is_of_parameter(flow, name):
+            continue
+        for text in _texts(flow, wanted):
+            parts = [part for part in text.split(".") if part and not part.isdigit()]
+            unknown = [part for part in parts if not any(part in one for one in known)]
+            if unknown and text not in remarked:
+                remarked.add(text)
+                part = unknown[0] if len(unknown[0]) <= LONGEST_CONSTANT else f"{unknown[0][: LONGEST_CONSTANT - 1]}…"
+                yield Remark(node, f"{short(node)} looks for {part!r}, and no module or parameter of the program has that in its name")
+
+
+def _is_of_parameter(flow: Flow, name: ast.Name) -> bool:
+    """Whether a variable goes through the names that named_parameters() gives."""
+    found = flow.bindings(name)
+    around = list(flow.program.parents(name))
+    for one in found:
+        over = one.node.iter if isinstance(one.node, (ast.For, ast.comprehension)) else None
+        inside = one.node in around or flow.program.parent.get(one.node) in around
+        if inside and is_method(over, *_WALKS) and one.place == 0:
+            return True
+    return False
+
+
+def _texts(flow: Flow, node: ast.expr) -> Iterator[str]:
+    """The text that an expression is, or each text of the list that it goes through."""
+    if is_string(node):
+        yield node.value
+    elif is_name(node):
+        for one in flow.bindings(node):
+            over = one.node.iter if isinstance(one.node, (ast.For, ast.comprehension)) else None
+            listed = flow.value(over)
+            if isinstance(listed, (ast.List, ast.Tuple, ast.Set)):
+                yield from (element.value for element in listed.elts if is_string(element))
+
+
+@lru_cache(maxsize=1)
+def _known_names(program: Program) -> frozenset[str] | None:
+    """All that may stand in the name of a parameter; None where models come from elsewhere."""
+    known = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked", "module", "_orig_mod"}
+    if not any(True for _ in module_classes(program)):
+        return None
+    for name in {program.called(call) for call in program.calls()}:
+        library, _, last = name.rpartition(".")
+        if name.split(".")[0] in ("torchvision", "timm", "transformers", "peft", "torchaudio", "torch_geometric", "segmentation_models_pytorch"):
+            return None
+        if library == "torch.nn":
+            known.update(_INNER.get(last, ()))
+        elif library.startswith("torch.nn.utils") and ("norm" in last or "parametriz" in last):
+            known.update(("parametrizations", "original", "weight_g", "weight_v", "weight_orig", "weight_u"))
+    for of in module_classes(program):
+        known.update(node.attr for node in ast.walk(of) if is_own(node) and isinstance(node.ctx, ast.Store))
+        if any(last_word(getattr(node, "func", None)) in ("setattr", "from_pretrained") for node in ast.walk(of)):
+            return None
+    return _merged(known, program)
+
+
+def _strings_in(node: ast.AST) -> set[str]:
+    return {one.value for one in ast.walk(node) if is_string(one)}
+
+
+def _merged(known: set[str], program: Program) -> frozenset[str]:
+    """With the keys of dictionaries of modules, and texts that name layers."""
+    for call in program.calls():
+        if last_word(call.func) in ("ModuleDict", "ParameterDict", "OrderedDict", "register_parameter", "register_buffer", "add_module") or is_attribute(call.func, "update"):
+            known |= _strings_in(call) | {one.arg for one in call.keywords if one.arg}
+    return frozenset(known)
