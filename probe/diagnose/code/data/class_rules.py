@@ -4,9 +4,9 @@ are held out by a mask and trained on. Pure."""
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import HELD_OUT
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -27,7 +27,6 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import is_loss, loss_name
 
 RULES = Rules("data")
-_HELD = re.compile(r"(^|_)(val|valid|test|held|eval)(_|$|\d)", re.I)
 _SIGNED = ("CosineEmbeddingLoss", "cosine_embedding_loss", "HingeEmbeddingLoss", "hinge_embedding_loss", "SoftMarginLoss", "soft_margin_loss", "MarginRankingLoss", "margin_ranking_loss")
 _CASTS = ("float", "to", "long", "int", "type", "cpu", "cuda", "tensor", "as_tensor", "clone", "detach", "view", "reshape")
 
@@ -127,7 +126,7 @@ def _rows_in_the_loss(program: Program) -> Iterator[Remark]:
             fixed = given is not None and given.how == "assign" and not (set(program.loops(given.node)) & set(around))
             if not around or not fixed or isinstance(flow.value(call.args[0]), ast.Subscript) or any(is_call(one, "zip") for one in program.calls_around(call)):
                 continue
-            mask = next((one.slice for one in ast.walk(around[0]) if isinstance(one, ast.Subscript) and is_name(one.value, rows.id) and any(_HELD.search(name.id) for name in ast.walk(one.slice) if isinstance(name, ast.Name))), None)
+            mask = next((one.slice for one in ast.walk(around[0]) if isinstance(one, ast.Subscript) and is_name(one.value, rows.id) and any(HELD_OUT.search(name.id) for name in ast.walk(one.slice) if isinstance(name, ast.Name))), None)
             trained = any(is_method(one, "backward") for one in ast.walk(around[0]))
             if mask is not None and trained and not any(isinstance(one, ast.Subscript) for one in ast.walk(call)) and not _masked_later(program, call):
                 yield Remark(call, f"{short(call)} is taken over all rows, and {rows.id}[{text_of(mask)}] is scored as held out")

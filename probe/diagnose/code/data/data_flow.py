@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -16,6 +17,14 @@ SHAPES = (
 )
 """Methods that leave the values of a tensor as they are, but for its shape, type or place."""
 LOADER = "torch.utils.data.DataLoader"
+RANDOM_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
+SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
+HELD_OUT = re.compile(
+    r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|heldout|holdout)(_|$|\d)|^(x|y)(val|valid|test)$",
+    re.I,
+)
+"""What is in the names of data that a model is not trained on."""
+TRAINING = re.compile(r"(^|_)(train|training|tr)(_|$|\d)|^(x|y)train$", re.I)
 
 
 @lru_cache(maxsize=1)
@@ -51,6 +60,14 @@ def steps_to(flow: Flow, node: ast.AST | None) -> list[ast.expr]:
         else:
             at = flow.held(at)
     return passed
+
+
+def unshaped(flow: Flow, node: ast.AST | None, *more: str) -> ast.AST | None:
+    """What a value is made of, but for its shape, type and place, and for `more` methods."""
+    value = flow.value(node)
+    while is_method(value, *SHAPES, *more) and flow.program.dotted(value.func) is None:
+        value = flow.value(value.func.value)
+    return value
 
 
 def output_of(flow: Flow, node: ast.AST | None) -> ast.Call | None:

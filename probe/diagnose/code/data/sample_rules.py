@@ -7,7 +7,18 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from probe.diagnose.code.data.data_flow import LOADER, loader_loops, loaders_of, output_of, steps_to, trains
+from probe.diagnose.code.data.data_flow import (
+    HELD_OUT,
+    LOADER,
+    RANDOM_SPLITS,
+    SPLIT_ARRAYS,
+    TRAINING,
+    loader_loops,
+    loaders_of,
+    output_of,
+    steps_to,
+    trains,
+)
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -31,8 +42,6 @@ from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("data")
 
-_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
-_SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
 _FITTED = frozenset({
     "StandardScaler", "MinMaxScaler", "RobustScaler", "MaxAbsScaler", "PowerTransformer", "QuantileTransformer",
     "PCA", "TruncatedSVD", "SimpleImputer", "KNNImputer", "SelectKBest", "VarianceThreshold",
@@ -42,8 +51,6 @@ _RANDOM = re.compile(
     r"\.(Random(?!Apply$)\w+|ColorJitter|AutoAugment|RandAugment|TrivialAugmentWide|AugMix|HorizontalFlip|VerticalFlip"
     r"|ShiftScaleRotate|CoarseDropout|ElasticTransform)$"
 )
-_HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|heldout|holdout)(_|$)|^(x|y)(val|valid|test)$", re.I)
-_TRAIN = re.compile(r"(^|_)(train|training|tr)(_|$)|^(x|y)train$", re.I)
 _SEEDS = re.compile(r"seed|set_?(rng_)?state$", re.I)
 
 
@@ -66,11 +73,11 @@ def _drawn_twice(program: Program) -> Iterator[Remark]:
         arrays: list[ast.Call] = []
         for node in own(scope, ast.Call):
             name = program.called(node)
-            if name in _SPLITS and argument(node, "generator", 2) is None and node.args:
+            if name in RANDOM_SPLITS and argument(node, "generator", 2) is None and node.args:
                 place = _taken(program, node)
                 if place is not None:
                     kept.setdefault(_made(flow, node.args[0]), []).append((node, *place))
-            elif name == _SPLIT_ARRAYS and len(node.args) == 1 and argument(node, "random_state", 9) is None:
+            elif name == SPLIT_ARRAYS and len(node.args) == 1 and argument(node, "random_state", 9) is None:
                 arrays.append(node)
         for found in kept.values():
             for one, other in pairwise(found):
@@ -202,7 +209,7 @@ def _shared_base(program: Program) -> Iterator[Remark]:
             continue
         base = target.value.value if is_attribute(target.value, "dataset") else target.value
         one = flow.given(base)
-        if one is None or not isinstance(one.value, ast.Call) or program.called(one.value) not in _SPLITS or one.place is None:
+        if one is None or not isinstance(one.value, ast.Call) or program.called(one.value) not in RANDOM_SPLITS or one.place is None:
             continue
         if base is target.value:
             yield Remark(node, f"{short(target)} is set on a part of random_split, which reads no {target.attr}: that of the data set it was cut from stays")
@@ -243,18 +250,18 @@ def _augmented(program: Program) -> Iterator[Remark]:
         train = argument(call, "train")
         split = next((one.value for one in call.keywords if one.arg in ("split", "image_set")), None)
         held = is_false(train)
-        held = held or (is_string(split) and _HELD.search(split.value) is not None)
+        held = held or (is_string(split) and HELD_OUT.search(split.value) is not None)
         if held and not _trained_on(flow, call):
             yield Remark(call, f"the held-out data of {short(call.func)} get the random {made}: each evaluation sees other images")
     for call in program.calls():
-        if program.called(call) not in _SPLITS or not call.args:
+        if program.called(call) not in RANDOM_SPLITS or not call.args:
             continue
         value = flow.value(call.args[0])
         made = _random_of(flow, value) if isinstance(value, ast.Call) else None
         parts = [name for name in _split_parts(flow, call) if name != "_"]
         if made is None or len(parts) < 2 or any(f"{name}.dataset" in text for name in parts for text in _texts(program, call)):
             continue
-        held_out = next((name for name in parts[1:] if _HELD.search(name.rpartition(".")[2])), None)
+        held_out = next((name for name in parts[1:] if HELD_OUT.search(name.rpartition(".")[2])), None)
         if held_out is not None:
             yield Remark(call, f"{held_out} is cut from a data set with the random {made}: the held-out samples are augmented like those of the training")
 
@@ -312,14 +319,14 @@ def _held_out_part(flow: Flow, node: ast.expr) -> bool:
     one = flow.given(node)
     return (
         one is not None and one.place is not None and one.place % 2 == 1 and isinstance(one.value, ast.Call)
-        and flow.program.called(one.value) == _SPLIT_ARRAYS
+        and flow.program.called(one.value) == SPLIT_ARRAYS
     )
 
 
 def _split_of(flow: Flow, name: ast.Name, after: ast.Call) -> ast.Call | None:
     """The call of train_test_split that cuts what a name holds."""
     for node in own_nodes(flow.program.scope(name)):
-        if not isinstance(node, ast.Call) or flow.program.called(node) != _SPLIT_ARRAYS or node.lineno <= after.lineno:
+        if not isinstance(node, ast.Call) or flow.program.called(node) != SPLIT_ARRAYS or node.lineno <= after.lineno:
             continue
         if any(is_name(given, name.id) and flow.value(given) is after for given in node.args[:1]):
             return node
@@ -331,7 +338,7 @@ def _whole_and_part(program: Program) -> Iterator[Remark]:
     """Training on the data set that a held-out part was cut from."""
     flow = flow_of(program)
     for call in program.calls():
-        if program.called(call) not in _SPLITS or not call.args or not isinstance(call.args[0], ast.Name):
+        if program.called(call) not in RANDOM_SPLITS or not call.args or not isinstance(call.args[0], ast.Name):
             continue
         statement = program.parent.get(call)
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Tuple):
@@ -366,9 +373,9 @@ def _overlapping(program: Program) -> Iterator[Remark]:
                     cut.append((node, target.id, *where))
         for one in cut:
             for other in cut:
-                if one[2] != other[2] or not _TRAIN.search(one[1]) or not _HELD.search(other[1]) or _TRAIN.search(other[1]) or _HELD.search(one[1]):
+                if one[2] != other[2] or not TRAINING.search(one[1]) or not HELD_OUT.search(other[1]) or TRAINING.search(other[1]) or HELD_OUT.search(one[1]):
                     continue
-                if _TRAIN.sub("", one[1]).strip("_") != _HELD.sub("", other[1]).strip("_"):
+                if TRAINING.sub("", one[1]).strip("_") != HELD_OUT.sub("", other[1]).strip("_"):
                     continue
                 if _share_rows(flow, one[3:], other[3:]):
                     yield Remark(other[0], f"{one[1]} and {other[1]} share rows of {one[2]}: what is evaluated on was trained on")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import HELD_OUT, RANDOM_SPLITS, SPLIT_ARRAYS, TRAINING
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -27,9 +27,6 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
-_HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|holdout)(_|$|\d)|^(x|y)(val|valid|test)$", re.I)
-_TRAIN = re.compile(r"(^|_)(train|training|tr)(_|$|\d)|^(x|y)train$", re.I)
-_SPLIT_CALLS = frozenset({"sklearn.model_selection.train_test_split", "torch.utils.data.random_split"})
 _STATISTICS = ("mean", "std", "min", "max", "amin", "amax", "median", "var")
 
 
@@ -79,7 +76,7 @@ def _before_the_split(program: Program) -> Iterator[Remark]:
 
 
 def _held_or_train(node: ast.AST) -> bool:
-    return any(_HELD.search(name) or _TRAIN.search(name) for name in names_of(node))
+    return any(HELD_OUT.search(name) or TRAINING.search(name) for name in names_of(node))
 
 
 def _split_after(program: Program, node: ast.Assign, name: str) -> ast.stmt | None:
@@ -87,13 +84,13 @@ def _split_after(program: Program, node: ast.Assign, name: str) -> ast.stmt | No
     parts: set[str] = set()
     for later in program.after(node):
         for one in ast.walk(later):
-            if isinstance(one, ast.Call) and program.called(one) in _SPLIT_CALLS and not is_false(argument(one, "shuffle")) and name in names_read(ast.Tuple([*one.args], ast.Load())):
+            if isinstance(one, ast.Call) and program.called(one) in (*RANDOM_SPLITS, SPLIT_ARRAYS) and not is_false(argument(one, "shuffle")) and name in names_read(ast.Tuple([*one.args], ast.Load())):
                 return later
             if isinstance(one, ast.Assign):
                 takes = any(isinstance(part, ast.Subscript) and is_name(part.value, name) for part in ast.walk(one.value))
                 given = {target.id for target in ast.walk(ast.Tuple([*one.targets], ast.Load())) if isinstance(target, ast.Name)}
                 parts |= given if takes else set()
-        if any(map(_HELD.search, parts)) and any(map(_TRAIN.search, parts)):
+        if any(map(HELD_OUT.search, parts)) and any(map(TRAINING.search, parts)):
             return later
     return None
 
@@ -111,8 +108,8 @@ def _apart(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if call.args and program.local_function(call) in scaling:
             found.append((call, call.args[0]))
-    held = [(at, one) for at, one in found if any(map(_HELD.search, names_of(one)))]
-    trained = [one for _, one in found if any(map(_TRAIN.search, names_of(one)))]
+    held = [(at, one) for at, one in found if any(map(HELD_OUT.search, names_of(one)))]
+    trained = [one for _, one in found if any(map(TRAINING.search, names_of(one)))]
     for at, one in held if trained else ():
         yield Remark(at, f"{short(at)} scales {short(one, 30)} by its own statistics, and {short(trained[0], 30)} is scaled by others")
 

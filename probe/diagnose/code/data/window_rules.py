@@ -4,11 +4,10 @@ contains, class numbers that are interpolated. Pure."""
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import SHAPES
+from probe.diagnose.code.data.data_flow import HELD_OUT, RANDOM_SPLITS, SHAPES, SPLIT_ARRAYS
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -30,10 +29,7 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
-_RANDOM_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
-_SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
 _ORDERS = frozenset({"torch.randperm", "numpy.random.permutation"})
-_HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|holdout)(_|$|\d)", re.I)
 _BETWEEN = ("bilinear", "bicubic", "trilinear", "linear")
 _WHOLE = frozenset({"torch.long", "torch.int64"})
 
@@ -167,9 +163,9 @@ def _windows_split(program: Program) -> Iterator[Remark]:
 def _split_at_random(program: Program, flow: Flow, call: ast.Call) -> ast.expr | None:
     """What a call splits at random: a data set, or arrays."""
     name = program.called(call)
-    if name in _RANDOM_SPLITS and call.args:
+    if name in RANDOM_SPLITS and call.args:
         return call.args[0]
-    if name == _SPLIT_ARRAYS and call.args:
+    if name == SPLIT_ARRAYS and call.args:
         return None if is_false(argument(call, "shuffle")) else call.args[0]
     if name in _ORDERS and len(call.args) == 1 and is_call(call.args[0], "len") and call.args[0].args and _cut_in_two(program, call):
         return call.args[0].args[0]
@@ -184,7 +180,7 @@ def _cut_in_two(program: Program, order: ast.Call) -> bool:
     for node in own(program.frame(order), ast.Assign):
         for taken in (one for one in ast.walk(node.value) if isinstance(one, ast.Subscript)):
             if names & names_of(taken.value) and isinstance(taken.slice, ast.Slice):
-                cuts |= {("from" if taken.slice.lower is not None else "to"), *(name for name in names_set(node) if _HELD.search(name))}
+                cuts |= {("from" if taken.slice.lower is not None else "to"), *(name for name in names_set(node) if HELD_OUT.search(name))}
     return {"from", "to"} <= cuts and len(cuts) > 2
 
 

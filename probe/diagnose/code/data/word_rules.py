@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import HELD_OUT
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -25,7 +26,6 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
-_HELD = re.compile(r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|holdout)(_|$|\d)", re.I)
 
 
 @RULES.add("numbered-apart", "one number stands for different words in training and evaluation", "number the words of the training part once, and use that for all parts")
@@ -60,7 +60,7 @@ def _data_in(node: ast.AST) -> set[str]:
 
 
 def _is_held(names: set[str]) -> bool:
-    return bool(names) and any(_HELD.search(name) for name in names) and not any("train" in name.lower() for name in names)
+    return bool(names) and any(HELD_OUT.search(name) for name in names) and not any("train" in name.lower() for name in names)
 
 
 def _numbers(node: ast.AST | None, flow: Flow) -> bool:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import SHAPES, output_of
+from probe.diagnose.code.data.data_flow import SHAPES, output_of, unshaped
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import exponent_of
@@ -60,7 +60,7 @@ def _overlap(program: Program) -> Iterator[Remark]:
         for product in products:
             sides = [one for one in (product.left, product.right) if text_of(one) in totals]
             for side in sides if len(sides) == 2 else ():
-                output = output_of(flow, _given_by_all(flow, side))
+                output = output_of(flow, unshaped(flow, side))
                 if output is not None and not _bounded(program, flow, output):
                     yield Remark(node, f"{short(node)} is the overlap with {text_of(side)}, the output of {short(output)}, which no sigmoid or softmax bounds")
                     break
@@ -75,14 +75,6 @@ def _sums(program: Program, flow: Flow, node: ast.AST, depth: int = 4) -> Iterat
             yield inner
         elif depth and isinstance(one, ast.Name) and isinstance(held := flow.held(one), (ast.BinOp, ast.Call)):
             yield from _sums(program, flow, held, depth - 1)
-
-
-def _given_by_all(flow: Flow, node: ast.AST) -> ast.AST:
-    """An expression, or what the calls of its function give for it where that is one and the same."""
-    value = flow.value(node)
-    while is_method(value, *SHAPES) and flow.program.dotted(value.func) is None:
-        value = flow.value(value.func.value)
-    return value
 
 
 def _bounded(program: Program, flow: Flow, output: ast.Call) -> bool:
@@ -147,9 +139,7 @@ def _half(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
         probability = _logarithm_of(program, call)
-        origin = flow.value(probability) if probability is not None else None
-        while is_method(origin, *SHAPES, "clamp") and program.dotted(origin.func) is None:
-            origin = flow.value(origin.func.value)
+        origin = unshaped(flow, probability, "clamp")
         product = program.parent.get(call)
         if not is_method(origin, "sigmoid") or not is_binary(product, ast.Mult):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import SHAPES, is_model
+from probe.diagnose.code.data.data_flow import is_model, unshaped
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
@@ -221,9 +221,7 @@ def _logits_given(program: Program) -> Iterator[Remark]:
         name = loss_name(program, call)
         if name not in ("CTCLoss", "ctc_loss", "NLLLoss", "nll_loss") or not call.args:
             continue
-        given = flow.value(call.args[0])
-        while is_method(given, *SHAPES, "permute", "transpose") and program.dotted(given.func) is None:
-            given = flow.value(given.func.value)
+        given = unshaped(flow, call.args[0], "permute", "transpose")
         if isinstance(given, ast.Call) and is_model(flow, given.func) and _ends_linear(program, flow, given):
             yield Remark(call, f"{name} takes log probabilities, and {short(call.args[0], 40)} is what the last layer of {text_of(given.func)} computes")
 
@@ -235,9 +233,7 @@ def _ends_linear(program: Program, flow: Flow, output: ast.Call) -> bool:
     if len(classes) == 1:
         forward = program.method(classes[0], "forward")
         results = [one for one in returned(forward) if one is not None] if forward is not None else []
-        last = flow.value(results[0]) if len(results) == 1 else None
-        while is_method(last, *SHAPES, "permute", "transpose") and program.dotted(last.func) is None:
-            last = flow.value(last.func.value)
+        last = unshaped(flow, results[0], "permute", "transpose") if len(results) == 1 else None
         made = flow.maker(last) if isinstance(last, ast.Call) else None
     if program.called(made) == "torch.nn.Sequential" and isinstance(made, ast.Call) and made.args:
         made = made.args[-1]
