@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of, place_of
@@ -14,6 +15,7 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_string,
     last_word,
+    names_of,
     number_in,
     operands,
     returned,
@@ -28,6 +30,7 @@ _SAME_BYTES = (
     "cat", "transpose", "permute", "reshape", "view", "squeeze", "unsqueeze", "repeat", "from_numpy", "array", "asarray",
 )
 """Functions and methods that give numbers of the type that they are given."""
+_TIMES = re.compile(r"(^|[ _.])(times?|timestamps?|ts|stamps?|unix|epoch_s)($|[ _])", re.I)
 _DRAWS = ("randint", "integers", "choice", "normal", "uniform", "poisson", "random")
 
 
@@ -134,3 +137,32 @@ def _elements_are_bytes(flow: Flow, binding: Binding, depth: int) -> bool:
     if isinstance(over, (ast.Tuple, ast.List)):
         return bool(over.elts) and all(_is_bytes(flow, one, depth) for one in over.elts)
     return over is not None and binding.place is None and _is_bytes(flow, over, depth)
+
+
+@RULES.add("times-in-float32", "seconds since 1970 are 64 to 128 apart in float32: shorter differences are lost", "take the differences in int64 or float64, and convert them")
+def _times(program: Program) -> Iterator[Remark]:
+    """Differences of points in time that were made float32 before."""
+    flow = flow_of(program)
+    epoch = any(isinstance(one.value, (int, float)) and not isinstance(one.value, bool) and 1e9 <= one.value < 1e10 for one in program.everywhere(ast.Constant))
+    for node in program.everywhere(ast.Assign) if epoch else ():
+        value, target = node.value, node.targets[0]
+        if not isinstance(value, ast.Call) or not isinstance(target, ast.Name) or not _to_float32(program, value) or not _TIMES.search(" ".join(names_of(value))):
+            continue
+        if any(is_binary(one, ast.Sub) for one in flow.origins(value)):
+            continue  # counted from a nearer point
+        for use in flow.reads.get((program.scope(target), target.id), []):
+            around = program.parent.get(use)
+            taken = program.parent.get(around) if isinstance(around, ast.Subscript) and around.value is use else around
+            if flow.held(use) is not value:
+                continue
+            if (isinstance(around, ast.Call) and last_word(around.func) in ("diff", "ediff1d")) or is_binary(taken, ast.Sub):
+                yield Remark(node, f"{short(node)} rounds the times, and line {getattr(use, 'lineno', 0)} takes their differences")
+                break
+
+
+def _to_float32(program: Program, call: ast.Call) -> bool:
+    """Whether a call gives single precision."""
+    typed = argument(call, "dtype") or (call.args[0] if is_method(call, "to", "astype", "type") and call.args else None)
+    if is_method(call, "float") and not program.called(call):
+        return True
+    return last_word(typed) in ("float32", "float") or (is_string(typed) and typed.value == "float32")

@@ -108,8 +108,11 @@ def _target_in_window(program: Program) -> Iterator[Remark]:
     """A window of a series as the input, and the last value of the same window as the target."""
     flow = flow_of(program)
     for first, second in _samples(program, flow):
-        window, target = _window(flow, first), _plain(flow, second)
-        if window is None or not isinstance(target, ast.Subscript) or ast.unparse(target.value) != ast.unparse(window[0].value):
+        windows = [one for part in _parts_of(flow, first) if (one := _window(flow, part)) is not None]
+        target = _plain(flow, second)
+        same = [one for one in windows if isinstance(target, ast.Subscript) and ast.unparse(one[0].value) == ast.unparse(target.value)]
+        window = same[0] if same else None
+        if window is None or not isinstance(target, ast.Subscript):
             continue
         rows = _rows(target, False)
         begins = rows.lower if isinstance(rows, ast.Slice) else rows
@@ -118,6 +121,14 @@ def _target_in_window(program: Program) -> Iterator[Remark]:
             continue
         if _apart(flow, window[2], begins) == Counter({"": 1}):
             yield Remark(target, f"{short(target)} is the last value of the window {short(window[0])} itself: the target is a part of the input")
+
+
+def _parts_of(flow: Flow, node: ast.expr) -> list[ast.expr]:
+    """An input, or what it is put together from: `torch.cat([x[i:j][None], clock[:, i:j]])`."""
+    value = flow.value(node)
+    listed = value.args[0] if is_method(value, "cat", "stack", "concatenate", "hstack", "column_stack") and value.args else None
+    parts = listed.elts if isinstance(listed, (ast.List, ast.Tuple)) else [node]
+    return [one.value if isinstance(one, ast.Subscript) and any(isinstance(part, ast.Constant) and part.value is None for part in ast.walk(one.slice)) else one for one in parts]
 
 
 def _samples(program: Program, flow: Flow) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -20,6 +20,7 @@ from probe.diagnose.code.syntax import (
     is_string,
     names_read,
     names_set,
+    pairs_of,
     parameters,
     returned,
     short,
@@ -32,7 +33,7 @@ RULES = Rules("data")
 def _numbered_apart(program: Program) -> Iterator[Remark]:
     """A numbering of words or classes that is made once for the training and once for held-out data."""
     flow = flow_of(program)
-    numbering = {scope for scope in program.scopes() if isinstance(scope, Function) and any(map(_numbers, returned(scope), [flow] * 99))}
+    numbering = {scope for scope in program.scopes() if isinstance(scope, Function) and any(_numbers(one, flow) or _counts_up(scope, one) for one in returned(scope))}
     sources: dict[str, list[tuple[ast.AST, set[str], bool]]] = {}
     for call in program.calls():
         local = program.local_function(call)
@@ -46,12 +47,45 @@ def _numbered_apart(program: Program) -> Iterator[Remark]:
             for name in read:
                 shape = re.sub(rf"\b{re.escape(name)}\b", "x", shape)
             sources.setdefault(shape, []).append((made, read, _is_held(read)))
+    for name, call in _made_by_classes(program, numbering):
+        for target in _names_given(program, call):
+            sources.setdefault(name, []).append((call, {target}, _is_held({target})))
     for found in sources.values():
         trained = [one for one in found if not one[2]]
         for node, read, held in found if trained else ():
             if held and not any(read & other for _, other, _ in trained):
                 yield Remark(node, f"{short(node)} numbers what the held-out part contains by itself: in line {getattr(trained[0][0], 'lineno', 0)} the training part gets its own numbers")
                 break
+
+
+def _counts_up(function: Function, node: ast.AST | None) -> bool:
+    """Whether a dict is filled by `numbers[word] = len(numbers)`."""
+    return any(
+        isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript) and is_name(node) and is_name(one.targets[0].value, node.id)
+        and is_call(one.value, "len") and len(one.value.args) == 1 and is_name(one.value.args[0], node.id)
+        for one in ast.walk(function)
+    )
+
+
+def _made_by_classes(program: Program, numbering: set[Function]) -> Iterator[tuple[str, ast.Call]]:
+    """The calls of classes that number what they are given, each for itself."""
+    for name, classes in program.classes.items():
+        start = program.method(classes[0], "__init__") if len(classes) == 1 else None
+        given = {one.arg for one in parameters(start)} - {"self"} if start is not None else set()
+        own_numbers = any(
+            isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and program.local_function(one.value) in numbering
+            and names_read(one.value) & given and is_attribute(one.targets[0]) and isinstance(program.parent.get(one), ast.FunctionDef)
+            for one in (ast.walk(start) if start is not None else ())
+        )
+        if own_numbers:
+            yield from ((name, call) for call in program.calls() if program.called(call) == name)
+
+
+def _names_given(program: Program, call: ast.Call) -> list[str]:
+    """The variables that an object is given to: `train, val = Texts(a), Texts(b)`."""
+    statement = program.statement(call)
+    pairs = pairs_of(statement) if isinstance(statement, ast.Assign) else ()
+    return [target.id for target, value in pairs if value is call and is_name(target)]
 
 
 def _data_in(node: ast.AST) -> set[str]:

@@ -226,18 +226,22 @@ def _too_late(rest: list[ast.stmt], following: str) -> Iterator[Remark]:
 )
 def _same_array(program: Program) -> Iterator[Remark]:
     """An environment that returns the array in which its next step writes; a loop that keeps two states."""
-    flow = flow_of(program)
     for of in program.everywhere(ast.ClassDef):
         step = program.method(of, "step")
         if step is None:
             continue
         for name, given in _own_results(step):
-            writes = [one for one in ast.walk(step) if _writes_into(program, one, name)]
+            views = _views_of(step, name)
+            writes = [
+                one for one in ast.walk(step)
+                if _writes_into(program, one, name)
+                or (isinstance(one, ast.AugAssign) and is_name(one.target, *views) and bool(views))
+            ]
             anew = any(
                 is_own(target) and target.attr == name
                 for one in own(step, ast.Assign) for target in one.targets
             )
-            kept = _kept_together(program, flow, of) if writes and not anew else None
+            kept = _kept_together(program, of, name) if writes and not anew else None
             if kept is not None:
                 changed, stored = (getattr(one, "lineno", 0) for one in (writes[0], kept))
                 yield Remark(
@@ -255,6 +259,15 @@ def _own_results(step: Function) -> Iterator[tuple[str, ast.expr]]:
             yield first.attr, first
 
 
+def _views_of(step: Function, name: str) -> list[str]:
+    """Variables that are slices of an attribute of self, and so share its memory."""
+    return [
+        target.id for node in own(step, ast.Assign) for target, value in pairs_of(node)
+        if is_name(target) and isinstance(value, ast.Subscript) and is_own(value.value)
+        and value.value.attr == name and any(isinstance(one, ast.Slice) for one in ast.walk(value.slice))
+    ]
+
+
 def _writes_into(program: Program, node: ast.AST, name: str) -> bool:
     """Whether a statement changes the array that an attribute of self holds."""
     if not isinstance(node, (ast.AugAssign, ast.Assign)):
@@ -267,8 +280,10 @@ def _writes_into(program: Program, node: ast.AST, name: str) -> bool:
     return False
 
 
-def _kept_together(program: Program, flow: Flow, of: ast.ClassDef) -> ast.AST | None:
+def _kept_together(program: Program, of: ast.ClassDef, name: str) -> ast.AST | None:
     """The call or tuple of a loop that takes the state before a step and the one after it."""
+    reset = program.method(of, "reset")
+    resets = reset is not None and any(own_name == name for own_name, _ in _own_results(reset))
     for call in program.calls():
         node = program.parent.get(call)
         if not is_method(call, "step") or program.kind_name(call.func.value) != of.name:
@@ -279,7 +294,8 @@ def _kept_together(program: Program, flow: Flow, of: ast.ClassDef) -> ast.AST | 
         after = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
         before = {
             target.id for one in ast.walk(program.scope(call)) if isinstance(one, ast.Assign)
-            for target, value in pairs_of(one) if is_name(target) and is_name(value, last_word(after))
+            for target, value in pairs_of(one) if is_name(target)
+            and (is_name(value, last_word(after)) or (resets and is_method(value, "reset")))
         }
         for one in program.after(node):
             for inner in ast.walk(one):
