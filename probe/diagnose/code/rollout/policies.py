@@ -183,3 +183,38 @@ def _follows(program: Program, flow: Flow, key: Key, copied: bool) -> bool:
         if copied and is_attribute(around, "parameters") and paired:
             return True
     return False
+
+
+@RULES.add(
+    "average-without-buffers",
+    "the average is evaluated with the running statistics that the copy was made with",
+    "copy the buffers too: for b, a in zip(average.buffers(), model.buffers()): b.copy_(a)",
+)
+def _without_buffers(program: Program) -> Iterator[Remark]:
+    """An average of a model with batch normalization that takes its parameters only, and is in eval mode."""
+    flow = flow_of(program)
+    names = {program.called(call).rpartition(".")[2] for call in program.calls()}
+    kept = any(is_attribute(one, "buffers", "named_buffers") for one in program.everywhere(ast.Attribute))
+    normalized = any(name.startswith(("BatchNorm", "SyncBatchNorm")) for name in names)
+    if not normalized or kept or "update_bn" in names:
+        return
+    for loop in program.everywhere(ast.For):
+        pairs = loop.iter.args if is_call(loop.iter, "zip") and len(loop.iter.args) == 2 else []
+        if len(pairs) != 2 or not all(is_method(one, "parameters") for one in pairs):
+            continue
+        if not any(is_method(one, "mul_", "lerp_") for one in ast.walk(loop)):
+            continue
+        average = pairs[0].func.value if is_method(pairs[0]) else loop
+        made, calls = flow.only(flow.key(average)), flow.called_on(flow.key(average))
+        copied = [one for one in ast.walk(made) if _is_copy(program, one)] if made is not None else []
+        in_eval = "eval" in calls or is_method(made, "eval")
+        if copied and in_eval and not calls & {"train", "load_state_dict"}:
+            yield Remark(
+                loop,
+                f"the loop over {short(pairs[0])} leaves out the running statistics of the batch "
+                f"normalizations: those of {text_of(average)} stay as they were when it was copied",
+            )
+
+
+def _is_copy(program: Program, node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and program.called(node) == "copy.deepcopy"
