@@ -16,7 +16,7 @@
 --   "probe {endpoint} query \"SELECT step, loss, lr, grad_norm FROM python.steps ORDER BY step DESC LIMIT 4 * {period}\"",
 --   "probe {endpoint} checkpoint oscillating.pt",
 -- ]
--- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches; alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data)"
+-- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches (`info` without a DataLoader, for periods of more than 20 steps); alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data)"
 -- uses = ["trainings"]
 -- [parameters.window]
 -- value = 400
@@ -38,6 +38,10 @@
 -- value = 0.2
 -- unit = "ratio of the level"
 -- source = "practice: very noisy when the deviation is 0.2 of the mean"
+-- [parameters.known]
+-- value = 20
+-- unit = "steps"
+-- source = "ours: a rate that is too high swings within a few steps; a longer period may be that of the data"
 WITH lately AS (
     SELECT step, loss, lr FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT $window
 ), level AS (
@@ -57,7 +61,9 @@ WITH lately AS (
 ), size AS (
     SELECT QUANTILE_CONT(loss, 0.05) AS low, QUANTILE_CONT(loss, 0.95) AS high, MIN(step) AS step, COUNT(*) AS n,
         QUANTILE_CONT(x, 0.95) - QUANTILE_CONT(x, 0.05) AS swing, MEDIAN(loss) AS middle, ARG_MAX(lr, step) AS lr,
-        MAX(lr) > 1.5 * MIN(lr) AS cyclic
+        MAX(lr) > 1.5 * MIN(lr) AS cyclic,
+        -- Without a loader it is not known how many steps a pass over the data has.
+        COALESCE((SELECT COUNT(samples) > 0 FROM python.steps WHERE step >= (SELECT MIN(step) FROM lately)), false) AS loaded
     FROM level
 ), groups AS (
     SELECT step, optimizer, param_group, parameters, COUNT(*) OVER (PARTITION BY step, param_group) AS beside
@@ -81,7 +87,7 @@ WITH lately AS (
             WHERE numel >= 16 AND step > (SELECT MAX(step) FROM python.gradients) - 500) AS update_ratio
 )
 SELECT CASE WHEN rivals.n > 1 THEN format('{} optimizers take turns: their losses may differ from step to step', rivals.n) END AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio,
-    CASE WHEN rests.n >= 3 AND rests.every BETWEEN 0.8 * period AND 1.25 * period THEN 'info' ELSE 'notice' END AS severity
+    CASE WHEN rests.n >= 3 AND rests.every BETWEEN 0.8 * period AND 1.25 * period OR NOT loaded AND period > $known THEN 'info' ELSE 'notice' END AS severity
 FROM period, size, details, rivals, rests
 WHERE size.n >= $window AND swing >= $swing * ABS(middle) AND NOT cyclic
 UNION ALL BY NAME
