@@ -15,6 +15,15 @@ from probe.base.isolation import Isolation
 from probe.job.instruments.facts.resumption import Resumption
 
 
+class Sealed:
+    """What a job has pickled, and that answers only what it knows."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise KeyError(name)
+
+
 class Training:
     """A model, an optimizer with a state, and a schedule."""
 
@@ -127,3 +136,13 @@ def test_a_layer_that_was_wrapped_is_told_from_one_that_is_new(
     less = {"1.weight": state["1.weight"], "new.weight": state["1.bias"]}
     training.model.load_state_dict(less, strict=False)
     assert dict(resumption.facts())["loaded.worst.near"] == 2  # the load with most matches counts
+
+
+@pytest.mark.parametrize("step", [0, 500])
+def test_what_a_job_loads_is_not_asked_for_anything(
+    watched: tuple[Resumption, Training, Any], tmp_path: Path, step: int
+) -> None:
+    _, _, recorder = watched
+    recorder.step = step
+    torch.save(Sealed(), tmp_path / "own.pt")
+    assert type(torch.load(tmp_path / "own.pt", weights_only=False)) is Sealed

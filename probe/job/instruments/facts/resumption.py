@@ -60,7 +60,7 @@ class Resumption:
         else:
             self._watch(torch, "load", self._read)
         self.reads.wrap()
-        self._watch(torch.nn.Module, "load_state_dict", self._model)
+        self._watch(torch.nn.Module, "load_state_dict", self._model, always=True)
         self._watch(torch.optim.Optimizer, "load_state_dict", self._optimizer)
         schedulers = torch.optim.lr_scheduler
         for kind in vars(schedulers).copy().values():
@@ -94,7 +94,8 @@ class Resumption:
                 yield "loaded.worst.near.given", given
                 yield "loaded.worst.near.wanted", wanted
 
-    def _watch(self, owner: Any, name: str, note: Callable[..., None]) -> None:
+    def _watch(self, owner: Any, name: str, note: Callable[..., None], always: bool = False) -> None:
+        """Wrap a function; `always`: note its calls after the first steps too."""
         note = self._isolation.guard("resumption", note)
         live, recorder = self._patches.live, self._recorder
         read = self.reads.read if name == "load" else None
@@ -103,7 +104,7 @@ class Resumption:
             def call(*args: Any, **kwargs: Any) -> Any:
                 begun_ns = now_ns()
                 result = original(*args, **kwargs)
-                if live[0] and (recorder.step <= LATEST_STEP or getattr(result, "unexpected_keys", None)):
+                if live[0] and (always or recorder.step <= LATEST_STEP):
                     note(result, *args)
                 if live[0] and read is not None and args:
                     read(args[0], begun_ns)
@@ -129,12 +130,15 @@ class Resumption:
     def _model(self, result: Any, module: Any, state: Any = None, *_: Any) -> None:
         """A module was loaded. After the first step only loads that left something out are of interest, as
         of a second model that is made of a first one."""
+        unexpected = getattr(result, "unexpected_keys", None)
+        early = self._recorder.step <= LATEST_STEP
+        if not early and not (isinstance(unexpected, list) and unexpected):
+            return
         references = [weakref.ref(one) for one in _first(module)]
         name = type(module).__name__
-        if self._recorder.step <= LATEST_STEP:
+        if early:
             self._models.append((name, references))
             del self._models[:-MOST_PARAMETERS]
-        unexpected = getattr(result, "unexpected_keys", None)
         if isinstance(state, dict) and len(state) and isinstance(unexpected, list):
             matched = len(state) - len(unexpected)
             before = self._matches.get(id(module)) if references else None
