@@ -11,7 +11,7 @@
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT module, class, training, trainable FROM python.modules WHERE class LIKE '%BatchNorm%' ORDER BY module\"",
---   "probe {endpoint} eval --at-step \"[m.eval() for m in model.modules() if 'BatchNorm' in type(m).__name__ and not m.weight.requires_grad]\"",
+--   "probe {endpoint} eval --at-step \"[m.eval() for m in model.modules() if 'BatchNorm' in type(m).__name__ and m.weight is not None and not m.weight.requires_grad]\"",
 -- ]
 -- false_positives = "statistics that are meant to adapt to new data while the weights stay"
 WITH latest AS (

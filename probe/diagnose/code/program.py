@@ -241,6 +241,12 @@ class Program:
         """The full name of what a call runs, where it is imported or of the program; empty for all else."""
         return (self.dotted(node.func) or "") if isinstance(node, ast.Call) else ""
 
+    def operand(self, call: ast.Call) -> ast.expr | None:
+        """x of `torch.f(x)` and `x.f()`."""
+        if isinstance(call.func, ast.Attribute) and self.dotted(call.func) is None:
+            return call.func.value
+        return call.args[0] if call.args else None
+
     def local_function(self, call: ast.Call) -> Function | None:
         """The one function or method of the program that a call runs, where its name is unique; a module's
         call is its `forward`."""

@@ -97,12 +97,12 @@ def _another_code(program: Program) -> Iterator[Remark]:
         name = loss_name(program, call)
         if name not in _SIGNED or not call.args:
             continue
-        labels = call.args[-1] if call.args else argument(call, "target")
+        labels = call.args[-1]
         found = _uncast(flow, labels)
         drawn = program.called(found) == "torch.randint" and isinstance(found, ast.Call) and [flow.number(one) for one in found.args[:2]] in ([0, 2], [2, None])
         zeros = is_method(found, "cat", "concatenate") and isinstance(found, ast.Call) and any(mentions(one, "zeros", "zeros_like") for one in found.args)
         if isinstance(found, ast.Compare) or drawn or zeros or program.called(found) == "torch.zeros":
-            yield Remark(call, f"{name} takes labels of -1 and 1, and {short(labels or call, 40)} ({short(found or call, 40)}) are 0 and 1")
+            yield Remark(call, f"{name} takes labels of -1 and 1, and {short(labels, 40)} ({short(found or call, 40)}) are 0 and 1")
     for node in program.everywhere(ast.BinOp):
         product = node.right if is_binary(node, ast.Sub) and number_in(node.left) == 1 else None
         hinged = any(is_method(one, "relu", "clamp", "clamp_min") for one in program.calls_around(node)) or is_method(program.parent.get(program.parent.get(node) or node), "relu", "clamp")

@@ -46,17 +46,14 @@ def _is_statistic_of(flow: Flow, node: ast.AST, of: ast.expr) -> bool:
     """Whether an expression is a statistic of an array over its rows."""
     one = flow.given(node) if isinstance(node, ast.Name) else None
     value = node if one is None or one.value is None else one.value
-    if isinstance(value, ast.Tuple) and one is not None and one.place is not None and one.place < len(value.elts):
-        value = value.elts[one.place]
     if is_binary(value, ast.Add) and number_in(value.right) is not None:
         value = value.left
     while is_method(value, "clamp", "clamp_min", "clip", "values", "item", "astype", "float"):
         value = value.func.value
     if not is_method(value, *_STATISTICS):
         return False
-    free = flow.program.dotted(value.func) is not None
-    source = (value.args[0] if value.args else None) if free else value.func.value
-    over = next((given for word in ("axis", "dim") if (given := argument(value, word, int(free))) is not None), None)
+    source, place = flow.program.operand(value), int(flow.program.dotted(value.func) is not None)
+    over = next((given for word in ("axis", "dim") if (given := argument(value, word, place)) is not None), None)
     first = over.elts[0] if isinstance(over, ast.Tuple) and over.elts else over
     return source is not None and text_of(source) == text_of(of) and (first is None or number_in(first) == 0)
 
@@ -136,5 +133,5 @@ def _by_variance(program: Program) -> Iterator[Remark]:
         one = flow.given(divisor) if isinstance(divisor, ast.Name) else None
         value = flow.value(divisor) if one is None or one.place is None else None
         centred = _is_statistic_of(flow, node.left.right, of)
-        if centred and is_method(value, "var") and text_of(value.func.value if not value.args or flow.program.dotted(value.func) is None else value.args[0]) == text_of(of):
+        if centred and is_method(value, "var") and (varied := program.operand(value)) is not None and text_of(varied) == text_of(of):
             yield Remark(node, f"{short(node)} divides by the variance, {short(value)}")

@@ -35,7 +35,7 @@ def _focal(program: Program) -> Iterator[Remark]:
     """A focal loss whose weight is that of the batch, or is computed with the wrong sign."""
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp, ast.Call):
-        base = node.left if is_binary(node, ast.Pow) else node.func.value if is_method(node, "pow") and program.dotted(node.func) is None else node.args[0] if is_method(node, "pow") and node.args else None
+        base = node.left if is_binary(node, ast.Pow) else program.operand(node) if is_method(node, "pow") else None
         if not is_binary(base, ast.Sub) or number_in(base.left) != 1:
             continue
         inner = exponent_of(program, flow.value(base.right))
@@ -56,7 +56,7 @@ def _overlap(program: Program) -> Iterator[Remark]:
         if not is_binary(node, ast.Div):
             continue
         products = [one for one in _sums(program, flow, node.left) if is_binary(one, ast.Mult)]
-        totals = {text_of(one): one for one in _sums(program, flow, node.right)}
+        totals = {text_of(one) for one in _sums(program, flow, node.right)}
         for product in products:
             sides = [one for one in (product.left, product.right) if text_of(one) in totals]
             for side in sides if len(sides) == 2 else ():
@@ -70,9 +70,8 @@ def _sums(program: Program, flow: Flow, node: ast.AST, depth: int = 4) -> Iterat
     """What an expression adds up by `.sum()`."""
     for one in ast.walk(node):
         if is_method(one, "sum"):
-            free = program.called(one) == "torch.sum"
-            inner = one.args[0] if free and one.args else one.func.value
-            yield inner
+            if (inner := program.operand(one)) is not None:
+                yield inner
         elif depth and isinstance(one, ast.Name) and isinstance(held := flow.held(one), (ast.BinOp, ast.Call)):
             yield from _sums(program, flow, held, depth - 1)
 
@@ -88,8 +87,7 @@ def _bounded(program: Program, flow: Flow, output: ast.Call) -> bool:
         forward = program.method(known[0], "forward")
         ends = [one for one in ast.walk(forward) if isinstance(one, ast.Return)] if forward is not None else []
         text = " ".join(text_of(flow.value(one.value)) for one in ends if one.value is not None)
-        layers = " ".join(text_of(one)[-80:] for one in ast.walk(known[0]) if isinstance(one, ast.Call) and last_word(one.func) == "Sequential")
-        return bool(re.search(r"sigmoid|softmax", ast.unparse(known[0]), re.I)) or bool(_BOUNDS.search(text)) or "Sigmoid" in layers
+        return bool(re.search(r"sigmoid|softmax", ast.unparse(known[0]), re.I) or _BOUNDS.search(text))
     last = known[0].args[-1:] if isinstance(known[0], ast.Call) and last_word(known[0].func) == "Sequential" else known
     return bool(not last or _BOUNDS.search(text_of(last[0])))
 
@@ -155,7 +153,7 @@ def _logarithm_of(program: Program, node: ast.AST) -> ast.expr | None:
     """p of `torch.log(p)`, `p.log()` and `torch.log(p + eps)`."""
     if not is_method(node, "log") or program.called(node) not in ("torch.log", ""):
         return None
-    inner = (node.args[0] if node.args else None) if program.called(node) == "torch.log" else node.func.value
+    inner = program.operand(node)
     return inner.left if is_binary(inner, ast.Add) and number_in(inner.right) is not None else inner
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import SHAPES, is_model
+from probe.diagnose.code.data.data_flow import SHAPES, is_model, unshaped
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import terms
@@ -72,12 +72,10 @@ def _logistic(program: Program, call: ast.Call) -> ast.expr | None:
     """x of `F.logsigmoid(x)` and `torch.sigmoid(x).log()`."""
     if program.called(call) == "torch.nn.functional.logsigmoid" and call.args:
         return call.args[0]
-    inner = (call.args[0] if call.args else None) if program.called(call) == "torch.log" else call.func.value if is_method(call, "log") else None
+    inner = program.operand(call) if is_method(call, "log") else None
     if is_binary(inner, ast.Add) and number_in(inner.right) is not None:
         inner = inner.left
-    if not isinstance(inner, ast.Call) or not is_method(inner, "sigmoid"):
-        return None
-    return inner.args[0] if program.dotted(inner.func) is not None and inner.args else inner.func.value
+    return program.operand(inner) if is_method(inner, "sigmoid") else None
 
 
 def _is_of(node: ast.AST, words: re.Pattern[str], others: re.Pattern[str]) -> bool:
@@ -89,18 +87,16 @@ def _hinged(program: Program, call: ast.Call) -> ast.AST | None:
     """What relu(x), x.relu(), clamp(x, min=0) and x.clamp(min=0) leave positive."""
     if not is_method(call, "relu", "clamp", "clamp_min"):
         return None
-    free = program.dotted(call.func) is not None
-    if call.func.attr != "relu":
-        least = argument(call, "min", int(free))
-        if number_in(least) != 0:
-            return None
-    return (call.args[0] if call.args else None) if free else call.func.value
+    least = argument(call, "min", int(program.dotted(call.func) is not None))
+    if call.func.attr != "relu" and number_in(least) != 0:
+        return None
+    return program.operand(call)
 
 
 def _closeness(program: Program, flow: Flow, node: ast.AST) -> str:
     value = flow.value(node)
     calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
-    if any(last_word(one.func) in _SIMILARITIES or last_word(program.called(one) and one.func) in _SIMILARITIES for one in calls):
+    if any(last_word(one.func) in _SIMILARITIES for one in calls):
         return "" if any(is_binary(one, ast.Sub) and number_in(one.left) == 1 for one in ast.walk(value)) else "similarity"
     squared = any(is_binary(one, ast.Pow) and is_binary(one.left, ast.Sub) for one in ast.walk(value))
     return "distance" if squared or any(is_method(one, *_DISTANCES) for one in calls) else ""
@@ -168,9 +164,7 @@ def _judged(flow: Flow, call: ast.Call, judge: str) -> ast.AST | None:
 
 def _generated(flow: Flow, node: ast.AST | None) -> bool:
     """Whether an expression is what a network gives."""
-    value = flow.value(node)
-    while is_method(value, "detach", *SHAPES):
-        value = flow.value(value.func.value)
+    value = unshaped(flow, node)
     return isinstance(value, ast.Call) and is_model(flow, value.func)
 
 

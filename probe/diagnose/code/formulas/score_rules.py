@@ -49,11 +49,7 @@ def _temperature(program: Program) -> Iterator[Remark]:
 def _logits(program: Program, flow: Flow, node: ast.AST) -> ast.AST | None:
     """What a softmax or its logarithm is taken of."""
     value = flow.value(node)
-    if not is_method(value, "softmax", "log_softmax"):
-        return None
-    if program.dotted(value.func) is not None:
-        return value.args[0] if value.args else None
-    return value.func.value
+    return program.operand(value) if is_method(value, "softmax", "log_softmax") else None
 
 
 def _of_network(flow: Flow, node: ast.AST) -> bool:
@@ -106,7 +102,7 @@ def _squashed(program: Program) -> Iterator[Remark]:
         action = flow.value(call.args[0])
         if not is_method(action, "tanh"):
             continue
-        drawn = flow.value(action.args[0] if program.called(action) == "torch.tanh" and action.args else action.func.value)
+        drawn = flow.value(program.operand(action))
         if is_method(drawn, "rsample", "sample") and text_of(drawn.func.value) == text_of(call.func.value):
             made = flow.value(call.func.value)
             if "Transformed" not in last_word(getattr(made, "func", None)):
@@ -132,7 +128,7 @@ def _without_root(program: Program) -> Iterator[Remark]:
 def _root_of(program: Program, flow: Flow, node: ast.AST) -> ast.expr | None:
     value = flow.value(node)
     if is_method(value, "sqrt"):
-        return value.args[0] if program.dotted(value.func) is not None and value.args else value.func.value
+        return program.operand(value)
     return value.left if is_binary(value, ast.Pow) and number_in(value.right) == 0.5 else None
 
 

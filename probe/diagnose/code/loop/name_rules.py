@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import module_classes
@@ -86,7 +85,6 @@ def _texts(flow: Flow, node: ast.expr) -> Iterator[str]:
                 yield from (element.value for element in listed.elts if is_string(element))
 
 
-@lru_cache(maxsize=1)
 def _known_names(program: Program) -> frozenset[str] | None:
     """All that may stand in the name of a parameter; None where models come from elsewhere."""
     known = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked", "module", "_orig_mod"}

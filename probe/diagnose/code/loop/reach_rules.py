@@ -22,14 +22,15 @@ def _cut_off(program: Program) -> Iterator[Remark]:
     if not losses:
         return
     reached = {text_of(one.func) for loss in losses for one in _calls(flow, loss, through=False)}
-    behind = {text_of(one.func): one for loss in losses for one in _calls(flow, loss, through=True)}
+    known = [one for loss in losses for one in _calls(flow, loss, through=True)]
+    behind = {text_of(one.func): one for one in known}
     for call in program.calls():
         if not is_torch_optimizer(program, call):
             continue
         given = (one for argument in call.args[:1] for one in ast.walk(argument))
         for name in dict.fromkeys(text_of(one.func.value) for one in given if is_method(one, "parameters")):
             used = behind.get(name)
-            if used is None or name in reached or not _all_known(program, flow, name, losses):
+            if used is None or name in reached or not _all_known(program, name, known):
                 continue
             yield Remark(used, f"{short(used)} is detached in every loss, and the optimizer in line {call.lineno} steps {name}")
 
@@ -53,9 +54,8 @@ def _calls(flow: Flow, loss: ast.AST, through: bool) -> Iterator[ast.Call]:
                 waiting.append(one)
 
 
-def _all_known(program: Program, flow: Flow, name: str, losses: list[ast.expr]) -> bool:
+def _all_known(program: Program, name: str, known: list[ast.Call]) -> bool:
     """Whether each use of a network is a call that a loss is made of, or has no gradient, or maintains it."""
-    known = {one for loss in losses for one in _calls(flow, loss, through=True)}
     maintained = ("parameters", "named_parameters", "zero_grad", "train", "eval", "to", "state_dict", "load_state_dict", "requires_grad_", "buffers", "apply")
     for node in program.everywhere(ast.Name, ast.Attribute):
         if not isinstance(getattr(node, "ctx", None), ast.Load) or text_of(node) != name:

@@ -31,10 +31,10 @@ _MAINTAINED = frozenset({
 """Methods of a network that compute no output and save nothing."""
 
 
-def _log_prob(flow: Flow, node: ast.AST) -> ast.Call | None:
-    """The call of log_prob that a value comes from."""
+def _call_of(flow: Flow, node: ast.AST, name: str) -> ast.Call | None:
+    """The call of a method that a log probability, or an action, comes from."""
     for _ in range(8):
-        if is_method(node, "log_prob"):
+        if is_method(node, name):
             return node
         if is_method(node, *_PASSED):
             node = node.func.value
@@ -70,7 +70,7 @@ def _ratio_of_itself(program: Program) -> Iterator[Remark]:
         exponent = any(is_method(one, "exp") for one in _around(program, flow, node))
         if not is_binary(node, ast.Sub) or not exponent:
             continue
-        new, old = _log_prob(flow, node.left), _log_prob(flow, node.right)
+        new, old = (_call_of(flow, one, "log_prob") for one in (node.left, node.right))
         if new is None or old is None or new is old or _written(flow, new) != _written(flow, old):
             continue
         loops = program.loops(new)[:1]
@@ -112,7 +112,7 @@ def _greedy(program: Program) -> Iterator[Remark]:
             if not is_method(call, "log_prob") or len(call.args) != 1 or program.without_gradient(call):
                 continue
             action = call.args[0]
-            greedy = _argmax(flow, action)
+            greedy = _call_of(flow, action, "argmax")
             acted = names_of(action) and any(names_of(action) & names_of(one.args[0]) for one in taken)
             if greedy is not None and acted:
                 yield Remark(
@@ -120,19 +120,6 @@ def _greedy(program: Program) -> Iterator[Remark]:
                     f"{short(greedy)} is the action that is taken, and {short(call)} learns from it: the "
                     "most probable action is never compared with another",
                 )
-
-
-def _argmax(flow: Flow, node: ast.AST) -> ast.Call | None:
-    for _ in range(6):
-        if is_method(node, "argmax"):
-            return node
-        if is_method(node, *_PASSED):
-            node = node.func.value
-        elif (held := flow.held(node)) is not None:
-            node = held
-        else:
-            return None
-    return None
 
 
 @RULES.add(
@@ -144,7 +131,7 @@ def _never_called(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for key, values in flow.assigned():
         made = values[0] if len(values) == 1 else None
-        copied = isinstance(made, ast.Call) and program.called(made) == "copy.deepcopy" and bool(made.args)
+        copied = made is not None and _is_copy(program, made)
         if not isinstance(made, ast.Call) or not (copied or program.family(made) == "module"):
             continue
         uses = [_use(program, node) for node in flow.reads.get(key, [])]
@@ -217,4 +204,4 @@ def _without_buffers(program: Program) -> Iterator[Remark]:
 
 
 def _is_copy(program: Program, node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and program.called(node) == "copy.deepcopy"
+    return isinstance(node, ast.Call) and program.called(node) == "copy.deepcopy" and bool(node.args)
