@@ -118,7 +118,7 @@ no property, no `__getattr__`, no `__repr__`. Properties, methods and operators 
 library, torch and NumPy are therefore `changing`, even if they are harmless. Such a snippet waits for the
 next step boundary.
 
-The tree is read from top to bottom. For each variable and container, the guard tracks every value assigned to
+The guard reads the tree from top to bottom. For each variable and container, the guard tracks every value assigned to
 it. If it finds another value after the variable was read (in a loop, in a function), it reads the tree again.
 
 A snippet may change objects that it created (a list, a counter, a clone of a tensor) and still be `reading`.
@@ -154,7 +154,7 @@ Some snippets that the first guard classified as `reading` do change something, 
 
 ## While it runs
 
-The watch checks the time before each line of Python that the snippet runs, including lines in functions of
+The watch checks the time limit before each line of Python that the snippet runs, including lines in functions of
 the job. Twenty times a second it checks how much memory the snippet has taken; the limit is four fifths of
 what was available. A single larger allocation fails with MemoryError. The watch sees each call before it
 happens, so a name built at run time, `functools.partial` or `map` cannot bypass a refusal. On the training

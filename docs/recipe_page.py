@@ -108,7 +108,7 @@ Lines that begin with `-- ` at the top of the file are TOML:
 | `what` | the finding in one line; `{column}` is replaced by the row's value or a parameter's, formatted as in Python; NULL becomes `?` |
 | `order` | position among the checks of a symptom, 0 to 999; default 900 |
 | `scope` | `rank` (default) or `job`: whose rows the SQL sees |
-| `holds_s` | how many seconds the monitor must find it before it opens an incident |
+| `holds_s` | how many seconds the finding must last before the monitor opens an incident |
 | `needs` | what must be recorded; shown when the result is unknown |
 | `why` | lines of evidence; a line that uses a NULL column is left out |
 | `next` | next commands; `{endpoint}` is filled in |
@@ -117,7 +117,7 @@ Lines that begin with `-- ` at the top of the file are TOML:
 | `explains` | recipes whose findings this one causes; `diagnose` lists them below it |
 | `dated` | `true` if `step` is when the fault began; the recipe then explains only findings that began later |
 | `parameters` | a table for each `$name` of the SQL: `value`, `unit` and `source`, all three |
-| `zone` | the shaded part of a curve on the page: `of` (`loss`, `grad_norm`, `lr`, `rate`, `rss` or `allocated`), `words`, and `sql` with rows of `ms`, `low` and `high`: from then on, values between the two are normal, and NULL means no bound; it may use `$rank`, `$from_ms`, `$to_ms` and `$width_ms`, one row for each bucket of that width is enough |
+| `zone` | the shaded part of a curve on the page: `of` (`loss`, `grad_norm`, `lr`, `rate`, `rss` or `allocated`), `words`, and `sql` with rows of `ms`, `low` and `high`: from `ms` on, values between `low` and `high` are normal; NULL means no bound. The SQL may use `$rank`, `$from_ms`, `$to_ms` and `$width_ms`; one row for each bucket of that width is enough |
 
 The rest is one SELECT over [the tables](tables.md). Each row is a finding; no rows means clear. These columns have a
 meaning: `severity` overrides the recipe's; `subject` distinguishes findings (for example the name of a parameter);

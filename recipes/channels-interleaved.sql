@@ -13,7 +13,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, name, shape, neighbour_r, channel_r FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "images with a pattern that repeats every few pixels, as many as there are channels; channels that are no colours"
+-- false_positives = "images with a pattern that repeats every few pixels, as many as there are channels; channels that are not colours"
 -- explains = ["plateau", "slow-decrease", "train-validation-gap"]
 -- [parameters.least]
 -- value = 5

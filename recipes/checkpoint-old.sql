@@ -3,11 +3,11 @@
 -- symptoms = ["hang", "loss"]
 -- order = 710
 -- scope = "rank"
--- needs = "checkpoints made with probe; the job's own are not seen"
--- what = "{said}: if the job died now, {lost_h:.1f} h of training would be lost"
+-- needs = "checkpoints made with probe; the job's own are not counted here"
+-- what = "{said}: if the job died now, {lost_h:.1f} h of training would be lost, unless it saves checkpoints of its own"
 -- why = ["last one: step {saved_step}, {age_h:.1f} h ago; the job is at step {step}", "{n} checkpoints were made with probe in {run_h:.1f} h of recording"]
 -- next = ["probe {endpoint} checkpoint kept --every 1000 --keep 3", "probe {endpoint} checkpoint rescue.pt"]
--- false_positives = "a job that saves its own checkpoints, which probe does not see: `info` if probe never saved one, a notice if it did and stopped"
+-- false_positives = "a job that saves its own checkpoints, which this check does not count: `info` if probe never saved one, a notice if it did and stopped"
 -- [parameters.hours]
 -- value = 2.0
 -- unit = "h"

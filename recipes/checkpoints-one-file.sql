@@ -8,7 +8,7 @@
 -- why = [
 --   "{saves} saves by ranks {which}, from step {step} to {last}; it is the same file for all of them (same device and inode)",
 --   "concurrent writes can leave a mixed or truncated file; if a rank is killed while writing, no usable checkpoint may be left",
---   "let only rank 0 save while the others wait (dist.barrier()), put the rank into the file name, or use torch.distributed.checkpoint",
+--   "let only rank 0 write, then call dist.barrier() on all ranks (a sharded model's state_dict must still be gathered on every rank); or put the rank into the file name, or use torch.distributed.checkpoint",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT rank, step, path, file, bytes FROM python.saves ORDER BY t_ns DESC LIMIT 20\"",

@@ -21,7 +21,7 @@
 -- [parameters.cut]
 -- value = 0.1
 -- unit = "ratio left after clipping"
--- source = "ours: a limit that is also multiplied by the loss scale clips as intended"
+-- source = "ours: scaled gradients are clipped as intended if max_norm is multiplied by the loss scale too"
 -- [parameters.left]
 -- value = 0.005
 -- unit = "ratio of the gradient's norm"

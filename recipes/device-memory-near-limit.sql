@@ -7,7 +7,7 @@
 -- what = "device memory was {used:.1%} full at its peak: {peak_mib:,.0f} of {total_mib:,.0f} MiB"
 -- why = [
 --   "tensors held {allocated_mib:,.0f} MiB at step {step}, the allocator {reserved_mib:,.0f} MiB",
---   "{fragmented:.0%} of the allocator's memory is unused: fragmentation; set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9)",
+--   "{fragmented:.0%} of the allocator's memory is reserved but unused, probably fragmented: set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9)",
 --   "estimated: weights, gradients and Adam's moments take {fixed_mib:,.0f} MiB, activations the other {activations_mib:,.0f} MiB at the peak",
 --   "1. halve the batch: about {half_mib:,.0f} MiB less (estimated); accumulate gradients over two batches to keep the effective batch size",
 --   "2. activation checkpointing: about {checkpointing_mib:,.0f} MiB less (estimated), some 20 % to 30 % slower",

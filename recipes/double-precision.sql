@@ -4,7 +4,7 @@
 -- order = 545
 -- scope = "rank"
 -- needs = "the list of parameters, recorded once the model is known"
--- what = "{share:.0%} of the weights are float64: each step takes about twice the time and memory of float32, and on most devices far more"
+-- what = "{share:.0%} of the weights are float64: each step takes about twice the memory of float32 and at least twice the time, on most GPUs far more"
 -- why = [
 --   "{n} parameters, the first is {param}; {elements:,} elements",
 --   "the model's input is {dtype}",

@@ -12,7 +12,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, kind, loader, batches, samples, whole_samples, recognised_by FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",
 -- ]
--- false_positives = "a few batches on purpose, to save time or to inspect outputs (`info` with more than {few} batches, or if more than half is read)"
+-- false_positives = "a few batches on purpose, to save time or to inspect outputs (`info` with more than `few` batches, or if more than half is read)"
 -- [parameters.evaluations]
 -- value = 3
 -- unit = "evaluations"

@@ -3,7 +3,7 @@
 -- symptoms = ["slow"]
 -- order = 36
 -- scope = "rank"
--- needs = "three evaluations"
+-- needs = "four evaluations"
 -- what = "evaluation takes {share:.0%} of the time: {evaluations} evaluations of {usual:.3g} s each, one {often}"
 -- why = [
 --   "from step {step} to {last}: {evaluated_s:.3g} s of {wall_s:.3g} s; recognised by: {by}",

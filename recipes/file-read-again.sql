@@ -7,13 +7,13 @@
 -- what = "the same file is loaded {per_step:.0f} times in each step, as if once per sample: {cost}"
 -- why = [
 --   "{path}: {calls:.0f} calls of torch.load or numpy.load in {steps:.0f} steps{size}",
---   "load it once, before training; or memory-map it (mmap=True of torch.load, mmap_mode=\"r\" of numpy.load), so that only the parts in use are read",
+--   "load it once, before training; or memory-map it (mmap=True of torch.load, mmap_mode=\"r\" of numpy.load, which has no effect on .npz files), so that only the parts in use are read",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT name, value, number FROM probe.facts WHERE kind = 'data' AND name LIKE 'reads%' ORDER BY t_ns DESC LIMIT 10\"",
 --   "probe {endpoint} backtrace",
 -- ]
--- false_positives = "a file that another process rewrites between the reads; `info` below a tenth of the time (of an .npz file, whose arrays are read when they are used: of the time that steps wait for data)"
+-- false_positives = "a file that another process rewrites between the reads; `info` if loading takes less than a tenth of the time (for an .npz file, whose arrays are read only when used: if waiting for data does)"
 -- explains = ["input-bound", "low-mfu", "throughput-drop", "time-outside"]
 -- [parameters.calls]
 -- value = 64

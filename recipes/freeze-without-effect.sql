@@ -14,7 +14,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a module attribute of that name with another meaning"
+-- false_positives = "a module attribute named requires_grad that has another meaning"
 WITH parameters AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(numel, t_ns) AS numel, ARG_MAX(requires_grad, t_ns) AS requires_grad,
         ARG_MAX((optimizer, 0), t_ns)[1] AS optimizer, ARG_MAX((misspelt, 0), t_ns)[1] AS misspelt, MAX(step) AS step FROM python.parameters GROUP BY param

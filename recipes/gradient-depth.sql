@@ -5,10 +5,10 @@
 -- scope = "rank"
 -- needs = "per-parameter gradients of at least six layers, from several steps"
 -- deepen = "gradients"
--- what = "gradients {direction} towards the first layers: {times:.2g} times from {last_param} to {first_param}"
+-- what = "gradients {direction} towards the first layers: by a factor of {times:.2g} from {last_param} to {first_param}"
 -- why = [
 --   "root mean square of the gradient: {first:.2g} in {first_param}, {last:.2g} in {last_param} (median of the last {n} sampled steps)",
---   "it changes evenly over {layers} layers, by {per_layer:.2g} times per layer (correlation {r:.2f})",
+--   "it changes evenly over {layers} layers, by a factor of {per_layer:.2g} per layer (correlation {r:.2f})",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT place, param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",

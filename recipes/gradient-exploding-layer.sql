@@ -7,7 +7,7 @@
 -- deepen = "gradients"
 -- what = "gradient of {param} grew to {norm:.3g} at step {step}, {times:.0f} times its usual {usual:.3g}"
 -- why = [
---   "its previous norm: {usual:.3g} (median of {n}); the norms of the other parameters grew {others:.1f} times in the same steps (median)",
+--   "its previous norm: {usual:.3g} (median of {n}); the norms of the other parameters grew by a factor of {others:.1f} in the same steps (median)",
 --   "since then: {later:.3g} (median of {later_n} norms)",
 --   "it is {part:.0%} of the gradient norm of all sampled parameters in that step",
 --   "largest element {abs_max:.3g}, update ratio {ratio:.2g}",
@@ -25,7 +25,7 @@
 -- source = "practice: any layer above 100 (absolute), or 10 times its previous norm; the relative rule was chosen"
 -- [parameters.apart]
 -- value = 5.0
--- unit = "times what the others grew"
+-- unit = "times the growth of the others"
 -- source = "ours: otherwise all layers explode, see gradients-exploding"
 -- [parameters.least]
 -- value = 2
@@ -34,7 +34,7 @@
 -- [parameters.past]
 -- value = 60
 -- unit = "sampled steps"
--- source = "ours: one that went back to normal is over after this many"
+-- source = "ours: an explosion that went back to normal is over after this many"
 -- [parameters.first]
 -- value = 100
 -- unit = "steps"
@@ -50,7 +50,7 @@
 -- [parameters.rounding]
 -- value = 1e-4
 -- unit = "ratio of the median parameter's norm"
--- source = "float32 rounding leaves 1e-7 to 1e-5 of the other gradients if all terms cancel; which is not a baseline, for example once the normalization is in eval mode"
+-- source = "if all terms cancel, float32 rounding leaves 1e-7 to 1e-5 of the other gradients; such a rest is no baseline, for example once the normalization is in eval mode"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients)
 ), seen AS (

@@ -44,7 +44,7 @@
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
--- source = "ours: one that went back to normal is over after this; one that stays high is reported while the loss suffers"
+-- source = "ours: an explosion that went back to normal is over after this; a norm that stays high is reported while the loss suffers"
 -- [zone]
 -- of = "grad_norm"
 -- words = "up to {times:.3g} times the median and {beyond:.3g} times the highest of the {window} norms before"

@@ -53,9 +53,9 @@ WITH seen AS (
         SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings))
 )
 SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, part AS n, part AS n_now, loss_early, loss_now,
-    CASE WHEN highest = 0 THEN format('every gradient is exactly 0 since step {}: the loss does not depend on the parameters', COALESCE(since.step, 0))
-        WHEN fell THEN format('gradient norm fell to {:.2g} since step {}, {:.1g} of its previous value; probe cannot tell whether it has vanished or the loss is at its minimum', now, COALESCE(since.step, 0), now / early)
-        ELSE format('gradient norm fell to {:.2g} since step {}, {:.1g} of its previous value, and the loss did not fall with it', now, COALESCE(since.step, 0), now / early) END AS fact,
+    CASE WHEN highest = 0 THEN format('every gradient has been exactly 0 since step {}: the loss does not depend on the parameters', COALESCE(since.step, 0))
+        WHEN fell THEN format('gradient norm has fallen to {:.2g} since step {}, {:.1g} of its previous value; probe cannot tell whether it has vanished or the loss is at its minimum', now, COALESCE(since.step, 0), now / early)
+        ELSE format('gradient norm has fallen to {:.2g} since step {}, {:.1g} of its previous value, and the loss did not fall with it', now, COALESCE(since.step, 0), now / early) END AS fact,
     CASE WHEN highest = 0 THEN 'an exact 0 is not just a small gradient: the loss is clamped, masked or multiplied by 0, or every unit on the path is dead or saturated'
         ELSE 'saturated activations, activations that shrink from layer to layer, or weights that have become small' END AS hint,
     CASE WHEN highest = 0 THEN 'alarm' WHEN fell THEN 'info' ELSE 'notice' END AS severity

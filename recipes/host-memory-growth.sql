@@ -6,7 +6,7 @@
 -- needs = "memory samples over a few hundred steps"
 -- what = "resident memory has grown by {per_step_kib:,.1f} KiB per step since step {step}: {then_mib:,.0f} to {now_mib:,.0f} MiB"
 -- why = [
---   "it rose in {rises} of {pairs} successive eighths of the samples since then; linear fit: correlation {r:.2f}",
+--   "with the samples since then cut into eighths, it rose from one to the next in {rises} of {pairs} cases; linear fit: correlation {r:.2f}",
 --   "{left_mib:,.0f} MiB left: enough for about {steps_left:,.0f} steps, {hours_left:.1f} h",
 -- ]
 -- next = [

@@ -5,7 +5,7 @@
 -- scope = "rank"
 -- needs = "samples of free memory, of the machine or the cgroup"
 -- what = "{left:.1%} of host memory is left: {left_mib:,.0f} of {limit_mib:,.0f} MiB; this process has {rss_mib:,.0f} MiB"
--- why = ["minimum of the last {n} samples; at step {step}", "resident memory was {rss_then_mib:,.0f} MiB {ago} steps before"]
+-- why = ["the lowest of the last {n} samples, at step {step}", "resident memory was {rss_then_mib:,.0f} MiB {ago} steps before"]
 -- next = [
 --   "probe {endpoint} checkpoint before-oom.pt",
 --   "probe {endpoint} eval \"print(train_loader.num_workers, train_loader.prefetch_factor)\"",

@@ -1,4 +1,4 @@
--- title = "kept from step to step, more each step"
+-- title = "data kept across steps keeps growing"
 -- severity = "notice"
 -- symptoms = ["memory", "slow"]
 -- order = 221

@@ -4,7 +4,7 @@
 -- order = 126
 -- scope = "rank"
 -- needs = "samples on the CPU that appeared twice, each with a label"
--- what = "the same samples come with different labels: {share:.0%} of {again} repeated samples had another label than the first time"
+-- what = "the same samples come with different labels: {share:.0%} of {again} repeated samples had a different label from the first time"
 -- why = [
 --   "input {name} of {module} and the one value per sample of its batch, from step {step} to {last}; samples are compared bitwise",
 --   "no model can give two answers for the same input: check the code that pairs inputs and labels, and whether labels are drawn or reshuffled each time",

@@ -8,7 +8,7 @@
 -- why = ["usual: 1e-5 (torch's default), 1e-6 in large language models", "weights of {dtype}; smallest normal number {tiny:.1e}"]
 -- next = [
 --   "probe {endpoint} query \"SELECT module, class, eps FROM python.modules WHERE eps < 1e-6\"",
---   "probe {endpoint} eval --at-step \"for m in model.modules():\n    if type(m).__name__.endswith('Norm'): m.eps = max(m.eps or 0, 1e-6)\"",
+--   "probe {endpoint} eval --at-step \"for m in model.modules():\n    if hasattr(m, 'eps') and 'Norm' in type(m).__name__: m.eps = max(m.eps or 0, 1e-6)\"",
 -- ]
 -- false_positives = "1e-12, as in BERT: `info`, also with AMP and in half precision, because torch's normalizations compute in float32; a notice below 1e-12, or if a custom normalization in float16 rounds it to 0"
 -- [parameters.eps]

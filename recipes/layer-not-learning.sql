@@ -30,7 +30,7 @@
 -- [parameters.lost]
 -- value = 1e-6
 -- unit = "update ratio"
--- source = "float32 tells values apart that differ by 6e-8 of their size: below, an update may be lost in one layer and not in another, and the rate is at fault"
+-- source = "float32 tells values apart that differ by 6e-8 of their size: a smaller update may be lost in one layer and not in another, and then the rate is at fault"
 WITH steps AS (
     SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 8
 ), thawed AS (

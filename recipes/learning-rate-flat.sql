@@ -1,4 +1,4 @@
--- title = "scheduler has no effect"
+-- title = "scheduler is never stepped"
 -- severity = "notice"
 -- symptoms = ["loss"]
 -- order = 330

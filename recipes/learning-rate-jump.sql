@@ -4,7 +4,7 @@
 -- order = 340
 -- scope = "rank"
 -- needs = "the learning rate of a few hundred steps"
--- what = "learning rate jumped from {before:.3g} to {lr:.3g} at step {step}, {times:.1f} times"
+-- what = "learning rate jumped from {before:.3g} to {lr:.3g} at step {step}, by a factor of {times:.1f}"
 -- why = [
 --   "it had not risen for {quiet} steps; the highest rate until then was {highest:.3g}",
 --   "loss: {loss_before:.4g} before (median of 50 steps), {loss_after:.4g} after",

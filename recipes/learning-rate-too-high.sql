@@ -17,7 +17,7 @@
 --   "probe {endpoint} lr --scale {scale:.1g}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "large updates or tenfold weight growth without a rising loss, if the optimizer is not adaptive (`info`: something else may keep the loss from falling; only adaptive updates are as large as the rate for any gradient); weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, except with RMSprop, whose first updates exceed the rate anyway"
+-- false_positives = "large updates or tenfold weight growth without a rising loss, if the optimizer is not adaptive (`info`: something else may keep the loss from falling; only an adaptive optimizer's updates are about as large as the rate whatever the gradient); weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, except with RMSprop, whose first updates exceed the rate anyway"
 -- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
 -- uses = ["trainings", "adversarial"]
 -- [parameters.limit]

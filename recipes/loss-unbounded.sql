@@ -7,7 +7,7 @@
 -- what = "loss falls without a bound, below zero since step {step}: {now:.4g} now, {first:.4g} at first"
 -- why = [
 --   "{how}; errors, cross-entropies and divergences are never negative: a term with the wrong sign is increased instead of decreased",
---   "halfway it was {middle:.4g}; the largest loss of the first {early} steps was {size:.4g} in size",
+--   "halfway it was {middle:.4g}; the largest absolute loss of the first {early} steps was {size:.4g}",
 --   "gradient norm: {norm_first:.3g} at first, {norm_now:.3g} now",
 -- ]
 -- next = [

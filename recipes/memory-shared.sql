@@ -7,7 +7,7 @@
 -- what = "{param} and {other} share the same memory as two parameters: each step writes the same {numel:,} numbers twice{more}"
 -- why = [
 --   "both are in {optimizer}, each with its own gradient and state: each update uses only part of the gradient, and weight decay is applied twice",
---   "tie weights by assigning the parameter itself (head.weight = embedding.weight), which gives one parameter with the whole gradient; assigning .data only shares the memory until the next .to(), load or copy separates them",
+--   "tie weights by assigning the parameter itself (head.weight = embedding.weight), which gives one parameter with the whole gradient; assigning .data only shares the memory, until .to(), copy.deepcopy() or load_state_dict(assign=True) separates them",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT param, shape, optimizer, same_memory FROM python.parameters WHERE same_memory IS NOT NULL ORDER BY place\"",

@@ -7,7 +7,7 @@
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "so in {n} of {sampled} sampled steps, from step {step} to {last}; the input was the same tensor, unchanged in between",
+--   "this was so in {n} of {sampled} sampled steps, from step {step} to {last}; the input was the same tensor, unchanged in between",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, calls, unused, outputs, apart FROM python.repeated_calls ORDER BY step DESC LIMIT 10\"",

@@ -15,7 +15,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a program that updates these parameters itself, at intervals longer than the sampled ones"
+-- false_positives = "a program that updates these parameters itself, but so rarely that no sampled step shows it"
 -- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease", "parameters-forgotten"]
 -- [parameters.least]
 -- value = 3

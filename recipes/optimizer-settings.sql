@@ -90,7 +90,7 @@ SELECT NULL AS unknown, 0 AS step, setting AS subject, format('{}''s {} is {:.4g
     format('{}: {}; {}. Positional arguments easily end up in the wrong setting', name, source, place) AS evidence, 'notice' AS severity
 FROM (UNPIVOT (SELECT name, optimizer, momentum, alpha, rho FROM groups) ON momentum, alpha, rho INTO NAME setting VALUE value)
 JOIN (VALUES ('SGD', 'momentum', 'usual is none, or 0.9', 'SGD''s third argument is the momentum, its weight_decay the fifth'), ('RMSprop', 'momentum', 'usual is none, or 0.9', 'RMSprop''s fifth argument is the weight_decay, its momentum the sixth'),
-    ('RMSprop', 'alpha', 'usual is 0.99: the squares of how many gradients are averaged', 'RMSprop''s third argument is alpha, its weight_decay the fifth'), ('Adadelta', 'rho', 'usual is 0.9: the squares of how many gradients are averaged', 'Adadelta''s third argument is rho, its weight_decay the fifth')
+    ('RMSprop', 'alpha', '0.99 is usual; it sets over how many steps squared gradients are averaged', 'RMSprop''s third argument is alpha, its weight_decay the fifth'), ('Adadelta', 'rho', '0.9 is usual; it sets over how many steps squared gradients are averaged', 'Adadelta''s third argument is rho, its weight_decay the fifth')
     ) t(optimizer, setting, source, place) USING (optimizer, setting)
 WHERE value > 0 AND value < $hardly
 UNION ALL BY NAME

@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, function, classes, targets, occurring, target_min, target_max FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} query \"SELECT param, shape, numel FROM python.parameters ORDER BY numel DESC LIMIT 6\"",
 -- ]
--- false_positives = "data sorted by class; a pretrained model fine-tuned on part of its classes that should keep the rest (`info` below {many} classes)"
+-- false_positives = "data sorted by class; a pretrained model fine-tuned on part of its classes that should keep the rest (`info` below `many` unused outputs)"
 -- [parameters.looks]
 -- value = 10
 -- unit = "batches"

@@ -15,7 +15,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "inputs stored in a physics-informed network (`info` if a derivative is part of the loss); a program that updates them itself, at intervals longer than the sampled ones"
+-- false_positives = "inputs stored in a physics-informed network (`info` if a derivative is part of the loss); a program that updates them itself, but so rarely that no sampled step shows it"
 -- explains = ["parameters-forgotten", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3

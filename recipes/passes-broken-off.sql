@@ -13,7 +13,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, loader, epoch, place FROM python.batches ORDER BY t_ns DESC LIMIT 20\"",
 -- ]
--- false_positives = "epochs with a fixed number of batches on purpose (`info` above {few}); the longer of two loaders that are used together (`info`); a new iterator for one batch in each step (`info`)"
+-- false_positives = "epochs with a fixed number of batches on purpose (`info` above `few` batches); the longer of two loaders that are used together (`info`); a new iterator for one batch in each step (`info`)"
 -- explains = ["schedule", "evaluation-share", "batches-repeat", "input-bound"]
 -- [parameters.passes]
 -- value = 5

@@ -4,9 +4,9 @@
 -- order = 30
 -- scope = "rank"
 -- needs = "a loss recorded at backward(), with a single objective, over a thousand steps"
--- what = "loss has not fallen since step {step}: {now:.4g}, {level_then:.4g} then{at_chance}"
+-- what = "loss has not fallen since step {step}: {level_then:.4g} then, {now:.4g} now{at_chance}"
 -- why = [
---   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; it fell by {gain_ratio:.2%} in between, within the noise",
+--   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; the fall in between is {gain_ratio:.2%} (negative: a rise), within the noise",
 --   "that covers {flat_steps} of {seen_steps} steps; the loss started at {start:.4g}",
 --   "learning rate {lr:.3g}, at most {highest_lr:.3g} in this run",
 --   "update ratio {update_ratio:.2g} (median over parameters; 1e-4 to 1e-2 is usual while a model learns)",

@@ -7,7 +7,7 @@
 -- what = "all {ranks} ranks train on the same batches: nothing divides the data among them"
 -- why = [
 --   "{same} of the last {n} compared batches have the same samples on all ranks, from step {step} to {last}",
---   "loader {loader}: a DistributedSampler, with its num_replicas and rank left as they are, gives each rank its own part",
+--   "loader {loader}: a DistributedSampler, with num_replicas and rank at their defaults, gives each rank its own part",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT rank, step, micro_step, loader, fingerprint FROM python.batches ORDER BY step DESC, rank LIMIT 20\"",

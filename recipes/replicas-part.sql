@@ -40,7 +40,7 @@ WITH rows AS (
 SELECT NULL AS unknown, c.step, c.first, c.looked, c.differ, c.gradients, CASE WHEN c.made_looked > 0 THEN c.made END AS made, c.made_looked, c.ranks, b.kinds, b.model, b.model AS subject, b.sizes, CASE WHEN r.kinds > 1 THEN r.rates END AS rates,
     CASE WHEN NOT b.replicated THEN ': it is outside DistributedDataParallel, so nothing averages its gradients'
         WHEN r.kinds > 1 THEN ': each rank has another learning rate'
-        WHEN b.made > 1 THEN ': their gradients differ after backward and are not averaged (the forward goes past DistributedDataParallel, or every backward runs under no_sync)'
+        WHEN b.made > 1 THEN ': their gradients differ after backward and are not averaged (the forward bypasses DistributedDataParallel, or every backward runs under no_sync)'
         WHEN b.gradients > 1 AND b.made = 1 THEN ': their gradients are averaged, and then changed before the step on some ranks only (clipping or scaling that not all ranks apply)'
         WHEN b.gradients > 1 THEN ': their gradients differ at the optimizer step; whether they were not averaged, or changed afterwards, is not known'
         WHEN c.step = c.first THEN ': they differ from the first sampled step on, with equal gradients or none to compare (initialized after DistributedDataParallel had broadcast the weights?)'

@@ -4,7 +4,7 @@
 -- order = 212
 -- scope = "rank"
 -- needs = "a GradScaler that scaled a loss, and gradients from a few sampled or clipped steps"
--- what = "the optimizer steps past the GradScaler: the loss is scaled, but scaler.step() is never called, and each update uses gradients that still contain its factor"
+-- what = "the optimizer's step bypasses the GradScaler: the loss is scaled, but scaler.step() is never called, and each update uses gradients that still contain its factor"
 -- why = [
 --   "{grown}",
 --   "{clipped}",
@@ -16,7 +16,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a program that unscales by itself, at intervals longer than the sampled ones"
+-- false_positives = "a program that unscales the gradients itself, but only in steps that were not sampled"
 -- explains = ["clipping", "gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "loss-spike", "divergence", "oscillation"]
 -- [parameters.least]
 -- value = 20

@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, name, shape, padding_ratio FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 --   "probe {endpoint} query \"SELECT step, param, zero_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 6\"",
 -- ]
--- false_positives = "short blocks on purpose, for a first training phase or to save memory (`info` above {few} tokens)"
+-- false_positives = "short blocks on purpose, for a first training phase or to save memory (`info` above `few` tokens)"
 -- explains = ["layer-not-learning", "gradients-vanishing"]
 -- [parameters.looks]
 -- value = 10

@@ -29,7 +29,7 @@
 -- [parameters.often]
 -- value = 0.8
 -- unit = "ratio of the sampled steps"
--- source = "ours: a batch may hold fewer than two of them"
+-- source = "ours: a batch may hold fewer than two such values"
 WITH given AS (
     SELECT * FROM python.model_inputs WHERE rows_so_far IS NOT NULL AND isfinite(apart_ratio) QUALIFY ROW_NUMBER() OVER (PARTITION BY module, name ORDER BY step DESC) <= 64
 ), inputs AS (
@@ -45,7 +45,7 @@ WITH given AS (
     FROM inputs, fed WHERE still > 1 OR still = 1 AND value <> 1
     UNION ALL BY NAME
     SELECT *, 'values' AS "of", CASE WHEN fed.yes THEN 'notice' ELSE 'info' END AS severity,
-        format('{:.1f} % of the samples have one and the same value in column {} of the input that is {:.0f} times as far from all others as those are from each other', 100 * share, apart, ratio) AS fact,
+        format('{:.1f} % of the samples share one value in column {} of the input, {:.0f} times as far from all other values as those are from each other', 100 * share, apart, ratio) AS fact,
         'a number that stands for a missing value (-999, 9999, 0) looks like this: after standard scaling the real values are nearly equal, and the model sees little more than what is missing. Impute the value, and add an indicator column' AS evidence
     FROM inputs, fed WHERE times >= $often * looks
 )

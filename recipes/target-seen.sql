@@ -51,7 +51,7 @@ WITH seen AS (
     SELECT 'attention' AS subject, 'the future is seen: no causal mask is in force, and each position attends to the token that it is to predict' AS fact,
         format('{:.1f} % of the targets are the next token of the input, and every sampled attention lets a position see later ones', 100 * next) AS evidence, * FROM judged WHERE next >= $share AND told = n AND later
     UNION ALL BY NAME
-    SELECT 'column ' || input_column AS subject, format('the target is part of the input: it is the same as column {} but for scale', input_column) AS fact,
+    SELECT 'column ' || input_column AS subject, format('the target is part of the input: it is the same as column {} except for its scale', input_column) AS fact,
         format('their correlation over the samples of a batch is {:.7f}', r) AS evidence, * FROM judged WHERE r >= $r AND input_column = other_column
 )
 SELECT NULL AS unknown, facts.* REPLACE (CASE WHEN open THEN fact || ', unless the model shifts its input' ELSE fact END AS fact), losses.*, CASE WHEN open THEN 'info' ELSE 'notice' END AS severity

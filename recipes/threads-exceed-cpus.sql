@@ -15,7 +15,7 @@
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name IN ('torch.num_threads', 'OMP_NUM_THREADS', 'LOCAL_WORLD_SIZE', 'cpus', 'cpus_online', 'cpu_quota')\"",
 --   "probe {endpoint} eval \"print(torch.get_num_threads(), len(__import__('os').sched_getaffinity(0)))\"",
 -- ]
--- false_positives = "idle threads: a model on a GPU, operations too small to split (`info` on a device, below twice as many threads as CPUs, and while the threads do not exist)"
+-- false_positives = "idle threads: a model on a GPU, operations too small to split (`info` if the model is on a GPU, with fewer than twice as many threads as CPUs, or while the threads have not been started)"
 -- explains = ["low-mfu", "slow-step", "throughput-drop", "slow-module"]
 -- [parameters.ratio]
 -- value = 2.0

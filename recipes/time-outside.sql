@@ -19,11 +19,11 @@
 -- [parameters.share]
 -- value = 0.4
 -- unit = "ratio of the time"
--- source = "ours: below, another phase takes more"
+-- source = "ours: below this, another phase may take more"
 -- [parameters.saved]
 -- value = 0.1
 -- unit = "ratio of the time"
--- source = "practice: saving should take 1 % to 5 % of the time; the Young-Daly optimum is 2 % with 10 s per checkpoint and one failure per 8 h"
+-- source = "practice: saving should take 1 % to 5 % of the time; the Young-Daly optimum is 1.3 % with 10 s per checkpoint and one failure per 8 h"
 -- [parameters.known]
 -- value = 0.02
 -- unit = "ratio of the time"

@@ -23,7 +23,7 @@
 -- [parameters.inward]
 -- value = 0.6
 -- unit = "cosine"
--- source = "the gradient of an L1 penalty has cosine 0.8 with normally distributed weights, that of an L2 penalty 1; the gradient of a data loss has no preferred direction, and exactly 0 before a normalization"
+-- source = "the gradient of an L1 penalty has cosine 0.8 with normally distributed weights, that of an L2 penalty 1; the gradient of a data loss has no preferred direction; before a normalization, its cosine is exactly 0"
 -- [parameters.least]
 -- value = 4
 -- unit = "sampled steps"

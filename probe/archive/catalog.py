@@ -267,8 +267,8 @@ class Catalog:
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise ArchiveInvalid(
                     f"{name} of {self.store.url} is damaged",
-                    hint="It says which files a merger replaced. Restore it, or delete it with the files of "
-                    "its folder and ship the recordings again.",
+                    hint="This index lists the files that a merge replaced. Restore it, or delete it "
+                    "together with the files of its folder and ship the recordings again.",
                 ) from None
             self._indexes[name] = known
         return known

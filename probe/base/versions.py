@@ -42,7 +42,7 @@ class Lack(NamedTuple):
     first: tuple[int, ...] = ()
 
 
-_BY_NAME = "collectives that snippets call as methods of a group are recognized by name"
+_BY_NAME = "collectives that snippets call as methods of a group are recognized only by name"
 """`sys.setprofile` does not report calls of C functions that are bound as Python methods, as pybind11's are:
 Python 3.10 never did, and 3.12 does since 3.12.5 (gh-122029)."""
 

@@ -60,13 +60,16 @@ STATES: dict[str, str] = {
     DEADLOCK: "two or more threads each wait for a lock, and none makes progress",
     HOLDS_GIL: "one thread holds the GIL in C code, so no other Python code runs",
     BLOCKED: "the training thread waits in C code with the GIL released",
-    BUSY: "it keeps running in one function, and no step or batch ends: an endless loop, or long work",
-    RETRYING: "it catches the same exception repeatedly, and no step or batch ends",
-    STARVED: "it is ready to run but gets no CPU",
-    SWAPPING: "it is paging in from swap",
+    BUSY: (
+        "the training thread keeps running in one function, and no step or batch ends: an endless loop, or "
+        "long work"
+    ),
+    RETRYING: "the training thread catches the same exception repeatedly, and no step or batch ends",
+    STARVED: "the training thread is ready to run but gets no CPU",
+    SWAPPING: "the process is paging in from swap",
     STOPPED: "stopped by a signal (SIGSTOP, Ctrl-Z)",
     TRACED: "stopped by a debugger",
-    UNINTERRUPTIBLE: "it waits in the kernel for a device or file system (D state)",
+    UNINTERRUPTIBLE: "the process waits in the kernel for a device or file system (D state)",
     ZOMBIE: "it has ended, but its parent has not collected its exit status",
     FINISHED: "it ended normally, or its recording was closed",
     FAILED: "an exception ended it or its training, or its exit status was not 0",

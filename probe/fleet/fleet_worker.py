@@ -295,7 +295,7 @@ def result(connection: duckdb.DuckDBPyConnection, one: dict[str, Any], deadline:
     began = time.monotonic()
     try:
         if began > deadline:
-            raise SqlInvalid("no time was left for it")
+            raise SqlInvalid("no time was left for this query")
         *before, statement = parsed(connection, one["sql"])
         for part in before:
             connection.execute(part)

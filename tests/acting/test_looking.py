@@ -211,7 +211,7 @@ def test_a_watch_has_the_values_of_each_step_and_ends_by_itself(place: Place, fo
         with pytest.raises(BadRequest):
             act(place, job, "watch", **wrong)
     for changes in ("optimizer.step()", "loss, model.zero_grad()", "__import__('time').sleep(1)"):
-        with pytest.raises(ActionRefused, match="does not only read"):
+        with pytest.raises(ActionRefused, match="does more than read"):
             act(place, job, "watch", expressions=changes)
     with pytest.raises(ActionRefused, match="name 'los' is not defined") as refused:
         act(place, job, "watch", expressions="los")

@@ -214,7 +214,7 @@ def test_showing_needs_no_boundary_and_tells_groups_and_schedulers(story: Story)
 @pytest.mark.parametrize(
     ("what", "words"),
     [("far", "more than 10 times"), ("negative", "at least 0"), ("group", "no group 7"),
-     ("both", "exclude each other"), ("unknown", "speed"), ("optimizer", "no optimizer 'optimiser'"),
+     ("both", "mutually exclusive"), ("unknown", "speed"), ("optimizer", "no optimizer 'optimiser'"),
      ("vanishes", "cannot be represented"), ("undone twice", "undone already")],
 )
 def test_what_cannot_be_meant_is_refused(story: Story, what: str, words: str) -> None:

@@ -294,7 +294,7 @@ def test_a_thread_that_prints_while_snippets_run_does_not_crash_the_job(
 )
 def test_a_request_without_a_snippet_is_refused(asked: tuple[Place, int], body: Any) -> None:
     place, pid = asked
-    with pytest.raises(BadRequest, match=r"`code` must be a text|must be seconds"):
+    with pytest.raises(BadRequest, match=r"`code` must be a string|must be seconds"):
         ask(place, pid, "POST", "/v1/eval", body)
 
 

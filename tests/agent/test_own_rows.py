@@ -33,7 +33,7 @@ def test_rows_spans_and_events_survive_sigkill_and_bad_use_costs_them_alone(
         "no table of int: it is not a dataclass",
         "no table of Odd: 'odd name' cannot be the name of a table",
         "no table of Step: probe fills in 'step' itself",
-        "no table of Listed: <class 'list'> is no type of a column",
+        "no table of Listed: <class 'list'> is not a column type",
         "no table of Nested: the type 'Unknown' cannot be read: NameError: name 'Unknown' is not defined",
         "no table of Small: user.small is being recorded with other columns or another text",
         "probe.record did nothing: object is not declared with @probe.table",

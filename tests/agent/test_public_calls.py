@@ -83,7 +83,7 @@ def test_a_name_that_somebody_took_first_hides_no_job_from_its_owner(place: Plac
     usual = f"/tmp/probe-{os.getuid()}"
     said = f"probe: {usual} belongs to user id {NOBODY}, not to {os.getuid()}, so {usual}.3 is used"
     assert [line for line in done.stderr.splitlines() if "is used" in line] == [
-        f"{said}; the command `probe` finds it there. Set PROBE_DIR for another"
+        f"{said}; the command `probe` finds it there. Set PROBE_DIR to use another folder"
     ]
     # Shown twice; the folder stays the one it was.
     assert done.stdout.count("squatted ") == 2 and done.stdout.splitlines()[-1] == f"{usual}.3"

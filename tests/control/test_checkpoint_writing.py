@@ -51,9 +51,9 @@ def test_a_checkpoint_is_put_only_where_a_file_of_the_jobs_own_may_be(tmp_path: 
             ("socket", True, "is a device, a pipe or a socket"),
             ("link", True, "is a symbolic link"),
             ("there", False, "exists already"),
-            ("/dev/null", True, "holds no files of yours"),
-            ("/dev/a.pt", False, "holds no files of yours"),
-            ("/proc/self/a.pt", False, "holds no files of yours"),
+            ("/dev/null", True, "is not a folder for files"),
+            ("/dev/a.pt", False, "is not a folder for files"),
+            ("/proc/self/a.pt", False, "is not a folder for files"),
         ]:
             with pytest.raises(ActionRefused, match=said):
                 save(site, tmp_path / name, overwrite=overwrite)

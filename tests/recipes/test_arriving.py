@@ -49,7 +49,7 @@ def test_a_finding_waits_only_for_what_may_explain_it() -> None:
 
 def test_what_had_no_time_runs_again_and_keeps_what_it_may_explain_waiting() -> None:
     arriving = Arriving([BETWEEN, EFFECT])
-    late = BETWEEN.not_run("no time was left for it", "query_timeout")
+    late = BETWEEN.not_run("no time was left for this query", "query_timeout")
     assert arriving.add([late, found(EFFECT)]) == [] and arriving.judged == 1
     assert [one.recipe for one in arriving.add([Check(BETWEEN, CLEAR)])] == ["effect"]
     unreadable = Arriving([BETWEEN, EFFECT])

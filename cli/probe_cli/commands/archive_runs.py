@@ -48,7 +48,9 @@ def command(
     ] = None,
     keep_bytes: Annotated[
         str | None,
-        typer.Option("--keep-bytes", metavar="SIZE", help="Delete the oldest runs until the rest fit: 2T."),
+        typer.Option(
+            "--keep-bytes", metavar="SIZE", help="Delete the oldest runs until the rest fit, e.g. 2T."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before deleting.")] = False,
 ) -> None:
@@ -158,7 +160,9 @@ def _status(session: Session, names: list[str]) -> None:
             if state.hint:
                 session.out.line(f"  {escape_controls(state.hint)}")
     if nowhere:
-        session.note(f"{nowhere} recordings have no archive: set PROBE_ARCHIVE, or `probe archive RUN URL`")
+        session.note(
+            f"{nowhere} recordings have no archive: set PROBE_ARCHIVE, or run `probe archive RUN URL`"
+        )
     elif not archives:
         session.note(f"nothing is recorded in {home}")
 

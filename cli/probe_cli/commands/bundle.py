@@ -42,7 +42,7 @@ def command(
         ),
     ] = None,
     max_size: Annotated[
-        str, Option("--max-size", metavar="SIZE", help="Maximum size of the bundle (default: 500M).")
+        str, Option("--max-size", metavar="SIZE", help="Maximum size of the bundle.")
     ] = "500M",
     since: Annotated[
         int | None, Option("--since", metavar="STEP", min=0, help="Leave out rows of earlier steps.")
@@ -114,9 +114,11 @@ def _path(output: str | None, here: Sequence[dict[str, Any]], suffix: str, overw
     archive.suffix_of(output)
     path = Path(os.path.abspath(os.path.expanduser(output)))
     if not path.parent.is_dir():
-        raise UsageError(f"no such folder: {path.parent}", hint="Make it first, or name another file by -o.")
+        raise UsageError(
+            f"no such folder: {path.parent}", hint="Make it first, or name another file with -o."
+        )
     if path.exists() and not overwrite:
-        raise UsageError(f"{path} exists", hint="Add --overwrite, or name another file by -o.")
+        raise UsageError(f"{path} exists", hint="Add --overwrite, or name another file with -o.")
     return path
 
 

@@ -59,7 +59,7 @@ def command(
         typer.Argument(metavar="[SHELL]", help="With `install`: the shell (default: $SHELL)."),
     ] = None,
 ) -> None:
-    """Complete commands, jobs, tables and columns in the shell."""
+    """Set up shell completion of commands, jobs, tables and columns."""
     session: Session = context.obj
     session.no_endpoint("completion")
     given = words or []

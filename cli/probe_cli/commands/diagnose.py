@@ -46,7 +46,7 @@ def command(
         ),
     ] = None,
     everything: Annotated[
-        bool, Option("--all", help="Include findings of severity info and checks not judged.")
+        bool, Option("--all", help="Include findings of severity info and checks that could not be judged.")
     ] = False,
     no_watch: Annotated[
         bool, Option("--no-watch", help="With a symptom: do not collect deep statistics in the job.")

@@ -278,7 +278,7 @@ def _report(
     session.note(f"{len(fleet.runs()):,} runs; clear: {', '.join(clear) or 'no recipe'}")
     for check in checks:
         if check.state == "unknown":
-            session.note(f"{check.recipe.name} is unknown: {check.reason}")
+            session.note(f"{check.recipe.name} could not be judged: {check.reason}")
     for note in dict.fromkeys(notes):
         session.note(note)
 

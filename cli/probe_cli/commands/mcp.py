@@ -21,7 +21,8 @@ def command(
         bool,
         Option(
             "--allow-act",
-            help="Also offer tools that change a run: lr, pause, resume, checkpoint, undo, changing eval.",
+            help="Also offer tools that change a run: lr, pause, resume, checkpoint, undo, and `eval` of "
+            "code that changes the job.",
         ),
     ] = False,
 ) -> None:

@@ -68,7 +68,7 @@ def command(
     session: Session,
     once: Annotated[bool, Option("--once", help="Print once and exit, as in a pipe.")] = False,
     interval: Annotated[
-        float, Option("--interval", metavar="S", min=0.2, help="Seconds between refreshes (default: 2).")
+        float, Option("--interval", metavar="S", min=0.2, help="Seconds between refreshes.")
     ] = 2.0,
 ) -> int:
     """Watch all jobs, or the ranks of one job, live. Press h for the keys, q to quit.

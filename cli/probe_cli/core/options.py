@@ -36,7 +36,7 @@ Wait = Annotated[
     float | None,
     Option(
         "--wait", metavar="S", min=0.001,
-        help="Seconds to wait for the step to end, even of a stalled job (default: PROBE_ACT_WAIT_S).",
+        help="Seconds to wait for the step to end, even if the job is stalled (default: PROBE_ACT_WAIT_S).",
     ),
 ]
 JobName = Annotated[str | None, Option("--name", metavar="JOB", help="Job name.")]

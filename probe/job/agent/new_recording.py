@@ -30,7 +30,7 @@ def make_directory(settings: Settings) -> Path:
     directory = places.make_home(settings)
     elsewhere = places.why_elsewhere(directory, settings)
     if elsewhere and not (directory / "agents").exists():
-        say(f"{elsewhere}; the command `probe` finds it there. Set PROBE_DIR for another")
+        say(f"{elsewhere}; the command `probe` finds it there. Set PROBE_DIR to use another folder")
     places.make_private(directory / "agents")
     return directory
 

@@ -137,7 +137,7 @@ class Requests:
         body = _body(request)
         name, phase = body.get("id"), body.get("phase")
         if not isinstance(name, str) or phase not in PHASES:
-            raise BadRequest(f"`id` must be a text, `phase` one of {', '.join(PHASES)}")
+            raise BadRequest(f"`id` must be a string, `phase` one of {', '.join(PHASES)}")
         if phase == "outcome":
             return self._together.outcome(name, seconds(body, "wait_s"))
         if phase == "judge":
@@ -173,7 +173,7 @@ class Requests:
         wait_s = seconds(body, "wait_s", self._settings.act_wait_s)
         boundary_s = seconds(body, "boundary_s", wait_s)
         if not isinstance(code, str) or when not in WHEN:
-            raise BadRequest(f"`code` must be a text, `when` one of {', '.join(WHEN)}")
+            raise BadRequest(f"`code` must be a string, `when` one of {', '.join(WHEN)}")
         return Snippet(code, timeout_s, wait_s, when, bool(body.get("force")), client, boundary_s=boundary_s)
 
 

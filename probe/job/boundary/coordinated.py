@@ -280,7 +280,7 @@ class Coordinated:
         now_s = time.monotonic()
         for name, kept in list(self._kept.items()):
             if kept.meeting is None and now_s > kept.until_s:
-                self._forget(name, NotTogether("it was prepared and never armed: the server may be gone"))
+                self._forget(name, NotTogether("it was prepared but never confirmed: the server may be gone"))
             elif kept.answered.is_set() and now_s > kept.until_s + _ANSWER_S:
                 self._kept.pop(name, None)
 

@@ -104,7 +104,7 @@ class OwnRows:
             if known is not None and known != made and made.full_name in self._made:
                 raise UsageError(
                     f"{made.full_name} is being recorded with other columns or another text",
-                    hint='Name it otherwise: @probe.table(name="…"), or begin another recording',
+                    hint='Give it another name: @probe.table(name="…"), or begin another recording',
                 )
             for old, other in list(self._classes.items()):
                 again = _same_place(old, cls)  # its module was run again
@@ -211,7 +211,7 @@ def _type_of(cls: type, annotation: Any) -> str:
     parts = [part for part in getattr(found, "__args__", ()) if part is not type(None)]
     found = parts[0] if len(parts) == 1 else found
     if found not in _TYPES:
-        raise UsageError(f"{annotation!r} is no type of a column", hint=_HINT)
+        raise UsageError(f"{annotation!r} is not a column type", hint=_HINT)
     return _TYPES[found]
 
 

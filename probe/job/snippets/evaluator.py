@@ -164,7 +164,7 @@ class Evaluator:
             )
         if judgement.kind == rules.BLOCKING and (snippet.when == "step" or snippet.together):
             return SnippetRefused(
-                f"it would hold the training up: {why}",
+                f"it would hold up the training: {why}",
                 hint="Without `--at-step` and `--together` it runs on a thread of its own.",
             )
         if snippet.when == "reading" and judgement.kind != rules.READING:

@@ -74,7 +74,7 @@ SURROUNDINGS: tuple[Table, ...] = (
         "SELECT host, url, state, error FROM cluster.hosts",
     ),
     Table(
-        "cluster", "stacks", "node of the merged tree of all ranks' training stacks, captured when queried", "live",
+        "cluster", "stacks", "node of the merged tree of all ranks' training stacks", "live",
         (
             Column("node", "BIGINT", "", "number of the node, in tree order; 0 is an outermost frame"),
             Column("parent", "BIGINT", "", "node of the calling frame; NULL for an outermost frame"),
@@ -89,7 +89,7 @@ SURROUNDINGS: tuple[Table, ...] = (
         "SELECT depth, func, file, lineno, ranks FROM cluster.stacks ORDER BY node",
     ),
     Table(
-        "cluster", "stack_classes", "set of ranks whose training threads are at the same place in the code, captured when queried", "live",
+        "cluster", "stack_classes", "set of ranks whose training threads are at the same place in the code", "live",
         (
             Column("class", "BIGINT", "", "index of the class, from 0; the largest class comes first"),
             Column("ranks", "VARCHAR", "", "ranks in the class, as `0,2-7`"),

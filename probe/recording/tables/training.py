@@ -194,7 +194,7 @@ TRAINING: tuple[Table, ...] = (
         rows=128,
     ),
     Table(
-        "python", "random_states", "random generator that was seeded during training, with its state at the next step; or check of torch's generator in an evaluation, or when dropout is recomputed", "ring",
+        "python", "random_states", "random generator that was seeded during training, with its state at the next step; or check of torch's generator, in an evaluation or when dropout is recomputed", "ring",
         (
             STEP, T_NS,
             Column("reason", "VARCHAR", "", "`seeded`, `evaluation` or `recomputed` (dropout inside an activation checkpoint, on a sampled step)"),
@@ -242,7 +242,7 @@ TRAINING: tuple[Table, ...] = (
             Column("children", "BIGINT", "", "child processes of the training thread that have not been waited for, such as DataLoader workers, including those that have ended; NULL if it cannot be read"),
             Column("write_calls", "BIGINT", "", "write system calls so far (to files, pipes, terminals); NULL if the kernel does not report it"),
             Column("written_bytes", "BIGINT", "bytes", "bytes written by these calls; NULL if the kernel does not report it"),
-            Column("middle_collections", "BIGINT", "", "collections of the middle generation by Python's garbage collector so far: automatically, ten or more for each full collection; NULL if Python does not count them"),
+            Column("middle_collections", "BIGINT", "", "collections of the middle generation by Python's garbage collector so far; automatic collection makes ten or more of them for each full one; NULL if Python does not count them"),
         ),
         "SELECT t_ns, rss_bytes / 1048576 AS rss_mb FROM process.memory ORDER BY t_ns DESC LIMIT 10",
         rows=4096,
@@ -263,7 +263,7 @@ TRAINING: tuple[Table, ...] = (
         rows=1024,
     ),
     Table(
-        "python", "backtrace", "frame of the training thread, captured when a query names the table", "live",
+        "python", "backtrace", "frame of the training thread", "live",
         (
             Column("depth", "BIGINT", "", "0 is the innermost frame"),
             Column("func", "VARCHAR", "", "qualified name of the function"),
@@ -358,7 +358,7 @@ TRAINING: tuple[Table, ...] = (
         "SELECT t_ns, state, what, why FROM probe.verdicts ORDER BY t_ns DESC LIMIT 5",
     ),
     Table(
-        "probe", "evals", "snippet of `eval`; written before it runs and when it ends", "journal",
+        "probe", "evals", "start or outcome of a snippet of `eval`", "journal",
         (
             Column("eval_id", "VARCHAR", "", "id of the run"),
             T_NS, STEP,

@@ -88,7 +88,7 @@ def accepted(headers: Sequence[str]) -> str:
             chosen, best = fitting[0], weight
     if not chosen:
         hint = f"Send `Accept: {JSON}`, `{CSV}` or `{ARROW}`."
-        raise BadRequest(f"rows cannot be answered as {', '.join(headers)[:200]}", hint=hint)
+        raise BadRequest(f"rows cannot be returned as {', '.join(headers)[:200]}", hint=hint)
     return chosen
 
 

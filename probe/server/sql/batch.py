@@ -118,7 +118,7 @@ class Batch(Query):
 
         began = time.monotonic()
         if began >= self.deadline:
-            return _failed(QueryTimeout("no time was left for it"), began)
+            return _failed(QueryTimeout("no time was left for this query"), began)
         share_s = min(self.share_s, (self.deadline - began) * SHARE_RATIO)
         with self._turn:
             self._until = began + share_s

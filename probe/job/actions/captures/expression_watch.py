@@ -258,7 +258,7 @@ def _parsed(given: object) -> list[tuple[str, ast.Expression]]:
     """Expressions, from a list or from a text with commas between them."""
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise BadRequest("`expressions` must be a text or a list of texts", hint="Such as `loss.item()`.")
+        raise BadRequest("`expressions` must be a string or a list of strings", hint="Such as `loss.item()`.")
     found = []
     for text in texts:
         tree, error = capture(lambda text=text: ast.parse(f"({text.strip()},)", FILE, "eval"))  # type: ignore[misc]
@@ -284,7 +284,7 @@ def _require_reading(trees: list[tuple[str, ast.Expression]], site: Site) -> Non
         if not judgement.only_looks:
             why = "; ".join(f"`{one.what}` {one.why}" for one in judgement.findings[:3])
             raise ActionRefused(
-                f"`{text}` does not only read ({judgement.kind}): {why}",
+                f"`{text}` does more than read ({judgement.kind}): {why}",
                 hint="A watch evaluates it repeatedly, between steps. `eval` runs it once.",
             )
         if judgement.kind == SETTLED and not site.recorder.alone:

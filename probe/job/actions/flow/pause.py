@@ -85,7 +85,9 @@ class Resume(Action):
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
         if not site.safepoint.paused:
-            raise ActionRefused("the training is not paused", hint="`probe PID diagnose` says what it does.")
+            raise ActionRefused(
+                "the training is not paused", hint="`probe PID diagnose` says what it is doing."
+            )
 
     def begin(self) -> None:
         """On the training thread, which is at a boundary."""

@@ -68,7 +68,7 @@ class Lr(Action):
         """The requested factor or rate."""
         arguments = self.arguments
         if self._scales and "set" in arguments:
-            raise BadRequest("`scale` and `set` exclude each other")
+            raise BadRequest("`scale` and `set` are mutually exclusive")
         return number(arguments, "scale", above=True) if self._scales else number(arguments, "set")
 
     def _refuse_far(self, optimizer: Any) -> None:
@@ -77,7 +77,9 @@ class Lr(Action):
             return
         hint, value = "`--force` does it anyway.", self._value
         if self._scales and value > FAR:
-            raise BadRequest(f"{value:g} times the present rate is more than {FAR:g} times", hint=hint)
+            raise BadRequest(
+                f"{value:g} times the present rate is above the limit of {FAR:g} times", hint=hint
+            )
         for index in [] if self._scales else self._groups:
             group = optimizer.param_groups[index]
             present = max(to_float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)

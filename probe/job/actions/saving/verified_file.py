@@ -60,7 +60,7 @@ def check_folder(folder: Path) -> None:
     real = os.path.realpath(folder)
     inside = any(f"{real}/".startswith(f"{top}/") for top in _NOT_FILES)
     if inside and not f"{real}/".startswith(f"{_SHARED_MEMORY}/"):
-        raise ActionRefused(f"{folder} holds no files of yours", hint="Name a folder on a disk.")
+        raise ActionRefused(f"{folder} is not a folder for files", hint="Name a folder on a disk.")
     refusal = places.write_refusal(Path(folder))
     if refusal:
         raise ActionRefused(
@@ -96,7 +96,8 @@ def check_room(folder: Path, size_bytes: int) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit not in (resource.RLIM_INFINITY, -1) and limit < needed:
         raise ActionRefused(
-            f"the process may write files of {size_text(limit)} and the checkpoint needs {size_text(needed)}",
+            f"the process may write files of at most {size_text(limit)}, and the checkpoint needs "
+            f"{size_text(needed)}",
             hint="Its limit is `ulimit -f`. Nothing was written.",
         )
 
