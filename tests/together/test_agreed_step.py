@@ -1,11 +1,16 @@
-"""The step that ranks agree upon: none has reached it when the last is told, and no later than need be."""
+"""The step that ranks agree upon: none has reached it when the last is told, and no later than need be.
+
+Also what is said if they do not act."""
 
 from __future__ import annotations
 
 import pytest
 
-from probe.base.errors import NotTogether
+from probe.base.commit_vote import Decision
+from probe.base.errors import NotTogether, ProcessDead
+from probe.server.hosts import coordinator
 from probe.server.hosts.agreed_step import Place, agree
+from probe.server.hosts.rank_group import Reply
 
 NOW_NS = 10**18
 
@@ -70,3 +75,17 @@ def test_a_rank_that_has_not_begun_a_step_yet_is_named() -> None:
 def test_without_any_step_done_the_one_after_the_next_is_taken() -> None:
     agreed = agree({rank: Place(0, [], False, True) for rank in range(2)}, 0.5, NOW_NS)
     assert set(agreed.steps.values()) == {2} and agreed.in_s is None
+
+
+def test_a_refusal_names_the_rank_that_was_killed_beside_the_one_that_failed_because_of_it() -> None:
+    left = {"where": "the training thread is in backward (train.py:99)", "came": False}
+    replies = [
+        Reply(0, 100, "a", left, None), Reply(1, 101, "a", None, ProcessDead("it died of SIGKILL")),
+    ]
+    no = Decision(False, "rank 0: probe left the process before a step ended")
+    with pytest.raises(NotTogether) as refused:
+        coordinator.raise_unless_done(coordinator.Outcome("all-1", replies, no, None))
+    assert refused.value.message == (
+        "rank 0: probe left the process before a step ended (rank 0: the training thread is in backward "
+        "(train.py:99)); rank 1: it died of SIGKILL. Nothing was changed on any rank"
+    )

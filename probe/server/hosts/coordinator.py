@@ -76,7 +76,7 @@ async def do_together(group: RankGroup, asked: dict[str, Any], wait_s: float) ->
         if found is None or not found.too_early or time.monotonic() > deadline:
             break
     if found is not None:
-        _raise_unless_done(found)
+        raise_unless_done(found)
     return found
 
 
@@ -267,7 +267,8 @@ def refusal(refused: Sequence[Reply], of: int) -> ProbeError:
     return NotTogether(f"{_each(said)}{NOTHING}", hint=first.hint)
 
 
-def _raise_unless_done(outcome: Outcome) -> None:
+def raise_unless_done(outcome: Outcome) -> None:
+    """Raise why the request was not done on all ranks, if it was not."""
     go, stay = outcome.go, outcome.stay
     replies = answers(outcome)
     failed = [reply for reply in replies if reply.error is not None]
@@ -285,15 +286,21 @@ def _raise_unless_done(outcome: Outcome) -> None:
 
 
 def _not_done(outcome: Outcome) -> str:
-    """Why the request was cancelled, and where the ranks are that did not reach the step."""
+    """Why the request was cancelled, which other ranks are gone, and where the ranks are that did not reach
+    the step. A killed rank cannot vote, and the first no may be of a rank that failed because of it."""
     why = outcome.go.why if outcome.go is not None else "the vote was not decided"
     where: list[tuple[int, str]] = []
+    gone = [
+        (reply.rank, _message(reply)) for reply in outcome.replies
+        if isinstance(reply.error, _UNREACHABLE) and not why.startswith(f"rank {reply.rank}:")
+    ]
     for reply in outcome.replies:
         told = reply.answer or {}
         if told.get("where") and not told.get("came"):
             where.append((reply.rank, str(told["where"])))
     detail = f" ({_each(by_text(where))})" if where else ""
-    return f"{why}{detail}{NOTHING}"
+    others = f"; {_each(by_text(gone))}" if gone else ""
+    return f"{why}{detail}{others}{NOTHING}"
 
 
 def _each(said: Sequence[tuple[list[int], str]]) -> str:
