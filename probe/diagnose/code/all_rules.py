@@ -13,11 +13,19 @@ from probe.diagnose.code.data import (
     pair_rules,
     sample_rules,
     scale_rules,
+    view_rules,
     window_rules,
     word_rules,
 )
-from probe.diagnose.code.formulas import overlap_rules, ranking_rules, score_rules
+from probe.diagnose.code.formulas import (
+    detection_rules,
+    embedding_rules,
+    overlap_rules,
+    ranking_rules,
+    score_rules,
+)
 from probe.diagnose.code.loop import (
+    average_rules,
     best_rules,
     call_order_rules,
     carried_rules,
@@ -36,10 +44,10 @@ from probe.diagnose.code.rule import Rule
 RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
-    *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *best_rules.RULES,
-    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES,
+    *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *best_rules.RULES,
+    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
-    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *mixing_rules.RULES,
+    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *mixing_rules.RULES, *view_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,
     *signs.RULES, *targets.RULES, *steps.RULES, *policies.RULES, *one_rank.RULES, *several_ranks.RULES,
 )

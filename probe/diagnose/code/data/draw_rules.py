@@ -116,7 +116,7 @@ def _now_and_then(program: Program, call: ast.AST, loop: ast.AST) -> bool:
 
 @RULES.add("copied-before-the-split", "copies of one sample are in the training and in the held-out part: the score is that of samples seen", "split first, and resample the training part alone")
 def _copied(program: Program) -> Iterator[Remark]:
-    """Samples drawn with replacement, and split into parts only afterwards."""
+    """Samples drawn with replacement, or copied and changed, and split into parts only afterwards."""
     flow = flow_of(program)
     for scope in program.scopes():
         for node in own(scope, ast.Assign):
@@ -126,7 +126,7 @@ def _copied(program: Program) -> Iterator[Remark]:
             for later in program.after(node):
                 split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and _splits(one) and names & names_read(one)), None)
                 if split is not None:
-                    yield Remark(split, f"{short(split)} divides what {short(node.value)} (line {node.lineno}) has drawn with replacement: copies of one sample fall into both parts")
+                    yield Remark(split, f"{short(split)} divides what {short(node.value)} (line {node.lineno}) has copied: copies of one sample fall into both parts")
                     break
 
 
@@ -142,10 +142,38 @@ def _with_copies(flow: Flow, value: ast.AST) -> bool:
     if function is None:
         return is_method(value, "fit_resample") or is_name(value.func, *_RESAMPLERS)
     given = {one.arg for one in parameters(function)}
+    if _adds_changed(function, given):
+        return True
     return any(
         names_read(one.value) & given and any(map(_replaces, flow.origins(one.slice)))
         for made in returned(function) if made is not None for one in ast.walk(made) if isinstance(one, ast.Subscript)
     )
+
+
+def _adds_changed(function: Function, given: set[str]) -> bool:
+    """Whether a function returns what it is given with changed copies behind it, and targets that are repeated."""
+    joined = [one for value in returned(function) if isinstance(value, ast.Tuple) for one in value.elts if is_method(one, "cat", "concatenate", "concat") and isinstance(one, ast.Call) and one.args]
+    repeated = changed = False
+    for call in joined:
+        parts = _parts_of(function, call.args[0])
+        names = [one.id for one in parts if isinstance(one, ast.Name)]
+        first = names[0] if names and isinstance(parts[0], ast.Name) and names[0] in given else None
+        if first is None or len(parts) < 2:
+            continue
+        repeated |= names.count(first) == len(parts)
+        changed |= any(not isinstance(one, ast.Name) or one.id != first for one in parts[1:])
+    return repeated and changed
+
+
+def _parts_of(function: Function, node: ast.AST) -> list[ast.expr]:
+    """The elements of a list that is written out, with those that are appended to it."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return node.elts
+    if not isinstance(node, ast.Name):
+        return []
+    begun = [value for one in own(function, ast.Assign) for target, value in pairs_of(one) if is_name(target, node.id) and isinstance(value, ast.List)]
+    added = [one.args[0] for one in own(function, ast.Call) if is_method(one, "append") and is_name(one.func.value, node.id) and len(one.args) == 1]
+    return [*begun[0].elts, *added] if len(begun) == 1 else []
 
 
 def _replaces(node: ast.AST) -> bool:

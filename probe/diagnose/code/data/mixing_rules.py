@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
-from probe.diagnose.code.syntax import is_binary, names_of, number_in, operands, short, text_of
+from probe.diagnose.code.syntax import (
+    is_binary,
+    is_name,
+    names_of,
+    number_in,
+    operands,
+    own,
+    short,
+    text_of,
+)
 from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("data")
@@ -61,3 +70,44 @@ def _turned(flow: Flow, node: ast.BinOp, share: str, order: str) -> ast.AST | No
     return None
 
 
+@RULES.add("mixed-apart", "half of the loss asks for the labels of other samples than those that were mixed in", "draw one permutation, and take inputs and targets by it")
+def _mixed_apart(program: Program) -> Iterator[Remark]:
+    """Inputs that are mixed by one permutation, and targets that are taken by another."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own(scope, ast.BinOp):
+            mixed = _mixed_with_itself(flow, node)
+            if mixed is None:
+                continue
+            taken = [
+                one for one in own(scope, ast.Subscript)
+                if one is not mixed and text_of(one.value) != text_of(mixed.value) and _drawn(flow, one.slice) is not None and is_name(one.value) and is_name(mixed.value)
+            ]
+            together = [one for one in taken if _belong(flow, one.value, mixed.value)]
+            same = [one for one in together if _drawn(flow, one.slice) is _drawn(flow, mixed.slice)]
+            if together and not same:
+                yield Remark(together[0], f"{short(together[0])} is in another random order than {short(mixed)}, which {short(node)} mixes in")
+
+
+def _mixed_with_itself(flow: Flow, node: ast.BinOp) -> ast.Subscript | None:
+    """x[order] of `lam * x + (1 - lam) * x[order]`."""
+    for first, second in operands(node) if is_binary(node, ast.Add) else ():
+        if is_binary(first, ast.Mult) and is_binary(second, ast.Mult):
+            plain = {text_of(side) for side in (first.left, first.right)}
+            for other in (second.left, second.right):
+                if isinstance(other, ast.Subscript) and text_of(other.value) in plain and _drawn(flow, other.slice) is not None:
+                    return other
+    return None
+
+
+def _drawn(flow: Flow, order: ast.AST) -> ast.AST | None:
+    """The call that draws a permutation which an index is."""
+    value = flow.value(order)
+    return value if flow.program.called(value) in ("torch.randperm", "numpy.random.permutation") else None
+
+
+def _belong(flow: Flow, one: ast.AST, other: ast.AST) -> bool:
+    """Whether two variables come as parameters of one function, or from one batch."""
+    first, second = (flow.bindings(side)[:1] for side in (one, other))
+    together = [(a, b) for a in first for b in second if a.how == b.how]
+    return any((a.how == "parameter" and flow.program.scope(a.node) is flow.program.scope(b.node)) or (a.how == "for" and a.node is b.node) for a, b in together)

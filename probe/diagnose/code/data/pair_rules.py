@@ -16,6 +16,7 @@ from probe.diagnose.code.syntax import (
     argument,
     is_method,
     is_name,
+    is_own,
     is_read,
     last_word,
     names_of,
@@ -216,7 +217,7 @@ def _at_random(flow: Flow, node: ast.Assign) -> bool:
 
 def _is_target(program: Program, node: ast.AST) -> bool:
     """Whether an expression is a target by its name, or by that name's use in a loss."""
-    names = names_of(node)
+    names = names_of(node) | {one.attr for one in ast.walk(node) if is_own(one)}
     encoded = any(is_method(one, "one_hot") for one in ast.walk(node))
     return encoded or any(map(_TARGETS.match, names)) or any(
         is_loss(program, call) and len(call.args) >= 2 and is_name(call.args[1], *names) for call in program.calls() if names
@@ -234,7 +235,7 @@ def _draws(flow: Flow, function: Function) -> ast.Call | None:
     """The random numbers that decide how a function changes its first parameter and what it returns."""
     program = flow.program
     calls = [one for one in own(function, ast.Call) if _RANDOM_CALLS.match(program.called(one))]
-    given = parameters(function)
+    given = [one for one in parameters(function) if one.arg != "self"]
     if not calls or not given or argument(calls[0], "generator") is not None:
         return None
     reads = any(is_read(one, given[0].arg) for value in returned(function) if value is not None for one in flow.origins(value))

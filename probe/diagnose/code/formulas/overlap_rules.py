@@ -12,6 +12,8 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import exponent_of
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    ORDERS,
+    compares,
     is_binary,
     is_method,
     is_negative,
@@ -90,6 +92,34 @@ def _bounded(program: Program, flow: Flow, output: ast.Call) -> bool:
         return bool(re.search(r"sigmoid|softmax", ast.unparse(known[0]), re.I) or _BOUNDS.search(text))
     last = known[0].args[-1:] if isinstance(known[0], ast.Call) and last_word(known[0].func) == "Sequential" else known
     return bool(not last or _BOUNDS.search(text_of(last[0])))
+
+
+@RULES.add("overlap-of-decisions", "a comparison has no gradient: this term changes the loss and trains nothing", "take the overlap of the probabilities themselves")
+def _of_decisions(program: Program) -> Iterator[Remark]:
+    """An overlap in a loss that is computed of predictions after their threshold."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        function, of = program.function_of(node), program.class_of(node)
+        names = [one.name.lower() for one in (function, of) if one is not None]
+        if not is_binary(node, ast.Div) or not any("loss" in name for name in names):
+            continue
+        for product in (one for one in _sums(program, flow, node.left) if is_binary(one, ast.Mult)):
+            decided = [one for one in (product.left, product.right) if _is_decided(flow, one)]
+            if len(decided) == 1:
+                yield Remark(product, f"{short(product)} multiplies {text_of(decided[0])}, which is {short(unshaped(flow, decided[0]) or decided[0], 40)}: nothing flows back through it")
+                break
+
+
+def _is_decided(flow: Flow, node: ast.AST) -> bool:
+    """Whether a value is a prediction after its threshold."""
+    value = unshaped(flow, node, "type")
+    if is_method(value, "round"):
+        value = flow.program.operand(value)
+        return value is not None and not _WANTED.search(last_word(value))
+    if not compares(value, *ORDERS) or flow.number(value.comparators[0]) is None:
+        return False
+    source = unshaped(flow, value.left)
+    return is_method(source, "sigmoid", "softmax") or bool(_PREDICTED.search(last_word(value.left)))
 
 
 @RULES.add("quantile-reversed", "the network learns the quantile 1 - q", "take the difference target - prediction")

@@ -20,7 +20,9 @@ from probe.diagnose.code.syntax import (
     mentions,
     names_of,
     number_in,
+    operands,
     own,
+    returned,
     short,
     text_of,
 )
@@ -189,6 +191,48 @@ def _constant(program: Program, flow: Flow, node: ast.AST) -> float | None:
         return None if inner is None else -inner
     if name in ("full", "full_like") and isinstance(value, ast.Call) and len(value.args) > 1:
         return flow.number(value.args[1])
+    return None
+
+
+@RULES.add("pairs-inverted", "pairs of one class are pushed apart, and others pulled together", "give the pull the label of equal pairs: label * d**2 + (1 - label) * relu(margin - d)**2")
+def _pairs_inverted(program: Program) -> Iterator[Remark]:
+    """A contrastive loss that pushes where the label says equal, or pulls where it says different."""
+    flow = flow_of(program)
+    labels = [one for getter in program.functions.get("__getitem__", []) for value in returned(getter) if isinstance(value, ast.Tuple) and len(value.elts) == 3 for one in value.elts[2:]]
+    meanings = {_meaning(flow, one) for one in labels}
+    if len(labels) != 1 or meanings not in ({"same"}, {"different"}):
+        return
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Add):
+            continue
+        sides = [_weighted_push(program, flow, one) for one in (node.left, node.right)]
+        pushed = [one for one in sides if one is not None]
+        if pushed == (["label"] if "same" in meanings else ["rest"]):
+            does = "pushes the pairs apart that {} marks as equal" if "same" in meanings else "pulls the pairs together that {} marks as different"
+            yield Remark(node, f"{short(node)} {does.format(short(labels[0]))}")
+
+
+def _meaning(flow: Flow, node: ast.AST) -> str:
+    """What a label of 1 says of a pair: `same`, `different`, or nothing that is known."""
+    for one in flow.origins(node):
+        if isinstance(one, ast.Name) and (found := re.fullmatch(r"(is_)?(same|similar|equal|match)(_class)?|(is_)?(diff|different|dissimilar)", one.id)):
+            return "same" if found.group(2) else "different"
+        if isinstance(one, ast.Compare) and len(one.ops) == 1 and isinstance(one.ops[0], (ast.Eq, ast.NotEq)) and isinstance(one.left, ast.Subscript):
+            return "same" if isinstance(one.ops[0], ast.Eq) else "different"
+    return ""
+
+
+def _weighted_push(program: Program, flow: Flow, node: ast.AST) -> str | None:
+    """What a term that pushes pairs apart is weighted by: `label`, or `rest` for 1 - label."""
+    for weight, term in operands(node) if is_binary(node, ast.Mult) else ():
+        pushes = any(
+            isinstance(one, ast.Call) and is_binary(inner := flow.value(_hinged(program, one)), ast.Sub) and "margin" in last_word(inner.left).lower()
+            for one in flow.origins(term)
+        )
+        if pushes and isinstance(weight, ast.Name) and flow.given(weight) is None:
+            return "label"
+        if pushes and is_binary(weight, ast.Sub) and number_in(weight.left) == 1 and isinstance(weight.right, ast.Name):
+            return "rest"
     return None
 
 

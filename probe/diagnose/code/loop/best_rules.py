@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
@@ -18,6 +19,7 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_name,
+    is_string,
     number_in,
     returned,
     short,
@@ -26,6 +28,7 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("loop")
+_TEST = re.compile(r"(x_|X_)?test(_(loader|data|set|dataset|dl|ds|split|x|part))?")
 
 
 def comparison_above(program: Program, node: ast.AST) -> ast.Compare | None:
@@ -189,3 +192,19 @@ def _wrong_way_round(program: Program) -> Iterator[Remark]:
         if isinstance(mode, ast.Constant) and (direction, mode.value) in (("loss", "max"), ("share", "min")):
             better = "falls" if direction == "loss" else "rises"
             yield Remark(call, f"{short(call)} gives a score that {better} as the model improves to a schedule in mode {mode.value!r}: the rate is cut while all goes well")
+
+
+@RULES.add("chosen-by-the-test", "the score that is reported is that of the best of many tries on the test data: a new test would give less", "choose by the validation part, and use the test part once, at the end")
+def _chosen_by_test(program: Program) -> Iterator[Remark]:
+    """A best state that is chosen by the test part, in a program that has a validation part too."""
+    flow = flow_of(program)
+    words = {one.value for one in program.everywhere(ast.Constant) if isinstance(one.value, str)} | {one.id for one in program.everywhere(ast.Name)}
+    if not any(re.fullmatch(r"(x_|X_)?(val|valid|validation|dev)(_\w+)?", word) for word in words):
+        return
+    for node, test, best, score, _ in _scores(program):
+        made = flow.value(score)
+        given = [*made.args, *(one.value for one in made.keywords)] if isinstance(made, ast.Call) else []
+        on_test = [one for one in given if _TEST.fullmatch(one.value if is_string(one) else one.id if is_name(one) else "")]
+        kept = any(is_method(one, "state_dict", "deepcopy") or is_call(one, "deepcopy") or program.called(one) == "torch.save" for part in node.body for one in ast.walk(part))
+        if len(on_test) == 1 and kept and isinstance(best, (ast.Name, ast.Attribute, ast.Subscript)) and program.loops(node):
+            yield Remark(test, f"{short(test)} keeps what is best on the test part: {short(made) if isinstance(made, ast.Call) else ''}")

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.loop.step_calls import (
@@ -21,6 +22,7 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_call,
     is_method,
+    is_name,
     is_string,
     is_true,
     iterated,
@@ -249,6 +251,8 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
         for name, value in zip(node.keys, node.values, strict=False):
             if is_string(name) and is_method(value, "state_dict"):
                 family = "optimizer" if is_optimizer(flow, value.func.value) else program.family(value.func.value)
+                if family is None:
+                    family = "optimizer" if "optim" in name.value.lower() else "scheduler" if "sched" in name.value.lower() else None
                 if family in ("optimizer", "scheduler"):
                     saved[name.value] = family
     for load in program.calls():
@@ -333,9 +337,9 @@ def _kept_across_folds(program: Program) -> Iterator[Remark]:
         inside = [one for one in ast.walk(loop) if isinstance(one, ast.Call)]
         if any(is_method(one, "load_state_dict", "reset_parameters", "apply", "deepcopy") or is_call(one, "deepcopy") for one in inside):
             continue
-        trains = any(is_method(one, "backward") for one in inside)
         models = {one.func.id for one in inside if isinstance(one.func, ast.Name) and program.family(one.func) == "module"}
-        for name in sorted(models if trains else ()):
+        models |= {one.id for call in inside if (local := program.local_function(call)) is not None and trains(program, local) for one in call.args if is_name(one) and program.family(one) == "module"}
+        for name in sorted(models if trains(program, loop) else ()):
             made = [one for one in flow.bound.get((program.scope(loop), name), []) if one.how == "assign"]
             if len(made) == 1 and made[0].value is not None and loop not in program.parents(made[0].node) and getattr(made[0].node, "lineno", 0) < loop.lineno:
                 yield Remark(loop, f"{name} is made once, in line {getattr(made[0].node, 'lineno', 0)}, and trained further in each fold of {short(loop.iter, 40)}")

@@ -1,0 +1,206 @@
+"""Views of samples and orders of batches that no longer belong together: pairs, flips, labels of a guidance. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.data.data_flow import LOADER, is_model, loaders_of
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    ORDERS,
+    Function,
+    argument,
+    compares,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_read,
+    is_true,
+    iterated,
+    last_word,
+    names_of,
+    names_read,
+    number_in,
+    own,
+    own_nodes,
+    returned,
+    short,
+    text_of,
+)
+
+RULES = Rules("data")
+_NULL = re.compile(r"null|uncond|no_class|empty_class", re.I)
+_FLIPS = ("flip", "fliplr", "flipud", "hflip", "vflip", "rot90")
+_OF_WHOLE_IMAGES = frozenset({"Linear", "LazyLinear", "Flatten", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d"})
+
+
+@RULES.add("zipped-apart", "each input meets the partner of another one: nothing that they share can be learned", "make one data set of both: TensorDataset(a, b)")
+def _zipped_apart(program: Program) -> Iterator[Remark]:
+    """Two loaders that each shuffle one half of the same pairs, walked side by side into one network."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        over = iterated(loop)
+        target = loop.target.elts[-1] if isinstance(loop.target, ast.Tuple) and is_call(loop.iter, "enumerate") else loop.target
+        if not is_call(over, "zip") or len(over.args) != 2 or not isinstance(target, ast.Tuple):
+            continue
+        loaders = [found[0] for one in over.args if len(found := loaders_of(flow, one)) == 1]
+        halves = [_tensor_of(flow, one) for one in loaders]
+        if len(halves) != 2 or not all(is_true(argument(one, "shuffle", 2)) and argument(one, "generator") is None for one in loaders):
+            continue
+        first, second = (flow.given(one) if one is not None else None for one in halves)
+        together = first is not None and second is not None and first.node is second.node and first.place is not None and first.place != second.place
+        parts = [names_of(one) for one in target.elts]
+        meets = any(
+            isinstance(one, ast.Call) and is_model(flow, one.func) and all(names_read(one) & part for part in parts) for one in ast.walk(loop)
+        )
+        if together and meets and len(parts) == 2 and halves[0] is not None and halves[1] is not None:
+            yield Remark(loop, f"{text_of(over)} walks two loaders that shuffle apart: {text_of(halves[0])} and {text_of(halves[1])}, which belong together, come in two orders")
+
+
+def _tensor_of(flow: Flow, loader: ast.Call) -> ast.expr | None:
+    """The one tensor that a loader takes samples from."""
+    made = flow.value(argument(loader, "dataset", 0))
+    if isinstance(made, ast.Call) and last_word(made.func) == "TensorDataset":
+        return made.args[0] if len(made.args) == 1 and isinstance(made.args[0], ast.Name) else None
+    return made if isinstance(made, ast.Name) else None
+
+
+@RULES.add("predictions-in-another-order", "the score compares each prediction with the label of another sample", "keep the labels of the batches beside the predictions, or do not shuffle")
+def _another_order(program: Program) -> Iterator[Remark]:
+    """Predictions collected from a loader that shuffles, compared with the labels as the data set keeps them."""
+    flow = flow_of(program)
+    every = [call for call in program.calls() if program.called(call) == LOADER]
+    for scope in program.scopes():
+        for node in own(scope, ast.Attribute):
+            inner = node.value
+            if not is_attribute(inner, "dataset") or not re.fullmatch(r"targets|labels|y|ys", node.attr) or not isinstance(inner.value, ast.Name):
+                continue
+            loaders = loaders_of(flow, inner.value) or every
+            mixed = bool(loaders) and all(is_true(argument(one, "shuffle", 2)) for one in loaders)
+            collected = next((one for one in own(scope, ast.Call) if _collects(program, one, inner.value.id)), None)
+            if mixed and collected is not None and isinstance(program.parent.get(node), (ast.Assign, ast.Call, ast.Compare)):
+                yield Remark(node, f"{short(collected)} gives predictions in the order in which {inner.value.id} shuffles, and {text_of(node)} are in that of the data set")
+
+
+def _collects(program: Program, call: ast.Call, loader: str) -> bool:
+    """Whether a function of the program joins what it computes for each batch of a loader that it is given."""
+    local = program.local_function(call)
+    given = program.arguments(local, call) if local is not None else {}
+    name = next((word for word, one in given.items() if is_name(one, loader)), None)
+    if local is None or name is None:
+        return False
+    loops = [one for one in own(local, ast.For) if is_name(iterated(one), name)]
+    grows = any(is_method(one, "append", "extend") for loop in loops for one in ast.walk(loop))
+    return grows and all(isinstance(one, ast.Call) and last_word(one.func) in ("cat", "concatenate", "stack", "vstack", "hstack") for one in returned(local))
+
+
+@RULES.add("flips-not-undone", "the average is blurred: it adds up what the model says of different places", "flip each output back before the average")
+def _not_undone(program: Program) -> Iterator[Remark]:
+    """Outputs for each pixel of flipped images, averaged with those of the image as it is."""
+    layers = {program.called(call).rpartition(".")[2] for call in program.calls()}
+    if "Conv2d" not in layers or layers & _OF_WHOLE_IMAGES or any(name.startswith("torchvision.models") and "segmentation" not in name for name in map(program.called, program.calls())):
+        return
+    flow = flow_of(program)
+    for call in program.calls():
+        given = call.args[0] if len(call.args) == 1 else None
+        if not is_method(given, *_FLIPS) or not isinstance(given, ast.Call) or not is_model(flow, call.func):
+            continue
+        scope = program.scope(call)
+        plain = program.operand(given)
+        as_it_is = plain is not None and any(
+            isinstance(one, ast.Call) and one.args and text_of(one.func) == text_of(call.func) and text_of(one.args[0]) == text_of(plain) for one in own_nodes(scope)
+        )
+        averaged = any(is_method(one, "mean") or (is_binary(one, ast.Div, ast.Mult) and any(number_in(side) in (0.5, 2, 3, 4) for side in (one.left, one.right))) for one in own_nodes(scope))
+        flips = [one for one in own_nodes(scope) if is_method(one, *_FLIPS)]
+        inputs = [one for one in flips if any(is_model(flow, around.func) for around in program.calls_around(one))]
+        if as_it_is and averaged and len(flips) == len(inputs):
+            yield Remark(call, f"{short(call)} is averaged as it is with that of {text_of(plain) if plain is not None else ''}: nothing flips it back")
+
+
+@RULES.add("dropped-to-a-class", "the model without a label is the model of class 0, and class 0 is trained on all samples", "give the dropped labels the number that is kept for them")
+def _dropped(program: Program) -> Iterator[Remark]:
+    """Labels that are dropped at random for a guidance, and set to 0, where another number is kept for no label."""
+    flow = flow_of(program)
+    kept = next((one for one in program.everywhere(ast.Assign) if _NULL.search(last_word(one.targets[0])) and _is_number_of_none(one.value)), None)
+    if kept is None:
+        return
+    for call in program.calls():
+        zero = len(call.args) > 1 and (number_in(call.args[1]) == 0 or is_method(call.args[1], "zeros_like"))
+        drop = call.args[0] if zero and is_method(call, "masked_fill", "masked_fill_", "where") else None
+        drawn = drop is not None and any(compares(one, *ORDERS) and any(is_method(side, "rand", "rand_like") for side in flow.origins(one)) for one in flow.origins(drop))
+        parent = program.parent.get(call)
+        name = parent.targets[0] if isinstance(parent, ast.Assign) else None
+        if drawn and isinstance(name, ast.Name):
+            given = [one for one in own(program.scope(call), ast.Call) if is_model(flow, one.func) and any(is_read(word, name.id) for word in one.args)]
+            if given and given[0].lineno >= call.lineno:
+                yield Remark(call, f"{short(call)} makes 0, the first class, of dropped labels, and {short(kept)} (line {kept.lineno}) keeps another number for them")
+
+
+def _is_number_of_none(node: ast.AST) -> bool:
+    """Whether a value may be the number of a class beyond the others: a count, or a tensor filled with one."""
+    if is_method(node, "full_like", "full") and isinstance(node, ast.Call) and len(node.args) > 1:
+        node = node.args[1]
+    words = last_word(node).lower()
+    return ("class" in words or "label" in words) and ("n" in words or "num" in words) and not isinstance(node, ast.Call)
+
+
+@RULES.add("adversary-of-another-range", "the judge tells real from generated by their range alone: real values are never below 0", "put both on one scale: x * 2 - 1, or a Sigmoid at the end of the generator")
+def _another_range(program: Program) -> Iterator[Remark]:
+    """Real samples from 0 to 1 and generated ones from -1 to 1, judged by one network."""
+    flow = flow_of(program)
+    bounded = {of.name for of in program.everywhere(ast.ClassDef) if _ends_in_tanh(program, of)}
+    if not bounded:
+        return
+    for loop in program.everywhere(ast.For):
+        loaders = loaders_of(flow, iterated(loop))
+        scaled = _from_zero_to_one(program, flow, loaders[0]) if len(loaders) == 1 else None
+        names = names_of(loop.target)
+        if scaled is None:
+            continue
+        judged: dict[str, set[str]] = {}
+        for call in ast.walk(loop):
+            if isinstance(call, ast.Call) and len(call.args) == 1 and is_model(flow, call.func):
+                value = flow.value(call.args[0])
+                while is_method(value, "detach"):
+                    value = flow.value(value.func.value)
+                made = program.kind_name(value.func) if isinstance(value, ast.Call) else ""
+                what = "generated" if made in bounded else "real" if is_name(call.args[0], *names) and len(flow.bindings(call.args[0])) == 1 else ""
+                judged.setdefault(text_of(call.func), set()).add(what)
+        judge = next((name for name, found in judged.items() if {"real", "generated"} <= found), None)
+        if judge is not None:
+            yield Remark(scaled, f"{short(scaled)} is from 0 to 1, and {judge} compares it with samples of a network that ends in tanh: from -1 to 1")
+
+
+def _ends_in_tanh(program: Program, of: ast.ClassDef) -> bool:
+    """Whether the last thing that a module computes is a tanh."""
+    forward = program.method(of, "forward")
+    values = [] if forward is None else [one for one in returned(forward) if one is not None]
+    if len(values) != 1 or not isinstance(values[0], ast.Call):
+        return False
+    value: ast.AST = values[0]
+    while is_method(value, "view", "reshape", "squeeze"):
+        value = value.func.value
+    if is_method(value, "tanh"):
+        return True
+    made = flow_of(program).value(value.func) if isinstance(value, ast.Call) else None
+    last = made.args[-1] if isinstance(made, ast.Call) and last_word(made.func) == "Sequential" and made.args else made
+    return isinstance(last, ast.Call) and last_word(last.func) == "Tanh"
+
+
+def _from_zero_to_one(program: Program, flow: Flow, loader: ast.Call) -> ast.expr | None:
+    """What a data set of the program returns, where that is bytes divided by 255."""
+    made = flow.value(argument(loader, "dataset", 0))
+    of = program.classes.get(program.called(made), [])
+    getter = program.method(of[0], "__getitem__") if len(of) == 1 else None
+    values = returned(getter) if isinstance(getter, Function) else []
+    value = values[0] if len(values) == 1 else None
+    if isinstance(value, ast.Tuple):
+        value = value.elts[0]
+    found = flow.value(value)
+    return found if is_binary(found, ast.Div) and number_in(found.right) == 255 else None

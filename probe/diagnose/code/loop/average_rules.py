@@ -1,0 +1,151 @@
+"""Averages and other copies of parameters: what they share with the model, and what they leave out. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.program import Key, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_call,
+    is_false,
+    is_method,
+    is_name,
+    is_read,
+    iterated,
+    short,
+    text_of,
+)
+
+RULES = Rules("loop")
+_PARAMETERS = ("parameters", "named_parameters")
+_IN_PLACE = ("mul_", "add_", "lerp_", "copy_", "sub_", "div_", "addcmul_")
+
+
+@RULES.add("average-shares-the-weights", "average and model are one: the model is pulled back or the average is not one, and nothing can be restored", "keep copies: p.detach().clone()")
+def _shares(program: Program) -> Iterator[Remark]:
+    """A store of parameters that holds the parameters themselves, and is changed in place."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        named = _parameter_of(loop)
+        if named is None:
+            continue
+        for node in ast.walk(loop):
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript) or not _is_itself(node.value, named):
+                continue
+            store = flow.key(node.targets[0].value)
+            changed = _changed_in_place(program, store) if store is not None else None
+            if changed is not None:
+                yield Remark(node, f"{short(node)} keeps the parameter itself, and {short(changed)} (line {changed.lineno}) changes it")
+
+
+def _parameter_of(loop: ast.For) -> str | None:
+    """The name that a loop over the parameters of a model gives to each."""
+    return _parameter_in(iterated(loop), loop.target)
+
+
+def _parameter_in(over: ast.AST, target: ast.AST) -> str | None:
+    """The name in a target that stands for a parameter, where `over` goes over the parameters of a model."""
+    if not is_method(over, *_PARAMETERS):
+        return None
+    if over.func.attr == "named_parameters":
+        target = target.elts[-1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else ast.Constant(None)
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _is_itself(node: ast.AST, name: str) -> bool:
+    """Whether an expression is a parameter or shares its memory: `p`, `p.data`, `p.detach()`."""
+    while is_attribute(node, "data") or (is_method(node, "detach") and not node.args):
+        node = node.value if isinstance(node, ast.Attribute) else node.func.value
+    return is_name(node, name)
+
+
+def _changed_in_place(program: Program, store: Key) -> ast.Call | None:
+    """A call that changes an element of a store where it lies: `store[name].mul_(decay)`."""
+    flow = flow_of(program)
+    for read in flow.reads.get(store, []):
+        at = program.parent.get(read)
+        if not isinstance(at, ast.Subscript) or at.value is not read:
+            continue
+        called = program.parent.get(at)
+        while is_attribute(called, "data"):
+            called = program.parent.get(called)
+        call = program.parent.get(called) if called is not None else None
+        if is_attribute(called, *_IN_PLACE) and isinstance(call, ast.Call) and call.func is called:
+            return call
+    return None
+
+
+@RULES.add("parameter-rebound", "the parameter keeps its value: only the name of the loop stands for the new one", "change it in place: p.copy_(value), or p.data = value")
+def _rebound(program: Program) -> Iterator[Remark]:
+    """A loop over parameters that gives its variable a new value which nothing reads."""
+    for loop in program.everywhere(ast.For):
+        over = iterated(loop)
+        walked = over.args if is_call(over, "zip") else [over]
+        targets = loop.target.elts if isinstance(loop.target, ast.Tuple) and len(walked) > 1 else [loop.target]
+        names = {name for one, target in zip(walked, targets, strict=False) if (name := _parameter_in(one, target)) is not None}
+        for node in loop.body:
+            target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+            if not names or not isinstance(node, ast.Assign) or not is_name(target, *names) or not isinstance(node.value, (ast.BinOp, ast.Call)):
+                continue
+            later = [one for after in program.after(node) for one in ast.walk(after)]
+            outside = [one for one in ast.walk(program.frame(loop)) if is_read(one, target.id) and one.lineno > (loop.end_lineno or 0)]
+            if not any(is_read(one, target.id) for one in later) and not outside and any(is_read(one, target.id) for one in ast.walk(node.value)):
+                yield Remark(node, f"{short(node)} gives the name {target.id} a new tensor: the parameter that it stood for keeps its value")
+
+
+@RULES.add("averaged-without-statistics", "the averaged weights run with statistics of batch normalization that are not theirs", "call torch.optim.swa_utils.update_bn(loader, averaged), or give use_buffers=True")
+def _without_statistics(program: Program) -> Iterator[Remark]:
+    """An AveragedModel of a network with batch normalization whose statistics nothing computes."""
+    names = {program.called(call).rpartition(".")[2] for call in program.calls()}
+    normalized = any(name.startswith(("BatchNorm", "SyncBatchNorm", "LazyBatchNorm")) for name in names)
+    if not normalized or "update_bn" in names or any(is_attribute(one, "buffers", "named_buffers", "running_mean") for one in program.everywhere(ast.Attribute)):
+        return
+    flow = flow_of(program)
+    for call in program.calls():
+        buffers = argument(call, "use_buffers")
+        given = buffers is not None and not is_false(buffers)
+        parent = program.parent.get(call)
+        if program.called(call) != "torch.optim.swa_utils.AveragedModel" or given or not isinstance(parent, ast.Assign):
+            continue
+        key = flow.key(parent.targets[0])
+        used = [program.parent.get(one) for one in flow.escapes(key)] if key is not None else []
+        if any(isinstance(one, ast.Call) for one in used):
+            yield Remark(call, f"{text_of(parent.targets[0])} averages the parameters alone: its running mean and variance stay those that the model had in line {call.lineno}")
+
+
+@RULES.add("perturbation-kept", "each step leaves the weights where the perturbation moved them: they drift away from what the optimizer computes", "take it away before the optimizer's step: p.sub_(e)")
+def _perturbation_kept(program: Program) -> Iterator[Remark]:
+    """A perturbation along the gradient that is added to the parameters, kept for later, and never taken away."""
+    flow = flow_of(program)
+    for call in program.calls():
+        loop = next(iter(program.loops(call)), None)
+        if not is_method(call, "add_") or not isinstance(program.parent.get(call), ast.Expr) or len(call.args) != 1 or not isinstance(loop, ast.For):
+            continue
+        moved, by = call.func.value, call.args[0]
+        scaled = [one for one in flow.origins(by) if is_attribute(one, "grad")]
+        if not isinstance(moved, ast.Name) or not isinstance(by, ast.Name) or not scaled:
+            continue
+        kept = [one for one in ast.walk(loop) if isinstance(one, ast.Assign) and is_name(one.value, by.id) and isinstance(one.targets[0], ast.Subscript)]
+        store = flow.key(kept[0].targets[0].value) if kept and isinstance(kept[0].targets[0], ast.Subscript) else None
+        of = program.class_of(call) or program.frame(call)
+        beside = any(is_method(one, "step") for one in ast.walk(of)) and any(is_method(one, "norm") for one in ast.walk(of))
+        if store is None or not beside or _read_again(program, store, kept[0]):
+            continue
+        yield Remark(call, f"{short(call)} moves the weights, {short(kept[0])} keeps by how much, and nothing takes it away again")
+
+
+def _read_again(program: Program, store: Key, kept: ast.AST) -> bool:
+    """Whether anything but the assignment itself and a reset reads a store."""
+    flow = flow_of(program)
+    inside = set(ast.walk(kept))
+    for one in flow.reads.get(store, []):
+        around = program.parent.get(one)
+        call = program.parent.get(around) if is_attribute(around, "clear") else None
+        if one not in inside and not isinstance(call, ast.Call):
+            return True
+    return False
