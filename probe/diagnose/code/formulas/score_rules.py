@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model, unshaped
@@ -26,6 +27,7 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import loss_name
 
 RULES = Rules("loop")
+_TEMPERATURE = re.compile(r"(softmax_)?(temperature|temp|tau|t)", re.I)
 _PRODUCTS = ("matmul", "bmm", "einsum", "mm")
 
 
@@ -60,6 +62,19 @@ def _of_network(flow: Flow, node: ast.AST) -> bool:
 def _is_number(flow: Flow, node: ast.AST) -> bool:
     number = flow.number(node)
     return number is not None and number != 1
+
+
+@RULES.add("multiplied-by-temperature", "a temperature below 1 should make the distribution sharper, and makes it flat: all scores are nearly alike", "divide by it: scores / temperature")
+def _multiplied(program: Program) -> Iterator[Remark]:
+    """Similarities that are multiplied by a temperature below 1."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for factor, scores in operands(node) if is_binary(node, ast.Mult) else ():
+            number = flow.number(factor) if _TEMPERATURE.fullmatch(last_word(factor)) else None
+            value = flow.value(scores)
+            similar = is_binary(value, ast.MatMult) or is_method(value, *_PRODUCTS, "cosine_similarity") or (is_method(value, "sum") and is_binary(flow.value(value.func.value), ast.Mult))
+            if number is not None and 0 < number < 1 and similar:
+                yield Remark(node, f"{short(node)} multiplies by {text_of(factor)} = {number:g}")
 
 
 @RULES.add("scores-scaled-up", "the scores grow with the width: softmax is one-hot from the start, and passes hardly any gradient", "divide the scores by the square root of the width")

@@ -21,6 +21,8 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_string,
     number_in,
+    own_nodes,
+    pairs_of,
     returned,
     short,
     text_of,
@@ -208,3 +210,16 @@ def _chosen_by_test(program: Program) -> Iterator[Remark]:
         kept = any(is_method(one, "state_dict", "deepcopy") or is_call(one, "deepcopy") or program.called(one) == "torch.save" for part in node.body for one in ast.walk(part))
         if len(on_test) == 1 and kept and isinstance(best, (ast.Name, ast.Attribute, ast.Subscript)) and program.loops(node):
             yield Remark(test, f"{short(test)} keeps what is best on the test part: {short(made) if isinstance(made, ast.Call) else ''}")
+
+
+@RULES.add("best-never-used", "the model that is kept, scored and saved is the last one", "load it at the end: model.load_state_dict(best)")
+def _never_used(program: Program) -> Iterator[Remark]:
+    """The best state, which is kept in a variable that nothing reads."""
+    flow = flow_of(program)
+    for node in dict.fromkeys(found[0] for found in _scores(program)):
+        for one in node.body:
+            for target, value in pairs_of(one) if isinstance(one, ast.Assign) else ():
+                key = flow.key(target)
+                state = any(is_method(part, "state_dict") for part in ast.walk(value))
+                if state and key is not None and isinstance(target, ast.Name) and program.loops(node) and not flow.reads.get(key) and not any(isinstance(part, ast.Global | ast.Nonlocal) for part in own_nodes(program.scope(node))):
+                    yield Remark(one, f"{target.id} is the best state so far, and nothing reads it: what follows uses the weights of the last step")

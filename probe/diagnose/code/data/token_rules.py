@@ -1,0 +1,114 @@
+"""Masked words, and what is reported of language models. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    ORDERS,
+    compares,
+    is_binary,
+    is_method,
+    is_name,
+    is_read,
+    names_read,
+    own,
+    own_nodes,
+    pairs_of,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import is_loss, loss_name
+
+RULES = Rules("data")
+_OF_WORDS = ("cross_entropy", "CrossEntropyLoss")
+
+
+@RULES.add("target-changed-with-input", "the target is what the input was changed to: the model copies it", "keep a copy first: labels = ids.clone()")
+def _changed_with_input(program: Program) -> Iterator[Remark]:
+    """A target that is a second name for an input, which is then changed in place."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            for target, value in pairs_of(node):
+                if not isinstance(target, ast.Name) or not isinstance(value, ast.Name) or target.id == value.id:
+                    continue
+                changed = next((one for later in program.after(node) for one in ast.walk(later) if isinstance(one, ast.stmt) and _sets_part(one, value.id)), None)
+                again = [one for one in flow.bindings(value) if changed is not None and node.lineno < getattr(one.node, "lineno", 0) <= changed.lineno]
+                if changed is None or again or len(flow.bindings(target)) != 1:
+                    continue
+                losses = [one for one in own(scope, ast.Call) if is_loss(program, one) and len(one.args) > 1 and target.id in names_read(one.args[1]) and one.lineno > changed.lineno]
+                fed = any(program.family(one.func) == "module" and any(is_read(word, value.id) for word in one.args) for one in own(scope, ast.Call))
+                if losses and fed:
+                    yield Remark(changed, f"{short(changed)} changes {target.id} too, which is the same tensor (line {node.lineno}) and the target of {short(losses[0], 40)}")
+
+
+def _sets_part(node: ast.AST, name: str) -> bool:
+    """Whether a statement changes a part of a tensor in place."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], ast.Subscript) and is_name(node.targets[0].value, name)
+    return isinstance(node, ast.Expr) and is_method(node.value, "masked_fill_", "scatter_", "index_fill_") and is_name(node.value.func.value, name)
+
+
+@RULES.add("loss-of-unmasked-words", "most of the loss asks for words that stand in the input: it falls as the model learns to copy", "set the labels to -100 where nothing is masked")
+def _unmasked(program: Program) -> Iterator[Remark]:
+    """Words that are masked at random, and a loss over all of them."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own_nodes(scope):
+            found = _masked(flow, node)
+            if found is None:
+                continue
+            mask, ids = found
+            uses = [one for one in own_nodes(scope) if is_read(one, mask)]
+            losses = [one for one in own(scope, ast.Call) if loss_name(program, one) in _OF_WORDS and len(one.args) > 1 and _is_all_of(flow, one.args[1], ids)]
+            if len(uses) == 1 and losses:
+                yield Remark(losses[0], f"{short(losses[0])} asks for all of {ids}, and only what {mask} marks is hidden from the model")
+                break
+
+
+def _masked(flow: Flow, node: ast.AST) -> tuple[str, str] | None:
+    """The mask and the words of `x.masked_fill(m, MASK)`, `torch.where(m, MASK, x)` and `x = ids.clone(); x[m] = MASK`."""
+    mask = ids = word = None
+    if is_method(node, "masked_fill") and len(node.args) == 2:
+        mask, word, ids = node.args[0], node.args[1], node.func.value
+    elif is_method(node, "where") and flow.program.called(node) == "torch.where" and len(node.args) == 3:
+        mask, word, ids = node.args
+    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        mask, word = node.targets[0].slice, node.value
+        made = flow.value(node.targets[0].value)
+        ids = made.func.value if is_method(made, "clone") else None
+    if not isinstance(mask, ast.Name) or not isinstance(ids, ast.Name) or word is None or "mask" not in text_of(word).lower():
+        return None
+    drawn = any(compares(one, *ORDERS) and any(is_method(side, "rand", "rand_like") for side in ast.walk(one)) for one in flow.origins(mask))
+    return (mask.id, ids.id) if drawn else None
+
+
+def _is_all_of(flow: Flow, node: ast.AST, name: str) -> bool:
+    """Whether an expression is a variable, in whatever shape."""
+    while is_method(node, "view", "reshape", "flatten", "long", "contiguous", "clone") and not flow.program.called(node):
+        node = node.func.value
+    if isinstance(node, ast.Name) and node.id != name:
+        value = flow.value(node)
+        return value is not node and isinstance(value, ast.expr) and _is_all_of(flow, value, name)
+    return is_name(node, name)
+
+
+@RULES.add("perplexity-of-each-batch", "the mean of exponentials is larger than the exponential of the mean, and one bad batch decides it", "average the losses over all tokens, and take exp() once")
+def _perplexity(program: Program) -> Iterator[Remark]:
+    """A perplexity that is computed for each batch and averaged."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.AugAssign):
+        if not isinstance(node.op, ast.Add) or not isinstance(node.target, ast.Name) or not program.loops(node):
+            continue
+        powers = [one for one in flow.origins(node.value) if is_method(one, "exp")]
+        inner = powers[0] if powers and powers[0] in (node.value, flow.value(node.value)) else None
+        source = (inner.args[0] if inner.args else inner.func.value) if isinstance(inner, ast.Call) and is_method(inner, "exp") else None
+        of_loss = source is not None and any(loss_name(program, one) in _OF_WORDS for one in flow.origins(source))
+        divided = any(is_binary(one, ast.Div) and is_read(one.left, node.target.id) for one in own_nodes(program.scope(node)))
+        if of_loss and divided:
+            yield Remark(node, f"{short(node)} adds up a perplexity for each batch")
