@@ -277,6 +277,9 @@ class Flow:
             return float("inf") if known else None
         if is_attribute(value) and last_word(value.value) in SETTINGS:
             return self.number(_options(self.program).get(value.attr), depth - 1)
+        given = {self.number(one, depth - 1) for one in self.passed(value)}
+        if len(given) == 1 and (number := given.pop()) is not None:
+            return number
         found_here = self.bindings(value)
         if len(found_here) == 1 and isinstance(one := found_here[0].node, ast.arg):
             return self.number(_default_of(self.program.function_of(one), one), depth - 1)

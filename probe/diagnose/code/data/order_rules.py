@@ -97,12 +97,13 @@ def _held_out_edges(program: Program) -> Iterator[Remark]:
                     parts.setdefault(value.value.id, {})[target.id] = node
         for name, made in parts.items():
             held, trained = [one for one in made if HELD_OUT.search(one)], [one for one in made if TRAINING.search(one)]
-            if not held or not trained or len([one for one in flow.bound.get((scope, name), []) if one.how == "assign"]) > 1:
+            first, last = (choose(one.lineno for one in made.values()) for choose in (min, max))
+            again = any(one.how != "parameter" and getattr(one.node, "lineno", 0) >= first for one in flow.bound.get((scope, name), []))
+            if not held or not trained or again:
                 continue
-            last = max(one.lineno for one in made.values())
             for call in own(scope, ast.Call):
                 whole = any(is_read(one, name) for one in call.args)
-                builds = re.search(r"adj|graph|normali|laplac|encode|message", last_word(call.func), re.I) or program.family(call.func) == "module"
-                if whole and builds and (call.lineno > last or re.search(r"adj|graph|laplac", last_word(call.func), re.I)):
+                builds = re.search(r"adj|graph|normali|laplac|encode|message|propag|matrix|degree", last_word(call.func), re.I) or program.family(call.func) == "module"
+                if whole and builds and (call.lineno > last or re.search(r"adj|graph|laplac|propag|matrix|degree", last_word(call.func), re.I)):
                     yield Remark(call, f"{short(call)} passes messages over all of {name}, and {held[0]} (line {made[held[0]].lineno}) is a part of it")
                     break

@@ -351,6 +351,7 @@ def _sampled(program: Program) -> Iterator[Remark]:
     gradient may go through the probability instead."""
     flow = flow_of(program)
     if any(is_attribute(one, "log_prob") for one in program.everywhere(ast.Attribute)):
+        yield from _sampled_for_a_critic(program, flow)
         return
     for call in program.calls():
         kind = program.kind(call.func.value) if is_method(call, "sample") else None
@@ -372,6 +373,38 @@ def _sampled(program: Program) -> Iterator[Remark]:
                 f"{short(call)} has no gradient, and {short(goes_on[0])} uses it: what computes "
                 f"{short(_receiver(call))} learns nothing from that",
             )
+
+
+def _sampled_for_a_critic(program: Program, flow: Flow) -> Iterator[Remark]:
+    """An action drawn without its gradient, and a policy that is trained by what a critic says of it."""
+    draws: dict[ast.AST, ast.Call] = {}
+    for call in program.calls():
+        kind = program.kind(call.func.value) if is_method(call, "sample") and not call.args else None
+        function = program.function_of(call)
+        if kind is not None and function is not None and kind.name.rpartition(".")[2] in _WITH_RSAMPLE:
+            given = [one for value in returned(function) if value is not None for one in flow.origins(value)]
+            if call in given and not program.without_gradient(call):
+                draws[function] = call
+    for loss in program.calls() if draws else ():
+        if not is_method(loss, "backward"):
+            continue
+        for sign, term in terms(flow, loss.func.value):
+            made = [one for one in flow.origins(term) if isinstance(one, ast.Call)]
+            draws_in = [one for one in made if program.local_function(one) in draws]
+            critics = [
+                one for one in made if program.family(one.func) == "module" and one not in draws_in
+            ]
+            drawn = [one for one in draws_in if not program.without_gradient(one)]
+            detached = any(is_method(one, "detach") for one in made)
+            if sign < 0 and critics and drawn and not detached:
+                function = program.local_function(drawn[0])
+                assert function is not None
+                yield Remark(
+                    draws[function],
+                    f"{short(draws[function])} has no gradient, and {short(critics[0])} "
+                    f"(line {critics[0].lineno}) is to train the policy through it",
+                )
+                return
 
 
 def _receiver(call: ast.Call) -> ast.AST:

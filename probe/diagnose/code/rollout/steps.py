@@ -269,7 +269,10 @@ def _views_of(step: Function, name: str) -> list[str]:
 
 
 def _writes_into(program: Program, node: ast.AST, name: str) -> bool:
-    """Whether a statement changes the array that an attribute of self holds."""
+    """Whether a statement or call changes the array that an attribute of self holds."""
+    if isinstance(node, ast.Call):
+        out = argument(node, "out")
+        return is_own(out) and out.attr == name
     if not isinstance(node, (ast.AugAssign, ast.Assign)):
         return False
     for target in [node.target] if isinstance(node, ast.AugAssign) else node.targets:

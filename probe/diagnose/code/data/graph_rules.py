@@ -1,0 +1,138 @@
+"""Graphs and groups: sums over edges that overwrite each other, degrees of another graph, members that are alike. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_binary,
+    is_method,
+    is_name,
+    is_read,
+    last_word,
+    names_of,
+    names_read,
+    names_set,
+    number_in,
+    own,
+    own_nodes,
+    pairs_of,
+    parameters,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import loss_name
+
+RULES = Rules("data")
+_ZEROS = frozenset({"torch.zeros", "torch.zeros_like", "numpy.zeros", "numpy.zeros_like"})
+
+
+@RULES.add("sum-keeps-the-last", "where an index occurs more than once, only one of its values is added", "add by index: out.index_add_(0, index, values), or numpy.add.at")
+def _keeps_the_last(program: Program) -> Iterator[Remark]:
+    """Values that are added up by `out[index] += values` with an index that names places more than once."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.AugAssign):
+        target = node.target
+        if not isinstance(node.op, ast.Add) or not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Name):
+            continue
+        made = flow.value(target.value)
+        index = target.slice
+        if program.called(made) not in _ZEROS or not _is_many(program, flow, index):
+            continue
+        yield Remark(node, f"{short(node)} writes each place of {text_of(target.value)} once: of the values with one and the same {index.id}, the last is kept")
+
+
+def _is_many(program: Program, flow: Flow, index: ast.Name) -> bool:
+    """Whether a variable is an index of many rows: it takes the rows that a network or `torch.cat` gets."""
+    value = flow.value(index)
+    if "mask" in index.id.lower() or isinstance(value, ast.Compare) or is_method(value, "randperm", "unique", "nonzero", "arange"):
+        return False
+    bindings = flow.bindings(index)
+    if len(bindings) == 1 and bindings[0].how == "for":
+        return False
+    taken = [one for one in own_nodes(program.scope(index)) if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load) and is_read(one.slice, index.id)]
+    return any(
+        last_word(call.func) in ("cat", "stack", "concatenate") or program.family(call.func) == "module"
+        for one in taken for call in program.calls_around(one)
+    )
+
+
+@RULES.add("degrees-of-another-graph", "rows of the propagation do not add up: nodes with few neighbours get too much", "take the degrees of the graph with its self connections")
+def _other_degrees(program: Program) -> Iterator[Remark]:
+    """An adjacency with self connections, normalized by the degrees that it had without them."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            for target, value in pairs_of(node):
+                if not isinstance(target, ast.Name) or not is_binary(value, ast.Add):
+                    continue
+                sides = [value.left, value.right]
+                plain = next((one for one in sides if isinstance(one, ast.Name) and one.id != target.id), None)
+                if plain is None or not any(last_word(getattr(one, "func", None)) in ("eye", "eye_like") for one in sides):
+                    continue
+                for product in own(scope, ast.BinOp):
+                    if not is_binary(product, ast.Mult, ast.MatMult) or not any(is_read(one, target.id) for one in ast.walk(product)):
+                        continue
+                    sums = [one for one in flow.origins(product) if is_method(one, "sum") and is_read(program.operand(one), plain.id)]
+                    own_sums = [one for one in flow.origins(product) if is_method(one, "sum") and is_read(program.operand(one), target.id)]
+                    if sums and not own_sums:
+                        yield Remark(sums[0], f"{short(sums[0])} counts the neighbours without the node itself, and {short(product, 40)} has it ({short(value, 40)})")
+                        break
+
+
+@RULES.add("deviation-as-variance", "the loss takes it for a variance: the spread that is learned is the square of what is meant", "give it the variance: std ** 2")
+def _deviation(program: Program) -> Iterator[Remark]:
+    """The Gaussian loss of torch, which takes a variance, given what is named a deviation."""
+    flow = flow_of(program)
+    for call in program.calls():
+        name = loss_name(program, call)
+        third = argument(call, "var", 2)
+        if name not in ("GaussianNLLLoss", "gaussian_nll_loss") or not isinstance(third, ast.Name):
+            continue
+        squared = any((is_binary(one, ast.Pow) and number_in(one.right) == 2) or is_method(one, "pow", "square") for one in flow.origins(third))
+        if third.id.lower().strip("_") in ("std", "sigma", "stdev", "stddev", "sd", "scale", "stds", "sigmas") and not squared:
+            yield Remark(call, f"{short(call)} takes {third.id} for the variance")
+
+
+@RULES.add("members-alike", "all members are one network: their agreement says nothing, and their average is no better than each", "seed each member by its number: seed + i")
+def _alike(program: Program) -> Iterator[Remark]:
+    """Members of an ensemble that are made and trained from one and the same seed."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        counted = names_of(loop.target)
+        inside = counted | {name for part in loop.body for name in names_set(part)}
+        for node in loop.body:
+            call = node.value if isinstance(node, ast.Assign) else node.value.args[0] if isinstance(node, ast.Expr) and is_method(node.value, "append") and node.value.args else None
+            local = program.local_function(call) if isinstance(call, ast.Call) else None
+            if not isinstance(call, ast.Call) or not isinstance(local, Function) or any(names_read(one) & inside for one in [*call.args, *(word.value for word in call.keywords)]):
+                continue
+            seeds = [one for one in own(local, ast.Call) if program.called(one) == "torch.manual_seed" and _is_given(local, one)]
+            makes = any(program.family(one) == "module" for one in own(local, ast.Call))
+            names = names_set(node) if isinstance(node, ast.Assign) else set()
+            kept = [one for part in loop.body for one in ast.walk(part) if is_method(one, "append") and isinstance(one, ast.Call) and (names & names_read(one) or call in ast.walk(one))]
+            if seeds and makes and kept and _averaged(flow, kept[0]):
+                yield Remark(call, f"{short(call)} is the same in each round, and {short(seeds[0])} (line {seeds[0].lineno}) starts all members alike")
+
+
+def _is_given(function: Function, call: ast.Call) -> bool:
+    """Whether the seed is a number or what the function is given, and nothing that changes by itself."""
+    given = {one.arg for one in parameters(function)}
+    return bool(call.args) and (number_in(call.args[0]) is not None or is_name(call.args[0], *given) or last_word(call.args[0]) == "seed")
+
+
+def _averaged(flow: Flow, kept: ast.Call) -> bool:
+    """Whether the list that a member is put into is gone over for an average or a spread."""
+    if not isinstance(kept.func, ast.Attribute):
+        return False
+    key = flow.key(kept.func.value)
+    reads = flow.reads.get(key, []) if key is not None else []
+    texts = [text_of(flow.program.frame(one)) for one in reads]
+    passed = [call for one in reads if isinstance(call := flow.program.parent.get(one), ast.Call)]
+    texts += [text_of(local) for call in passed if (local := flow.program.local_function(call)) is not None]
+    return any("stack" in text and (".mean(" in text or ".std(" in text) for text in texts)

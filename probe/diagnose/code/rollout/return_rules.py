@@ -1,0 +1,177 @@
+"""Returns over several steps: where episodes end, how they are discounted, what was never tried. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    last_word,
+    names_of,
+    names_read,
+    number_in,
+    operands,
+    own,
+    own_nodes,
+    reads,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import is_loss
+
+RULES = Rules("rollout")
+_END = re.compile(r"done|term|end|last", re.I)
+_REWARD = re.compile(r"^(r|rs|rew|rews|rewards?|feedback|clicks?|payoffs?)$", re.I)
+_STORES = ("add", "append", "push", "store", "put", "remember", "insert")
+
+
+@RULES.add(
+    "advantage-past-the-end",
+    "actions are credited with what happened in the next episode",
+    "multiply the sum so far by it too: gae = delta + gamma * lam * (1 - done) * gae",
+)
+def _past_the_end(program: Program) -> Iterator[Remark]:
+    """A sum over the steps of several episodes whose last term stops at their ends, and whose rest does not."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        backwards = any(is_name(one, "reversed") for one in ast.walk(loop.iter)) or (
+            is_call(loop.iter, "range") and len(loop.iter.args) == 3
+        )
+        for node in loop.body if backwards else ():
+            if not isinstance(node, ast.Assign) or not is_name(node.targets[0]) or not is_binary(node.value, ast.Add):
+                continue
+            name = node.targets[0].id
+            for delta, rest in operands(node.value):
+                if not is_binary(rest, ast.Mult) or name not in names_read(rest) or name in names_read(delta):
+                    continue
+                ends = [one for one in flow.origins(delta) if _goes_on(one)]
+                others = [part for part in ast.walk(rest) if not is_name(part, name)]
+                free = not any(_goes_on(one) or _END.search(last_word(one)) for part in others for one in (flow.origins(part) if is_name(part) else [part]))
+                held = any(isinstance(one, ast.If) and _END.search(text_of(one.test)) for one in loop.body)
+                if ends and free and not held:
+                    yield Remark(
+                        node,
+                        f"{short(delta, 40)} stops at the ends of episodes ({short(ends[0], 30)}), and "
+                        f"{short(rest, 40)} goes on across them",
+                    )
+
+
+def _goes_on(node: ast.AST) -> bool:
+    """Whether an expression is 1 - done."""
+    return is_binary(node, ast.Sub) and number_in(node.left) == 1 and bool(_END.search(text_of(node.right)))
+
+
+@RULES.add(
+    "one-discount-for-several-steps",
+    "the value of the state n steps later counts as if it were one step away",
+    "discount it as often as there are rewards before it: gamma ** n",
+)
+def _one_discount(program: Program) -> Iterator[Remark]:
+    """A return of several rewards, and a value after them that is discounted once."""
+    flow = flow_of(program)
+    powers = [one for one in program.everywhere(ast.BinOp) if isinstance(one.op, ast.Pow) and last_word(one.left)]
+    for power in powers:
+        discount, statement = last_word(power.left), program.statement(power)
+        summed = statement.targets[0] if isinstance(statement, ast.Assign) else (
+            statement.target if isinstance(statement, ast.AugAssign) else None
+        )
+        adds = isinstance(statement, ast.AugAssign) or any(is_call(one, "sum") for one in program.calls_around(power))
+        if not isinstance(summed, ast.Name) or not adds or not re.search("gamma|discount", discount, re.I):
+            continue
+        for node in program.everywhere(ast.BinOp):
+            for reward, rest in operands(node) if is_binary(node, ast.Add) else ():
+                whole = {text_of(one) for one in _factors(rest)}
+                once = any(one.rpartition(".")[2].lower() == discount.lower() for one in whole)
+                values = any(isinstance(one, ast.Call) and program.family(one.func) == "module" for one in flow.origins(rest))
+                if is_name(reward, summed.id) and once and values and not any(one in powers for one in ast.walk(rest)):
+                    yield Remark(
+                        node,
+                        f"{short(node)} discounts by {discount} once, and {summed.id} holds the rewards of "
+                        f"several steps (line {power.lineno})",
+                    )
+
+
+def _factors(node: ast.AST) -> Iterator[ast.AST]:
+    if is_binary(node, ast.Mult):
+        yield from _factors(node.left)
+        yield from _factors(node.right)
+    else:
+        yield node
+
+
+@RULES.add(
+    "time-limit-taken-for-an-end",
+    "states at the time limit are learned to be worth nothing, although the task goes on there",
+    "store terminated alone, and use the time limit only to reset the environment",
+)
+def _time_limit(program: Program) -> Iterator[Remark]:
+    """The end of an episode that is stored for the targets, with time limits in it."""
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            value, target = node.value, node.targets[0]
+            either = value.values if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or) else (
+                [value.left, value.right] if is_binary(value, ast.BitOr) else []
+            )
+            words = [last_word(one).lower() for one in either]
+            if len(words) != 2 or not isinstance(target, ast.Name):
+                continue
+            cut = next((one for one in words if re.search(r"trunc|time_?(out|limit)", one)), None)
+            ended = next((one for one in words if re.search(r"term|^done", one)), None)
+            if cut is None or ended is None:
+                continue
+            plain = next(last_word(one) for one in either if last_word(one).lower() == ended)
+            stored = [
+                one for one in own(scope, ast.Call)
+                if is_method(one, *_STORES) and one.lineno > node.lineno and reads(one, target.id) and len(names_read(one)) > 4
+            ]
+            if stored and not any(reads(one, plain) for one in stored) and _bootstraps(program):
+                yield Remark(
+                    stored[0],
+                    f"{short(stored[0])} stores {target.id}, which is {short(value, 40)}: a time limit is no end",
+                )
+                break
+
+
+def _bootstraps(program: Program) -> bool:
+    """Whether values of later states are multiplied by 1 - done somewhere."""
+    return any(
+        is_binary(one, ast.Sub) and number_in(one.left) == 1 and isinstance(program.parent.get(one), ast.BinOp)
+        and isinstance(one.right, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) and not is_name(one.right, "lam", "gamma")
+        and bool(re.match(r"^\(?(d|done|dones|term\w*|ends?|D|DONE|b_d\w*|batch\.\w+|\w*done\w*)\b", text_of(one.right)))
+        for one in program.everywhere(ast.BinOp)
+    )
+
+
+@RULES.add(
+    "untried-taken-for-failed",
+    "every action that was not taken is learned to be worthless: what is tried often looks best",
+    "take the loss of the chosen action alone: logits.gather(1, action)",
+)
+def _untried(program: Program) -> Iterator[Remark]:
+    """A target that is the reward at the action taken, and 0 at all others, for a loss over all actions."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_loss(program, call) or len(call.args) < 2 or argument(call, "weight") is not None or argument(call, "reduction") is not None:
+            continue
+        target = flow.value(call.args[1])
+        made = program.operand(target) if is_method(target, "scatter", "scatter_") and isinstance(target, ast.Call) else None
+        source = target.args[-1] if made is not None and isinstance(target, ast.Call) and target.args else None
+        zeros = program.called(flow.value(made)).rpartition(".")[2] in ("zeros_like", "zeros") if made is not None else False
+        rewards = source is not None and any(_REWARD.match(name) for name in names_of(source))
+        frame = program.frame(call)
+        masked = any(is_method(one, "gather", "masked_fill") for one in own_nodes(frame))
+        if zeros and rewards and not masked:
+            yield Remark(
+                call,
+                f"{short(call)} asks for 0 of each action that was not taken: {short(target, 40)} has the "
+                "reward at one alone",
+            )
