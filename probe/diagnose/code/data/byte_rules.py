@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import loaders_of
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of, place_of
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -73,12 +74,13 @@ def _is_cut(flow: Flow, node: ast.BinOp) -> bool:
 
 def _is_widened(flow: Flow, node: ast.BinOp) -> bool:
     """Whether a difference is made a floating-point number only afterwards."""
-    uses: list[ast.AST] = [node]
-    statement = flow.program.parent.get(node)
-    if isinstance(statement, ast.Assign) and (key := flow.key(statement.targets[0])) is not None:
-        uses = flow.reads.get(key, [])
-    for use in uses:
+    waiting: list[ast.AST] = [node]
+    for use in waiting:
         around = flow.program.parent.get(use)
+        if isinstance(around, ast.Assign) and (key := flow.key(around.targets[0])) is not None and len(waiting) < DEPTH:
+            waiting += flow.reads.get(key, [])
+        elif isinstance(around, ast.List) and last_word(getattr(joined := flow.program.parent.get(around), "func", None)) in ("stack", "cat", "concatenate"):
+            waiting += [joined] if joined is not None else []
         if isinstance(around, ast.Attribute) and around.attr in ("float", "double", "astype", "to", "type"):
             return True
         if is_binary(around, ast.Div) and around.left is use:
@@ -136,6 +138,14 @@ def _elements_are_bytes(flow: Flow, binding: Binding, depth: int) -> bool:
     over = binding.node.iter if binding.how == "for" and isinstance(binding.node, (ast.For, ast.comprehension)) else None
     if isinstance(over, (ast.Tuple, ast.List)):
         return bool(over.elts) and all(_is_bytes(flow, one, depth) for one in over.elts)
+    for loader in loaders_of(flow, over):
+        of = flow.program.classes.get(flow.program.called(flow.value(argument(loader, "dataset", 0))), [])
+        getter = flow.program.method(of[0], "__getitem__") if len(of) == 1 else None
+        values = returned(getter) if getter is not None else []
+        value = values[0] if len(values) == 1 else None
+        if isinstance(value, ast.Tuple) and binding.place is not None and binding.place < len(value.elts):
+            value = value.elts[binding.place]
+        return argument(loader, "collate_fn") is None and _is_bytes(flow, value, depth)
     return over is not None and binding.place is None and _is_bytes(flow, over, depth)
 
 

@@ -137,7 +137,7 @@ def _clipped_in_vain(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for _, body in _bodies(program):
         events = [event for event in events_of(flow, body) if event.what in ("zero", "backward", "step", "clip")]
-        if not any(event.what == "backward" and event.always for event in events):
+        if not any(event.what == "backward" for event in events):
             continue
         for number, event in enumerate(events):
             if event.what != "clip":

@@ -184,7 +184,7 @@ def _repeats(program: Program, call: ast.AST, top: ast.AST) -> bool:
     for around in program.parents(call):
         if around is top:
             break
-        if isinstance(around, (ast.If, ast.IfExp)) and not any(is_binary(one, ast.Mod) for one in ast.walk(around.test)):
+        if isinstance(around, (ast.If, ast.IfExp)) and not is_call(around.test, "isinstance") and not any(is_binary(one, ast.Mod) for one in ast.walk(around.test)):
             return False
     return True
 

@@ -184,6 +184,22 @@ def _use(program: Program, node: ast.AST) -> str:
     return f"line {getattr(node, 'lineno', 0)}" if not isinstance(parent, ast.Call) else short(parent.func)
 
 
+@RULES.add("initialised-in-vain", "the weight is computed anew from its parts in each forward: the layer keeps its first values", "initialise the layer first, and normalize its weight then")
+def _initialised_in_vain(program: Program) -> Iterator[Remark]:
+    """Initial values for the weight of a layer that weight_norm or spectral_norm computes."""
+    flow = flow_of(program)
+    for call in program.calls():
+        given = call.args[0] if call.args else None
+        while is_attribute(given, "data"):
+            given = given.value
+        if not program.called(call).startswith("torch.nn.init.") or not is_attribute(given, "weight"):
+            continue
+        made = flow.value(given.value)
+        name = program.called(made)
+        if name.startswith("torch.nn.utils.") and name.rpartition(".")[2] in ("weight_norm", "spectral_norm", "orthogonal"):
+            yield Remark(call, f"{short(call)} sets what {name.rpartition('.')[2]} computes from other parameters: {text_of(given.value)} does not keep it")
+
+
 @RULES.add("set-in-vain", "the training goes on as if it had not been set", "requires_grad_(False) of the module; group[...] of optimizer.param_groups; eval() and train()")
 def _set_in_vain(program: Program) -> Iterator[Remark]:
     """An attribute that is set on an object that does not have it."""

@@ -18,6 +18,7 @@ from probe.diagnose.code.syntax import (
     last_word,
     names_of,
     names_read,
+    names_set,
     number_in,
     operands,
     own,
@@ -56,7 +57,10 @@ def _past_the_end(program: Program) -> Iterator[Remark]:
                 ends = [one for one in flow.origins(delta) if _goes_on(one)]
                 others = [part for part in ast.walk(rest) if not is_name(part, name)]
                 free = not any(_goes_on(one) or _END.search(last_word(one)) for part in others for one in (flow.origins(part) if is_name(part) else [part]))
-                held = any(isinstance(one, ast.If) and _END.search(text_of(one.test)) for one in loop.body)
+                held = any(
+                    (isinstance(one, ast.If) and _END.search(text_of(one.test))) or (one is not node and name in names_set(one))
+                    for one in loop.body
+                )
                 if ends and free and not held:
                     yield Remark(
                         node,
