@@ -57,6 +57,8 @@ def _sets_part(node: ast.AST, name: str) -> bool:
 @RULES.add("loss-of-unmasked-words", "most of the loss asks for words that stand in the input: it falls as the model learns to copy", "set the labels to -100 where nothing is masked")
 def _unmasked(program: Program) -> Iterator[Remark]:
     """Words that are masked at random, and a loss over all of them."""
+    if not any("mask" in source.text.lower() and "cross" in source.text.lower() for source in program.sources):
+        return
     flow = flow_of(program)
     for scope in program.scopes():
         for node in own_nodes(scope):

@@ -29,6 +29,9 @@ _PRESENCE = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss", "binary_cr
 @RULES.add("background-in-the-box-loss", "most cells hold no object: the boxes are pulled to the zeros that stand there", "take the loss of the cells with an object: box_loss(pred[obj > 0], box[obj > 0])")
 def _background(program: Program) -> Iterator[Remark]:
     """A regression over all cells of a grid, with targets that are 0 wherever there is no object."""
+    names = {loss_name(program, call) for call in program.calls()}
+    if not names & set(_DISTANCES) or not names & set(_PRESENCE):
+        return
     sparse = [found for scope in program.scopes() for found in _set_together(program, scope)]
     for function in program.scopes() if sparse else ():
         if not isinstance(function, Function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from probe.diagnose.code.flow import Flow
@@ -28,8 +29,14 @@ class Event(NamedTuple):
 
 def events_of(flow: Flow, block: Sequence[ast.stmt]) -> list[Event]:
     """What a list of statements does to gradients and parameters, in order, without nested functions."""
-    calls = (call for statement in block for call in calls_in(statement))
-    return [event for call, always in calls if (event := _event(flow, call, always)) is not None]
+    return [event for statement in block for event in _events_in(flow, statement)]
+
+
+@lru_cache(maxsize=8192)
+def _events_in(flow: Flow, statement: ast.stmt) -> tuple[Event, ...]:
+    """The events of one statement. Kept, because ten rules ask for those of each statement."""
+    found = (_event(flow, call, always) for call, always in calls_in(statement))
+    return tuple(event for event in found if event is not None)
 
 
 def _event(flow: Flow, call: ast.Call, always: bool) -> Event | None:
