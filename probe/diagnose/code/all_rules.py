@@ -10,11 +10,11 @@ from probe.diagnose.code.data import (
     evaluation_rules,
     graph_rules,
     loader_rules,
-    mixing_rules,
     order_rules,
     pair_rules,
     sample_rules,
     scale_rules,
+    stream_rules,
     token_rules,
     view_rules,
     window_rules,
@@ -41,7 +41,7 @@ from probe.diagnose.code.loop import (
     setting_rules,
     state_rules,
 )
-from probe.diagnose.code.model import axes, layers, masks, ranges
+from probe.diagnose.code.model import axes, layers, masks, ranges, sampling_rules
 from probe.diagnose.code.rollout import one_rank, policies, return_rules, several_ranks, signs, steps, targets
 from probe.diagnose.code.rule import Rule
 
@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES,
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
-    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *mixing_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES,
-    *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES,
+    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES,
+    *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *sampling_rules.RULES,
     *signs.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *one_rank.RULES, *several_ranks.RULES,
 )

@@ -58,9 +58,7 @@ def _iterator_anew(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
         inner = call.args[0] if call.args else None
-        if not is_call(call, "next") or not isinstance(inner, ast.Call) or not inner.args:
-            continue
-        if not is_call(inner, "iter"):
+        if not is_call(call, "next") or not is_call(inner, "iter") or not inner.args:
             continue
         loops = program.loops(call)
         made = loaders_of(flow, inner.args[0])
@@ -270,8 +268,9 @@ def _copied_by_workers(program: Program) -> Iterator[Remark]:
                     if name in ast.unparse(getter):
                         yield Remark(node, f"each worker of the loader in line {loaders[0].lineno} has a copy of {name}: they draw the same numbers, and the same again in each epoch")
         elif runs is not None and getter is None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in own_nodes(runs)):
-            text = ast.unparse(of)
-            if not any(word in text for word in ("random", "rand", "shuffle", "rank", "world", "worker", "shard", "queue", "sampl", "while ", "next(", "super(")):
+            whole = any(isinstance(one, ast.For) and is_own(one.iter) for one in runs.body) and not any("get_worker_info" in source.text for source in program.sources)
+            maybe = ("rank", "world", "worker", "queue", "while ", "next(", "super(", *(() if whole else ("random", "rand", "shuffle", "shard", "sampl")))
+            if not any(word in ast.unparse(of) for word in maybe):
                 yield Remark(loaders[0], f"each worker has a copy of {of.name}, and its __iter__ goes over all of it: every sample comes once for each worker")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
@@ -34,6 +35,7 @@ def _changed_with_input(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for scope in program.scopes():
         for node in own(scope, ast.Assign):
+            yield from _one_tensor(program, node)
             for target, value in pairs_of(node):
                 if not isinstance(target, ast.Name) or not isinstance(value, ast.Name) or target.id == value.id:
                     continue
@@ -45,6 +47,19 @@ def _changed_with_input(program: Program) -> Iterator[Remark]:
                 fed = any(program.family(one.func) == "module" and any(is_read(word, value.id) for word in one.args) for one in own(scope, ast.Call))
                 if losses and fed:
                     yield Remark(changed, f"{short(changed)} changes {target.id} too, which is the same tensor (line {node.lineno}) and the target of {short(losses[0], 40)}")
+
+
+def _one_tensor(program: Program, node: ast.Assign) -> Iterator[Remark]:
+    """Labels that share the one tensor of `inputs = labels = ids.clone()`, which is then changed."""
+    names = [one.id for one in node.targets if isinstance(one, ast.Name)]
+    labels = [name for name in names if re.search(r"label|target", name, re.I)]
+    if len(names) < 2 or len(labels) != 1 or not isinstance(node.value, (ast.Call, ast.Subscript)):
+        return
+    for name in names:
+        changed = next((one for later in program.after(node) for one in ast.walk(later) if isinstance(one, ast.stmt) and _sets_part(one, name)), None)
+        if changed is not None and name != labels[0]:
+            yield Remark(changed, f"{short(changed)} changes {labels[0]} too: {short(node)} gives one tensor two names")
+            return
 
 
 def _sets_part(node: ast.AST, name: str) -> bool:

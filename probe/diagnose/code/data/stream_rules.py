@@ -1,0 +1,178 @@
+"""Streams of words, candidates and series: what comes before what, and out of which numbers it is drawn. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
+from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_negative,
+    is_read,
+    is_string,
+    is_true,
+    last_word,
+    names_of,
+    names_read,
+    names_set,
+    number_in,
+    own,
+    own_nodes,
+    parameters,
+    returned,
+    short,
+    text_of,
+)
+
+RULES = Rules("data")
+_BATCH = re.compile(r"^(bsz|bs|batch(_?size)?|n_?batch|b)$", re.I)
+_FORECAST = re.compile(r"horizon|lookback|look_back|forecast", re.I)
+
+
+@RULES.add("stream-cut-across", "words that follow each other lie in different samples: no sample is a text", "give each sample a piece of the text: data.view(batch, -1).t()")
+def _cut_across(program: Program) -> Iterator[Remark]:
+    """A stream of words arranged by `view(-1, batch)`, where each column should be a text."""
+    for scope in program.scopes():
+        counted = [
+            (node, node.value.right.id, names_read(node.value.left)) for node in own(scope, ast.Assign)
+            if is_binary(node.value, ast.FloorDiv) and isinstance(node.value.right, ast.Name) and _BATCH.match(node.value.right.id)
+            and (is_call(node.value.left, "len") or is_method(node.value.left, "size", "numel"))
+        ]
+        for _, batch, names in counted:
+            for call in own(scope, ast.Call):
+                given = [*call.args]
+                across = is_method(call, "view", "reshape") and len(given) == 2 and is_negative(given[0]) and is_read(given[1], batch)
+                if across and names & names_read(call.func) and not any(is_method(one, "t", "transpose", "permute") or is_attribute(one, "T") for one in program.parents(call)):
+                    yield Remark(call, f"{short(call)} puts neighbours of the stream into one row, one in each of the {batch} samples")
+
+
+@RULES.add("candidates-of-another-kind", "items above that number are never a candidate, and numbers of no item may be", "draw from the number of items")
+def _another_kind(program: Program) -> Iterator[Remark]:
+    """Negative items that are drawn from the number of users."""
+    names = {one.id.lower() for one in program.everywhere(ast.Name)} | {one.attr.lower() for one in program.everywhere(ast.Attribute)}
+    items = any("item" in name and re.search(r"^n_|num|count|^n", name) for name in names)
+    for node in program.everywhere(ast.Assign) if items else ():
+        target = last_word(node.targets[0]).lower()
+        draws = [one for one in ast.walk(node.value) if is_method(one, "randint", "randrange", "integers") or is_call(one, "randint", "randrange")]
+        for call in draws:
+            bounds = [last_word(one).lower() for one in call.args if isinstance(one, (ast.Name, ast.Attribute))] if isinstance(call, ast.Call) else []
+            if re.search(r"neg|item", target) and bounds and "user" in bounds[-1] and not any("item" in one for one in bounds):
+                yield Remark(node, f"{short(call)} draws an item out of {bounds[-1]}, the number of users")
+                return
+
+
+@RULES.add("blank-is-a-letter", "one letter is taken for the blank of CTC: it is never read, and its places are empty", "number the letters from 1, or give CTCLoss(blank=len(letters))")
+def _blank(program: Program) -> Iterator[Remark]:
+    """Letters that are numbered from 0 beside a CTC loss whose blank is 0."""
+    flow = flow_of(program)
+    losses = [call for call in program.calls() if program.called(call) in ("torch.nn.CTCLoss", "torch.nn.functional.ctc_loss")]
+    if not losses or any((number := argument(call, "blank", 0 if program.called(call).endswith("CTCLoss") else 4)) is not None and flow.number(number) != 0 for call in losses):
+        return
+    for made in program.everywhere(ast.DictComp):
+        over = made.generators[0]
+        if len(made.generators) != 1 or not is_call(over.iter, "enumerate") or len(over.iter.args) != 1 or over.iter.keywords or not isinstance(over.target, ast.Tuple):
+            continue
+        number, letter = over.target.elts
+        letters = flow.value(over.iter.args[0])
+        marked = (is_string(letters) and letters.value[:1] in "-_ε<#|") or (isinstance(letters, (ast.List, ast.BinOp)) or "blank" in text_of(letters).lower())
+        if is_name(number) and is_name(made.value, number.id) and is_name(letter) and is_name(made.key, letter.id) and not marked:
+            yield Remark(made, f"{short(made)} gives the first letter the number 0, which is the blank of {short(losses[0], 40)}")
+
+
+@RULES.add("smoothed-with-the-future", "each value of the input holds values that come after it: the forecast knows a part of the answer", "smooth with values of the past alone")
+def _with_future(program: Program) -> Iterator[Remark]:
+    """A series that is smoothed by a window around each value, in a program that forecasts."""
+    if not any(_FORECAST.search(source.text) for source in program.sources):
+        return
+    for call in program.calls():
+        name = program.called(call)
+        centred = (name == "numpy.convolve" and _says(argument(call, "mode", 2), "same")) or (is_method(call, "rolling") and is_true(argument(call, "center")))
+        if name == "numpy.convolve" and _says(argument(call, "mode", 2), "valid"):
+            frame = program.frame(call)
+            centred = any(
+                program.called(one) == "numpy.pad" and isinstance(one, ast.Call) and len(one.args) > 1 and is_binary(one.args[1], ast.FloorDiv) and number_in(one.args[1].right) == 2
+                for one in own_nodes(frame)
+            )
+        if centred:
+            yield Remark(call, f"{short(call)} takes as many values after each one as before it")
+
+
+def _says(node: ast.AST | None, word: str) -> bool:
+    return is_string(node) and node.value == word
+
+
+@RULES.add("made-for-each-part", "the same thing has another number or scale in the held-out part", "give the held-out part what was made for the training")
+def _for_each_part(program: Program) -> Iterator[Remark]:
+    """A function that makes what it is not given, called for the held-out part without what the training part made."""
+    for trained in program.calls():
+        local = program.local_function(trained)
+        first = program.statement(trained)
+        if not isinstance(local, Function) or not isinstance(first, ast.Assign) or first.value is not trained or not isinstance(first.targets[0], ast.Tuple):
+            continue
+        kept = _made_if_missing(local)
+        values = [one for one in returned(local) if isinstance(one, ast.Tuple)]
+        place = next((number for value in values for number, one in enumerate(value.elts) if is_name(one) and one.id in kept), None)
+        if place is None or not _is_part(trained, TRAINING) or len(first.targets[0].elts) <= place:
+            continue
+        name = values[0].elts[place]
+        for held in program.calls():
+            second = program.statement(held)
+            given = program.arguments(local, held) if program.local_function(held) is local else None
+            if given is None or held is trained or not isinstance(second, ast.Assign) or not _is_part(held, HELD_OUT) or not is_name(name):
+                continue
+            if name.id not in given and program.scope(held) is program.scope(trained):
+                yield Remark(held, f"{short(held)} makes its own {name.id}, and that of {short(trained)} (line {trained.lineno}) is another one")
+
+
+def _made_if_missing(function: Function) -> set[str]:
+    """The parameters that a function makes itself where they are None."""
+    given = {one.arg for one in parameters(function)}
+    return {
+        one.test.left.id for one in own(function, ast.If)
+        if isinstance(one.test, ast.Compare) and isinstance(one.test.left, ast.Name) and one.test.left.id in given
+        and isinstance(one.test.ops[0], ast.Is) and any(one.test.left.id in names_set(part) for part in one.body)
+    }
+
+
+def _is_part(call: ast.Call, words: re.Pattern[str]) -> bool:
+    return any(words.search(name) for one in call.args for name in names_of(one))
+
+
+@RULES.add("sorted-without-labels", "inputs meet targets of other samples, and nothing can be learned from them", "take the labels in the same order: labels[order]")
+def _without_labels(program: Program) -> Iterator[Remark]:
+    """Samples taken in the order of their lengths, and returned beside labels in the old one."""
+    for function in program.scopes():
+        if not isinstance(function, Function):
+            continue
+        for node in own(function, ast.Assign):
+            target = node.targets[0]
+            if not is_method(node.value, "sort") or not isinstance(target, ast.Tuple) or len(target.elts) != 2 or not is_name(target.elts[1]):
+                continue
+            order = target.elts[1].id
+            taken = any(
+                (isinstance(one, ast.Subscript) and order in names_read(one.slice)) or (isinstance(one, ast.comprehension) and is_read(one.iter, order))
+                for one in own_nodes(function)
+            )
+            labels = [
+                one for value in returned(function) if isinstance(value, ast.Tuple) for one in value.elts
+                if isinstance(one, ast.Name) and re.fullmatch(r"(labels?|targets?|ys?|classes)(_t|_batch)?", one.id)
+            ]
+            for label in labels:
+                bound = [one for one in own(function, ast.Assign) if label.id in names_set(one)]
+                ordered = any(order in names_read(one) for one in bound) or any(
+                    isinstance(one, ast.Subscript) and is_read(one.value, label.id) for one in own_nodes(function)
+                )
+                made_here = bool(bound) and all(one.lineno < node.lineno for one in bound)
+                if taken and made_here and not ordered:
+                    yield Remark(label, f"{label.id} stays in the old order, and the samples are taken in that of {order} (line {node.lineno})")

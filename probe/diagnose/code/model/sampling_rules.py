@@ -1,0 +1,142 @@
+"""What generates a sequence, and states and weights that should stay together. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.model.modules import softmax_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    is_attribute,
+    is_binary,
+    is_method,
+    is_name,
+    is_own,
+    is_read,
+    last_word,
+    names_read,
+    names_set,
+    number_in,
+    own,
+    own_nodes,
+    returned,
+    short,
+    text_of,
+)
+
+RULES = Rules("model")
+_TEMPERATURE = re.compile(r"temp|^t$|^tau$", re.I)
+_RECURRENT = ("GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell")
+
+
+@RULES.add("masked-after-softmax", "what is hidden has taken its share: the rest adds up to less than 1, and depends on it", "fill the scores with -inf before the softmax")
+def _after_softmax(program: Program) -> Iterator[Remark]:
+    """Weights that are set to 0 after their softmax, and not divided by their sum."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "masked_fill", "masked_fill_") or len(call.args) != 2 or number_in(call.args[1]) != 0:
+            continue
+        found = softmax_of(flow, call.func.value)
+        if found is None or program.without_gradient(call):
+            continue
+        statement = program.statement(call)
+        names = names_set(statement) if isinstance(statement, ast.Assign) else set()
+        frame = program.frame(call)
+        divided = any(
+            is_binary(one, ast.Div) and any(is_method(part, "sum") for part in ast.walk(one.right)) for one in own_nodes(frame)
+        ) or any(is_method(one, "nan_to_num", "isinf", "isnan", "div_", "normalize") for one in own_nodes(frame))
+        filled = any(is_method(one, "masked_fill", "masked_fill_") for one in flow.origins(found[1])) or any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(found[1]))
+        summed = any(
+            (is_binary(one, ast.MatMult) and names & names_read(one)) or (is_method(one, "matmul", "bmm", "einsum") and names & names_read(one))
+            for one in own_nodes(frame)
+        )
+        if not divided and not filled and summed:
+            yield Remark(call, f"{short(call)} hides positions after {short(found[0], 40)} has counted them")
+
+
+@RULES.add("temperature-after-softmax", "dividing all probabilities by one number changes nothing: what is drawn is the same at each temperature", "divide the logits: softmax(logits / temperature)")
+def _after_temperature(program: Program) -> Iterator[Remark]:
+    """Probabilities that are divided by a temperature, and drawn from."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Div, ast.Mult) or not _TEMPERATURE.search(last_word(node.right)):
+            continue
+        if softmax_of(flow, node.left) is not None:
+            yield Remark(node, f"{short(node)} scales probabilities by {text_of(node.right)}")
+
+
+@RULES.add("rank-for-index", "the first candidates' places are taken for words: only the k lowest numbers are ever generated", "look it up: indices.gather(-1, choice)")
+def _rank(program: Program) -> Iterator[Remark]:
+    """A choice among the largest values, whose place among them is used as if it were the index."""
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            target = node.targets[0]
+            if not is_method(node.value, "topk") or not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+                continue
+            values, indices = target.elts
+            if not is_name(values) or not is_name(indices) or any(is_read(one, indices.id) for one in own_nodes(scope)):
+                continue
+            for later in program.after(node):
+                drawn = [one for one in ast.walk(later) if is_method(one, "multinomial", "argmax") and values.id in names_read(one)]
+                if drawn and isinstance(later, ast.Assign) and any(
+                    names_set(later) & names_read(one) and is_method(one, "cat", "append", "extend") for one in own_nodes(scope)
+                ):
+                    yield Remark(drawn[0], f"{short(drawn[0])} is a place among the {short(node.value)}, and {indices.id}, which says what stands there, is never read")
+                    break
+
+
+@RULES.add("tie-broken", "the two are no longer one: the output keeps the old weight, and each is trained by itself", "copy the values into it: weight.copy_(vectors) under no_grad")
+def _tie_broken(program: Program) -> Iterator[Remark]:
+    """A weight that two layers share, and that one of them is later given anew."""
+    for of in program.everywhere(ast.ClassDef):
+        ties = [
+            (node, node.targets[0], node.value) for node in ast.walk(of)
+            if isinstance(node, ast.Assign) and is_attribute(node.targets[0], "weight") and is_attribute(node.value, "weight")
+            and is_own(node.targets[0].value) and is_own(node.value.value)
+        ]
+        for tie, one, other in ties:
+            tied = {text_of(one), text_of(other)}
+            for node in ast.walk(of):
+                again = isinstance(node, ast.Assign) and node is not tie and text_of(node.targets[0]) in tied
+                if not again or not isinstance(node, ast.Assign) or text_of(node.value) in tied:
+                    continue
+                same = program.function_of(node) is program.function_of(tie)
+                if not same or node.lineno > tie.lineno:
+                    yield Remark(node, f"{short(node)} gives one of the two a new weight: line {tie.lineno} has tied {text_of(one)} to {text_of(other)}")
+
+
+@RULES.add("state-not-carried", "each step of the generation begins from the first state, and knows the last word alone", "take the state: logits, hidden = decoder(token, hidden)")
+def _not_carried(program: Program) -> Iterator[Remark]:
+    """A loop that feeds a recurrent network its own output, and throws away the state that it returns."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For, ast.While):
+        inside = {name for part in ast.walk(loop) for name in names_set(part)} if isinstance(loop, (ast.For, ast.While)) else set()
+        for node in own_nodes(loop):
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if not isinstance(node, ast.Assign) or not isinstance(target, ast.Tuple) or len(target.elts) != 2 or not is_name(target.elts[1], "_"):
+                continue
+            call = node.value
+            if not isinstance(call, ast.Call) or len(call.args) < 2 or not _returns_state(program, flow, call):
+                continue
+            fed, state = call.args[0], call.args[1]
+            if isinstance(fed, ast.Name) and fed.id in inside and isinstance(state, ast.Name) and state.id not in inside:
+                yield Remark(node, f"{short(node)} throws away the new state: each pass gives {state.id} as it was before the loop")
+
+
+def _returns_state(program: Program, flow: Flow, call: ast.Call) -> bool:
+    """Whether a call gives the new state of a recurrent network as the second of two values."""
+    local = program.local_function(call)
+    if not isinstance(local, Function):
+        return False
+    values = [one for one in returned(local) if isinstance(one, ast.Tuple) and len(one.elts) == 2]
+    for value in values:
+        made = flow.given(value.elts[1])
+        kind = program.kind_name(made.value.func) if made is not None and isinstance(made.value, ast.Call) else ""
+        if made is not None and made.place == 1 and kind.rpartition(".")[2] in _RECURRENT:
+            return True
+    return False
