@@ -28,7 +28,7 @@ ENDS = ("normal", "normal", "normal", "exception", "_exit", "exec", "abort")
 ASKED = ("/v1/health", "/v1/stacks", "/v1/stacks?all_threads=1", "/v1/actions")
 ABORT_LIMIT = (-signal.SIGABRT, -signal.SIGSEGV)
 """Accepted exit statuses of an abort: faulthandler reads stacks of running threads, see docs/limits.md."""
-PLAIN_AGAIN = 3
+PLAIN_AGAIN = 12
 """Further runs without probe, to check whether a difference is the program's own: some treatments race."""
 LEAVES = frozenset({"leaves_probe", "comes_back_to_probe"})
 """Treatments after which a single recording does not contain all steps."""
