@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from probe.diagnose.code.flow import DEPTH, Flow
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.syntax import is_attribute, is_method, is_self, iterated
+from probe.diagnose.code.syntax import is_attribute, is_method, is_negative, is_self, iterated
 
 SHAPES = (
     "squeeze", "unsqueeze", "view", "reshape", "flatten", "detach", "cpu", "cuda", "to", "float", "double",
@@ -103,3 +103,22 @@ def trains(program: Program, node: ast.AST, deep: int = 2) -> bool:
         if local is not None and trains(program, local, deep - 1):
             return True
     return False
+
+
+def filled_with(flow: Flow, node: ast.AST) -> float | None:
+    """The number that all elements of a tensor are."""
+    key = flow.key(node)
+    if "fill_" in flow.called_on(key) or any(is_method(one, "fill_", "zero_") for one in flow.possible(node)):
+        return None
+    value = flow.value(node)
+    name = flow.program.called(value).rpartition(".")[2]
+    if name in ("ones", "ones_like"):
+        return 1.0
+    if name in ("zeros", "zeros_like"):
+        return 0.0
+    if is_negative(value):
+        inner = filled_with(flow, value.operand)
+        return None if inner is None else -inner
+    if name in ("full", "full_like") and isinstance(value, ast.Call) and len(value.args) > 1:
+        return flow.number(value.args[1])
+    return None

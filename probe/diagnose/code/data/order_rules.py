@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
+from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING, filled_with
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -18,7 +18,6 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_read,
     last_word,
-    number_in,
     own,
     pairs_of,
     short,
@@ -69,20 +68,17 @@ def _in_blocks(program: Program, flow: Flow, value: ast.AST) -> bool:
     if name == "numpy.repeat" and isinstance(value, ast.Call) and value.args:
         return program.called(value.args[0]) == "numpy.arange"
     if name in ("torch.cat", "numpy.concatenate") and isinstance(value, ast.Call) and value.args and isinstance(value.args[0], (ast.List, ast.Tuple)):
-        return len(value.args[0].elts) > 1 and len({_constant(flow, one) for one in value.args[0].elts} - {None}) == len(value.args[0].elts)
+        return len(value.args[0].elts) > 1 and len({_block(flow, one) for one in value.args[0].elts} - {None}) == len(value.args[0].elts)
     return False
 
 
-def _constant(flow: Flow, node: ast.AST) -> float | None:
-    """The number that a part of a tensor is filled with: `torch.zeros(n)`, `torch.full((n,), 2)`."""
+def _block(flow: Flow, node: ast.AST) -> float | None:
+    """The class that a part of the labels is filled with: `torch.zeros(n)`, `torch.full((n,), 2)`."""
     value = flow.value(node)
-    value = value.func.value if is_method(value, "long", "float", "int", "astype", "to") else value
-    last = flow.program.called(value).rpartition(".")[2]
-    if not isinstance(value, ast.Call) or len(value.args) > 2 or not value.args or (isinstance(value.args[0], ast.Tuple) and last in ("zeros", "ones")):
-        return None
-    if last in ("zeros", "ones") and len(value.args) == 1:
-        return float(last == "ones")
-    return number_in(value.args[1]) if last == "full" and len(value.args) == 2 else None
+    value = flow.value(value.func.value) if is_method(value, "long", "float", "int", "astype", "to") else value
+    shape = value.args[0] if isinstance(value, ast.Call) and value.args else None
+    flat = shape is not None and not (isinstance(shape, ast.Tuple) and len(shape.elts) > 1)
+    return filled_with(flow, value) if flat else None
 
 
 @RULES.add("held-out-edges-in-the-graph", "the model reads the edges that it is asked to predict: the score is that of a lookup", "pass messages over the training edges alone")

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import SHAPES, is_model, unshaped
+from probe.diagnose.code.data.data_flow import SHAPES, filled_with, is_model, unshaped
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import terms
@@ -45,7 +45,7 @@ def _triplet(program: Program) -> Iterator[Remark]:
                 yield Remark(call, f"{short(call)} takes the positive second and the negative third")
             continue
         if loss_name(program, call) in ("MarginRankingLoss", "margin_ranking_loss") and len(call.args) > 2:
-            wanted = _constant(program, flow, call.args[2])
+            wanted = filled_with(flow, call.args[2])
             places = (_POSITIVE, _NEGATIVE) if wanted == -1 else (_NEGATIVE, _POSITIVE)
             if wanted in (1, -1) and _is_of(call.args[0], *places) and _is_of(call.args[1], *places[::-1]):
                 lower, higher = (call.args[1], call.args[0]) if wanted == 1 else (call.args[0], call.args[1])
@@ -138,7 +138,7 @@ def _agree(program: Program) -> Iterator[Remark]:
         answers: list[tuple[str, bool, object, ast.Call]] = []
         for call in own(scope, ast.Call):
             if loss_name(program, call) in _WITH_LOGITS and len(call.args) > 1:
-                answer, label = flow.value(call.args[0]), _constant(program, flow, call.args[1])
+                answer, label = flow.value(call.args[0]), filled_with(flow, call.args[1])
                 if isinstance(answer, ast.Call) and answer.args and label is not None and is_model(flow, answer.func):
                     answers.append((text_of(answer.func), _detached(flow, answer.args[0]), label, call))
             elif is_method(call, "backward") and not call.args:
@@ -173,25 +173,6 @@ def _generated(flow: Flow, node: ast.AST | None) -> bool:
 def _detached(flow: Flow, node: ast.AST) -> bool:
     value = flow.value(node)
     return mentions(node, "detach") or mentions(value, "detach") or flow.program.without_gradient(value)
-
-
-def _constant(program: Program, flow: Flow, node: ast.AST) -> float | None:
-    """The number that all elements of a tensor are."""
-    key = flow.key(node)
-    if "fill_" in flow.called_on(key) or any(is_method(one, "fill_", "zero_") for one in flow.possible(node)):
-        return None
-    value = flow.value(node)
-    name = program.called(value).rpartition(".")[2]
-    if name in ("ones", "ones_like"):
-        return 1.0
-    if name in ("zeros", "zeros_like"):
-        return 0.0
-    if is_negative(value):
-        inner = _constant(program, flow, value.operand)
-        return None if inner is None else -inner
-    if name in ("full", "full_like") and isinstance(value, ast.Call) and len(value.args) > 1:
-        return flow.number(value.args[1])
-    return None
 
 
 @RULES.add("pairs-inverted", "pairs of one class are pushed apart, and others pulled together", "give the pull the label of equal pairs: label * d**2 + (1 - label) * relu(margin - d)**2")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Program
+from probe.diagnose.code.rollout.terms import factors
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
@@ -93,7 +94,7 @@ def _one_discount(program: Program) -> Iterator[Remark]:
             continue
         for node in program.everywhere(ast.BinOp):
             for reward, rest in operands(node) if is_binary(node, ast.Add) else ():
-                whole = {text_of(one) for one in _factors(rest)}
+                whole = {text_of(one) for one in factors(rest)}
                 once = any(one.rpartition(".")[2].lower() == discount.lower() for one in whole)
                 values = any(isinstance(one, ast.Call) and program.family(one.func) == "module" for one in flow.origins(rest))
                 if is_name(reward, summed.id) and once and values and not any(one in powers for one in ast.walk(rest)):
@@ -102,14 +103,6 @@ def _one_discount(program: Program) -> Iterator[Remark]:
                         f"{short(node)} discounts by {discount} once, and {summed.id} holds the rewards of "
                         f"several steps (line {power.lineno})",
                     )
-
-
-def _factors(node: ast.AST) -> Iterator[ast.AST]:
-    if is_binary(node, ast.Mult):
-        yield from _factors(node.left)
-        yield from _factors(node.right)
-    else:
-        yield node
 
 
 @RULES.add(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import CUT
 from probe.diagnose.code.program import Program
+from probe.diagnose.code.rollout.terms import factors
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
@@ -321,25 +322,17 @@ def _end_inverted(program: Program) -> Iterator[Remark]:
         for reward, rest in operands(node) if is_binary(node, ast.Add) else ():
             if not any("rew" in one.lower() or one in ("r", "rs") for one in names_of(reward)):
                 continue
-            factors = list(_factors(rest))
-            discounts = any(says(one, "gamma", "discount") or flow.number(one) for one in factors)
-            if len(factors) < 3 or not discounts:
+            multiplied = list(factors(rest))
+            discounts = any(says(one, "gamma", "discount") or flow.number(one) for one in multiplied)
+            if len(multiplied) < 3 or not discounts:
                 continue
-            for end in factors:
+            for end in multiplied:
                 bare = _without_casts(end)
                 if last_word(bare).lower() in _ENDS and not _goes_on_in(flow, bare):
                     yield Remark(
                         node,
                         f"{short(node)} takes the value of what follows only where {text_of(end)} is 1",
                     )
-
-
-def _factors(node: ast.AST) -> Iterator[ast.AST]:
-    if is_binary(node, ast.Mult):
-        yield from _factors(node.left)
-        yield from _factors(node.right)
-    else:
-        yield node
 
 
 def _without_casts(node: ast.AST) -> ast.AST:

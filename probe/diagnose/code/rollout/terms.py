@@ -20,6 +20,15 @@ def exponent_of(program: Program, node: ast.AST | None) -> ast.expr | None:
     return node.args[0] if program.called(node) == "torch.exp" and node.args else node.func.value
 
 
+def factors(node: ast.AST) -> Iterator[ast.AST]:
+    """What an expression multiplies."""
+    if is_binary(node, ast.Mult):
+        yield from factors(node.left)
+        yield from factors(node.right)
+    else:
+        yield node
+
+
 def terms(flow: Flow, node: ast.AST, sign: int = 1, depth: int = DEPTH) -> Iterator[tuple[int, ast.AST]]:
     """What an expression adds up, with signs: through sums, factors that are known, means, and variables;
     a term whose sign is not known has the sign 0."""
