@@ -313,7 +313,7 @@ def cli_page() -> Iterator[str]:
 
 def _other_words(same_as: Mapping[str, str], instead: Mapping[str, str]) -> Iterator[str]:
     """Words of other tools."""
-    yield from ["## Aliases and unknown words", "", "These words run the command next to them:", ""]
+    yield from ["## Aliases and unknown words", "", "These words are aliases of the command beside them:", ""]
     meant: dict[str, list[str]] = {}
     for word, command in same_as.items():
         meant.setdefault(command, []).append(f"`{word}`")

@@ -27,7 +27,7 @@ def command(
     wait: Wait = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """Reset momentum when gradients spike."""
+    """Scale down gradient spikes and reset momentum."""
     one_of(threshold=threshold, off=off)
     if off:
         end_standing(context.obj, "spike_guard", wait, output_format)

@@ -85,7 +85,7 @@ def command(
         Option("--diff", metavar="OTHER", help="Compare --rank with these ranks: a set, or `others`."),
     ] = None,
 ) -> None:
-    """Sample where the training spends its time, as a flame graph.
+    """Show where the training spends its time, as a flame graph.
 
     Samples all ranks at the same time and draws each under its own frame. With --diff, shows where the ranks
     of --rank spend more or less time than the others. Waiting time counts like computing time.

@@ -89,7 +89,8 @@ def command(
     per_run: Annotated[
         str | None,
         Option(
-            "--per-run", metavar="SQL", help="With query: run this on each run; its rows are table per_run."
+            "--per-run", metavar="SQL",
+            help="With query: run this SQL on each run; the query reads the results as table per_run.",
         ),
     ] = None,
     ray: Annotated[

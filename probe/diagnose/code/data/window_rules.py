@@ -187,12 +187,12 @@ def _cut_in_two(program: Program, order: ast.Call) -> bool:
     """Whether a random order is cut into two parts, one of them held out: `train, val = order[:n], order[n:]`."""
     statement = program.statement(order)
     names = names_set(statement) if isinstance(statement, ast.Assign) and not program.loops(order) else set()
-    cuts: set[str] = set()
-    for node in own(program.frame(order), ast.Assign):
-        for taken in (one for one in ast.walk(node.value) if isinstance(one, ast.Subscript)):
-            if names & names_of(taken.value) and isinstance(taken.slice, ast.Slice):
-                cuts |= {("from" if taken.slice.lower is not None else "to"), *(name for name in names_set(node) if HELD_OUT.search(name))}
-    return {"from", "to"} <= cuts and len(cuts) > 2
+    frame = program.frame(order)
+    cuts = {
+        "from" if taken.slice.lower is not None else "to" for taken in own(frame, ast.Subscript)
+        if names & names_of(taken.value) and isinstance(taken.slice, ast.Slice)
+    }
+    return cuts == {"from", "to"} and any(HELD_OUT.search(one.id) for one in own(frame, ast.Name))
 
 
 def _window_classes(program: Program, flow: Flow) -> Iterator[tuple[str, ast.Subscript]]:
@@ -218,7 +218,8 @@ def _cut_one_after_the_other(
     program: Program, flow: Flow, given: ast.expr, overlapping: dict[str, ast.Subscript]
 ) -> ast.Subscript | None:
     """The window of what is split, where windows begin one step after the other."""
-    made: ast.AST = given
+    passed = flow.passed(given)
+    made: ast.AST = passed[0] if len(passed) == 1 else given
     part: int | None = 0
     for _ in range(8):
         one = flow.given(made) if isinstance(made, (ast.Name, ast.Attribute)) else None
