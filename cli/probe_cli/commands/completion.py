@@ -59,7 +59,7 @@ def command(
         typer.Argument(metavar="[SHELL]", help="With `install`: the shell (default: $SHELL)."),
     ] = None,
 ) -> None:
-    """Set up shell completion of commands, jobs, tables and columns."""
+    """Set up shell completion of commands, jobs and columns."""
     session: Session = context.obj
     session.no_endpoint("completion")
     given = words or []
