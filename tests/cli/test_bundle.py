@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import gzip
 import json
+import os
 import re
 import signal
 import subprocess
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +26,9 @@ from probe.diagnose import states
 from probe.diagnose.states import ALARM
 from probe.recording.tables import TABLES
 from ranks import running_ranks
+
+OUTSIDE = str(Path(tempfile.gettempdir()) / f"outside-{os.getpid()}")
+"""A path that an archive must not write to."""
 
 PLANTED = {
     "module": "ghp_mOdUlEmOdUlEmOdUlEmO", "row": "hunterInRow", "field": "plain words",
@@ -239,7 +244,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
 
 HOSTILE: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], list[dict[str, Any]]]] = {
     "a path upwards": ([(member("../x"), b"x")], [{"name": "../x"}]),
-    "an absolute path": ([(member("/tmp/x"), b"x")], [{"name": "/tmp/x"}]),
+    "an absolute path": ([(member(OUTSIDE), b"x")], [{"name": OUTSIDE}]),
     "a path upwards within": ([(member("run=a/../../x"), b"x")], [{"name": "run=a/../../x"}]),
     "a name of no bundle": ([(member("run=a/setup.py"), b"x")], [{"name": "run=a/setup.py"}]),
     "a symbolic link": ([(member(GOOD, tarfile.SYMTYPE, "/etc/passwd"), b"")], [{"name": GOOD}]),
@@ -285,7 +290,7 @@ def refused(path: Path) -> str:
     assert code == 6 and str(path) in err.getvalue() and "next:" in err.getvalue(), (code, err.getvalue())
     after = [one for one in sorted(path.parent.rglob("*")) if one not in before]
     assert after == [home, home / "bundles"], after
-    assert not Path("/tmp/x").exists()
+    assert not Path(OUTSIDE).exists()
     return err.getvalue()
 
 
