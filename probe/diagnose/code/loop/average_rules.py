@@ -115,7 +115,7 @@ def _without_statistics(program: Program) -> Iterator[Remark]:
         key = flow.key(parent.targets[0])
         used = [program.parent.get(one) for one in flow.escapes(key)] if key is not None else []
         if any(isinstance(one, ast.Call) for one in used):
-            yield Remark(call, f"{text_of(parent.targets[0])} averages the parameters alone: its running mean and variance stay those that the model had in line {call.lineno}")
+            yield Remark(call, f"{text_of(parent.targets[0])} averages the parameters alone: its running means and variances are those of the model at the last update, and not of the averaged weights")
 
 
 @RULES.add("perturbation-kept", "each step leaves the weights where the perturbation moved them: they drift away from what the optimizer computes", "take it away before the optimizer's step: p.sub_(e)")
