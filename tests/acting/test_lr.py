@@ -213,7 +213,7 @@ def test_showing_needs_no_boundary_and_tells_groups_and_schedulers(story: Story)
 
 @pytest.mark.parametrize(
     ("what", "words"),
-    [("far", "more than 10 times"), ("negative", "at least 0"), ("group", "no group 7"),
+    [("far", "above the limit of 10 times"), ("negative", "at least 0"), ("group", "no group 7"),
      ("both", "mutually exclusive"), ("unknown", "speed"), ("optimizer", "no optimizer 'optimiser'"),
      ("vanishes", "cannot be represented"), ("undone twice", "undone already")],
 )

@@ -108,7 +108,7 @@ def test_json_is_what_a_client_without_a_wish_gets_and_other_wishes_are_refused(
     ):
         assert accepted(headers) == expected, headers
     for refused in (["application/xml"], ["text/csv;q=0"], ["*/*;q=none"], ["text/html"]):
-        with pytest.raises(BadRequest, match="cannot be answered"):
+        with pytest.raises(BadRequest, match="cannot be returned"):
             accepted(refused)
 
 
