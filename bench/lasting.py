@@ -2,9 +2,9 @@
 
     python bench/lasting.py [--steps 20000] [--fault NAME …]
 
-Each job runs 600 steps, with the fault from step 400 on, and is diagnosed; again after `--steps` more, and
-again after it was killed. `ok`: the same cause with the same step each time; a past event is still named with
-its step.
+Each job runs 2,000 steps of about a millisecond, with the fault from step 400 on, and is diagnosed; again
+after `--steps` more, and again after it was killed. `ok`: the same cause with the same step each time; a past
+event is still named with its step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path.insert(0, str(TESTS))
 from harness import Job, Place, run_probe, running  # noqa: E402
 
-AT, EARLY = 400, 600
+AT, EARLY = 400, 2_000
 PROGRESS = 500
 """Steps between progress lines of the program: on a busy machine all steps may take minutes."""
 PATIENCE_S = 30.0

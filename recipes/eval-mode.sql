@@ -22,6 +22,10 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
+-- [parameters.again]
+-- value = 30
+-- unit = "s"
+-- source = "ours: the modules' flags are read every ten seconds, or as soon as an evaluation is over; what was read before the mode changed says nothing of it"
 WITH looked AS (
     SELECT step, training_mode FROM python.steps WHERE training_mode IS NOT NULL AND micro_steps > 0 ORDER BY step DESC LIMIT 100
 ), counted AS (
@@ -30,14 +34,17 @@ WITH looked AS (
 ), before AS (
     SELECT MAX(step) FILTER (training_mode) AS last_on, MIN(step) AS first FROM python.steps WHERE training_mode IS NOT NULL
 ), latest AS (
-    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p, ARG_MAX(parameters, t_ns) AS parameters, ARG_MAX(trainable, t_ns) AS trainable, ARG_MAX(training, t_ns) AS training FROM python.modules GROUP BY module
+    SELECT module, MAX(t_ns) AS read_ns, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p, ARG_MAX(parameters, t_ns) AS parameters, ARG_MAX(trainable, t_ns) AS trainable, ARG_MAX(training, t_ns) AS training FROM python.modules GROUP BY module
+), moments AS (
+    SELECT MAX(t_ns) FILTER (training_mode) AS on_ns, MAX(t_ns) AS now_ns FROM python.steps WHERE training_mode IS NOT NULL
 ), layers AS (
     -- A model that is frozen as a whole judges what is trained, such as the pixels of a picture: its mode is to be eval.
     SELECT COUNT(*) AS known, COUNT(*) FILTER (differs) AS affected, COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen,
         array_to_string(list(module ORDER BY module) FILTER (differs)[:3], ', ') AS examples
     -- A layer that is in train mode itself, or whose weights are frozen with its statistics, is as it should be.
-    FROM (SELECT module, parameters, trainable, NOT COALESCE(training, false)
-        AND (p > 0 OR (class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%') AND NOT (COALESCE(parameters, 0) > 0 AND COALESCE(trainable, 1) = 0)) AS differs FROM latest)
+    -- Its flag counts if it was read since the mode changed, or has had time to be read again.
+    FROM (SELECT module, parameters, trainable, NOT COALESCE(training AND NOT COALESCE(read_ns <= on_ns AND now_ns - on_ns < $again * 1e9, false), false)
+        AND (p > 0 OR (class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%') AND NOT (COALESCE(parameters, 0) > 0 AND COALESCE(trainable, 1) = 0)) AS differs FROM latest, moments)
 ), newest AS (
     -- Where another training began, which may train something else through the model: its steps must give the model gradients.
     SELECT MAX(begun) = 0 OR EXISTS (SELECT 1 FROM python.gradients JOIN python.parameters USING (param) WHERE gradients.step >= (SELECT MAX(begun) FROM trainings)) AS trained FROM trainings
