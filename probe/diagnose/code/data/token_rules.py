@@ -39,7 +39,7 @@ def _changed_with_input(program: Program) -> Iterator[Remark]:
             for target, value in pairs_of(node):
                 if not isinstance(target, ast.Name) or not isinstance(value, ast.Name) or target.id == value.id:
                     continue
-                changed = next((one for later in program.after(node) for one in ast.walk(later) if isinstance(one, ast.stmt) and _sets_part(one, value.id)), None)
+                changed = _changed_after(program, node, value.id)
                 again = [one for one in flow.bindings(value) if changed is not None and node.lineno < getattr(one.node, "lineno", 0) <= changed.lineno]
                 if changed is None or again or len(flow.bindings(target)) != 1:
                     continue
@@ -56,10 +56,15 @@ def _one_tensor(program: Program, node: ast.Assign) -> Iterator[Remark]:
     if len(names) < 2 or len(labels) != 1 or not isinstance(node.value, (ast.Call, ast.Subscript)):
         return
     for name in names:
-        changed = next((one for later in program.after(node) for one in ast.walk(later) if isinstance(one, ast.stmt) and _sets_part(one, name)), None)
+        changed = _changed_after(program, node, name)
         if changed is not None and name != labels[0]:
             yield Remark(changed, f"{short(changed)} changes {labels[0]} too: {short(node)} gives one tensor two names")
             return
+
+
+def _changed_after(program: Program, node: ast.stmt, name: str) -> ast.stmt | None:
+    """The first statement after another one that changes a part of a tensor in place."""
+    return next((one for later in program.after(node) for one in ast.walk(later) if isinstance(one, ast.stmt) and _sets_part(one, name)), None)
 
 
 def _sets_part(node: ast.AST, name: str) -> bool:

@@ -208,7 +208,7 @@ def _layout(program: Program) -> Iterator[Remark]:
         if loss_name(program, call) not in ("cross_entropy", "CrossEntropyLoss") or len(call.args) < 2:
             continue
         half = any(is_binary(one, ast.FloorDiv) and isinstance(one.right, ast.Constant) and one.right.value == 2 for one in flow.origins(call.args[1])) and any(is_binary(one, ast.Mod) for one in flow.origins(call.args[1]))
-        woven = [one for given in _all_origins(flow, call.args[0]) for one in [given] if is_method(one, "stack") and isinstance(one, ast.Call) and flow.number(argument(one, "dim", 1)) == 1]
+        woven = [one for one in _all_origins(flow, call.args[0]) if is_method(one, "stack") and isinstance(one, ast.Call) and flow.number(argument(one, "dim", 1)) == 1]
         if half and woven and mentions(program.statement(woven[0]), "view", "reshape", "flatten"):
             yield Remark(call, f"{short(woven[0])} puts the two views of a sample beside each other, and the targets of {short(call)} are half of the rows away")
 
