@@ -31,6 +31,7 @@ from probe.diagnose.code.syntax import (
 
 RULES = Rules("model")
 _TEMPERATURE = re.compile(r"temp|^t$|^tau$", re.I)
+_DRAWS = ("multinomial", "Categorical", "choice", "choices")
 _RECURRENT = ("GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell")
 
 
@@ -66,7 +67,8 @@ def _after_temperature(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.BinOp):
         if not is_binary(node, ast.Div, ast.Mult) or not _TEMPERATURE.search(last_word(node.right)):
             continue
-        if softmax_of(flow, node.left) is not None:
+        drawn = any(last_word(getattr(one, "func", None)) in _DRAWS for one in own_nodes(program.frame(node)))
+        if drawn and softmax_of(flow, node.left) is not None:
             yield Remark(node, f"{short(node)} scales probabilities by {text_of(node.right)}")
 
 
