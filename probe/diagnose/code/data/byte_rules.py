@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import loaders_of
+from probe.diagnose.code.data.data_flow import loaders_of, sample_of
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of, place_of
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -139,10 +139,7 @@ def _elements_are_bytes(flow: Flow, binding: Binding, depth: int) -> bool:
     if isinstance(over, (ast.Tuple, ast.List)):
         return bool(over.elts) and all(_is_bytes(flow, one, depth) for one in over.elts)
     for loader in loaders_of(flow, over):
-        of = flow.program.classes.get(flow.program.called(flow.value(argument(loader, "dataset", 0))), [])
-        getter = flow.program.method(of[0], "__getitem__") if len(of) == 1 else None
-        values = returned(getter) if getter is not None else []
-        value = values[0] if len(values) == 1 else None
+        value = sample_of(flow, loader)
         if isinstance(value, ast.Tuple) and binding.place is not None and binding.place < len(value.elts):
             value = value.elts[binding.place]
         return argument(loader, "collate_fn") is None and _is_bytes(flow, value, depth)

@@ -9,7 +9,15 @@ from functools import lru_cache
 
 from probe.diagnose.code.flow import DEPTH, Flow
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.syntax import is_attribute, is_method, is_negative, is_self, iterated
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_method,
+    is_negative,
+    is_self,
+    iterated,
+    returned,
+)
 
 SHAPES = (
     "squeeze", "unsqueeze", "view", "reshape", "flatten", "detach", "cpu", "cuda", "to", "float", "double",
@@ -84,6 +92,14 @@ def loaders_of(flow: Flow, node: ast.AST | None) -> list[ast.Call]:
     """The DataLoaders that an expression may be."""
     found = flow.possible(node)
     return [one for one in found if isinstance(one, ast.Call) and flow.program.called(one) == LOADER]
+
+
+def sample_of(flow: Flow, loader: ast.Call) -> ast.expr | None:
+    """What the `__getitem__` of a loader's data set returns, where the program defines it with one return."""
+    of = flow.program.classes.get(flow.program.called(flow.value(argument(loader, "dataset", 0))), [])
+    getter = flow.program.method(of[0], "__getitem__") if len(of) == 1 else None
+    values = returned(getter) if getter is not None else []
+    return values[0] if len(values) == 1 else None
 
 
 def loader_loops(flow: Flow) -> Iterator[ast.For]:

@@ -6,13 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import LOADER, is_model, loaders_of
+from probe.diagnose.code.data.data_flow import LOADER, is_model, loaders_of, sample_of
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     ORDERS,
-    Function,
     argument,
     compares,
     is_attribute,
@@ -161,7 +160,7 @@ def _another_range(program: Program) -> Iterator[Remark]:
         return
     for loop in program.everywhere(ast.For):
         loaders = loaders_of(flow, iterated(loop))
-        scaled = _from_zero_to_one(program, flow, loaders[0]) if len(loaders) == 1 else None
+        scaled = _from_zero_to_one(flow, loaders[0]) if len(loaders) == 1 else None
         names = names_of(loop.target)
         if scaled is None:
             continue
@@ -195,13 +194,9 @@ def _ends_in_tanh(program: Program, of: ast.ClassDef) -> bool:
     return isinstance(last, ast.Call) and last_word(last.func) == "Tanh"
 
 
-def _from_zero_to_one(program: Program, flow: Flow, loader: ast.Call) -> ast.expr | None:
+def _from_zero_to_one(flow: Flow, loader: ast.Call) -> ast.expr | None:
     """What a data set of the program returns, where that is bytes divided by 255."""
-    made = flow.value(argument(loader, "dataset", 0))
-    of = program.classes.get(program.called(made), [])
-    getter = program.method(of[0], "__getitem__") if len(of) == 1 else None
-    values = returned(getter) if isinstance(getter, Function) else []
-    value = values[0] if len(values) == 1 else None
+    value = sample_of(flow, loader)
     if isinstance(value, ast.Tuple):
         value = value.elts[0]
     found = flow.value(value)
