@@ -8,9 +8,10 @@ Standard library only.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 from probe.diagnose import states
 from probe.diagnose.ranks.rank_evidence import DONE, Call, Facts
@@ -18,6 +19,8 @@ from probe.diagnose.ranks.rank_evidence import DONE, Call, Facts
 SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor"})
 """Operations whose input must have the same size and dtype on all ranks. Gathers may be uneven by design."""
 _Content = tuple[str | None, str | None, int | None, str | None]
+_content: Callable[[Call], _Content] = attrgetter("op", "dtype", "elements", "call_site")
+"""Compiled, since the watch compares thousands of calls each time."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,12 @@ def mismatch(ranks: Sequence[Facts]) -> Mismatch | None:
         for call in facts.calls:
             if call.pg is not None and call.seq is not None and not call.point_to_point:
                 by_number[call.pg, call.seq][facts.rank] = call
-    for number in sorted(by_number, key=lambda one: min(call.t_ns for call in by_number[one].values())):
+    unlike = [number for number, calls in by_number.items() if len(set(map(_content, calls.values()))) > 1]
+    for number in sorted(unlike, key=lambda one: min(call.t_ns for call in by_number[one].values())):
         calls = by_number[number]
-        if len({_content(call) for call in calls.values()}) > 1:
-            found = _unfit(ranks, calls) or _swapped(calls, by_number.get((number[0], number[1] + 1), {}))
-            if found is not None:
-                return found
+        found = _unfit(ranks, calls) or _swapped(calls, by_number.get((number[0], number[1] + 1), {}))
+        if found is not None:
+            return found
     return None
 
 
@@ -76,10 +79,6 @@ def _unfit(ranks: Sequence[Facts], calls: dict[int, Call]) -> Mismatch | None:
     if len({call.dtype for call in calls.values()}) > 1:
         return _mismatch(ranks, calls, states.DTYPE_MISMATCH)
     return None
-
-
-def _content(call: Call) -> _Content:
-    return call.op, call.dtype, call.elements, call.call_site
 
 
 def _mismatch(ranks: Sequence[Facts], calls: dict[int, Call], state: str) -> Mismatch:

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,8 @@ WARM_UP_STEPS = 3
 _MOST_RANKS = 8
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
+_TIMED = (*PHASES, "comm")
+_phases = attrgetter(*(f"{phase}_s" for phase in _TIMED))
 KINDS = {
     "data": "input", "forward": "compute", "backward": "compute", "optimizer": "compute",
     "other": "other work",
@@ -126,10 +129,9 @@ class Table:
         self.fast_s = float(np.median(fast[: max(1, len(fast) // 4)]))
         """Step time without a straggler: the median of the fastest quarter of the known steps."""
         self.end_ns = {step: by_rank[0][step].t_ns for step in self.steps}
-        self.phase_s = {
-            phase: _matrix([[_phase_s(rows[step], phase) for rows in by_rank] for step in self.timed], ranks)
-            for phase in (*PHASES, "comm")
-        }
+        timed = np.array([[_phases(rows[step]) for rows in by_rank] for step in self.timed], np.float64)
+        timed = np.nan_to_num(timed.reshape(len(self.timed), len(ranks), len(_TIMED)))  # NULL is NaN here
+        self.phase_s = {phase: timed[:, :, place] for place, phase in enumerate(_TIMED)}
         self.more_s = {phase: beyond_others(self.phase_s[phase]) for phase in PHASES}
         self.tokens = _tokens([[rows[step] for rows in by_rank] for step in self.timed], ranks)
         by_cpp = any(by_cpp_too(facts.calls) for facts in ranks)
@@ -186,10 +188,6 @@ def _matrix(lines: list[list[float]], ranks: Sequence[Facts]) -> _Matrix:
 
 def _odd(step: Step) -> bool:
     return bool(step.sampled) or bool(step.held_s)
-
-
-def _phase_s(step: Step, phase: str) -> float:
-    return float(getattr(step, f"{phase}_s") or 0.0)
 
 
 def _tokens(lines: list[list[Step]], ranks: Sequence[Facts]) -> _Matrix | None:
