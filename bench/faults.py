@@ -270,7 +270,7 @@ def bars(trials: list[Trial], false: int, hours: float) -> list[str]:
     if trials:
         enough = _ok(verdicts >= VERDICT_RATIO * count)
         found += [
-            f"detected within max(5 s, 5 steps), periodic within 10 s: {in_time}/{count} {_ok(in_time == count)}",
+            f"detected in max(5 s, 5 steps), periodic in 10 s: {in_time}/{count} {_ok(in_time == count)}",
             f"right verdict within {VERDICT_S:g} s: {verdicts}/{count} {enough}",
             f"right rank named first: {ranks}/{count} {_ok(ranks >= RANK_RATIO * count)}",
             f"right cause named first: {causes}/{count}",
