@@ -150,6 +150,51 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
                 yield Remark(moved[inputs[0]], f"{short(moved[inputs[0]])} moves what {inputs[0]} shows, and {still[0]}, which belongs to it, stays as it was")
 
 
+@RULES.add("flipped-along-another-axis", "the target no longer lies where the input shows it", "flip both along the same axis")
+def _flipped_apart(program: Program) -> Iterator[Remark]:
+    """An input and its mask that are flipped together, along axes that cannot be the same."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        matched: dict[tuple[str, str], dict[_Axis, _Axis]] = {}
+        for block in [one for one in own_nodes(scope) if isinstance(one, ast.If)]:
+            flips = [(target.id, axis, node) for node in block.body if isinstance(node, ast.Assign) for target, value in pairs_of(node)
+                     if is_name(target) and (axis := _flip(flow, value, target.id)) is not None]
+            for mask, axis, node in flips:
+                other = next((one for one in flips if _PLACES.match(mask) and not _PLACES.match(one[0])), None)
+                if other is None or sum(one[0] in (mask, other[0]) for one in flips) != 2:
+                    continue
+                before = matched.setdefault((other[0], mask), {})
+                if _unlike(other[1], axis) or before.get(other[1], axis) != axis or any(b == axis and a != other[1] for a, b in before.items()):
+                    yield Remark(node, f"{short(node)} beside {short(other[2])}: the two are flipped along different axes")
+                    break
+                before[other[1]] = axis
+
+
+_Axis = str | int
+
+
+def _flip(flow: Flow, value: ast.AST, name: str) -> _Axis | None:
+    """The axis along which an expression flips a variable: a number, or the name of a function that flips along one."""
+    while is_method(value, "copy", "contiguous", "clone"):
+        value = value.func.value
+    if not isinstance(value, ast.Call) or name not in names_read(value):
+        return None
+    word, free = last_word(value.func), flow.program.called(value) != ""
+    if word in ("hflip", "vflip", "fliplr", "flipud"):
+        return word
+    given = (argument(value, "dims", int(free)) or argument(value, "axis", int(free))) if word == "flip" else None
+    only = given.elts[0] if isinstance(given, (ast.Tuple, ast.List)) and len(given.elts) == 1 else given
+    number = None if only is None else flow.number(only)
+    return None if number is None else int(number)
+
+
+def _unlike(one: _Axis, mask: _Axis) -> bool:
+    """Whether an input and its mask cannot be flipped along these axes alike. A mask may lack the input's first axes."""
+    if isinstance(one, int) and isinstance(mask, int):
+        return one != mask if one < 0 and mask < 0 else mask > one >= 0
+    return isinstance(one, str) and isinstance(mask, str) and one != mask
+
+
 def _moved_by(flow: Flow, value: ast.AST, name: str) -> bool:
     """Whether a function of the program that gets a variable alone moves its content at random."""
     local = flow.program.local_function(value) if isinstance(value, ast.Call) else None

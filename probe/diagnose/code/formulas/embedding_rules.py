@@ -211,6 +211,18 @@ def _layout(program: Program) -> Iterator[Remark]:
         woven = [one for one in _all_origins(flow, call.args[0]) if is_method(one, "stack") and isinstance(one, ast.Call) and flow.number(argument(one, "dim", 1)) == 1]
         if half and woven and mentions(program.statement(woven[0]), "view", "reshape", "flatten"):
             yield Remark(call, f"{short(woven[0])} puts the two views of a sample beside each other, and the targets of {short(call)} are half of the rows away")
+        beside = any(is_binary(one, ast.BitXor) and flow.number(one.right) == 1 for one in flow.origins(call.args[1]))
+        halves = [one for one in _all_origins(flow, call.args[0]) if _of_two_halves(program, flow, one)]
+        if beside and halves and not half:
+            yield Remark(call, f"{short(halves[0])} puts one view of all samples after the other, and the targets of {short(call)} are neighbours")
+
+
+def _of_two_halves(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression puts one tensor after another one."""
+    if not isinstance(node, ast.Call) or program.called(node) not in ("torch.cat", "torch.concat", "torch.concatenate") or not node.args:
+        return False
+    dim, parts = argument(node, "dim", 1), node.args[0]
+    return isinstance(parts, (ast.Tuple, ast.List)) and len(parts.elts) == 2 and (dim is None or flow.number(dim) == 0)
 
 
 def _all_origins(flow: Flow, node: ast.AST) -> Iterator[ast.AST]:

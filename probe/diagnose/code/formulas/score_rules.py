@@ -140,6 +140,31 @@ def _without_root(program: Program) -> Iterator[Remark]:
                     yield Remark(node, f"{short(node)} scales the signal by the root of {text_of(roots[0])}, and the noise by {short(rest)} without a root")
 
 
+@RULES.add("uniform-for-normal-noise", "a sample is never below its mean: the term that compares it with a normal distribution is that of another one", "draw it with torch.randn_like")
+def _uniform(program: Program) -> Iterator[Remark]:
+    """A sample that is a mean plus a deviation times noise between 0 and 1."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for _, spread in operands(node) if is_binary(node, ast.Add) else ():
+            for deviation, noise in operands(spread) if is_binary(spread, ast.Mult) else ():
+                drawn = program.called(flow.value(noise)) in ("torch.rand_like", "torch.rand")
+                if drawn and _is_deviation(program, flow, deviation):
+                    yield Remark(node, f"{short(node)} takes noise of {short(flow.value(noise))}, which lies between 0 and 1")
+
+
+def _is_deviation(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is exp(0.5 * x) or exp(x / 2), the deviation of a variance's logarithm."""
+    value = flow.value(node)
+    if not is_method(value, "exp"):
+        return False
+    inner = flow.value(program.operand(value))
+    if is_binary(inner, ast.Mult):
+        return any(flow.number(one) == 0.5 for one in (inner.left, inner.right))
+    if is_binary(inner, ast.Div):
+        return flow.number(inner.right) == 2
+    return is_method(inner, "mul", "div") and bool(inner.args) and flow.number(inner.args[0]) in (0.5, 2)
+
+
 def _root_of(program: Program, flow: Flow, node: ast.AST) -> ast.expr | None:
     value = flow.value(node)
     if is_method(value, "sqrt"):

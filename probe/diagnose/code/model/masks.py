@@ -33,6 +33,8 @@ _KEEPS = frozenset({
     "bool", "view", "unsqueeze", "to", "cuda", "type", "expand", "repeat", "float", "int", "long", "byte",
     "reshape", "type_as",
 })
+_MASKS = ("mask", "causal", "future", "bias", "inf", "allowed", "visible")
+_FILLED = ("torch.ones", "numpy.ones", "torch.full", "numpy.full")
 LEAST_FILL = -20.0
 """A score that is filled with more than this keeps a share of the softmax that matters: exp(-20) is 2e-9."""
 
@@ -77,7 +79,7 @@ def _triangle(program: Program, flow: Flow, node: ast.AST, depth: int = 16) -> t
 
 
 def _of_triangle(flow: Flow, call: MethodCall, flip: int, truth: bool) -> tuple[int, bool] | None:
-    """The same, of a call of tril or triu."""
+    """The same, of a call of tril or triu whose diagonal ends at each position itself."""
     free = flow.program.called(call) != ""
     value = flow.value(call.args[0] if free and call.args else call.func.value)
     while is_method(value, "to", "bool", "cuda", "view") and flow.program.dotted(value.func) is None:
@@ -86,11 +88,47 @@ def _of_triangle(flow: Flow, call: MethodCall, flip: int, truth: bool) -> tuple[
     if not flow.program.called(value).startswith(("torch.ones", "numpy.ones")):
         return None
     truth = truth or "bool" in text_of(value) or "bool" in text_of(call)
-    given = argument(call, "diagonal", int(free)) or argument(call, "k")
+    given = _diagonal(flow, call)
     diagonal = flow.number(given) if len(call.args) + len(call.keywords) > free else 0
     if call.func.attr == "triu":
         return (-flip, truth) if diagonal == 1 else None
     return (flip, truth) if diagonal == 0 else None
+
+
+def _diagonal(flow: Flow, call: MethodCall) -> ast.expr | None:
+    return argument(call, "diagonal", int(flow.program.called(call) != "")) or argument(call, "k")
+
+
+@RULES.add(
+    "mask-shows-what-follows",
+    "each position reads the one that it has to predict: the loss falls, and what is generated stays poor",
+    "let a position see itself and what is before it: triu(diagonal=1) is hidden, tril() is seen",
+)
+def _one_off(program: Program) -> Iterator[Remark]:
+    """The triangle of a square mask that leaves positions after the own one visible."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "triu", "tril"):
+            continue
+        given = _diagonal(flow, call)
+        if not isinstance(given, ast.Constant) or not isinstance(given.value, int):
+            continue  # a number with a name is a look-ahead that is meant
+        beyond = given.value - (call.func.attr == "triu")
+        if beyond > 0 and _is_square(program, flow, call) and says(program.statement(call), *_MASKS):
+            seen = "the next one" if beyond == 1 else f"the next {beyond}"
+            yield Remark(call, f"{short(call)} lets each position see {seen}")
+
+
+def _is_square(program: Program, flow: Flow, call: MethodCall) -> bool:
+    """Whether tril or triu is applied to a square of ones."""
+    value = flow.value(call.args[0] if program.called(call) and call.args else call.func.value)
+    while is_method(value, *_KEEPS) and program.called(value) == "":
+        value = flow.value(value.func.value)
+    if not isinstance(value, ast.Call) or not program.called(value).startswith(_FILLED):
+        return False
+    first = value.args[0] if value.args else None
+    sizes = first.elts if isinstance(first, (ast.Tuple, ast.List)) else value.args
+    return len(sizes) >= 2 and text_of(sizes[-1]) == text_of(sizes[-2])
 
 
 @RULES.add(

@@ -320,9 +320,12 @@ def _end_inverted(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
         for reward, rest in operands(node) if is_binary(node, ast.Add) else ():
-            if not any("rew" in one.lower() or one in ("r", "rs") for one in names_of(reward)):
-                continue
             multiplied = list(factors(rest))
+            if not any("rew" in one.lower() or one in ("r", "rs") for one in names_of(reward)) and not any(
+                isinstance(part, ast.Call) and program.family(part.func) == "module"
+                for one in multiplied for part in flow.origins(one)
+            ):
+                continue
             discounts = any(says(one, "gamma", "discount") or flow.number(one) for one in multiplied)
             if len(multiplied) < 3 or not discounts:
                 continue
