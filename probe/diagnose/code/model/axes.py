@@ -357,7 +357,7 @@ def _mixed(program: Program) -> Iterator[Remark]:
             made = _made_the_other_way(program, call)
             if made is not None:
                 said = (
-                    f"{short(call)} gives {text_of(call.args[1])} before {text_of(call.args[2])} without a "
+                    f"{short(call)} gives {text_of(call.args[1])} before {_other(call.args[2])} without a "
                     f"transpose, and line {made} makes them in the other order"
                 )
                 yield Remark(call, said)
@@ -369,17 +369,24 @@ def _mixed(program: Program) -> Iterator[Remark]:
                 yield Remark(call, said)
 
 
+def _other(node: ast.AST) -> str:
+    return "the rest" if text_of(node) == "-1" else text_of(node)
+
+
 def _made_the_other_way(program: Program, call: ast.Call) -> int | None:
     """The line that makes arrays of (…, B, A), if a module views its input as (N, A, B) and nothing in the
     program has that order."""
     function = program.function_of(call)
     source = call.func.value if is_method(call) else None
+    while is_method(source, "contiguous", "float"):
+        source = source.func.value
     if function is None or function.name != "forward" or len(call.args) != 3:
         return None
     if not is_name(source, *(one.arg for one in parameters(function)[1:])):
         return None
     names = tuple(map(last_word, call.args[1:]))
-    if not all(names) or names[0] == names[1]:
+    rest = text_of(call.args[2]) == "-1"
+    if not names[0] or names[0] == names[1] or not (names[1] or rest):
         return None
     lines: dict[tuple[str, ...], int] = {}
     for made in program.calls():
@@ -388,4 +395,12 @@ def _made_the_other_way(program: Program, call: ast.Call) -> int | None:
             shapes = [one.elts for one in given if isinstance(one, (ast.Tuple, ast.List))]
             for shape in [made.args, *shapes]:
                 lines.setdefault(tuple(map(last_word, shape[-2:])), made.lineno)
+    if rest:
+        alike = any(shape[0] == names[0] for shape in lines if len(shape) == 2) or any(
+            is_method(one, "transpose", "permute", "swapaxes", "moveaxis", "movedim", "rearrange")
+            and getattr(program.function_of(one), "name", "") != "forward"
+            for one in program.calls()
+        )
+        last = (line for shape, line in lines.items() if shape[1:] == names[:1] and shape[0])
+        return None if alike else next(last, None)
     return lines.get(names[::-1]) if names not in lines else None
