@@ -23,9 +23,9 @@
 -- unit = "steps"
 -- source = "ours"
 -- [parameters.again]
--- value = 30
+-- value = 10
 -- unit = "s"
--- source = "ours: the modules' flags are read every ten seconds, or as soon as an evaluation is over; what was read before the mode changed says nothing of it"
+-- source = "ours: the modules' flags are read every ten seconds and when the mode of the steps changes; what was read before that says nothing of it"
 WITH looked AS (
     SELECT step, training_mode FROM python.steps WHERE training_mode IS NOT NULL AND micro_steps > 0 ORDER BY step DESC LIMIT 100
 ), counted AS (
@@ -39,12 +39,13 @@ WITH looked AS (
     SELECT MAX(t_ns) FILTER (training_mode) AS on_ns, MAX(t_ns) AS now_ns FROM python.steps WHERE training_mode IS NOT NULL
 ), layers AS (
     -- A model that is frozen as a whole judges what is trained, such as the pixels of a picture: its mode is to be eval.
-    SELECT COUNT(*) AS known, COUNT(*) FILTER (differs) AS affected, COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen,
-        array_to_string(list(module ORDER BY module) FILTER (differs)[:3], ', ') AS examples
+    SELECT COUNT(*) AS known, COUNT(*) FILTER (changes AND NOT trains) AS affected, COUNT(*) FILTER (changes AND trains AND unread) AS unread,
+        COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen,
+        array_to_string(list(module ORDER BY module) FILTER (changes AND NOT trains)[:3], ', ') AS examples
     -- A layer that is in train mode itself, or whose weights are frozen with its statistics, is as it should be.
-    -- Its flag counts if it was read since the mode changed, or has had time to be read again.
-    FROM (SELECT module, parameters, trainable, NOT COALESCE(training AND NOT COALESCE(read_ns <= on_ns AND now_ns - on_ns < $again * 1e9, false), false)
-        AND (p > 0 OR (class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%') AND NOT (COALESCE(parameters, 0) > 0 AND COALESCE(trainable, 1) = 0)) AS differs FROM latest, moments)
+    -- A flag that is older than the change of mode counts once there was time to read it again: rows come only with changes.
+    FROM (SELECT module, parameters, trainable, COALESCE(training, false) AS trains, COALESCE(read_ns <= on_ns AND now_ns - on_ns < $again * 1e9, false) AS unread,
+        p > 0 OR (class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%') AND NOT (COALESCE(parameters, 0) > 0 AND COALESCE(trainable, 1) = 0) AS changes FROM latest, moments)
 ), newest AS (
     -- Where another training began, which may train something else through the model: its steps must give the model gradients.
     SELECT MAX(begun) = 0 OR EXISTS (SELECT 1 FROM python.gradients JOIN python.parameters USING (param) WHERE gradients.step >= (SELECT MAX(begun) FROM trainings)) AS trained FROM trainings
@@ -55,6 +56,9 @@ SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, look
         WHEN affected = 0 THEN 'none of its layers that train behaves differently in train mode'
         ELSE 'dropout is off and batch-norm statistics are not updated' END AS reason,
     CASE WHEN known > 0 AND affected = 0 THEN 'info' ELSE 'notice' END AS severity
-FROM counted, before, layers, newest WHERE looked >= $least AND now AND trained AND NOT frozen
+FROM counted, before, layers, newest WHERE looked >= $least AND now AND trained AND NOT frozen AND NOT (affected = 0 AND unread > 0)
+UNION ALL BY NAME
+SELECT 'the mode of the layers has not been read since step ' || last_on || ', when that of the model changed' AS unknown
+FROM counted, before, layers, newest WHERE looked >= $least AND now AND trained AND NOT frozen AND affected = 0 AND unread > 0
 UNION ALL BY NAME
 SELECT 'too few model calls were recorded' AS unknown FROM counted WHERE looked < $least

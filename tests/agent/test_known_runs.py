@@ -18,7 +18,7 @@ from harness import PATIENCE_S, Job, Place, run_probe
 from probe.base import wire
 from probe.job.instruments.core.host_memory import HostMemory, HostMemoryReader
 from probe.job.instruments.facts.hyperparameters import flat
-from probe.job.instruments.facts.model_facts import ModelFacts
+from probe.job.instruments.facts.model_facts import _TRAINING_MODE, ModelFacts
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.recording import places
 
@@ -80,7 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[
     try:
         with forked(nursery, place, command, NCCL_DEBUG="WARN") as [job]:
             job.wait_for("READY")
-            wait_for(place, job, "SELECT 1 FROM probe.facts WHERE kind = 'git' OR name = 'duckdb'")
+            wait_for(place, job, "SELECT 1 FROM probe.facts WHERE name = 'duckdb'")
             wait_for(place, job, "SELECT 1 FROM python.scalars WHERE source = 'mlflow'")
             yield place, job
         left = place.close()
@@ -201,7 +201,7 @@ class _Stand:
     """In place of the recorder, the names, the optimizers and the journal."""
 
     step = counted_step = 5
-    last_row = None
+    last_row: dict[int, Any] | None = None
     phase = "backward"
     ready = True
 
@@ -281,6 +281,29 @@ def test_only_what_changed_is_written_again_and_no_code_of_the_jobs_is_called() 
     looked(stand, facts)
     assert [row["param"] for row in stand.rows("python.parameters")] == ["1.bias"]
     assert {row["module"]: row["training"] for row in stand.rows("python.modules")}["0.inner"] is False
+
+
+def test_a_change_of_the_steps_mode_is_followed_by_one_walk_before_the_next_is_due() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
+    stand = _Stand(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    facts = ModelFacts(stand, stand, stand, stand, stand)  # type: ignore[arg-type]
+    stand.last_row = {_TRAINING_MODE: True}
+    looked(stand, facts)
+    facts._early_s = 0.0
+    facts.step()
+    assert facts._walk is None, "the mode is as it was"
+
+    def changed(*, training: bool) -> None:
+        stand.records.clear()
+        model.train(training)
+        stand.last_row = {_TRAINING_MODE: training}
+        for _ in range(1000):
+            facts.step()
+
+    changed(training=False)
+    assert {row["module"]: row["training"] for row in stand.rows("python.modules")}["1"] is False
+    changed(training=True)
+    assert stand.records == [], "a second walk waits until it is due"
 
 
 def test_what_has_no_effect_and_what_piles_up_stands_in_the_rows() -> None:

@@ -6,7 +6,7 @@ millisecond at a time: the training thread waits for the GIL no longer than that
 
 The first walk comes after a few steps, when optimizers exist, then one every `AGAIN_S`. Only new and changed
 rows are written: the newest row of a name is valid. Flags are read in the mode of the training steps, not
-during an evaluation.
+during an evaluation; if that mode changes, once before the next walk is due.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ class ModelFacts:
         self._optimizers = optimizers
         self._journal = journal
         self._walk: Iterator[None] | None = None
-        self._next_s = self._took_s = 0.0
+        self._next_s = self._early_s = self._took_s = 0.0
+        self._mode = NULL_BOOLEAN
+        """Mode of the training steps at the last walk."""
+        self._early = False
+        """Whether the walk under way began before its time."""
         self._other_mode_s: float | None = None
         self._whole = False
         self._written: dict[tuple[str, str], tuple[Any, ...]] = {}
@@ -103,6 +107,7 @@ class ModelFacts:
                 return
             self._walk = self._walk_models()
             self._took_s, self._whole = 0.0, False
+            self._early = time.monotonic() < self._next_s
         for number in range(SLICES):
             if number:
                 time.sleep(REST_S)
@@ -112,21 +117,29 @@ class ModelFacts:
             if over:
                 self._walk = None
                 rest_s = max(AGAIN_S, SHARE * self._took_s) if self._whole else SOON_S
-                self._next_s = time.monotonic() + rest_s
+                now = time.monotonic()
+                self._next_s = now + rest_s
+                self._early_s = now + rest_s if self._early else max(self._early_s, now + SOON_S)
                 return
 
     def _is_time(self) -> bool:
         if self._recorder.step < FIRST_STEPS or not self._names.ready:
             return False
-        return time.monotonic() >= self._next_s and self._bytes < MOST_BYTES and self._in_its_mode()
+        now = time.monotonic()
+        due = now >= self._next_s or (now >= self._early_s and self._steps_mode() != self._mode)
+        return due and self._bytes < MOST_BYTES and self._in_its_mode()
+
+    def _steps_mode(self) -> int:
+        """`training_mode` of the last step."""
+        row = self._recorder.last_row
+        return NULL_BOOLEAN if row is None else row[_TRAINING_MODE]
 
     def _in_its_mode(self) -> bool:
         """Whether no evaluation is running: the job is inside a training phase, or the largest model is in
         the mode of its last step."""
-        row, roots = self._recorder.last_row, self._names.roots()
+        mode, roots = self._steps_mode(), self._names.roots()
         if not roots:
             return False
-        mode = NULL_BOOLEAN if row is None else row[_TRAINING_MODE]
         same = mode == NULL_BOOLEAN or attributes(roots[0]).get("training") in (bool(mode), None)
         if same or self._recorder.phase in _TRAINING:
             self._other_mode_s = None
@@ -159,7 +172,7 @@ class ModelFacts:
             return  # walk again once their modules have names
         if not self._in_its_mode():
             return  # an evaluation began during the walk: the flags may be from it
-        self._whole = True
+        self._whole, self._mode = True, self._steps_mode()
         for table, found in rows.items():
             for _ in self._write(table, found):
                 yield
