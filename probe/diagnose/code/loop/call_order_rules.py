@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import Event, events_of, optimized
@@ -265,15 +265,31 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
                 continue
             above = [around for around in flow.loops(step.node) if around is not owner]
             cleared = {call: flow.origin(flow.key(call.func.value)) for call in zeroed}
-            own = [call for call, of in cleared.items() if of in (key, optimized(flow, key))]
+            net = optimized(flow, key)
+            own = [call for call, of in cleared.items() if of == key or (of is not None and net is not None and _is_part(net, of))]
             if not zeroed:
                 yield Remark(step.node, f"nothing clears the gradients before or after {short(step.node)}: each step uses the sum of all gradients so far")
-            elif not own and optimized(flow, key) is not None and not _escapes(flow, key) and all(flow.made(of) is not None for of in cleared.values()):
+            elif not own and _others_cleared(flow, events, key, cleared.values()) and not _escapes(flow, key) and all(flow.made(of) is not None for of in cleared.values()):
                 yield Remark(step.node, f"{key[1]}.zero_grad() is never called, nor that of its network: each of its steps uses the sum of all its gradients so far")
             elif own and above and not any(one.what == "zero" for one in events) and all(
                 owner not in (around := set(program.parents(call))) and around & {*above} for call in own
             ):
                 yield Remark(own[0], f"{short(own[0])} runs once for a whole inner loop, and {short(step.node)} in each of its passes: the gradients pile up")
+
+
+def _is_part(net: Key, of: Key) -> bool:
+    """Whether a network is another one, or an attribute of it."""
+    return net[0] is of[0] and f"{net[1]}.".startswith(f"{of[1]}.")
+
+
+def _others_cleared(flow: Flow, events: Sequence[Event], key: Key, cleared: Iterable[Key | None]) -> bool:
+    """Whether what is cleared cannot hold an optimizer's parameters: it is another network, or all of it is an
+    optimizer, one of which makes its own step beside this one's."""
+    if optimized(flow, key) is not None:
+        return True
+    beside = {flow.origin(one.of) for one in events if one.what == "step"} - {key}
+    known = list(cleared)
+    return bool(beside.intersection(known)) and all(flow.program.family(flow.made(of)) == "optimizer" for of in known)
 
 
 def _escapes(flow: Flow, key: Key) -> bool:
