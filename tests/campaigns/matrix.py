@@ -190,6 +190,10 @@ def main() -> int:
             interpreter = make(folder, python, torch)
             made_s = time.monotonic()
             found = run(interpreter, tests)
+        except subprocess.CalledProcessError as error:
+            print(f"{python}+{torch} could not be installed, and is not tested: {error}", flush=True)
+            bad += 1
+            continue
         finally:
             if given.keep is None:
                 shutil.rmtree(folder, ignore_errors=True)
