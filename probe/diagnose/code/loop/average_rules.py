@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
+    is_binary,
     is_call,
     is_false,
     is_method,
@@ -107,6 +108,11 @@ def _without_statistics(program: Program) -> Iterator[Remark]:
         return
     flow = flow_of(program)
     for call in program.calls():
+        averaged = argument(call, "parameters", 1) if program.called(call) == "torch.nn.utils.vector_to_parameters" else None
+        net = averaged.func.value if is_method(averaged, "parameters") else None
+        key = flow.key(net)
+        if net is not None and key is not None and _is_average(flow, call.args[0]) and _never_trained(flow, key):
+            yield Remark(call, f"{short(call)} sets the parameters of {text_of(net)} alone: its running means and variances are those it was made with")
         buffers = argument(call, "use_buffers")
         given = buffers is not None and not is_false(buffers)
         parent = program.parent.get(call)
@@ -116,6 +122,22 @@ def _without_statistics(program: Program) -> Iterator[Remark]:
         used = [program.parent.get(one) for one in flow.escapes(key)] if key is not None else []
         if any(isinstance(one, ast.Call) for one in used):
             yield Remark(call, f"{text_of(parent.targets[0])} averages the parameters alone: its running means and variances are those of the model at the last update, and not of the averaged weights")
+
+
+def _is_average(flow: Flow, node: ast.AST) -> bool:
+    """Whether a vector is moved towards others, or is a weighted sum of them."""
+    return any(
+        isinstance(one.node, ast.AugAssign) or is_binary(part, ast.Add, ast.Div) or is_method(part, "lerp", "mean")
+        for one in flow.bindings(node) if one.value is not None for part in ast.walk(one.value)
+    )
+
+
+def _never_trained(flow: Flow, key: Key) -> bool:
+    """Whether a network is made anew and only evaluated: nothing gives it a state, an optimizer or train mode."""
+    program, made = flow.program, flow.made(key)
+    fresh = made is not None and program.family(made) == "module" and not {"train", "load_state_dict"} & flow.called_on(key)
+    optimized = any(program.family(call) == "optimizer" for read in flow.reads.get(key, []) for call in program.calls_around(read))
+    return fresh and not optimized
 
 
 @RULES.add("perturbation-kept", "each step leaves the weights where the perturbation moved them: they drift away from what the optimizer computes", "take it away before the optimizer's step: p.sub_(e)")

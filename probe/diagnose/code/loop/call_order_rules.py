@@ -20,7 +20,9 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     mentions,
+    names_read,
     names_set,
+    own,
     short,
 )
 
@@ -243,6 +245,32 @@ def _every_few(program: Program, node: ast.AST, loop: ast.AST) -> bool:
         if isinstance(around, ast.If) and any(is_binary(one, ast.Mod) for one in ast.walk(around.test)):
             return True
     return False
+
+
+@RULES.add("batches-without-backward", "most batches are computed for nothing: only those of the pass with backward train the model", "call (loss / every).backward() in each pass, and step and zero_grad in every few")
+def _without_backward(program: Program) -> Iterator[Remark]:
+    """A loss that each pass over a loader computes, and backward and step that only every few passes run."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        given = names_set(loop.target)
+        for branch in loop.body:
+            if not isinstance(branch, ast.If) or branch.orelse or not any(is_binary(one, ast.Mod) for one in ast.walk(branch.test)):
+                continue
+            events = events_of(flow, branch.body)
+            back = next((one.node for one in events if one.what == "backward"), None)
+            loss = back.func.value if is_method(back) else None
+            once = not any(one.what == "backward" for one in events_of(flow, [one for one in loop.body if one is not branch]))
+            if not isinstance(loss, ast.Name) or not once or not any(one.what == "step" for one in events):
+                continue
+            assigned: list[ast.Assign | ast.AugAssign] = [*own(loop, ast.Assign), *own(loop, ast.AugAssign)]
+            made = [one for one in assigned if loss.id in names_set(one)]
+            if back is None or len(made) != 1 or made[0] not in loop.body:
+                continue
+            parts = list(flow.origins(made[0].value))
+            carried = {name for one in assigned for name in names_set(one) if isinstance(one, ast.AugAssign) or name in names_read(one.value)}
+            called = any(isinstance(one, ast.Call) and program.family(one.func) == "module" and names_read(one) & given for one in parts)
+            if called and not any(is_name(one, *carried) for one in parts):
+                yield Remark(back, f"{short(back)} runs only if {short(branch.test)}, and {short(made[0])} in each pass: the other losses are thrown away")
 
 
 @RULES.add("gradients-not-cleared", _ORDER, "call zero_grad before each backward of a new step")

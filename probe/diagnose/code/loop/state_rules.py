@@ -95,6 +95,21 @@ def _loaded_back(flow: Flow, call: ast.AST, state: ast.Call) -> bool:
     return is_method(call, "load_state_dict") and flow.key(call.func.value) == flow.key(taken)
 
 
+@RULES.add("state-without-its-past", "the difference is always 0: both names hold the weights as they are now", "keep what was there before: {k: v.clone() for k, v in model.state_dict().items()}")
+def _two_of_one_state(program: Program) -> Iterator[Remark]:
+    """The difference between two states of one module, of which neither is a copy."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not isinstance(node.op, ast.Sub) or not isinstance(node.left, ast.Subscript) or not isinstance(node.right, ast.Subscript):
+            continue
+        states = [flow.only(flow.key(one.value)) for one in (node.left, node.right)]
+        one, other = (state if is_method(state, "state_dict") and not state.args else None for state in states)
+        if one is None or other is None or one is other or text_of(node.left.slice) != text_of(node.right.slice):
+            continue
+        if flow.key(one.func.value) is not None and flow.key(one.func.value) == flow.key(other.func.value):
+            yield Remark(node, f"{short(node)} is 0: {text_of(one)} of line {one.lineno} and of line {other.lineno} are the same tensors")
+
+
 @RULES.add("alias-for-a-copy", "both are one network: it is compared with itself", "copy.deepcopy(model)")
 def _alias(program: Program) -> Iterator[Remark]:
     """A second name for a module that is meant to be a second module."""
