@@ -269,7 +269,7 @@ def _without_backward(program: Program) -> Iterator[Remark]:
             parts = list(flow.origins(made[0].value))
             carried = {name for one in assigned for name in names_set(one) if isinstance(one, ast.AugAssign) or name in names_read(one.value)}
             called = any(isinstance(one, ast.Call) and program.family(one.func) == "module" and names_read(one) & given for one in parts)
-            if called and not any(is_name(one, *carried) for one in parts):
+            if called and not any(isinstance(one, ast.Name) and one.id in carried for one in parts):
                 yield Remark(back, f"{short(back)} runs only if {short(branch.test)}, and {short(made[0])} in each pass: the other losses are thrown away")
 
 
