@@ -16,7 +16,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a zero-initialized layer behind a closed gate"
--- explains = ["layer-not-learning"]
+-- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
 -- unit = "sampled steps"

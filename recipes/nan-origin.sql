@@ -10,6 +10,7 @@
 --   "operation {op}",
 --   "batch of {loader}: samples {indices}",
 --   "samples whose input data contain NaN or infinity: {bad_samples}",
+--   "may have this effect, by the source (that its argument had such a value was not seen): {suspects}",
 --   "noticed by the {seen_by} of step {seen_step}",
 --   "learning rate {lr:.3g}",
 --   "{outcome}",
@@ -42,6 +43,10 @@ WITH after AS (
     SELECT rank, step, ARG_MAX(samples, t_ns) AS samples FROM python.batches WHERE samples IS NOT NULL GROUP BY ALL
 ), usual AS (
     SELECT rank, MEDIAN(samples) AS usual FROM batches GROUP BY rank
+), source AS (
+    SELECT array_to_string(list(said || ' (' || parse_filename(file) || ':' || line || ')' ORDER BY file, line)[:3], '; ') AS suspects,
+        array_to_string(list(parse_filename(file) || ':' || line ORDER BY file, line)[:3], ' or ') AS places
+    FROM python.code WHERE area = 'numerics'
 ), shown AS (
     SELECT * FROM judged WHERE direction IS DISTINCT FROM 'unknown' ORDER BY lasts DESC, CASE WHEN lasts THEN t_ns ELSE -t_ns END LIMIT 3
 )
@@ -58,13 +63,15 @@ SELECT
     CASE WHEN micro_step > 0 THEN ', micro step ' || micro_step ELSE '' END AS micro,
     CASE WHEN cause IS NULL AND kind = 'nan' AND direction IN ('forward', 'loss') AND samples = 1 AND usual > 1
              THEN format(': its batch has one sample (usual: {:.0f}), and a standard deviation or variance over one value is NaN', usual)
+         WHEN cause IS NULL AND direction = 'backward' AND module IS NULL AND places <> '' THEN ', perhaps at ' || places
          WHEN cause IS NULL THEN '' WHEN cause = direction THEN '' ELSE ': ' || cause END AS because,
+    CASE WHEN direction = 'backward' AND module IS NULL AND cause IS NULL THEN suspects END AS suspects,
     replace(evidence, chr(10), '; ') AS evidence, op, loader, indices, bad_samples, seen_by, seen_step, lr,
     CASE WHEN last > seen_step AND good > seen_step THEN 'losses have been finite again since'
          WHEN last > seen_step THEN 'no loss has been finite since' END AS outcome,
     CASE WHEN lasts THEN 'alarm' ELSE 'notice' END AS severity,
     COALESCE(NOT lasts AND seen_step < last - $past, false) AS over
-FROM shown LEFT JOIN batches USING (rank, step) LEFT JOIN usual USING (rank)
+FROM shown LEFT JOIN batches USING (rank, step) LEFT JOIN usual USING (rank), source
 UNION ALL BY NAME
 SELECT format('a NaN or an infinity was seen in step {}, but not where it began: {}', seen_step, replace(evidence, chr(10), '; ')) AS unknown
 FROM judged WHERE direction = 'unknown' AND lasts QUALIFY ROW_NUMBER() OVER (ORDER BY t_ns) = 1

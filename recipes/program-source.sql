@@ -31,7 +31,9 @@ WITH consequences(rule, explains) AS (
 ), remarks AS (
     SELECT parse_filename(file) || ':' || line AS place, coalesce(function, 'the script') AS function, said, why, remedy, file, line,
         coalesce(explains, 'plateau, slow-decrease') AS explains
-    FROM python.code LEFT JOIN consequences USING (rule) WHERE rule IS NOT NULL ORDER BY file, line LIMIT 10
+    FROM python.code LEFT JOIN consequences USING (rule)
+    WHERE rule IS NOT NULL AND area <> 'numerics'  -- nan-origin mentions these
+    ORDER BY file, line LIMIT 10
 )
 SELECT NULL AS unknown, place AS subject, place, function, said, why, remedy, unread, explains FROM remarks, files
 UNION ALL BY NAME

@@ -27,10 +27,11 @@
 WITH steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 12
 ), each AS (
-    SELECT param, MIN(place) AS place, COUNT(*) AS n, MIN(step) AS step, MEDIAN(bound_ratio) AS share, MIN(bound_ratio) AS lowest, MEDIAN(outside_ratio) AS outside, ANY_VALUE(looked_at) AS looked_at
+    SELECT param, MIN(place) AS place, COUNT(*) AS n, MIN(step) AS step, MEDIAN(bound_ratio) AS share, MIN(bound_ratio) AS lowest, MEDIAN(outside_ratio) AS outside, ANY_VALUE(looked_at) AS looked_at, COALESCE(BOOL_OR(equal_rows), false) AS alike
     FROM python.updates JOIN steps USING (step) WHERE bound_ratio IS NOT NULL AND optimizer IS NOT NULL AND param IS NOT NULL GROUP BY param
 ), bounded AS (
-    SELECT * FROM each WHERE n >= $least AND share >= $share AND lowest > 0.5 * $share
+    -- Where all rows are equal, each value occurs once per row, the largest too.
+    SELECT * FROM each WHERE n >= $least AND share >= $share AND lowest > 0.5 * $share AND NOT alike
 ), counted AS (
     SELECT ARG_MAX(param, share) AS param, MAX(share) AS share, ARG_MAX(looked_at, share) AS looked_at, COUNT(*) - 1 AS more, MAX(n) AS n, MIN(step) AS step, MEDIAN(outside) AS outside,
         array_to_string(list(format('{} {:.0f} %', param, 100 * share) ORDER BY share DESC)[:4], ', ') AS examples FROM bounded HAVING COUNT(*) > 0

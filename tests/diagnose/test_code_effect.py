@@ -1,4 +1,4 @@
-"""Rules about code without effect: what they remark on, and look-alikes where they are quiet."""
+"""Rules about code without effect, and about gradients that can be infinite: what they remark on, and look-alikes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,27 @@ x = torch.ones(3)
 y = torch.ones(3)
 """
 WRONG = {
+    "infinite-gradient": (
+        """def distance(a, b):
+    return torch.sqrt(((a - b) ** 2).sum(dim=-1))
+def triplet(ea, ep, en):
+    return torch.relu(distance(ea, ep) - distance(ea, en) + 0.5).mean()
+for a, p, n in loader:
+    loss = triplet(model(a), model(p), model(n))
+    loss.backward()""",
+        """def angular(pred, target):
+    cosine = (pred * target).sum(dim=1).clamp(-1.0, 1.0)
+    return torch.acos(cosine).mean()
+for x, d in loader:
+    angular(model(x), d).backward()""",
+        """class Lengths(nn.Module):
+    def forward(self, x):
+        return (x[:, 0] ** 2 + x[:, 1] ** 2) ** 0.5
+net = Lengths()
+for x, y in loader:
+    loss = F.mse_loss(net(x), y)
+    loss.backward()""",
+    ),
     "result-thrown-away": (
         "torch.clamp(x, 0, 1)", "x.sort()", "with torch.no_grad():\n    x.clamp(0, 1)", "torch.compile(model)",
         "frame = pd.read_csv('a')\nframe.dropna()", "scaler = torch.amp.GradScaler()\nscaler.scale(x.sum())",
@@ -57,6 +78,21 @@ WRONG = {
     ),
 }
 RIGHT = {
+    "infinite-gradient": (
+        """def distance(a, b):
+    return torch.sqrt(((a - b) ** 2).sum(dim=-1) + 1e-8)
+for a, p in loader:
+    loss = distance(model(a), model(p)).mean()
+    loss.backward()""",
+        """def angular(pred, target):
+    return torch.acos((pred * target).sum(dim=1).clamp(-1 + 1e-6, 1 - 1e-6)).mean()
+for x, d in loader:
+    angular(model(x), d).backward()""",
+        """radius = torch.sqrt(xx ** 2 + yy ** 2)
+for x, y in loader:
+    F.mse_loss(model(x), y).backward()
+    error = torch.sqrt(((model(x) - y) ** 2).mean())""",
+    ),
     "result-thrown-away": (
         "x.clamp_(0, 1)", "torch.clamp(x, 0, 1, out=x)", "try:\n    x.cuda()\nexcept RuntimeError:\n    pass",
         "for _ in range(10):\n    torch.relu(x)", "model.to('cpu')", "items = [1]\nitems.sort()",
@@ -84,14 +120,15 @@ RIGHT = {
 
 
 def remarked(text: str) -> set[str]:
-    return {row["rule"] for row in remarks_of(Program({"train.py": START + text})) if row["area"] == "effect"}
+    rows = remarks_of(Program({"train.py": START + text}))
+    return {row["rule"] for row in rows if row["area"] in ("effect", "numerics")}
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in WRONG.items() for text in texts])
-def test_code_without_effect_is_remarked_on(rule: str, text: str) -> None:
+def test_a_rule_remarks_on_its_mistake(rule: str, text: str) -> None:
     assert remarked(text) == {rule}
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in RIGHT.items() for text in texts])
-def test_code_that_looks_alike_and_has_an_effect_is_left_alone(rule: str, text: str) -> None:
+def test_code_that_looks_alike_is_left_alone(rule: str, text: str) -> None:
     assert rule not in remarked(text)

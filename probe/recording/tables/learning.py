@@ -417,7 +417,7 @@ LEARNING: tuple[Table, ...] = (
             Column("file", "VARCHAR", "", "path of the file"),
             Column("state", "VARCHAR", "", "`read`, `changed after the start` (the running code differs from the file) or `not read`"),
             Column("rule", "VARCHAR", "", "name of the rule; NULL in the row of a file"),
-            Column("area", "VARCHAR", "", "`effect`, `loop`, `data`, `model` or `rollout`; NULL in the row of a file"),
+            Column("area", "VARCHAR", "", "`effect`, `loop`, `data`, `model`, `rollout`, or `numerics`: no mistake by itself, but what can make gradients infinite; NULL in the row of a file"),
             Column("line", "BIGINT", "", "line of the mistake, from 1"),
             Column("function", "VARCHAR", "", "function that contains the line; NULL at the top level of the file"),
             Column("said", "VARCHAR", "", "what is wrong there; for a file that was not read, the reason"),
