@@ -32,7 +32,8 @@ WITH steps AS (
         BOOL_OR(after_backward IN ('present', 'zero') OR at_step IN ('present', 'zero')) AS gradient, COUNT(in_graph) AS walked
     FROM seen WHERE optimizer IS NOT NULL AND param IS NOT NULL GROUP BY param
 ), called AS (
-    SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward' AND step >= (SELECT MIN(step) - 1000 FROM steps)
+    -- Not after the last of these steps: a part that another phase of the training began to call had no reason to have a gradient before.
+    SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward' AND step BETWEEN (SELECT MIN(step) - 1000 FROM steps) AND (SELECT MAX(step) FROM steps)
 ), cut AS (
     SELECT p.*, regexp_replace(param, '\.[^.]*$', '') AS owner FROM params p
     WHERE n >= $least AND walked >= n AND NOT reached AND NOT gradient AND param NOT IN (SELECT param FROM thawed WHERE NOT trains)

@@ -77,7 +77,12 @@ def _texts(flow: Flow, node: ast.expr) -> Iterator[str]:
     """The text that an expression is, or each text of the list that it goes through."""
     if is_string(node):
         yield node.value
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        yield from (element.value for element in node.elts if is_string(element))
     elif is_name(node):
+        for given in flow.passed(node):
+            if is_string(given) or isinstance(given, (ast.Tuple, ast.List)):
+                yield from _texts(flow, given)
         for one in flow.bindings(node):
             over = one.node.iter if isinstance(one.node, (ast.For, ast.comprehension)) else None
             listed = flow.value(over)
