@@ -40,7 +40,7 @@ _DRAWS = frozenset({
 })
 _RANDOM_CALLS = re.compile(r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli)|random\.\w+|numpy\.random\.\w+)(_like)?$")
 _TARGETS = re.compile(r"^(target|targets|label|labels|mask|masks|seg|segmentation|gt|truth|annotation|onehot|one_hot)$")
-_PLACES = re.compile(r"^(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|landmarks?|joints|corners|points|coords|heatmaps?|depth)$")
+_PLACES = re.compile(r"^(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|kpts?|kps|landmarks?|joints|corners|points|pts|coords|heatmaps?|depth)$")
 """What targets are called that lie in their input's pixels."""
 _MOVES = frozenset({"flip", "fliplr", "flipud", "hflip", "vflip", "rot90", "rotate", "roll", "affine", "crop", "resized_crop", "perspective"})
 _CONVERSIONS = frozenset({"from_numpy", "tensor", "as_tensor", "array", "asarray", "float", "long", "to", "astype", "unsqueeze", "contiguous", "copy", "clone", "Tensor"})
@@ -148,6 +148,39 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
             if inputs and len(still) == len(places) == 1 and not remarked and not _unpacked_together(scope, inputs[0], still[0]):
                 remarked = True
                 yield Remark(moved[inputs[0]], f"{short(moved[inputs[0]])} moves what {inputs[0]} shows, and {still[0]}, which belongs to it, stays as it was")
+
+
+@RULES.add("filtered-alone", "each input meets the target of another row: from the first row that is left out on, they are shifted against each other", "leave out the same rows of both: x, y = x[kept], y[kept]")
+def _filtered_alone(program: Program) -> Iterator[Remark]:
+    """Rows that are left out of the inputs of a data set by what they hold, and not out of its targets."""
+    flow = flow_of(program)
+    for function in program.everywhere(ast.FunctionDef):
+        given = {one.arg for one in parameters(function)}
+        of = program.class_of(function)
+        item = program.method(of, "__getitem__") if isinstance(of, ast.ClassDef) else None
+        for node in own(function, ast.Assign):
+            target, value = node.targets[0], node.value
+            if not is_name(target, *given) or not isinstance(value, ast.Subscript) or not is_name(value.value, target.id) or not is_name(value.slice):
+                continue
+            mask = flow.value(value.slice)
+            kept = {one.id for one in own(function, ast.Name) if is_name(program.parent.get(one) and getattr(program.parent[one], "slice", None), value.slice.id) and one.id in given}
+            beside = [name for name in sorted(given - {"self", target.id} - kept) if item is not None and _same_row(function, item, target.id, name)]
+            if _is_of_values(mask, target.id) and beside and value.slice.id not in {name for one in returned(function) if one is not None for name in names_read(one)}:
+                yield Remark(node, f"{short(node)} leaves out rows, and {beside[0]}, which is read beside it, keeps all of its own")
+
+
+def _is_of_values(mask: ast.AST, name: str) -> bool:
+    """Whether an expression picks rows by what a variable holds: a comparison, or isnan and the like."""
+    return name in names_read(mask) and any(isinstance(one, (ast.Compare, ast.Invert)) or is_method(one, "isnan", "isfinite", "notna", "any", "all") for one in ast.walk(mask))
+
+
+def _same_row(function: Function, item: Function, *names: str) -> bool:
+    """Whether a data set gives the same element of what was made from each of these variables."""
+    assigned = [pair for node in own(function, ast.Assign) for pair in pairs_of(node)]
+    kept = {name: {target.attr for target, value in assigned if is_own(target) and name in names_read(value)} for name in names}
+    read = {(one.value.attr, text_of(one.slice)) for one in own(item, ast.Subscript) if is_own(one.value)}
+    rows = [{index for attribute, index in read if attribute in kept[name]} for name in names]
+    return bool(set.intersection(*rows))
 
 
 @RULES.add("flipped-along-another-axis", "the target no longer lies where the input shows it", "flip both along the same axis")

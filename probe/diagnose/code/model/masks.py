@@ -149,10 +149,28 @@ def _masks(program: Program) -> Iterator[Remark]:
                     call,
                     f"{short(call)} hides the past and shows the future: the mask marks what may be seen",
                 )
+            if number is not None and number < LEAST_FILL and _are_words(flow, call.args[0]):
+                yield Remark(
+                    call, f"{short(call)} hides the words and shows the padding: {short(call.args[0])} is "
+                    "true where a position is within its length"
+                )
         yield from _given_mask(program, flow, call)
     for node in program.everywhere(ast.BinOp):
         if isinstance(node.op, ast.Mult):
             yield from _after_softmax(program, flow, node)
+
+
+def _are_words(flow: Flow, node: ast.AST) -> bool:
+    """Whether a mask is true within the lengths of its sequences: arange < lengths."""
+    value = flow.value(node)
+    while is_method(value, *_KEEPS) and flow.program.called(value) == "":
+        value = flow.value(value.func.value)
+    for one in [value, *(flow.value(given) for given in flow.passed(value))]:
+        if compares(one, ast.Lt) and says(one.comparators[0], "len") and any(
+            flow.program.called(part).endswith(".arange") for part in flow.origins(one.left)
+        ):
+            return True
+    return False
 
 
 def _before_softmax(
@@ -222,6 +240,27 @@ def _after(one: ast.AST, node: ast.AST, program: Program) -> bool:
     return getattr(at, "lineno", 10**9) >= getattr(node, "lineno", 0)
 
 
+def _mean_over(program: Program, call: ast.Call, mask: ast.AST) -> ast.AST | None:
+    """The mean in the same function that counts the positions where a mask is true."""
+    flow, function = flow_of(program), program.function_of(call)
+    if function is None or not isinstance(mask, ast.Name):
+        return None
+    for node in ast.walk(function):
+        if not is_binary(node, ast.Div) or not is_method(node.left, "sum"):
+            continue
+        if not any(is_method(one, "sum") for one in ast.walk(node.right)):
+            continue
+        parts = list(flow.origins(node.right))
+        plain = not any(
+            isinstance(one, (ast.Invert, ast.Not, ast.Sub, ast.Compare))
+            or is_method(one, "logical_not", "eq")
+            for one in parts
+        )
+        if plain and any(is_name(one, mask.id) for one in parts):
+            return node
+    return None
+
+
 def _given_mask(program: Program, flow: Flow, call: ast.Call) -> Iterator[Remark]:
     name = program.called(call)
     fused = name.endswith("functional.scaled_dot_product_attention")
@@ -246,6 +285,16 @@ def _given_mask(program: Program, flow: Flow, call: ast.Call) -> Iterator[Remark
                 )
         elif one.arg is not None and one.arg.endswith("key_padding_mask"):
             value = flow.value(one.value)
+            mean = _mean_over(program, call, one.value)
+            if mean is not None:
+                said = (
+                    f"{one.arg}={short(one.value)} hides where it is true, and {short(mean)} counts these "
+                    f"positions alone: {allowed}"
+                )
+                yield Remark(call, said)
+            elif _are_words(flow, one.value):
+                said = f"{one.arg}={short(one.value)} hides the words and shows the padding: {allowed}"
+                yield Remark(call, said)
             if compares(value, ast.NotEq):
                 said = (
                     f"{one.arg}={short(one.value)} is {short(value)}, which hides the "
