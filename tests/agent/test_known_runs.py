@@ -203,6 +203,7 @@ class _Stand:
     step = counted_step = 5
     last_row: dict[int, Any] | None = None
     phase = "backward"
+    interval = None
     ready = True
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -40,6 +40,7 @@ def _of_losses(program: Program, flow: Flow) -> Iterator[ast.AST]:
     waiting = [iter(flow.origins(loss)) for _, loss in backwards(program)]
     seen: set[ast.AST] = set()
     functions: set[ast.AST] = set()
+    inside: set[ast.AST] = set()
     while waiting:
         for node in waiting.pop():
             if node in seen:
@@ -47,9 +48,18 @@ def _of_losses(program: Program, flow: Flow) -> Iterator[ast.AST]:
             seen.add(node)
             yield node
             function = program.local_function(node) if isinstance(node, ast.Call) else None
-            if function is not None and function not in functions and len(functions) < _MOST_FUNCTIONS:
+            if function is None or not isinstance(node, ast.Call) or function in functions or len(functions) >= _MOST_FUNCTIONS:
+                continue
+            if function.name == "forward" or node in inside or any(_is_learned(program, one) for given in node.args for one in flow.origins(given)):
                 functions.add(function)
-                waiting.append(own_nodes(function))
+                nodes = list(own_nodes(function))
+                inside.update(nodes)
+                waiting.append(iter(nodes))
+
+
+def _is_learned(program: Program, node: ast.AST) -> bool:
+    """Whether a node is the call of a module: what is made of numbers alone has no gradient."""
+    return isinstance(node, ast.Call) and program.family(node.func) == "module"
 
 
 def _keeps_inside(flow: Flow, node: ast.AST) -> bool:

@@ -135,13 +135,14 @@ class ModelFacts:
         return NULL_BOOLEAN if row is None else row[_TRAINING_MODE]
 
     def _in_its_mode(self) -> bool:
-        """Whether no evaluation is running: the job is inside a training phase, or the largest model is in
-        the mode of its last step."""
+        """Whether no evaluation is running: the job is inside a training phase, or nothing else is under way
+        and the largest model is in the mode of its last step. The mode alone does not tell: if the step's
+        first module is a frozen part, it is in eval mode as the whole model is during an evaluation."""
         mode, roots = self._steps_mode(), self._names.roots()
         if not roots:
             return False
         same = mode == NULL_BOOLEAN or attributes(roots[0]).get("training") in (bool(mode), None)
-        if same or self._recorder.phase in _TRAINING:
+        if self._recorder.phase in _TRAINING or (same and self._recorder.interval is None):
             self._other_mode_s = None
             return True
         if self._other_mode_s is None:
