@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -15,6 +16,7 @@ import pytest
 from probe.base.errors import BadRequest, DestinationInvalid, RecipeUnknown
 from probe.recording import places
 from probe.recording.journal import read_journal
+from probe.server.runtime import supervision
 from server.beside import Beside, Writer, until
 from server.sinks import deaf_server, mail_server, webhook
 
@@ -179,3 +181,22 @@ def test_what_is_configured_is_done_once_for_an_incident_and_said_to_be_the_moni
     assert kept["last"] == "said" and kept["words"] == "lr --scale 0.5"
     assert (writer.tell("asked"), other.tell("asked")) == ("asked 1", "asked 0")
     assert beside.call("POST", "/v1/monitor", {"endpoint": "gpt", "off": ["own-nan"]})["rules"] == []
+
+
+def test_a_task_that_swallows_cancellations_is_ended_all_the_same() -> None:
+    """As `asyncio.wait_for` does before Python 3.12: a server that waited for such a task never ended."""
+
+    async def stubborn() -> None:
+        for _ in range(2):
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                continue
+
+    async def end_it() -> bool:
+        task = asyncio.ensure_future(stubborn())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(supervision.end_tasks([task]), WITHIN_S)
+        return task.done()
+
+    assert asyncio.run(end_it())

@@ -28,6 +28,7 @@ from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 from probe.server.alerts import alert_sender
 from probe.server.alerts.destinations import MOST_DESTINATIONS, Destination, Store, from_setting
 from probe.server.recordings import server_journal
+from probe.server.runtime import supervision
 
 _log = logging.getLogger("probe.alerts")
 PAUSES_S = (1.0, 5.0, 30.0, 60.0, 120.0, 300.0)
@@ -216,9 +217,7 @@ class Alerts:
 
     async def close(self) -> None:
         """Cancel messages in progress: the next server sends them again."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await supervision.end_tasks(self._tasks)
 
 
 async def _run_sender(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -117,10 +117,7 @@ class Monitor:
     async def stop(self) -> None:
         """End, and cancel messages and actions in progress."""
         self._stopped = True
-        tasks = [task for task in (self._task, *self._acting) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervision.end_tasks(task for task in (self._task, *self._acting) if task is not None)
         await self.alerts.close()
 
     @property
@@ -129,7 +126,7 @@ class Monitor:
         return self.alerts.busy or bool(self._acting)
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopped:
             began_s = time.monotonic()
             try:
                 await self.tick()

@@ -1,4 +1,4 @@
-"""Supervision of the server's threads: one that fails is logged, counted and restarted.
+"""Supervision of the server's threads and tasks: one that fails is logged, counted and restarted.
 
     thread = Supervised("probe-drain", self.run, self._stopping)
     thread.start()
@@ -10,11 +10,12 @@ processed. An unexpected one ends its thread: it is in server.log with its trace
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ FAILURES = (
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before a failed thread is restarted; doubled each time it fails again soon."""
 _LONGEST_TEXT = 300
+CANCEL_AGAIN_S = 0.5
 
 
 @dataclass
@@ -118,3 +120,16 @@ def quiet_end(arguments: threading.ExceptHookArgs) -> None:
     name = arguments.thread.name if arguments.thread is not None else "a thread"
     if name not in _failed:
         note(name, arguments.exc_value)
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks of the event loop until all have ended; their errors are dropped. One cancellation is not
+    enough: before Python 3.12, `asyncio.wait_for` swallows it if what it waits for ends at that moment."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        done, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # or asyncio would log it
