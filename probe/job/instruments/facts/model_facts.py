@@ -126,7 +126,8 @@ class ModelFacts:
         if self._recorder.step < FIRST_STEPS or not self._names.ready:
             return False
         now = time.monotonic()
-        due = now >= self._next_s or (now >= self._early_s and self._steps_mode() != self._mode)
+        changed = self._steps_mode() not in (self._mode, NULL_BOOLEAN)  # NULL: a step that was not timed
+        due = now >= self._next_s or (now >= self._early_s and changed)
         return due and self._bytes < MOST_BYTES and self._in_its_mode()
 
     def _steps_mode(self) -> int:
@@ -173,7 +174,8 @@ class ModelFacts:
             return  # walk again once their modules have names
         if not self._in_its_mode():
             return  # an evaluation began during the walk: the flags may be from it
-        self._whole, self._mode = True, self._steps_mode()
+        self._whole, mode = True, self._steps_mode()
+        self._mode = self._mode if mode == NULL_BOOLEAN else mode
         for table, found in rows.items():
             for _ in self._write(table, found):
                 yield
