@@ -46,7 +46,7 @@ WITH after AS (
 ), source AS (
     SELECT array_to_string(list(said || ' (' || parse_filename(file) || ':' || line || ')' ORDER BY file, line)[:3], '; ') AS suspects,
         array_to_string(list(parse_filename(file) || ':' || line ORDER BY file, line)[:3], ' or ') AS places
-    FROM python.code WHERE area = 'numerics'
+    FROM (SELECT DISTINCT file, line, said FROM python.code WHERE area = 'numerics')  -- each rank has the rows of the program
 ), shown AS (
     SELECT * FROM judged WHERE direction IS DISTINCT FROM 'unknown' ORDER BY lasts DESC, CASE WHEN lasts THEN t_ns ELSE -t_ns END LIMIT 3
 )

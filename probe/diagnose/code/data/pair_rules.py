@@ -155,17 +155,21 @@ def _filtered_alone(program: Program) -> Iterator[Remark]:
     """Rows that are left out of the inputs of a data set by what they hold, and not out of its targets."""
     flow = flow_of(program)
     for function in program.everywhere(ast.FunctionDef):
-        given = {one.arg for one in parameters(function)}
         of = program.class_of(function)
         item = program.method(of, "__getitem__") if isinstance(of, ast.ClassDef) else None
+        given = {one.arg for one in parameters(function)} - {"self"}
+        if item is None or not given:
+            continue
+        picked = [one for one in own(function, ast.Subscript) if is_name(one.value, *given) and is_name(one.slice)]
         for node in own(function, ast.Assign):
             target, value = node.targets[0], node.value
-            if not is_name(target, *given) or not isinstance(value, ast.Subscript) or not is_name(value.value, target.id) or not is_name(value.slice):
+            if value not in picked or not isinstance(value, ast.Subscript) or not is_name(value.slice) or not is_name(target, text_of(value.value)):
                 continue
-            mask = flow.value(value.slice)
-            kept = {one.id for one in own(function, ast.Name) if is_name(program.parent.get(one) and getattr(program.parent[one], "slice", None), value.slice.id) and one.id in given}
-            beside = [name for name in sorted(given - {"self", target.id} - kept) if item is not None and _same_row(function, item, target.id, name)]
-            if _is_of_values(mask, target.id) and beside and value.slice.id not in {name for one in returned(function) if one is not None for name in names_read(one)}:
+            name, mask = target.id, value.slice.id
+            whole = given - {name} - {text_of(one.value) for one in picked if is_name(one.slice, mask)}
+            beside = [one for one in sorted(whole) if _same_row(function, item, name, one)]
+            handed_on = any(mask in names_read(one) for one in returned(function) if one is not None)
+            if beside and not handed_on and _is_of_values(flow.value(value.slice), name):
                 yield Remark(node, f"{short(node)} leaves out rows, and {beside[0]}, which is read beside it, keeps all of its own")
 
 

@@ -111,7 +111,7 @@ def _without_statistics(program: Program) -> Iterator[Remark]:
         averaged = argument(call, "parameters", 1) if program.called(call) == "torch.nn.utils.vector_to_parameters" else None
         net = averaged.func.value if is_method(averaged, "parameters") else None
         key = flow.key(net)
-        if net is not None and key is not None and _is_average(flow, call.args[0]) and _never_trained(flow, key):
+        if net is not None and key is not None and _is_average(flow, argument(call, "vec", 0)) and _never_trained(flow, key):
             yield Remark(call, f"{short(call)} sets the parameters of {text_of(net)} alone: its running means and variances are those it was made with")
         buffers = argument(call, "use_buffers")
         given = buffers is not None and not is_false(buffers)
@@ -124,7 +124,7 @@ def _without_statistics(program: Program) -> Iterator[Remark]:
             yield Remark(call, f"{text_of(parent.targets[0])} averages the parameters alone: its running means and variances are those of the model at the last update, and not of the averaged weights")
 
 
-def _is_average(flow: Flow, node: ast.AST) -> bool:
+def _is_average(flow: Flow, node: ast.AST | None) -> bool:
     """Whether a vector is moved towards others, or is a weighted sum of them."""
     return any(
         isinstance(one.node, ast.AugAssign) or is_binary(part, ast.Add, ast.Div) or is_method(part, "lerp", "mean")
