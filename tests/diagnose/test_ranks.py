@@ -334,6 +334,23 @@ def test_a_rank_that_is_slow_now_and_then_is_named_so() -> None:
     assert "about every 10 steps" in found.what
 
 
+@pytest.mark.parametrize(("since", "state"), [(128, states.RUNNING), (100, states.STRAGGLER)])
+def test_a_rank_that_is_slow_on_every_timed_step_is_not_slow_now_and_then(since: int, state: str) -> None:
+    """Phases are known of every fifth step: slow ones are five apart, also if all are slow. C++ averages in
+    backward, so only forward says who is slow: four such steps of 0.1 s are too few to be sure."""
+    def thinned(rows: tuple[Step, ...]) -> tuple[Step, ...]:
+        return tuple(step._replace(shadow=step.step % 5 != 0) for step in rows)
+
+    calls = [call(number * 2, step=number, t_ns=NOW, wait_s=0.001) for number in range(150)]
+    slow, waits = thinned(steps({"forward": 0.2}, since)), thinned(steps(waits_s=0.2, since=since))
+    found = judged(
+        rank(0, *calls, quiet_s=0.01, steps=waits), rank(1, *calls, quiet_s=0.01, steps=slow),
+        rank(2, *calls, quiet_s=0.01, steps=waits),
+    )
+    assert found.state == state, found
+    assert "about every" not in found.what
+
+
 @pytest.mark.parametrize("rows", [
     ((), ()),
     (({"other": 0.5}, 20, 10), (None, 20, 10)),

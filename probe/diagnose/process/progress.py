@@ -23,6 +23,8 @@ from probe.recording.strings import read_strings
 
 USUAL_STEPS = 64
 """The usual step time is the median of this many: enough to be stable, few enough to follow a schedule."""
+RECENT_STEPS = 5
+"""The recent step time is the median of this many: of five, two may be an accident."""
 WARM_UP_STEPS = 3
 """The first steps warm caches and compile: no usual step time before they end (as in the governor)."""
 _SIGNS = ("python.steps", "python.pulse", "python.batches", "python.losses", "python.scalars")
@@ -140,6 +142,12 @@ class History:
     def usual_step_s(self) -> float | None:
         """Median of the last unsampled steps, as of the last read; None before the first three."""
         return self._usual_s if self.steps >= WARM_UP_STEPS else None
+
+    @property
+    def recent_step_s(self) -> float | None:
+        """Median of the last few unsampled steps, as of the last read; None before there are as many."""
+        few = [self._walls[place] for place in range(-min(RECENT_STEPS, len(self._walls)), 0)]
+        return statistics.median(few) if len(few) == RECENT_STEPS else None
 
     @property
     def last_step(self) -> int | None:

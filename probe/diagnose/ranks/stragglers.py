@@ -385,6 +385,8 @@ def _now_and_then(table: Table, steps: list[int], excess_s: _Matrix) -> _Slow | 
     places = np.flatnonzero(slow[:, column])
     if len(places) < PERIODIC_STEPS or counts.sum() - counts[column] > len(places) // 4:
         return None
+    if len(places) >= STEADY_RATIO * (places[-1] - places[0] + 1):
+        return None  # slow on all of these steps: persistent, or it was for a while
     chosen_s = excess_s[places, column]
     whole_s = float(table.wall_s[np.isin(table.steps, steps), column].sum())
     if float(chosen_s.sum()) < PERIODIC_RATIO * whole_s:

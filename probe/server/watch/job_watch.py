@@ -27,13 +27,9 @@ from probe.recording.journal import read_journal
 from probe.server.recordings import exit_report, server_journal
 from probe.server.recordings.registry import Recorded, Registry
 from probe.server.watch import rank_facts
+from probe.server.watch.compare_pace import ComparePace
 from probe.server.watch.latest_rows import RankRows
 
-COMPARE_S = 1.0
-"""Time between comparisons: a straggler is to be noticed within five seconds, two of which are the steps that
-it must be slow for."""
-COMPARE_COST = 100.0
-"""The time between comparisons is at least this many times the CPU time of one: a hundredth of a core."""
 CAUGHT_UP_LOOKS = 3
 """A straggler has caught up when this many comparisons in a row found none."""
 
@@ -51,12 +47,11 @@ def key(recorded: Recorded) -> Key | None:
 
 
 @dataclass
-class _Pace:
+class _Job:
     """The state of one job whose ranks make progress."""
 
-    due_s: float = 0.0
+    pace: ComparePace = field(default_factory=ComparePace)
     slow: Recorded | None = None
-    since_step: int | None = None
     gone: int = 0
     rows: dict[tuple[Path, int], RankRows] = field(default_factory=dict)
     """The last calls and steps of each rank."""
@@ -67,7 +62,7 @@ class JobWatch:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._paces: dict[Key, _Pace] = {}
+        self._states: dict[Key, _Job] = {}
 
     def members(self, wanted: Key | None) -> list[Recorded]:
         """The ranks of a job on this host: the newest process of each, ended ones included."""
@@ -122,47 +117,50 @@ class JobWatch:
 
     def compare(self, wanted: Key, ranks: Sequence[tuple[Recorded, History]]) -> None:
         """Compare the ranks of a job that all live, none of them late, if that is due and rows are new."""
-        pace = self._paces.setdefault(wanted, _Pace())
+        job = self._states.setdefault(wanted, _Job())
         now_s, began_s = time.monotonic(), time.thread_time()
-        if len(ranks) < 2 or now_s < pace.due_s:
+        if len(ranks) < 2:
             return
-        if self._read_rows(pace, [recorded for recorded, _ in ranks]):
+        history = ranks[0][1]
+        if not job.pace.is_due(now_s, history.usual_step_s, history.recent_step_s):
+            return
+        if self._read_rows(job, [recorded for recorded, _ in ranks]):
             facts = [
-                rank_facts.rough(self._registry, recorded, history.read(), rows=pace.rows[recorded.identity])
+                rank_facts.rough(self._registry, recorded, history.read(), rows=job.rows[recorded.identity])
                 for recorded, history in ranks
             ]
-            self._note(pace, [recorded for recorded, _ in ranks], diagnose_job(facts))
-        pace.due_s = now_s + max(COMPARE_S, COMPARE_COST * (time.thread_time() - began_s))
+            self._note(job, [recorded for recorded, _ in ranks], diagnose_job(facts))
+        job.pace.compared(now_s, time.thread_time() - began_s)
 
-    def _read_rows(self, pace: _Pace, ranks: Sequence[Recorded]) -> bool:
+    def _read_rows(self, job: _Job, ranks: Sequence[Recorded]) -> bool:
         """Whether there is a new call or step of any of these ranks."""
-        if pace.rows.keys() != {recorded.identity for recorded in ranks}:
+        if job.rows.keys() != {recorded.identity for recorded in ranks}:
             many = rank_facts.rows_of_each(len(ranks))
-            pace.rows = {recorded.identity: RankRows(recorded.meta, *many) for recorded in ranks}
-        return sum(rows.read() for rows in pace.rows.values()) > 0  # reads all of them
+            job.rows = {recorded.identity: RankRows(recorded.meta, *many) for recorded in ranks}
+        return sum(rows.read() for rows in job.rows.values()) > 0  # reads all of them
 
     def forget(self, living: Iterable[Key]) -> None:
         """Drop the state of all other jobs."""
-        for gone in self._paces.keys() - set(living):
-            del self._paces[gone]
+        for gone in self._states.keys() - set(living):
+            del self._states[gone]
 
-    def _note(self, pace: _Pace, ranks: Sequence[Recorded], found: Finding) -> None:
+    def _note(self, job: _Job, ranks: Sequence[Recorded], found: Finding) -> None:
         by_rank = {recorded.meta.rank: recorded for recorded in ranks}
         state = found.state
         if state in MISMATCHES:  # perhaps nothing fails and the results are wrong
             write(by_rank.get(found.culprits[0], ranks[0]), found)
         slow = by_rank.get(found.culprits[0]) if state == states.STRAGGLER and found.culprits else None
         if slow is not None:
-            pace.gone = 0
-            if slow != pace.slow:
-                pace.slow = slow
+            job.gone = 0
+            if slow != job.slow:
+                job.slow = slow
                 write(slow, found)
-        elif pace.slow is not None and state in (states.RUNNING, states.IMBALANCE):
-            pace.gone += 1
-            if pace.gone >= CAUGHT_UP_LOOKS:
-                what = f"rank {pace.slow.meta.rank} has caught up with the other ranks"
-                write(pace.slow, Finding(states.CAUGHT_UP, OK, what))
-                pace.slow = None
+        elif job.slow is not None and state in (states.RUNNING, states.IMBALANCE):
+            job.gone += 1
+            if job.gone >= CAUGHT_UP_LOOKS:
+                what = f"rank {job.slow.meta.rank} has caught up with the other ranks"
+                write(job.slow, Finding(states.CAUGHT_UP, OK, what))
+                job.slow = None
 
 
 def victim(own: Finding | None, found: Finding) -> Finding:
