@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,10 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "server"))
+sys.path[:0] = [str(ROOT / "tests" / "server"), str(ROOT / "tests")]
+
+from browser import CHROMIUM, NEEDED  # noqa: E402
+
 STEPS, PER_S = 36_000, 10
 PORTION_STEPS = 1000
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -99,6 +101,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="of each part")
     parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if CHROMIUM is None:
+        sys.exit(f"bench/page.py {NEEDED}")
     if arguments.write:
         write()
         return
@@ -137,10 +141,8 @@ def measure(environ: dict[str, str], began_ns: int, seconds: int) -> None:
         link = web.stdout.readline().strip()
         server = int(json.loads((Path(environ["PROBE_DIR"]) / "server.json").read_text())["pid"])
         with sync_playwright() as playwright:
-            names = ("chromium", "chromium-browser", "google-chrome")
             browser = playwright.chromium.launch(
-                executable_path=next(filter(None, map(shutil.which, names))),
-                args=["--no-sandbox", "--disable-gpu"],
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
             )
             page = browser.new_page(viewport={"width": 1200, "height": 900})
             page.goto(link)

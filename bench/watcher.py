@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browser import CHROMIUM  # noqa: E402
 
 
 def environ() -> dict[str, str]:
@@ -97,10 +99,8 @@ def page(pid: str) -> None:
     from playwright.sync_api import sync_playwright
 
     with page_of(pid) as url, sync_playwright() as engine:
-        names = ("chromium", "chromium-browser", "google-chrome")
         browser = engine.chromium.launch(
-            executable_path=next(filter(None, map(shutil.which, names)), None),
-            args=["--no-sandbox", "--disable-gpu"],
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
         )
         tab = browser.new_page()
         tab.goto(url)

@@ -82,6 +82,7 @@ WITH recent AS (
         BOOL_AND(over_batch AND shape <> format('[{}, {}]', classes, classes)) AS over_batch,
         BOOL_AND(broadcast IS NOT NULL AND len(CAST(shape AS BIGINT[])) = 2 AND CAST(shape AS BIGINT[])[1] = CAST(shape AS BIGINT[])[2]
             AND CAST(broadcast AS BIGINT[]) IN ([CAST(shape AS BIGINT[])[1], 1], [CAST(shape AS BIGINT[])[1]], [1, CAST(shape AS BIGINT[])[1]])) AS spread,
+        BOOL_AND(weighted IS NOT NULL AND shape = format('[{}, 1]', CAST(weighted AS BIGINT[])[1]) AND weighted = format('[{0}, {0}]', CAST(weighted AS BIGINT[])[1])) AS weights_spread, ARG_MAX(weighted, step) AS weighted,
         CASE WHEN COUNT(mixed) = COUNT(*) THEN ARG_MAX(mixed, step) END AS mixed,
         MIN(smoothing) AS smoothing, MAX(least_share) AS share, MIN(least_frequency) AS frequency, MIN(weights_ratio) AS weights_ratio,
         MIN(ignored_ratio) AS ignored, MIN(top_ratio) AS top, MAX(classes) AS classes, MIN(target_mean) AS target_mean, MAX(target_mean) AS target_most,
@@ -137,6 +138,10 @@ WITH recent AS (
     SELECT 'broadcast' AS subject, 'notice' AS severity, format('prediction of shape {} is broadcast to {} against its target: each prediction is compared with every target', broadcast, shape) AS fact,
         'the best the model can learn is the mean of all targets; give both the same shape (unsqueeze(1) or squeeze(1))' AS evidence, calls.*
     FROM calls WHERE spread
+    UNION ALL BY NAME
+    SELECT 'weights' AS subject, 'notice' AS severity, format('the losses of shape {} times weights (or a mask) give {}: each sample''s loss is multiplied by the weights of all samples', shape, weighted) AS fact,
+        'each sample counts as much as any other, whatever its weight: give both the same shape (unsqueeze(1) or squeeze(1))' AS evidence, calls.*
+    FROM calls WHERE weights_spread
     UNION ALL BY NAME
     SELECT 'axes' AS subject, 'notice' AS severity, format('a view mixes the classes with another axis: {} becomes {} without a permutation', mixed, shape) AS fact,
         format('each row of {} classes holds numbers of several positions, so outputs are compared with the labels of other positions: move the classes to their place first (permute, movedim or transpose)', classes) AS evidence, calls.*

@@ -113,6 +113,8 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     "pip install torch-probe": ("pip install --quiet --no-deps --target {scratch} .", LONG),
     "pip install .": ("pip install --quiet --no-deps --target {scratch} .", LONG),
 }
+IN_BROWSER = frozenset({".venv/bin/python bench/page.py"})
+"""Those of `CHECKOUT` that draw pages."""
 """Command of a document without `--peers`, `--paired`, `--runs N`, `--rounds N`: (what is run, what it
 takes)."""
 

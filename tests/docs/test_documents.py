@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import probe
+from browser import CHROMIUM, NEEDED
 from docs.documents import (
     DOCUMENTS,
     KINDS,
@@ -29,6 +30,7 @@ from docs.documents import (
 )
 from docs.session import (
     CHECKOUT,
+    IN_BROWSER,
     ITS_OWN,
     LISTENING,
     LONG,
@@ -140,6 +142,8 @@ def _parameters() -> list[object]:
 def test_what_is_run_in_a_checkout_runs(command: str, tmp_path: Path) -> None:
     if CHECKOUT[command][1] == ITS_OWN and Path(sys.prefix) != ROOT / ".venv":
         pytest.skip("makes an environment with torch; run in that environment, by tests/run, it is there")
+    if command in IN_BROWSER and CHROMIUM is None:
+        pytest.skip(NEEDED)
     in_checkout(command, tmp_path)
 
 

@@ -117,6 +117,22 @@ def test_a_view_that_mixes_the_classes_with_another_axis_is_told_from_one_that_k
     assert behind(one.node).mixed == shape
 
 
+@pytest.mark.parametrize(("weights", "product"), [
+    (torch.rand(6), (6, 6)), (torch.rand(6, 1), None), (torch.rand(1), None), (torch.tensor(2.0), None),
+])
+@pytest.mark.parametrize("loss", [
+    lambda output, target: F.binary_cross_entropy_with_logits(output, target, reduction="none"),
+    lambda output, target: (output - target) ** 2,
+    lambda output, target: 0.5 * (output - target).abs() + 0.0,
+])
+def test_weights_that_spread_each_loss_over_all_samples_are_told_from_those_of_its_shape(
+    loss: Callable[..., Any], weights: Any, product: tuple[int, ...] | None
+) -> None:
+    values = loss(torch.nn.Linear(3, 1)(torch.rand(6, 3)), torch.rand(6, 1).round())
+    (one,) = found((values * weights).mean())
+    assert one.weighted == product
+
+
 def test_a_difference_of_two_predictions_is_no_loss_against_a_target() -> None:
     output = LAYER(INPUT)
     assert found((output[:4] - output[4:]).pow(2).mean()) == []

@@ -3,7 +3,6 @@ key of a difference, and names that are markup, of which nothing may run."""
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from browser import CHROMIUM, NEEDED
 from probe_cli.render.flame_graph import difference, merged, svg
 
 api = pytest.importorskip("playwright.sync_api", reason="a graph in a browser: pip install playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="a graph in a browser: apt-get install chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NEEDED)
 PATIENCE_MS = 45_000
 HOSTILE = (
     "</title><script>hacked=1</script>", "]]><script>hacked=1</script>", '"><img src=x onerror=hacked=1>',

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,13 +18,13 @@ from typing import Any
 import duckdb
 import pytest
 
+from browser import CHROMIUM, NEEDED
 from harness import ROOT, SERVER, Job, Place, run_probe
 from page.served import Served, served
 from ranks import running_ranks
 
 api = pytest.importorskip("playwright.sync_api", reason="the page in a browser: pip install playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the page in a browser: apt-get install chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NEEDED)
 PATIENCE_MS = 45_000
 WORDS, SCRIPT = "<img src=x onerror=hacked=1>", "<script>hacked=1</script>"
 DEADLINE = {"PROBE_QUERY_TIMEOUT_S": "20"}

@@ -249,12 +249,14 @@ class Program:
 
     def local_function(self, call: ast.Call) -> Function | None:
         """The one function or method of the program that a call runs, where its name is unique; a module's
-        call is its `forward`."""
+        call is its `forward`, and another object's its `__call__`."""
         func = call.func
         name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", None)
         kind = self.kind(func)
-        if kind is not None and kind.family == "module" and kind.name in self.classes:
-            return self.method(self.classes[kind.name][0], "forward")
+        if kind is not None and kind.family in ("module", "object") and kind.name in self.classes:
+            return self.method(
+                self.classes[kind.name][0], "forward" if kind.family == "module" else "__call__"
+            )
         found = self.functions.get(name or "", [])
         if len(found) != 1:
             return None

@@ -66,6 +66,7 @@ LEARNING: tuple[Table, ...] = (
             Column("rows", "BIGINT", "", "length of the prediction's first dimension before it was indexed or sliced along that dimension; NULL if all of it was used"),
             Column("rows_used", "BIGINT", "", "length that remained after that"),
             Column("broadcast", "VARCHAR", "", "shape of the prediction, if the loss function compares more elements than the prediction has; else NULL"),
+            Column("weighted", "VARCHAR", "", "shape of the loss function's values times a factor (weights, a mask), if the product has more elements than they have; else NULL"),
             Column("mixed", "VARCHAR", "", "shape before the view that made the softmax's input, if the classes were on another axis before it: without a permute, each row of classes mixes values of several positions; NULL otherwise"),
             Column("softmax_dim", "BIGINT", "", "dimension of the softmax nearest to the loss; NULL without one"),
             Column("over_batch", "BOOLEAN", "", "whether this softmax runs over the first of several dimensions; NULL without a softmax"),

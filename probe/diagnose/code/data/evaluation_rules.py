@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from probe.diagnose.code.data.data_flow import (
     SHAPES,
@@ -15,7 +15,7 @@ from probe.diagnose.code.data.data_flow import (
     trains,
 )
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.program import Program
+from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     ORDERS,
@@ -25,6 +25,8 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_call,
     is_method,
+    is_own,
+    is_self,
     is_set,
     is_true,
     iterated,
@@ -36,6 +38,7 @@ from probe.diagnose.code.syntax import (
     own,
     own_nodes,
     returned,
+    says,
     short,
 )
 from probe.diagnose.code.torch_losses import gives_mean, loss_name
@@ -382,6 +385,52 @@ def _never_reset(program: Program) -> Iterator[Remark]:
             only_added = all(one.how == "add" and inner in program.parents(one.node) for one in inside)
             if inside and before and only_added and isinstance(node, ast.BinOp) and all(flow.number(one.value) == 0 for one in before):
                 yield Remark(node, f"{name} is set to 0 before the loop of line {outer.lineno} and never in it: it holds the sum of all epochs, and {short(divisor)} counts one")
+
+
+    yield from _meters_never_reset(flow)
+
+
+def _meters_never_reset(flow: Flow) -> Iterator[Remark]:
+    """Objects that keep a mean, made before the epochs, that nothing in an epoch empties."""
+    program = flow.program
+    for inner in loader_loops(flow):
+        outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
+        for call in ast.walk(inner) if outer is not None else ():
+            key = flow.key(call.func.value) if is_method(call) else None
+            made = flow.made(key)
+            if outer is None or key is None or made is None or outer in program.parents(made) or not is_method(call) or says(call, "time"):
+                continue
+            uses = [one for one in flow.calls.get(key, []) if outer in program.parents(one) and is_method(one)]
+            asked = [one for one in uses if inner not in program.parents(one)]
+            if not asked or _emptied(program, flow, key, made, call, uses, outer) is not False:
+                continue
+            yield Remark(asked[0], f"{short(call.func.value)} is made before the loop of line {outer.lineno}, and nothing in it sets its sums back: {short(asked[0])} is a mean over all epochs")
+            break
+
+
+def _emptied(program: Program, flow: Flow, key: Key, made: ast.Call, update: ast.Call, uses: Sequence[ast.Call], outer: Loop) -> bool | None:
+    """Whether a meter is emptied in each turn of a loop; None where it is no meter, or is given away."""
+    if any(outer in program.parents(one) and not isinstance(program.parent.get(one), ast.Attribute) for one in flow.reads.get(key, [])):
+        return None
+    names = {one.func.attr for one in uses if is_method(one)}
+    if program.called(made).startswith(("torchmetrics.", "torcheval.metrics.")):
+        return "reset" in names if is_method(update, "update") and "compute" in names else None
+    of = program.classes.get(program.called(made), [])
+    method = program.method(of[0], update.func.attr) if len(of) == 1 and is_method(update) else None
+    if method is None or program.is_module_class(of[0]):
+        return None
+    sums = {one.target.attr for one in own(method, ast.AugAssign) if isinstance(one.op, ast.Add) and is_own(one.target)}
+    divided = any(
+        isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)
+        and any(is_own(part) and part.attr in sums for part in ast.walk(one.left)) and any(is_own(part) and part.attr in sums for part in ast.walk(one.right))
+        for one in ast.walk(of[0])
+    )
+    if not divided:
+        return None
+    called = [found for name in names if (found := program.method(of[0], name)) is not None]
+    return any(is_own(one) and one.attr in sums and isinstance(one.ctx, ast.Store) and not isinstance(program.parent.get(one), ast.AugAssign) for function in called for one in ast.walk(function)) or any(
+        is_method(one) and is_self(one.func.value) for function in called for one in ast.walk(function)
+    )
 
 
 @RULES.add("value-of-another-loop", "the evaluation does not look at the data it goes over", "compute it from the batch of this loop")

@@ -13,7 +13,9 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
+    Scope,
     argument,
+    blocks_of,
     is_method,
     is_name,
     is_own,
@@ -307,10 +309,15 @@ def _is_target(program: Program, node: ast.AST) -> bool:
 
 
 def _beside_each_other(scope: ast.AST) -> Iterator[tuple[ast.Call, ast.Call]]:
-    """Pairs of calls that stand beside each other in a tuple."""
+    """Pairs of calls that stand beside each other in a tuple, or whose results two assignments in a row take."""
     for node in own(scope, ast.Tuple):
         calls = [one for one in node.elts if isinstance(one, ast.Call)]
         yield from pairwise(calls)
+    around = scope.body if isinstance(scope, Function) else []
+    for block in [around, *(block for node in own_nodes(scope) for block in blocks_of(node) if not isinstance(node, Scope))]:
+        for one, other in pairwise(block):
+            if isinstance(one, ast.Assign) and isinstance(other, ast.Assign) and isinstance(one.value, ast.Call) and isinstance(other.value, ast.Call):
+                yield one.value, other.value
 
 
 def _draws(flow: Flow, function: Function) -> ast.Call | None:

@@ -17,7 +17,10 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_name,
+    is_own,
+    is_read,
     is_string,
+    last_word,
     names_read,
     names_set,
     pairs_of,
@@ -27,6 +30,8 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
+_DISTINCT = frozenset({"set", "Counter", "unique", "fromkeys", "most_common", "factorize"})
+"""What gives each word or class once: their numbers are a code, and not the places of samples."""
 
 
 @RULES.add("numbered-apart", "one number stands for different words in training and evaluation", "number the words of the training part once, and use that for all parts")
@@ -47,7 +52,7 @@ def _numbered_apart(program: Program) -> Iterator[Remark]:
             for name in read:
                 shape = re.sub(rf"\b{re.escape(name)}\b", "x", shape)
             sources.setdefault(shape, []).append((made, read, _is_held(read)))
-    for name, call in _made_by_classes(program, numbering):
+    for name, call in _made_by_classes(program, flow, numbering):
         for target in _names_given(program, call):
             sources.setdefault(name, []).append((call, {target}, _is_held({target})))
     for found in sources.values():
@@ -67,18 +72,26 @@ def _counts_up(function: Function, node: ast.AST | None) -> bool:
     )
 
 
-def _made_by_classes(program: Program, numbering: set[Function]) -> Iterator[tuple[str, ast.Call]]:
+def _made_by_classes(program: Program, flow: Flow, numbering: set[Function]) -> Iterator[tuple[str, ast.Call]]:
     """The calls of classes that number what they are given, each for itself."""
     for name, classes in program.classes.items():
         start = program.method(classes[0], "__init__") if len(classes) == 1 else None
         given = {one.arg for one in parameters(start)} - {"self"} if start is not None else set()
-        own_numbers = any(
-            isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and program.local_function(one.value) in numbering
-            and names_read(one.value) & given and is_attribute(one.targets[0]) and isinstance(program.parent.get(one), ast.FunctionDef)
-            for one in (ast.walk(start) if start is not None else ())
-        )
-        if own_numbers:
+        if start is not None and any(_is_numbered(program, flow, one, numbering, given) for one in start.body):
             yield from ((name, call) for call in program.calls() if program.called(call) == name)
+
+
+def _is_numbered(program: Program, flow: Flow, node: ast.stmt, numbering: set[Function], given: set[str]) -> bool:
+    """Whether a statement of `__init__` keeps numbers of what it was given, and keeps them in any case."""
+    if not isinstance(node, ast.Assign) or not is_own(node.targets[0]):
+        return False
+    made = isinstance(node.value, ast.Call) and program.local_function(node.value) in numbering
+    if not made and not (isinstance(node.value, ast.DictComp) and _numbers(node.value, flow)):
+        return False
+    over = node.value.generators[0].iter if isinstance(node.value, ast.DictComp) else node.value
+    found = list(flow.origins(over))
+    distinct = any(isinstance(one, ast.SetComp) or (isinstance(one, ast.Call) and last_word(one.func) in _DISTINCT) for one in found)
+    return (made or distinct) and bool(given) and any(is_read(one, *given) for one in found)
 
 
 def _names_given(program: Program, call: ast.Call) -> list[str]:

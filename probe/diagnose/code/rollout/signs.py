@@ -179,9 +179,9 @@ def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
         for one, other in operands(node) if is_binary(node, ast.Add) else ():
-            mean, total = flow.value(one), flow.value(other)
+            mean, total = flow.value(one), _inside(program, flow.value(other))
             while is_negative(total) or (is_binary(total, ast.Mult) and flow.number(total.left) is not None):
-                total = flow.value(total.operand if is_negative(total) else total.right)  # type: ignore[union-attr]
+                total = _inside(program, flow.value(total.operand if is_negative(total) else total.right))  # type: ignore[union-attr]
             if not isinstance(mean, ast.Call) or not gives_mean(flow, mean) or not is_method(total, "sum"):
                 continue
             free = program.called(total) == "torch.sum"
@@ -192,6 +192,12 @@ def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
                     f"{short(node)}: {short(total)} adds up all samples of the batch, and {short(mean)} is "
                     "their mean",
                 )
+
+
+def _inside(program: Program, node: ast.AST) -> ast.AST:
+    """What the function of the program gives that an expression calls; any other expression as it is."""
+    local = program.local_function(node) if isinstance(node, ast.Call) else None
+    return (local and _result(local, None)) or node
 
 
 @RULES.add(

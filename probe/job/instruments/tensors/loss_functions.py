@@ -71,6 +71,8 @@ class Found(NamedTuple):
     """As in python.loss_functions."""
     smoothing: float
     """Label smoothing; NULL_DOUBLE if unknown."""
+    weighted: tuple[int, ...] | None = None
+    """As in python.loss_functions."""
 
 
 class Behind(NamedTuple):
@@ -160,7 +162,8 @@ class LossFunctions:
             intern(layer) if layer else NULL_STRING,
             NULL_DOUBLE if bounds is None else bounds.low, NULL_DOUBLE if bounds is None else bounds.high,
             NULL_STRING if bounds is None else intern(bounds.by),
-            self._shape(shape), rows, rows_used, self._shape(before), self._shape(mixed),
+            self._shape(shape), rows, rows_used, self._shape(before), self._shape(one.weighted),
+            self._shape(mixed),
             dimension, over_batch, classes, one.smoothing, numel,
         ]
         with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -234,7 +237,9 @@ def functions_in(first: Any) -> list[Found]:
             continue
         function = _FUNCTIONS.get(name) or _written_out(node, name)
         if function:
-            found.append(Found(function, node, _reduction(node, above), _factor(above)))
+            found.append(
+                Found(function, node, _reduction(node, above), _factor(above), _weighted(node, above))
+            )
             continue
         if name in _SOFTMAX:
             branches.add(node)
@@ -392,6 +397,17 @@ def _before_broadcast(node: Any) -> tuple[int, ...] | None:
         return None
     shape = _shape(source, number)
     return shape if compared and shape and _product(shape) < _product(compared) else None
+
+
+def _weighted(node: Any, above: tuple[Any, ...]) -> tuple[int, ...] | None:
+    """Shape of a loss function's values times a factor, if the product has more elements; else None."""
+    shape = _shape(node)
+    for one in reversed(above):
+        product = _shape(one)
+        if shape and product and loss_figures.operation(one) == "Mul" and _product(shape) < _product(product):
+            return product
+        shape = product
+    return None
 
 
 def _shape_into(node: Any, place: int) -> tuple[int, ...] | None:
