@@ -280,10 +280,14 @@ class Flow:
         given = {self.number(one, depth - 1) for one in self.passed(value)}
         if len(given) == 1 and (number := given.pop()) is not None:
             return number
-        found_here = self.bindings(value)
-        if len(found_here) == 1 and isinstance(one := found_here[0].node, ast.arg):
-            return self.number(_default_of(self.program.function_of(one), one), depth - 1)
-        return None
+        default = self.default(value)
+        return None if default is None else self.number(default, depth - 1)
+
+    def default(self, node: ast.AST) -> ast.expr | None:
+        """The default of a parameter that nothing else sets; None where there is none."""
+        found = self.bindings(node)
+        one = found[0].node if len(found) == 1 else None
+        return _default_of(self.program.function_of(one), one) if isinstance(one, ast.arg) else None
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
     compares,
+    is_attribute,
     is_binary,
     is_call,
     is_method,
@@ -21,6 +22,7 @@ from probe.diagnose.code.syntax import (
     number_in,
     operands,
     own,
+    returned,
     short,
     text_of,
 )
@@ -87,6 +89,47 @@ def _positives(flow: Flow, node: ast.AST) -> bool | None:
     if is_binary(inner, ast.Sub) and number_in(inner.left) == 1:
         return False
     return True if isinstance(value.func.value, (ast.Name, ast.Attribute)) else None
+
+
+@RULES.add("weights-in-another-order", "each class gets the weight of another one", "count by class: torch.bincount(labels, minlength=classes)")
+def _another_order(program: Program) -> Iterator[Remark]:
+    """Weights of classes that are computed from counts in the order of their size, or of their first occurrence."""
+    flow = flow_of(program)
+    for call in program.calls():
+        name = program.called(call).rpartition(".")[2]
+        if name not in ("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss") or not program.called(call).startswith("torch.nn."):
+            continue
+        weight = argument(call, "weight", 2 if name.islower() else 0)
+        for one in _made_of(flow, weight) if weight is not None else ():
+            order = _order_of(flow, one)
+            if order is not None:
+                yield Remark(one, f"{short(one)} gives the counts in the order of {order}, and {name} takes the weights by class number")
+                break
+
+
+def _made_of(flow: Flow, node: ast.AST, depth: int = 2) -> Iterator[ast.AST]:
+    """What an expression is computed from, through functions of the program."""
+    for value in (node, flow.value(node)):
+        for one in flow.origins(value):
+            yield one
+            local = flow.program.local_function(one) if depth and isinstance(one, ast.Call) else None
+            for result in returned(local) if local is not None else ():
+                if result is not None:
+                    yield from _made_of(flow, result, depth - 1)
+
+
+def _order_of(flow: Flow, node: ast.AST) -> str | None:
+    """The order in which an expression gives the counts of classes, where that is not their number."""
+    if isinstance(node, ast.ListComp) and len(node.generators) == 1:
+        over, target = node.generators[0].iter, node.generators[0].target
+        kept = isinstance(target, ast.Tuple) and len(target.elts) == 2 and is_name(target.elts[1]) and text_of(target.elts[0]) not in text_of(node.elt)
+        if is_method(over, "most_common") and not over.args and kept:
+            return "their size"
+    if is_method(node, "values") and not node.args and flow.program.called(flow.value(node.func.value)) == "collections.Counter":
+        return "their first occurrence"
+    if (is_attribute(node, "values") or is_method(node, "to_numpy", "tolist")) and is_method(node.value if isinstance(node, ast.Attribute) else node.func.value, "value_counts"):
+        return "their size"
+    return None
 
 
 @RULES.add("labels-of-another-code", "pairs with the label 0 have no loss at all, or a wrong one", "turn the labels into 1 and -1: 2 * y - 1")

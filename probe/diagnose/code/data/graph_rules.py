@@ -136,3 +136,20 @@ def _averaged(flow: Flow, kept: ast.Call) -> bool:
     passed = [call for one in reads if isinstance(call := flow.program.parent.get(one), ast.Call)]
     texts += [text_of(local) for call in passed if (local := flow.program.local_function(call)) is not None]
     return any("stack" in text and (".mean(" in text or ".std(" in text) for text in texts)
+
+
+@RULES.add("edges-not-shifted", "all edges of a batch join the nodes of its first graph: the others have none", "add the number of nodes before: edges.append(edge_index + offset)")
+def _not_shifted(program: Program) -> Iterator[Remark]:
+    """Graphs that are joined node by node, and whose edges keep the numbers that they had in their own graph."""
+    flow = flow_of(program)
+    for function in program.scopes():
+        if not isinstance(function, Function):
+            continue
+        filled = {one.func.value.id: one for one in own(function, ast.Call) if is_method(one, "append") and is_name(one.func.value) and len(one.args) == 1 and program.loops(one)}
+        joined = {one.args[0].id: one for one in own(function, ast.Call) if program.called(one) in ("torch.cat", "torch.hstack") and one.args and is_name(one.args[0])}
+        nodes = [name for name, call in joined.items() if name in filled and "edge" not in name and flow.number(argument(call, "dim", 1) or ast.Constant(0)) == 0]
+        for name, call in joined.items():
+            columns = flow.number(argument(call, "dim", 1)) in (1, -1)
+            given = filled[name].args[0] if name in filled else None
+            if "edge" in name and columns and nodes and isinstance(given, ast.Name) and not any(is_binary(one, ast.Add) for one in flow.origins(given)):
+                yield Remark(filled[name], f"{short(filled[name])} keeps the numbers of the nodes in their own graph, and {nodes[0]} holds the nodes of all graphs in a row")

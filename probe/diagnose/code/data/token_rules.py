@@ -11,6 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     ORDERS,
+    argument,
     compares,
     is_binary,
     is_method,
@@ -20,6 +21,7 @@ from probe.diagnose.code.syntax import (
     own,
     own_nodes,
     pairs_of,
+    returned,
     short,
     text_of,
 )
@@ -118,6 +120,37 @@ def _is_all_of(flow: Flow, node: ast.AST, name: str) -> bool:
         value = flow.value(node)
         return value is not node and isinstance(value, ast.expr) and _is_all_of(flow, value, name)
     return is_name(node, name)
+
+
+@RULES.add("perplexity-with-smoothing", "what is reported is no perplexity: the smoothed loss is larger, and cannot reach that of a perfect model", "compute the loss of the evaluation without label_smoothing")
+def _smoothed(program: Program) -> Iterator[Remark]:
+    """exp() of a cross entropy that smooths its labels."""
+    flow = flow_of(program)
+    for call in program.calls():
+        source = (call.args[0] if call.args else call.func.value) if is_method(call, "exp") else None
+        if source is None:
+            continue
+        for one in _behind(flow, program.scope(call), source, 2):
+            made = flow.value(one.func) if program.family(one.func) == "loss" else one
+            smoothing = flow.number(argument(made, "label_smoothing")) if isinstance(made, ast.Call) and loss_name(program, one) in _OF_WORDS else None
+            if smoothing:
+                yield Remark(call, f"{short(call)} is taken of {short(one, 40)}, whose labels are smoothed by {smoothing:g}")
+                break
+
+
+def _behind(flow: Flow, scope: ast.AST, node: ast.AST, depth: int) -> Iterator[ast.Call]:
+    """The calls whose results an expression is computed from, through sums of a loop and through functions."""
+    found = list(flow.origins(node))
+    for added in own(scope, ast.AugAssign):
+        if is_name(added.target, *(part.id for part in found if isinstance(part, ast.Name)), ""):
+            found += flow.origins(added.value)
+    for one in found:
+        if isinstance(one, ast.Call):
+            yield one
+            local = flow.program.local_function(one) if depth else None
+            for value in returned(local) if local is not None else ():
+                if value is not None:
+                    yield from _behind(flow, local, value, depth - 1)  # type: ignore[arg-type]
 
 
 @RULES.add("perplexity-of-each-batch", "the mean of exponentials is larger than the exponential of the mean, and one bad batch decides it", "average the losses over all tokens, and take exp() once")

@@ -114,11 +114,49 @@ def _positive_masked(program: Program) -> Iterator[Remark]:
         labels, scores = flow.value(call.args[1]), flow.value(call.args[0])
         if program.called(labels) != "torch.arange" or not isinstance(labels, ast.Call) or len(labels.args) != 1:
             continue
-        masked = is_method(scores, "masked_fill", "masked_fill_") and len(scores.args) == 2 and any(last_word(getattr(one, "func", None)) == "eye" for one in flow.origins(scores.args[0]))
+        masked = is_method(scores, "masked_fill", "masked_fill_") and len(scores.args) == 2 and _holds_diagonal(flow, scores.args[0])
         value = scores.args[1] if masked and isinstance(scores, ast.Call) else _filled(program, call)
         number = flow.number(value) if value is not None else None
         if number is not None and number < -100:
             yield Remark(call, f"the targets {short(labels)} stand on the diagonal of {short(call.args[0])}, which is filled with {text_of(value) if value is not None else ''}")
+
+
+@RULES.add("zero-is-the-smallest", "the smallest is 0, at an entry that the mask should leave out: there is no hard example, and no gradient from it", "fill the others with a large number first: d.masked_fill(~mask, float('inf')).min(dim=1)")
+def _smallest(program: Program) -> Iterator[Remark]:
+    """A minimum over distances of which a mask sets those to 0 that should not be taken."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "min", "amin", "argmin") or program.called(call) in ("torch.minimum", "min"):
+            continue
+        source = flow.value(program.operand(call))
+        for mask, values in operands(source) if is_binary(source, ast.Mult) else ():
+            if _is_mask(flow, mask) and not _is_mask(flow, values):
+                yield Remark(call, f"{short(call)}: {short(mask, 40)} sets the entries to 0 that it leaves out, and 0 is smaller than the distances that it keeps")
+                break
+
+
+def _is_mask(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is true and false for each entry, or 1 and 0."""
+    value = flow.value(node)
+    while is_method(value, "float", "to", "int", "type", "double", "type_as", "long"):
+        value = flow.value(value.func.value)
+    if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Invert):
+        return _is_mask(flow, value.operand)
+    if is_binary(value, ast.BitAnd, ast.BitOr):
+        return _is_mask(flow, value.left) or _is_mask(flow, value.right)
+    if is_binary(value, ast.Sub) and number_in(value.left) == 1:
+        return _is_mask(flow, value.right)
+    return isinstance(value, ast.Compare) or is_method(value, "eq", "ne", "lt", "gt", "le", "ge", "logical_not", "isfinite")
+
+
+def _holds_diagonal(flow: Flow, mask: ast.AST) -> bool:
+    """Whether a mask is made of an identity matrix, and not of all that is off the diagonal."""
+    parts = list(flow.origins(mask))
+    turned = any(
+        isinstance(one, (ast.Invert, ast.Not, ast.NotEq)) or is_binary(one, ast.Sub, ast.BitXor) or is_method(one, "logical_not", "bitwise_not", "ne", "eq", "fill_diagonal_")
+        or (isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Eq)) for one in parts
+    )
+    return not turned and any(last_word(getattr(one, "func", None)) == "eye" for one in parts)
 
 
 def _filled(program: Program, call: ast.Call) -> ast.AST | None:

@@ -16,7 +16,9 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_method,
+    is_own,
     last_word,
+    names_of,
     number_in,
     operands,
     own,
@@ -28,6 +30,8 @@ from probe.diagnose.code.torch_losses import loss_name
 
 RULES = Rules("loop")
 _TEMPERATURE = re.compile(r"(softmax_)?(temperature|temp|tau|t)", re.I)
+_WEIGHTS = re.compile(r"^(pi|pis|mix\w*|weights?|w|alphas?|probs?|coef\w*|gates?)$", re.I)
+_CACHES = re.compile(r"past|cache|kv_cache|past_kv|past_key_values?|layer_past|pasts|caches")
 _PRODUCTS = ("matmul", "bmm", "einsum", "mm")
 
 
@@ -182,6 +186,9 @@ def _mean_over_padding(program: Program) -> Iterator[Remark]:
         free = program.called(call) in ("torch.mean", "torch.max", "torch.amax")
         over = argument(call, "dim", int(free))
         source = flow.value(call.args[0] if free and call.args else call.func.value)
+        if call.func.attr == "mean" and over is None and not call.keywords:
+            yield from _whole_mean(program, flow, call, source)
+            continue
         if flow.number(over) not in (1, -2):
             continue
         mask: ast.AST | None = None
@@ -192,6 +199,30 @@ def _mean_over_padding(program: Program) -> Iterator[Remark]:
         if mask is not None and _marks_padding(flow, mask):
             does = "divides by all positions, also by" if call.func.attr == "mean" else "finds nothing below 0 beside"
             yield Remark(call, f"{short(call)} {does} those that {short(mask, 40)} sets to 0")
+
+
+def _whole_mean(program: Program, flow: Flow, call: ast.Call, source: ast.AST) -> Iterator[Remark]:
+    """A mean over errors of all positions, of which a mask of lengths sets the padded ones to 0."""
+    while is_method(source, "pow", "abs", "square") or (is_binary(source, ast.Pow) and number_in(source.right) is not None):
+        source = flow.value(source.func.value if is_method(source) else source.left)  # type: ignore[union-attr]
+    for mask, errors in operands(source) if is_binary(source, ast.Mult) else ():
+        made = flow.value(mask)
+        local = program.local_function(made) if isinstance(made, ast.Call) else None
+        whole = [made] if local is None else [one for one in returned(local) if one is not None]
+        lengths = any(_positions_below(part) for one in whole for part in flow.origins(one))
+        if lengths and any(is_binary(one, ast.Sub) or loss_name(program, one) for one in flow.origins(errors)):
+            yield Remark(call, f"{short(call)} divides by all positions, also by those that {short(mask, 40)} sets to 0: the more padding a batch has, the less it counts")
+
+
+def _positions_below(node: ast.AST) -> bool:
+    """Whether an expression compares positions with lengths: `arange(n) < lengths[:, None]`."""
+    return isinstance(node, ast.Compare) and is_method(_unshaped(node.left), "arange") and "len" in text_of(node.comparators[0]).lower()
+
+
+def _unshaped(node: ast.AST) -> ast.AST:
+    while isinstance(node, ast.Subscript) or is_method(node, "unsqueeze", "expand", "view", "to"):
+        node = node.value if isinstance(node, ast.Subscript) else node.func.value
+    return node
 
 
 def _marks_padding(flow: Flow, mask: ast.AST) -> bool:
@@ -274,3 +305,48 @@ def _ends_linear(program: Program, flow: Flow, output: ast.Call) -> bool:
     if program.called(made) == "torch.nn.Sequential" and isinstance(made, ast.Call) and made.args:
         made = made.args[-1]
     return program.called(made) in ("torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d")
+
+
+@RULES.add("positions-begin-again", "with a cache, each new word gets the position 0: generation goes on as if it stood at the start", "begin behind the cache: torch.arange(start, start + x.size(1))")
+def _begin_again(program: Program) -> Iterator[Remark]:
+    """Positions from 0 in a forward that is also given the keys and values of earlier words."""
+    for function in program.everywhere(ast.FunctionDef):
+        given = [one.arg for one in function.args.args]
+        caches = [name for name in given if _CACHES.fullmatch(name)]
+        if not caches or function.name != "forward":
+            continue
+        counted = [one for one in own(function, ast.Call) if program.called(one) == "torch.arange" and len(one.args) == 1]
+        shifted = any(is_binary(one, ast.Add, ast.Sub) and any(is_method(part, "arange") or "pos" in text_of(part).lower() for part in (one.left, one.right)) and any(_CACHES.search(name) or "start" in name or "offset" in name or "past" in name for name in names_of(one)) for one in own(function, ast.BinOp))
+        for call in counted if len(counted) == 1 and not shifted else ():
+            around = program.parent.get(call)
+            looked_up = isinstance(around, ast.Call) and is_own(around.func) and "pos" in around.func.attr.lower()
+            if looked_up and program.called(call) and f"{given[1]}.s" in text_of(call.args[0]):
+                yield Remark(call, f"{short(call)} begins at 0 in every call, also where {caches[0]} holds the words before")
+
+
+@RULES.add("mean-of-log-densities", "the components do not share the data: each is fitted to all of it, and the weights only pick the widest", "-torch.logsumexp(torch.log(weights) + log_prob, dim=-1)")
+def _of_densities(program: Program) -> Iterator[Remark]:
+    """A mixture's likelihood as the weighted mean of its components' logarithms."""
+    flow = flow_of(program)
+    for call in program.calls():
+        source = flow.value(program.operand(call)) if is_method(call, "sum") and (call.args or call.keywords) else None
+        for weights, logs in operands(source) if is_binary(source, ast.Mult) else ():
+            if _WEIGHTS.search(last_word(weights)) and _is_log_density(program, flow, logs, weights) and not _whole_posterior(flow, weights):
+                yield Remark(call, f"{short(call)} is a mean of log densities, and the density of a mixture is the mean of the densities")
+                break
+
+
+def _is_log_density(program: Program, flow: Flow, node: ast.AST, weights: ast.AST) -> bool:
+    """Whether an expression is the logarithm of a Gaussian's density: a square and a logarithm, or log_prob()."""
+    value = flow.value(node)
+    local = program.local_function(value) if isinstance(value, ast.Call) else None
+    if is_method(value, "log_prob") and local is None:
+        return any(is_method(one, "softmax") for one in flow.origins(weights))
+    found = [part for one in ([value] if local is None else returned(local)) if one is not None for part in flow.origins(one)]
+    square = any((is_binary(one, ast.Pow) and number_in(one.right) == 2) or is_method(one, "square", "pow") for one in found)
+    return local is not None and square and any(is_method(one, "log") for one in found)
+
+
+def _whole_posterior(flow: Flow, weights: ast.AST) -> bool:
+    """Whether weights are computed from densities here, as the responsibilities of an EM step are."""
+    return any(is_method(one, "log_prob", "logsumexp", "detach") for one in flow.origins(weights))

@@ -248,8 +248,8 @@ def _of_recurrent(program: Program, flow: Flow, node: ast.Assign, made: ast.Call
     if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
         return
     kind = program.called(made).removeprefix("torch.nn.")
-    both = _flag(made, "bidirectional")
-    batch_first = _flag(made, "batch_first")
+    both = _flag(flow, made, "bidirectional")
+    batch_first = _flag(flow, made, "batch_first")
     if both is None or batch_first is None:
         return
     yield from _batch_axis(program, flow, _uses(program, flow, node, target.elts[0]), made, f"the {kind}")
@@ -274,9 +274,9 @@ def _of_recurrent(program: Program, flow: Flow, node: ast.Assign, made: ast.Call
             )
     layers = flow.number(argument(made, "num_layers", 2) or ast.Constant(1))
     if layers is not None and layers * (2 if both else 1) > 1:
-        for use in _uses(program, flow, node, hidden):
-            call = program.parent.get(program.parent.get(use, use), use)
-            if is_method(call, "view", "reshape") and call.func.value is use and len(call.args) == 2:
+        for state in _whole_uses(program, flow, node, hidden):
+            call = program.parent.get(program.parent.get(state, state), state)
+            if is_method(call, "view", "reshape") and call.func.value is state and len(call.args) == 2:
                 said = (
                     f"{short(call)} cuts the {kind}'s state (layers, batch, width) into rows that "
                     "mix the samples of a batch"
@@ -284,9 +284,24 @@ def _of_recurrent(program: Program, flow: Flow, node: ast.Assign, made: ast.Call
                 yield Remark(call, said)
 
 
-def _flag(made: ast.Call, name: str) -> bool | None:
-    """A flag of a layer: None where it is computed."""
-    value = argument(made, name)
+def _whole_uses(program: Program, flow: Flow, node: ast.Assign, target: ast.AST) -> Iterator[ast.expr]:
+    """Where a recurrent layer's state is read, whole or some of its layers: `state`, `state[-2:]`."""
+    for use in _uses(program, flow, node, target):
+        part = program.parent.get(use)
+        if not isinstance(part, ast.Subscript) or not isinstance(part.slice, ast.Slice):
+            yield use
+            continue
+        yield part  # some of its layers
+        kept = program.parent.get(part)
+        if isinstance(kept, ast.Assign) and kept.value is part and len(kept.targets) == 1:
+            yield from _uses(program, flow, kept, kept.targets[0])
+
+
+def _flag(flow: Flow, made: ast.Call, name: str) -> bool | None:
+    """A flag of a layer, also as the default of a parameter that no call gives; None where it is computed."""
+    value: ast.AST | None = argument(made, name)
+    if isinstance(value, ast.Name):
+        value = flow.value(value) if flow.passed(value) else flow.default(value) or value
     return True if is_true(value) else False if value is None or is_false(value) else None
 
 
@@ -305,7 +320,7 @@ def _batch_axis(
     program: Program, flow: Flow, uses: Iterable[ast.expr], made: ast.Call, what: str
 ) -> Iterator[Remark]:
     """Remarks on the output of a sequence layer of which one sample is taken (or a mean over the batch)."""
-    batch_first = _flag(made, "batch_first")
+    batch_first = _flag(flow, made, "batch_first")
     if batch_first is None:
         return
     batch, first = (0, "with") if batch_first else (1, "without")

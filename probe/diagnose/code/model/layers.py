@@ -369,7 +369,7 @@ def _product_of_zeros(program: Program) -> Iterator[Remark]:
         own_names = [one for one in ast.walk(of) if is_own(one) and one.attr in zeros]
         reads = [one for one in own_names if isinstance(one.ctx, ast.Load)]
         for node in ast.walk(of) if len(zeros) > 1 else ():
-            if not is_binary(node, ast.MatMult) or is_binary(program.parent.get(node), ast.MatMult):
+            if not _multiplies(program, node) or _multiplies(program, program.parent.get(node)):
                 continue
             factors = [one for one in ast.walk(node) if one in reads]
             names = [one.attr for one in factors if is_own(one)]
@@ -378,6 +378,12 @@ def _product_of_zeros(program: Program) -> Iterator[Remark]:
                 yield Remark(
                     node, f"{short(node)} multiplies self.{names[0]} by self.{names[1]}, and both start at 0"
                 )
+
+
+def _multiplies(program: Program, node: ast.AST | None) -> bool:
+    """Whether a node is a product of matrices, as an operator or as a linear layer without a bias."""
+    linear = isinstance(node, ast.Call) and program.called(node) == "torch.nn.functional.linear"
+    return is_binary(node, ast.MatMult) or (linear and len(node.args) == 2)  # type: ignore[union-attr]
 
 
 def _adds(node: ast.AST) -> bool:

@@ -102,14 +102,22 @@ def _tie_broken(program: Program) -> Iterator[Remark]:
             and is_own(node.targets[0].value) and is_own(node.value.value)
         ]
         for tie, one, other in ties:
-            tied = {text_of(one), text_of(other)}
+            tied, layers = {text_of(one), text_of(other)}, {text_of(one.value), text_of(other.value)}
             for node in ast.walk(of):
-                again = isinstance(node, ast.Assign) and node is not tie and text_of(node.targets[0]) in tied
+                again = isinstance(node, ast.Assign) and node is not tie and text_of(node.targets[0]) in tied | layers
                 if not again or not isinstance(node, ast.Assign) or text_of(node.value) in tied:
                     continue
-                same = program.function_of(node) is program.function_of(tie)
-                if not same or node.lineno > tie.lineno:
+                place, tying = program.function_of(node), program.function_of(tie)
+                same = place is tying or text_of(node.targets[0]) in layers
+                if place is not tying and (getattr(place, "name", "") == "__init__" or _ties_again(place, tying)):
+                    continue
+                if not same or place is not tying or node.lineno > tie.lineno:
                     yield Remark(node, f"{short(node)} gives one of the two a new weight: line {tie.lineno} has tied {text_of(one)} to {text_of(other)}")
+
+
+def _ties_again(function: Function | None, tying: Function | None) -> bool:
+    """Whether a method calls the one that ties the weights."""
+    return function is not None and tying is not None and any(is_method(one, tying.name) for one in ast.walk(function))
 
 
 @RULES.add("state-not-carried", "each step of the generation begins from the first state, and knows the last word alone", "take the state: logits, hidden = decoder(token, hidden)")

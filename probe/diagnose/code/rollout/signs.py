@@ -31,6 +31,8 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import gives_mean, is_loss
 
 RULES = Rules("rollout")
+_UNWEIGHTED = 0.05
+"""A smaller factor may be what makes a mean of a sum: with the 0.5 of the divergence, one over ten."""
 _WITH_RSAMPLE = (
     "Normal", "MultivariateNormal", "LogNormal", "Laplace", "Uniform", "Beta", "Gamma", "Gumbel", "StudentT",
 )
@@ -179,14 +181,15 @@ def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
         for one, other in operands(node) if is_binary(node, ast.Add) else ():
-            mean, total = flow.value(one), _inside(program, flow.value(other))
+            mean, total, factor = flow.value(one), _inside(program, flow.value(other)), 1.0
             while is_negative(total) or (is_binary(total, ast.Mult) and flow.number(total.left) is not None):
+                factor *= 1.0 if is_negative(total) else abs(flow.number(total.left) or 0.0)  # type: ignore[union-attr]
                 total = _inside(program, flow.value(total.operand if is_negative(total) else total.right))  # type: ignore[union-attr]
             if not isinstance(mean, ast.Call) or not gives_mean(flow, mean) or not is_method(total, "sum"):
                 continue
             free = program.called(total) == "torch.sum"
             whole = len(total.args) == int(free) and not total.keywords
-            if whole and _is_kl(program, list(terms(flow, total))):
+            if whole and factor >= _UNWEIGHTED and _is_kl(program, list(terms(flow, total))):
                 yield Remark(
                     node,
                     f"{short(node)}: {short(total)} adds up all samples of the batch, and {short(mean)} is "
