@@ -68,6 +68,20 @@ for x, y in loader:
         "loader = torch.utils.data.DataLoader(x)\nloader.shuffle = True",
     ),
     "compared-not-assigned": ("x.requires_grad == True", "model.weight.grad == None", "x == y"),
+    "never-equal": (
+        """from enum import Enum
+class Split(Enum):
+    TRAIN = "train"
+    DEV = "dev"
+def loader(split):
+    return DataLoader(data, shuffle=(split == "train"))
+train, dev = loader(Split.TRAIN), loader(Split.DEV)""",
+        """import enum
+class Mode(enum.Enum):
+    FAST = 1
+if Mode.FAST != "fast":
+    step()""",
+    ),
     "sign-after-equals": ("total = 0\ntotal =+ x", "total =- 1", "class A:\n    def f(self):\n        self.n =+ 1"),
     "overwritten-unread": (
         "loss = criterion(x, y)\nloss = F.l1_loss(x, y)\nloss.backward()",
@@ -111,6 +125,26 @@ for x, y in loader:
         "def f(model):\n    model.requires_grad = False",
     ),
     "compared-not-assigned": ("assert (x == y).all()", "with timed():\n    x == y"),
+    "never-equal": (
+        """from enum import Enum
+class Split(str, Enum):
+    TRAIN = "train"
+def loader(split):
+    return DataLoader(data, shuffle=(split == "train"))
+train = loader(Split.TRAIN)""",
+        """from enum import Enum
+class Split(Enum):
+    TRAIN = "train"
+def loader(split):
+    return DataLoader(data, shuffle=(split.value == "train"), sampler=split == Split.TRAIN)
+train = loader(Split.TRAIN)""",
+        """from enum import Enum
+class Split(Enum):
+    TRAIN = "train"
+def loader(split):
+    return DataLoader(data, shuffle=(split == "train"))
+train, dev = loader("train"), loader(Split.TRAIN)""",
+    ),
     "sign-after-equals": ("total = +1", "total = -x", "total=-1"),
     "overwritten-unread": (
         "loss = criterion(x, y)\nprint(loss)\nloss = F.l1_loss(x, y)", "h = torch.zeros(3)\nh = torch.ones(3)",

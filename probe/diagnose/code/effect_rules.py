@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -15,6 +16,7 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     is_self,
+    is_string,
     is_true,
     last_word,
     own_nodes,
@@ -244,6 +246,21 @@ def _compared(program: Program) -> Iterator[Remark]:
         value = node.value
         if compares(value, ast.Eq) and not _in_try(program, node):
             yield Remark(node, f"{short(value)} compares and changes nothing: an assignment has one =")
+
+
+@RULES.add("never-equal", "the branch that was meant for one case is never taken, or always", "compare with the member: split == Split.TRAIN, or its value: split.value")
+def _never_equal(program: Program) -> Iterator[Remark]:
+    """A member of an Enum that is compared with a string: they are never equal."""
+    flow = flow_of(program)
+    enums = {name for name, classes in program.classes.items() for of in classes if [program.dotted(base) for base in of.bases] == ["enum.Enum"]}
+    for node in program.everywhere(ast.Compare) if enums else ():
+        if not compares(node, ast.Eq, ast.NotEq):
+            continue
+        for one, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+            given = [one] if is_attribute(one) else flow.passed(one)
+            of = {one.value.id if is_attribute(one) and is_name(one.value) else "" for one in given}
+            if is_string(other) and len(of) == 1 and of <= enums and flow.default(one) is None:
+                yield Remark(node, f"{short(node)} is never true: {short(one)} is a member of {of.pop()}, and no member equals a string" if compares(node, ast.Eq) else f"{short(node)} is always true: no member of {of.pop()} equals a string")
 
 
 @RULES.add("sign-after-equals", "what was added up before is lost", "write += or -=")

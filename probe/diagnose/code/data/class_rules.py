@@ -4,9 +4,10 @@ are held out by a mask and trained on. Pure."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT
+from probe.diagnose.code.data.data_flow import HELD_OUT, loader_loops, trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -19,6 +20,8 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     mentions,
+    names_of,
+    names_set,
     number_in,
     operands,
     own,
@@ -30,6 +33,8 @@ from probe.diagnose.code.torch_losses import is_loss, loss_name
 
 RULES = Rules("data")
 _SIGNED = ("CosineEmbeddingLoss", "cosine_embedding_loss", "HingeEmbeddingLoss", "hinge_embedding_loss", "SoftMarginLoss", "soft_margin_loss", "MarginRankingLoss", "margin_ranking_loss")
+_RATIOS = frozenset({"f1_score", "precision_score", "recall_score", "roc_auc_score", "average_precision_score", "r2_score", "matthews_corrcoef"})
+_SCORE = re.compile(r"(binary_|macro_|micro_)?(f1|precision|recall|auc|auroc|average_precision|f_?score|r2)", re.I)
 _CASTS = ("float", "to", "long", "int", "type", "cpu", "cuda", "tensor", "as_tensor", "clone", "detach", "view", "reshape")
 
 
@@ -178,3 +183,34 @@ def _rows_in_the_loss(program: Program) -> Iterator[Remark]:
 def _masked_later(program: Program, call: ast.Call) -> bool:
     """Whether a loss without reduction is masked afterwards."""
     return any(one.arg in ("reduction", "weight", None) for one in call.keywords) or isinstance(program.parent.get(call), (ast.Subscript, ast.BinOp))
+
+
+@RULES.add("score-of-each-batch", "the mean of the batches' scores is not the score of the data: a batch without a positive counts as 0", "collect predictions and labels, or add up the counts, and compute the score once")
+def _of_each_batch(program: Program) -> Iterator[Remark]:
+    """A precision, recall, F1 or AUC that is computed for each batch and averaged."""
+    flow = flow_of(program)
+    for loop in loader_loops(flow):
+        for call in ast.walk(loop) if not trains(program, loop) else ():
+            if not isinstance(call, ast.Call) or not _is_ratio(program, call):
+                continue
+            statement = program.statement(call)
+            names = names_set(statement) if isinstance(statement, ast.Assign) else set()
+            kept = [
+                one for one in ast.walk(loop)
+                if (isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and (call in ast.walk(one.value) or names & names_of(one.value)))
+                or (is_method(one, "append", "update", "add") and any(call in ast.walk(part) or names & names_of(part) for part in one.args))
+            ]
+            if kept:
+                yield Remark(call, f"{short(call)} is the score of one batch, and {short(kept[0])} averages it over the batches")
+                break
+
+
+def _is_ratio(program: Program, call: ast.Call) -> bool:
+    """Whether a call computes a score whose denominator depends on the labels or predictions."""
+    name = program.called(call)
+    if name.startswith("sklearn.metrics."):
+        return name.rpartition(".")[2] in _RATIOS
+    local = program.local_function(call)
+    results = [one for value in returned(local) if value is not None for one in ast.walk(value) if isinstance(one, ast.Name)] if local is not None else []
+    divides = local is not None and any(is_binary(one, ast.Div) for one in ast.walk(local))
+    return divides and (any(_SCORE.fullmatch(one.id) for one in results) or (local is not None and _SCORE.fullmatch(local.name.removesuffix("_score")) is not None))

@@ -102,6 +102,15 @@ def sample_of(flow: Flow, loader: ast.Call) -> ast.expr | None:
     return values[0] if len(values) == 1 else None
 
 
+def data_sets(program: Program) -> Iterator[ast.ClassDef]:
+    """Classes of the program that have items by number and a length, or are data sets by their base."""
+    for node in program.everywhere(ast.ClassDef):
+        bases = {(program.dotted(base) or "").rpartition(".")[2] for base in node.bases}
+        has_items = all(program.method(node, name) is not None for name in ("__getitem__", "__len__"))
+        if bases & {"Dataset", "IterableDataset", "VisionDataset"} or (has_items and not node.bases):
+            yield node
+
+
 def loader_loops(flow: Flow) -> Iterator[ast.For]:
     """All loops over a DataLoader."""
     for node in flow.program.everywhere(ast.For):

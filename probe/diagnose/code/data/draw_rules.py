@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import data_sets
+from probe.diagnose.code.data.window_rules import cut_in_two
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.program import Program
@@ -28,12 +30,14 @@ from probe.diagnose.code.syntax import (
     parameters,
     returned,
     short,
+    text_of,
 )
 
 RULES = Rules("data")
 _GENERATORS = frozenset({"torch.Generator", "numpy.random.default_rng", "numpy.random.RandomState", "random.Random"})
 _TARGETS = re.compile(r"^(target|targets|label|labels|y|ys|classes|annotations?)$")
 _SPLITS = re.compile(r"split|fold", re.I)
+_DRAWS = re.compile(r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli)|random\.(?!Random|seed)\w+|numpy\.random\.(?!default_rng|RandomState|seed)\w+)(_like)?$")
 _RESAMPLERS = ("fit_resample", "resample", "oversample", "over_sample", "upsample")
 
 
@@ -124,10 +128,63 @@ def _copied(program: Program) -> Iterator[Remark]:
             if not names or not _with_copies(flow, node.value):
                 continue
             for later in program.after(node):
-                split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and _splits(one) and names & names_read(one)), None)
+                split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and (_splits(one) or cut_in_two(program, one)) and names & names_read(one)), None)
                 if split is not None:
                     yield Remark(split, f"{short(split)} divides what {short(node.value)} (line {node.lineno}) has copied: copies of one sample fall into both parts")
                     break
+
+
+@RULES.add("augmentation-cached", "each sample has one random change for the whole training, as if there were none", "cache what is read, and draw the change each time")
+def _cached(program: Program) -> Iterator[Remark]:
+    """Samples that are changed at random and kept when they are asked for the first time."""
+    flow = flow_of(program)
+    for of in data_sets(program):
+        getter = program.method(of, "__getitem__")
+        if getter is None or len(getter.args.args) < 2:
+            continue
+        index = getter.args.args[1].arg
+        for node in own(getter, ast.Assign):
+            place = node.targets[0]
+            if not isinstance(place, ast.Subscript) or not is_own(place.value) or not is_name(place.slice, index) or not program.parents(node):
+                continue
+            asked = any(isinstance(around, ast.If) and text_of(place.value) in text_of(around.test) for around in program.parents(node))
+            drawn = _random_source(flow, node.value, 4) if asked else None
+            if drawn is not None:
+                yield Remark(node, f"{short(node)} keeps what {short(drawn)} (line {getattr(drawn, 'lineno', 0)}) has drawn for the first epoch")
+
+
+def _random_source(flow: Flow, node: ast.AST, depth: int) -> ast.Call | None:
+    """The random draw that an expression depends on: in a function or object that is called, or in the data set that
+    a sample is taken of."""
+    program = flow.program
+    for one in flow.origins(node):
+        if isinstance(one, ast.Call):
+            if _DRAWS.match(program.called(one)) and argument(one, "generator") is None:
+                return one
+            local = program.local_function(one)
+            for part in own(local, ast.Call) if local is not None else ():
+                if _DRAWS.match(program.called(part)) and argument(part, "generator") is None:
+                    return part
+        elif isinstance(one, ast.Subscript) and is_own(one.value) and depth:
+            for made in _data_sets_of(flow, one.value, depth):
+                of = program.classes.get(program.called(made), [])
+                getter = program.method(of[0], "__getitem__") if len(of) == 1 else None
+                for inner in own_nodes(getter) if getter is not None else ():
+                    drawn = _random_source(flow, inner, depth - 1) if isinstance(inner, (ast.Call, ast.Subscript)) else None
+                    if drawn is not None:
+                        return drawn
+    return None
+
+
+def _data_sets_of(flow: Flow, node: ast.AST, depth: int) -> list[ast.expr]:
+    """All calls whose result an attribute may hold, also where a variable is assigned more than once."""
+    found: list[ast.expr] = []
+    for one in [*flow.possible(node), *flow.passed(flow.held(node) or node)]:
+        if isinstance(one, ast.Name) and depth:
+            found += [value for value in flow.values(flow.key(one)) if value is not None]
+        else:
+            found.append(one)
+    return [one for one in found if isinstance(one, ast.Call)]
 
 
 def _splits(call: ast.Call) -> bool:
@@ -152,6 +209,7 @@ def _with_copies(flow: Flow, value: ast.AST) -> bool:
 
 def _adds_changed(function: Function, given: set[str]) -> bool:
     """Whether a function returns what it is given with changed copies behind it, and targets that are repeated."""
+    # Targets of the copies are repeated, or all one class.
     joined = [one for value in returned(function) if isinstance(value, ast.Tuple) for one in value.elts if is_method(one, "cat", "concatenate", "concat") and isinstance(one, ast.Call) and one.args]
     repeated = changed = False
     for call in joined:
@@ -160,8 +218,9 @@ def _adds_changed(function: Function, given: set[str]) -> bool:
         first = names[0] if names and isinstance(parts[0], ast.Name) and names[0] in given else None
         if first is None or len(parts) < 2:
             continue
-        repeated |= names.count(first) == len(parts)
-        changed |= any(not isinstance(one, ast.Name) or one.id != first for one in parts[1:])
+        filled = all(is_method(one, "ones", "zeros", "full", "ones_like", "zeros_like", "full_like") for one in parts[1:])
+        repeated |= names.count(first) == len(parts) or filled
+        changed |= not filled and any(not isinstance(one, ast.Name) or one.id != first for one in parts[1:])
     return repeated and changed
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from probe.diagnose.code.data.data_flow import LOADER, loader_loops, loaders_of, trains
+from probe.diagnose.code.data.data_flow import data_sets, loader_loops, loaders_of, trains
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -30,16 +30,13 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
-_EACH = ("float", "double", "to", "tensor", "as_tensor", "FloatTensor", "DoubleTensor", "reciprocal", "astype", "from_numpy", "sqrt", "pow", "clamp", "clip", "maximum")
+_EACH = ("float", "double", "to", "tensor", "as_tensor", "FloatTensor", "DoubleTensor", "reciprocal", "astype", "from_numpy", "sqrt", "pow", "clamp", "clamp_min", "clip", "maximum")
 """Methods and functions that give as many numbers as they are given."""
 
 _ORDERED = frozenset({"torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder"})
 _WRITES = frozenset({
     "add_", "sub_", "mul_", "div_", "clamp_", "clip_", "fill_", "zero_", "masked_fill_", "random_", "normal_", "neg_",
     "pow_", "sqrt_", "log_", "copy_", "index_fill_",
-})
-_GENERATORS = frozenset({
-    "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random", "torch.Generator",
 })
 _STATISTICS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
     ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ((0.1307,), (0.3081,)),
@@ -156,16 +153,6 @@ def _stride(program: Program) -> Iterator[Remark]:
 # Data sets -------------------------------------------------------------------------
 
 
-def _data_sets(program: Program) -> Iterator[ast.ClassDef]:
-    """Classes of the program that have items by number and a length, or are data sets by their base."""
-    for node in program.everywhere(ast.ClassDef):
-        bases = {(program.dotted(base) or "").rpartition(".")[2] for base in node.bases}
-        if bases & {"Dataset", "IterableDataset", "VisionDataset"} or (
-            program.method(node, "__getitem__") is not None and program.method(node, "__len__") is not None and not node.bases
-        ):
-            yield node
-
-
 def _is_stored(node: ast.AST, flow: Flow, index: str) -> TypeGuard[ast.Subscript]:
     """Whether `self.x[index]` takes an item of tensors or arrays in memory, which have rows of their own."""
     if not isinstance(node, ast.Subscript) or not is_own(node.value) or not is_name(node.slice, index):
@@ -178,7 +165,7 @@ def _is_stored(node: ast.AST, flow: Flow, index: str) -> TypeGuard[ast.Subscript
 def _changed_in_place(program: Program) -> Iterator[Remark]:
     """A stored sample that is changed where it lies when it is asked for."""
     flow = flow_of(program)
-    for of in _data_sets(program):
+    for of in data_sets(program):
         getter = program.method(of, "__getitem__")
         if getter is None or not getter.args.args[1:]:
             continue
@@ -186,6 +173,8 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
         views: dict[str, ast.Subscript] = {}
         for node in own_nodes(getter):
             pairs = pairs_of(node) if isinstance(node, ast.Assign) and len(node.targets) == 1 else ()
+            for name in [name for name in views if isinstance(node, ast.Assign) and _written_by_object(flow, node.value, name)]:
+                yield Remark(node, f"{short(node)} changes {short(views.pop(name))} where it is stored: the sample is changed once more each time it is drawn")
             for target, value in ((one.id, value) for one, value in pairs if is_name(one)):
                 if _is_stored(value, flow, index):
                     views[target] = value
@@ -195,7 +184,7 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
                 item = node.func.value
                 if _is_stored(item, flow, index):
                     yield Remark(node, f"{short(node)} changes {short(item)} where it is stored: the sample is changed once more each time it is drawn")
-            changed = _writes(node) or next((name for name in views if _written_by(program, node, name)), "")
+            changed = _writes(node) or next((name for name in views if _written_by(program, node, name) or _written_by_object(flow, node, name)), "")
             if changed in views:
                 text = short(views[changed])
                 yield Remark(node, f"{short(node)} changes {text} where it is stored: the sample is changed once more each time it is drawn")
@@ -212,6 +201,25 @@ def _written_by(program: Program, call: ast.AST, name: str) -> bool:
             return True
         if isinstance(node, ast.Assign) and any(is_name(one, parameter) for one, _ in pairs_of(node)):
             return False
+    return False
+
+
+def _written_by_object(flow: Flow, call: ast.AST, name: str) -> bool:
+    """Whether an object of the program that is called with a tensor writes into it, or the first of the objects that
+    it is made of does."""
+    program = flow.program
+    if not isinstance(call, ast.Call) or not is_own(call.func) or not call.args or not is_name(call.args[0], name):
+        return False
+    for made in flow.possible(call.func):
+        for _ in range(3):
+            classes = program.classes.get(program.called(made), [])
+            method = program.method(classes[0], "__call__") if len(classes) == 1 else None
+            first = method.args.args[1].arg if method is not None and len(method.args.args) > 1 else ""
+            if method is not None and any(is_method(one, *_WRITES) and is_name(one.func.value, first) for one in own_nodes(method)):
+                return True
+            if not isinstance(made, ast.Call) or not made.args or not isinstance(made.args[0], ast.Call):
+                break
+            made = made.args[0]
     return False
 
 
@@ -243,37 +251,6 @@ def _in_memory(flow: Flow, one: Binding, attribute: ast.expr) -> bool:
     return bool(passed) and all(part is not None and part.place is not None and _in_memory(flow, part, attribute) for part in passed)
 
 
-def _workers(loader: ast.Call, flow: Flow) -> bool:
-    """Whether a loader certainly has workers and does nothing of its own when they start."""
-    count = flow.number(argument(loader, "num_workers", 5))
-    return count is not None and count > 0 and not any(one.arg in ("worker_init_fn", None) for one in loader.keywords)
-
-
-@RULES.add("copied-by-workers", "the workers give the same, not different things", "seed by worker in worker_init_fn, or share the data by torch.utils.data.get_worker_info()")
-def _copied_by_workers(program: Program) -> Iterator[Remark]:
-    """What each worker of a loader has a copy of: a generator of random numbers, or all of an iterable data set."""
-    flow = flow_of(program)
-    for of in _data_sets(program):
-        loaders = [
-            call for call in program.calls()
-            if program.called(call) == LOADER and program.called(flow.value(argument(call, "dataset", 0))) == of.name and _workers(call, flow)
-        ]
-        if not loaders or "get_worker_info" in ast.unparse(of) or "persistent_workers" in ast.unparse(loaders[0]):
-            continue
-        start, getter, runs = (program.method(of, name) for name in ("__init__", "__getitem__", "__iter__"))
-        if start is not None and getter is not None:
-            for node in own_nodes(start):
-                if isinstance(node, ast.Assign) and program.called(node.value) in _GENERATORS and isinstance(node.targets[0], ast.Attribute):
-                    name = ast.unparse(node.targets[0])
-                    if name in ast.unparse(getter):
-                        yield Remark(node, f"each worker of the loader in line {loaders[0].lineno} has a copy of {name}: they draw the same numbers, and the same again in each epoch")
-        elif runs is not None and getter is None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in own_nodes(runs)):
-            whole = any(isinstance(one, ast.For) and is_own(one.iter) for one in runs.body) and not any("get_worker_info" in source.text for source in program.sources)
-            maybe = ("rank", "world", "worker", "queue", "while ", "next(", "super(", *(() if whole else ("random", "rand", "shuffle", "shard", "sampl")))
-            if not any(word in ast.unparse(of) for word in maybe):
-                yield Remark(loaders[0], f"each worker has a copy of {of.name}, and its __iter__ goes over all of it: every sample comes once for each worker")
-
-
 @RULES.add("weights-of-classes", "nearly all samples are never drawn", "give each sample the weight of its class: weights[labels]")
 def _weights_of_classes(program: Program) -> Iterator[Remark]:
     """A sampler that is given one weight for each class where it takes one for each sample."""
@@ -295,6 +272,10 @@ def _one_for_each_class(flow: Flow, node: ast.AST, depth: int = DEPTH) -> bool:
         return any(_one_for_each_class(flow, one, depth - 1) for one in (found.left, found.right))
     if is_method(found, "bincount"):
         return True
+    local = flow.program.local_function(found) if isinstance(found, ast.Call) else None
+    if local is not None:
+        results = [one for one in returned(local) if one is not None]
+        return bool(results) and all(_one_for_each_class(flow, one, depth - 1) for one in results)
     if is_method(found, *_EACH):
         inner = found.args[0] if flow.program.called(found).startswith(("torch.", "numpy.")) and found.args else found.func.value
         return _one_for_each_class(flow, inner, depth - 1)
@@ -310,7 +291,9 @@ def _lengths_of_padded(program: Program) -> Iterator[Remark]:
         if len(node.generators) != 1 or one.ifs or not isinstance(one.target, ast.Name):
             continue
         padded = flow.value(one.iter)
-        if program.called(padded) == "torch.nn.utils.rnn.pad_sequence" and ast.unparse(element) in (
+        local = program.local_function(padded) if isinstance(padded, ast.Call) else None
+        made = [padded] if local is None else [part for value in returned(local) if value is not None for part in flow.origins(value)]
+        if any(program.called(part) == "torch.nn.utils.rnn.pad_sequence" for part in made) and ast.unparse(element) in (
             f"len({one.target.id})", f"{one.target.id}.size(0)", f"{one.target.id}.shape[0]",
         ):
             yield Remark(node, f"{short(node)} counts the rows of what is padded already: all lengths are the same")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, RANDOM_SPLITS, SPLIT_ARRAYS, TRAINING
+from probe.diagnose.code.data.data_flow import HELD_OUT, RANDOM_SPLITS, SPLIT_ARRAYS, TRAINING, data_sets
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -16,10 +16,12 @@ from probe.diagnose.code.syntax import (
     is_false,
     is_method,
     is_name,
+    is_own,
     names_of,
     names_read,
     number_in,
     own,
+    pairs_of,
     parameters,
     returned,
     short,
@@ -27,6 +29,7 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
+_APPLIED = ("forward", "transform", "normalize", "encode", "scale", "apply")
 _STATISTICS = ("mean", "std", "min", "max", "amin", "amax", "median", "var")
 
 
@@ -70,6 +73,35 @@ def _before_the_split(program: Program) -> Iterator[Remark]:
             split = _split_after(program, node, node.targets[0].id)
             if split is not None:
                 yield Remark(node, f"{short(node)} takes the statistics of all rows, and line {split.lineno} cuts held-out rows from them")
+    for call in program.calls():
+        if program.called(call) in RANDOM_SPLITS and call.args:
+            fitted = _fitted(program, flow, call.args[0])
+            if fitted is not None and program.scope(fitted) is not program.scope(call):
+                yield Remark(fitted, f"{short(fitted)} takes the statistics of all rows, and line {call.lineno} cuts held-out rows from them")
+
+
+def _fitted(program: Program, flow: Flow, data: ast.AST) -> ast.expr | None:
+    """What scales a data set by the statistics of all its rows, in a function that makes the data set."""
+    at: ast.AST | None = data
+    for _ in range(8):
+        one = flow.given(at) if isinstance(at, (ast.Name, ast.Attribute)) else None
+        value, place = (at, None) if one is None else (one.value, one.place)
+        if is_method(value, "fit_transform") and value.args and not _held_or_train(value.args[0]):
+            return value
+        if (scaled := _scaled(flow, value)) is not None:
+            return value if isinstance(value, ast.expr) and not _held_or_train(scaled) else None
+        if not isinstance(value, ast.Call):
+            return None
+        results = [found for found in returned(local) if found is not None] if (local := program.local_function(value)) is not None else []
+        if len(results) == 1:
+            at = results[0].elts[place or 0] if isinstance(results[0], ast.Tuple) and len(results[0].elts) > (place or 0) else results[0]
+        elif program.called(value).endswith("TensorDataset") and value.args:
+            at = value.args[0]
+        elif is_method(value, "float", "to", "from_numpy", "tensor", "as_tensor"):
+            at = program.operand(value)
+        else:
+            return None
+    return None
 
 
 def _held_or_train(node: ast.AST) -> bool:
@@ -105,10 +137,43 @@ def _apart(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if call.args and program.local_function(call) in scaling:
             found.append((call, call.args[0]))
+    for call, target in _made_with_statistics(program):
+        found.append((call, target))
     held = [(at, one) for at, one in found if any(map(HELD_OUT.search, names_of(one)))]
     trained = [one for _, one in found if any(map(TRAINING.search, names_of(one)))]
     for at, one in held if trained else ():
         yield Remark(at, f"{short(at)} scales {short(one, 30)} by its own statistics, and {short(trained[0], 30)} is scaled by others")
+
+
+def _made_with_statistics(program: Program) -> Iterator[tuple[ast.Call, ast.Name]]:
+    """The calls of data sets that scale what they are given by its own statistics in any case, with the variable that
+    each is given to."""
+    for of in data_sets(program):
+        start = program.method(of, "__init__")
+        given = {one.arg for one in parameters(start)} - {"self"} if start is not None else set()
+        kept = [
+            one for one in start.body if isinstance(one, ast.Assign) and is_own(one.targets[0]) and isinstance(one.value, ast.Call)
+            and one.value.args and is_name(one.value.args[0], *given, "") and _takes_statistics(program, one.value)
+        ] if start is not None else []
+        names = [text_of(one.targets[0]) for one in kept]
+        used = [
+            one for one in ast.walk(of) if isinstance(one, ast.Call)
+            and (text_of(one.func) in names or (is_method(one, *_APPLIED) and text_of(one.func.value) in names))
+        ]
+        for call in program.calls() if used else ():
+            statement = program.statement(call)
+            if program.called(call) == of.name and isinstance(statement, ast.Assign):
+                for target, value in pairs_of(statement):
+                    if value is call and is_name(target):
+                        yield call, target
+
+
+def _takes_statistics(program: Program, call: ast.Call) -> bool:
+    """Whether a call makes an object that keeps the mean and the deviation of its first argument."""
+    of = program.classes.get(program.called(call), [])
+    start = program.method(of[0], "__init__") if len(of) == 1 else None
+    given = [one.arg for one in parameters(start) if one.arg != "self"] if start is not None else []
+    return bool(given) and {"mean", "std"} <= {one.func.attr for one in own(start, ast.Call) if is_method(one) and is_name(one.func.value, given[0])}  # type: ignore[arg-type]
 
 
 def _scales_its_argument(flow: Flow, function: Function) -> bool:

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
-from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, TRAINING, data_sets
+from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -19,6 +19,7 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     is_negative,
+    is_own,
     is_read,
     is_string,
     is_true,
@@ -36,6 +37,10 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
+_SMOOTHERS = ("torch.nn.functional.avg_pool1d", "torch.nn.functional.conv1d")
+_GENERATORS = frozenset({
+    "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random", "torch.Generator",
+})
 _BATCH = re.compile(r"^(bsz|bs|batch(_?size)?|n_?batch|b)$", re.I)
 _FORECAST = re.compile(r"horizon|lookback|look_back|forecast", re.I)
 
@@ -104,8 +109,19 @@ def _with_future(program: Program) -> Iterator[Remark]:
                 program.called(one) == "numpy.pad" and isinstance(one, ast.Call) and len(one.args) > 1 and is_binary(one.args[1], ast.FloorDiv) and number_in(one.args[1].right) == 2
                 for one in own_nodes(frame)
             )
+        centred = centred or (name in _SMOOTHERS and _padded_on_both_sides(flow_of(program), call))
         if centred:
             yield Remark(call, f"{short(call)} takes as many values after each one as before it")
+
+
+def _padded_on_both_sides(flow: Flow, call: ast.Call) -> bool:
+    """Whether a moving average outside of a model goes over a series that is padded before and after by about half."""
+    of = flow.program.class_of(call)
+    padded = flow.value(call.args[0]) if call.args else None
+    sides = argument(padded, "pad", 1) if isinstance(padded, ast.Call) and flow.program.called(padded) == "torch.nn.functional.pad" else None
+    if (of is not None and flow.program.is_module_class(of)) or not isinstance(sides, ast.Tuple) or len(sides.elts) != 2:
+        return False
+    return all(flow.number(one) != 0 for one in sides.elts) and any(is_binary(one, ast.FloorDiv) for side in sides.elts for one in flow.origins(side))
 
 
 def _says(node: ast.AST | None, word: str) -> bool:
@@ -176,3 +192,56 @@ def _without_labels(program: Program) -> Iterator[Remark]:
                 made_here = bool(bound) and all(one.lineno < node.lineno for one in bound)
                 if taken and made_here and not ordered:
                     yield Remark(label, f"{label.id} stays in the old order, and the samples are taken in that of {order} (line {node.lineno})")
+
+
+@RULES.add("copied-by-workers", "the workers give the same, not different things", "seed by worker in worker_init_fn, or share the data by torch.utils.data.get_worker_info()")
+def _copied_by_workers(program: Program) -> Iterator[Remark]:
+    """What each worker of a loader has a copy of: a generator of random numbers, or all of an iterable data set."""
+    flow = flow_of(program)
+    for of in data_sets(program):
+        loaders = [
+            call for call in program.calls()
+            if program.called(call) == LOADER and program.called(flow.value(argument(call, "dataset", 0))) == of.name and _workers(call, flow)
+        ]
+        if not loaders or "get_worker_info" in ast.unparse(of) or "persistent_workers" in ast.unparse(loaders[0]):
+            continue
+        getter, runs = (program.method(of, name) for name in ("__getitem__", "__iter__"))
+        if getter is not None:
+            for node, name in _generators(program, of, getter):
+                yield Remark(node, f"each worker of the loader in line {loaders[0].lineno} has a copy of {name}: they draw the same numbers, and the same again in each epoch")
+        elif runs is not None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in own_nodes(runs)):
+            whole = any(isinstance(one, ast.For) and _goes_over_all(program, flow, one.iter) for one in runs.body) and not any("get_worker_info" in source.text for source in program.sources)
+            maybe = ("rank", "world", "worker", "queue", "while ", "next(", "super(", *(() if whole else ("random", "rand", "shuffle", "shard", "sampl")))
+            if not any(word in ast.unparse(of) for word in maybe):
+                yield Remark(loaders[0], f"each worker has a copy of {of.name}, and its __iter__ goes over all of it: every sample comes once for each worker")
+
+
+def _workers(loader: ast.Call, flow: Flow) -> bool:
+    """Whether a loader certainly has workers and does nothing of its own when they start."""
+    count = flow.number(argument(loader, "num_workers", 5))
+    return count is not None and count > 0 and not any(one.arg in ("worker_init_fn", None) for one in loader.keywords)
+
+
+def _generators(program: Program, of: ast.ClassDef, getter: Function) -> Iterator[tuple[ast.AST, str]]:
+    """The generators of its own that a data set draws from when it gives a sample, and those of the objects that it
+    calls then."""
+    called = [local for one in own(getter, ast.Call) if (local := program.local_function(one)) is not None]
+    for owner in dict.fromkeys([of, *(found for one in called if (found := program.class_of(one)) is not None)]):
+        start = program.method(owner, "__init__")
+        drawing = getter if owner is of else owner
+        for node in own(start, ast.Assign) if start is not None else ():
+            name, made = text_of(node.targets[0]), node.value
+            if is_method(made, "manual_seed"):
+                made = made.func.value
+            if program.called(made) in _GENERATORS and is_own(node.targets[0]) and text_of(drawing).count(name) > int(drawing is owner):
+                yield node, name
+
+
+def _goes_over_all(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether a loop goes over an attribute of its object, or over what a method gives that does."""
+    if is_own(node):
+        return True
+    local = program.local_function(node) if isinstance(node, ast.Call) and is_own(node.func) else None
+    return local is not None and any(
+        isinstance(one, ast.For) and any(is_own(part) for part in flow.origins(one.iter)) for one in own_nodes(local)
+    )

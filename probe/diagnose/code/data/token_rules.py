@@ -28,6 +28,8 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import is_loss, loss_name
 
 RULES = Rules("data")
+_TOLD = ("torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss", "torch.nn.functional.cross_entropy", "torch.nn.functional.nll_loss")
+_LABELS = re.compile(r"^(labels?|tags?|targets?|ys?|tgt|trg|gold)(_\w+)?$", re.I)
 _OF_WORDS = ("cross_entropy", "CrossEntropyLoss")
 
 
@@ -120,6 +122,25 @@ def _is_all_of(flow: Flow, node: ast.AST, name: str) -> bool:
         value = flow.value(node)
         return value is not node and isinstance(value, ast.expr) and _is_all_of(flow, value, name)
     return is_name(node, name)
+
+
+@RULES.add("padding-not-ignored", "the loss and the score also count the padding, as if it were of the class that its number stands for", "pad the labels with the number that the loss ignores")
+def _not_ignored(program: Program) -> Iterator[Remark]:
+    """Labels that are padded with another number than the one that the loss is told to ignore."""
+    flow = flow_of(program)
+    told = {flow.number(argument(made, "ignore_index", 2 if program.called(made).endswith("CrossEntropyLoss") else 3)) for made in program.calls() if program.called(made) in _TOLD and argument(made, "ignore_index") is not None}
+    if len(told) != 1 or None in told:
+        return
+    ignored = told.pop()
+    for call in program.calls():
+        if program.called(call) != "torch.nn.utils.rnn.pad_sequence":
+            continue
+        padding = argument(call, "padding_value", 2)
+        number = 0.0 if padding is None else flow.number(padding)
+        statement = program.statement(call)
+        targets = [target for target, value in pairs_of(statement) if value is call] if isinstance(statement, ast.Assign) else []
+        if number is not None and number != ignored and len(targets) == 1 and _LABELS.search(text_of(targets[0])):
+            yield Remark(call, f"{short(call)} pads {text_of(targets[0])} with {number:g}, and the loss ignores {ignored:g}")
 
 
 @RULES.add("perplexity-with-smoothing", "what is reported is no perplexity: the smoothed loss is larger, and cannot reach that of a perfect model", "compute the loss of the evaluation without label_smoothing")

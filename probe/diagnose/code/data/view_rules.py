@@ -109,17 +109,21 @@ def _not_undone(program: Program) -> Iterator[Remark]:
         return
     flow = flow_of(program)
     for call in program.calls():
-        given = call.args[0] if len(call.args) == 1 else None
+        given = flow.value(call.args[0]) if len(call.args) == 1 else None
+        either = given if isinstance(given, ast.IfExp) else None  # torch.flip(x, axis) if axis else x
+        given = either.body if either is not None else given
         if not is_method(given, *_FLIPS) or not isinstance(given, ast.Call) or not is_model(flow, call.func):
             continue
         scope = program.scope(call)
         plain = program.operand(given)
-        as_it_is = plain is not None and any(
+        if plain is None:
+            continue
+        as_it_is = (either is not None and text_of(either.orelse) == text_of(plain)) or any(
             isinstance(one, ast.Call) and one.args and text_of(one.func) == text_of(call.func) and text_of(one.args[0]) == text_of(plain) for one in own_nodes(scope)
         )
         averaged = any(is_method(one, "mean") or (is_binary(one, ast.Div, ast.Mult) and any(number_in(side) in (0.5, 2, 3, 4) for side in (one.left, one.right))) for one in own_nodes(scope))
         flips = [one for one in own_nodes(scope) if is_method(one, *_FLIPS)]
-        inputs = [one for one in flips if any(is_model(flow, around.func) for around in program.calls_around(one))]
+        inputs = [one for one in flips if one is given or any(is_model(flow, around.func) for around in program.calls_around(one))]
         if as_it_is and averaged and len(flips) == len(inputs):
             yield Remark(call, f"{short(call)} is averaged as it is with that of {text_of(plain) if plain is not None else ''}: nothing flips it back")
 

@@ -4,10 +4,11 @@ contains, class numbers that are interpolated. Pure."""
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, RANDOM_SPLITS, SHAPES, SPLIT_ARRAYS
+from probe.diagnose.code.data.data_flow import HELD_OUT, RANDOM_SPLITS, SHAPES, SPLIT_ARRAYS, data_sets
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -29,6 +30,7 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
+_GROUPS = re.compile(r"patient|subject|speaker|person|participant|session|recording|scene|video|group|site", re.I)
 _ORDERS = frozenset({"torch.randperm", "numpy.random.permutation"})
 _BETWEEN = ("bilinear", "bicubic", "trilinear", "linear")
 _WHOLE = frozenset({"torch.long", "torch.int64"})
@@ -171,6 +173,34 @@ def _windows_split(program: Program) -> Iterator[Remark]:
             yield Remark(call, f"{short(call)} splits windows at random that begin one step after the other ({short(window)}, line {window.lineno}): neighbours fall into both parts")
 
 
+@RULES.add("groups-split-at-random", "samples of one and the same patient (speaker, recording) are in the training and in the held-out part: the score is that of known ones", "draw the groups that are held out, and take all samples of each")
+def _groups_split(program: Program) -> Iterator[Remark]:
+    """Samples of which several belong to one group, which the data set knows, split into parts at random."""
+    flow = flow_of(program)
+    grouped = dict(_grouped(program))
+    for call in program.calls() if grouped else ():
+        given = _split_at_random(program, flow, call)
+        passed = flow.passed(given) if given is not None else []
+        made = flow.value(passed[0] if len(passed) == 1 else given) if given is not None else None
+        found = grouped.get(program.called(made))
+        if found is not None:
+            yield Remark(call, f"{short(call)} splits samples at random, and {short(found)} (line {found.lineno}) gives several of them to one group")
+
+
+def _grouped(program: Program) -> Iterator[tuple[str, ast.Call]]:
+    """Data sets that keep the group of each sample, where an inner loop adds several samples of one."""
+    for of in data_sets(program):
+        start = program.method(of, "__init__")
+        for call in own(start, ast.Call) if start is not None else ():
+            loops = program.loops(call)
+            if not is_method(call, "append") or len(call.args) != 1 or len(loops) < 2 or not isinstance(call.args[0], ast.Name):
+                continue
+            outer = loops[1]
+            of_outer = isinstance(outer, ast.For) and call.args[0].id in names_of(outer.target)
+            if of_outer and _GROUPS.search(last_word(call.func.value)):
+                yield of.name, call
+
+
 def _split_at_random(program: Program, flow: Flow, call: ast.Call) -> ast.expr | None:
     """What a call splits at random: a data set, or arrays."""
     name = program.called(call)
@@ -178,13 +208,31 @@ def _split_at_random(program: Program, flow: Flow, call: ast.Call) -> ast.expr |
         return call.args[0]
     if name == SPLIT_ARRAYS and call.args:
         return None if is_false(argument(call, "shuffle")) else call.args[0]
-    if name in _ORDERS and len(call.args) == 1 and is_call(call.args[0], "len") and call.args[0].args and _cut_in_two(program, call):
+    if name in _ORDERS and len(call.args) == 1 and is_call(call.args[0], "len") and call.args[0].args and cut_in_two(program, call):
         return call.args[0].args[0]
+    local = program.local_function(call)
+    return _parted(program, call, local) if isinstance(local, Function) else None
+
+
+def _parted(program: Program, call: ast.Call, local: Function) -> ast.expr | None:
+    """The data set whose length a function is given, which cuts that many numbers in random order into parts."""
+    given = {name: value.args[0] for name, value in program.arguments(local, call).items() if is_call(value, "len") and value.args}
+    for order in own(local, ast.Call):
+        statement = program.statement(order)
+        if program.called(order) not in _ORDERS or not order.args or not is_name(order.args[0]) or not isinstance(statement, ast.Assign):
+            continue
+        names = names_set(statement)
+        parts = [one for value in returned(local) if isinstance(value, ast.Tuple) for one in value.elts if isinstance(one, ast.Subscript)]
+        cut = len(parts) > 1 and all(isinstance(one.slice, ast.Slice) and is_name(one.value, *names, "") for one in parts)
+        if cut and order.args[0].id in given and any(HELD_OUT.search(one.id) for one in own(program.frame(call), ast.Name)):
+            return given[order.args[0].id]
     return None
 
 
-def _cut_in_two(program: Program, order: ast.Call) -> bool:
+def cut_in_two(program: Program, order: ast.Call) -> bool:
     """Whether a random order is cut into two parts, one of them held out: `train, val = order[:n], order[n:]`."""
+    if program.called(order) not in _ORDERS:
+        return False
     statement = program.statement(order)
     names = names_set(statement) if isinstance(statement, ast.Assign) and not program.loops(order) else set()
     frame = program.frame(order)
@@ -192,7 +240,7 @@ def _cut_in_two(program: Program, order: ast.Call) -> bool:
         "from" if taken.slice.lower is not None else "to" for taken in own(frame, ast.Subscript)
         if names & names_of(taken.value) and isinstance(taken.slice, ast.Slice)
     }
-    return cuts == {"from", "to"} and any(HELD_OUT.search(one.id) for one in own(frame, ast.Name))
+    return cuts == {"from", "to"} and any(HELD_OUT.search(one.id) or one.id in ("te", "va") for one in own(frame, ast.Name))
 
 
 def _window_classes(program: Program, flow: Flow) -> Iterator[tuple[str, ast.Subscript]]:

@@ -200,8 +200,7 @@ def _wrong_way_round(program: Program) -> Iterator[Remark]:
 def _chosen_by_test(program: Program) -> Iterator[Remark]:
     """A best state that is chosen by the test part, in a program that has a validation part too."""
     flow = flow_of(program)
-    words = {one.value for one in program.everywhere(ast.Constant) if isinstance(one.value, str)} | {one.id for one in program.everywhere(ast.Name)}
-    if not any(re.fullmatch(r"(x_|X_)?(val|valid|validation|dev)(_\w+)?", word) for word in words):
+    if not _has_validation(program):
         return
     for node, test, best, score, _ in _scores(program):
         made = flow.value(score)
@@ -210,6 +209,47 @@ def _chosen_by_test(program: Program) -> Iterator[Remark]:
         kept = any(is_method(one, "state_dict", "deepcopy") or is_call(one, "deepcopy") or program.called(one) == "torch.save" for part in node.body for one in ast.walk(part))
         if len(on_test) == 1 and kept and isinstance(best, (ast.Name, ast.Attribute, ast.Subscript)) and program.loops(node):
             yield Remark(test, f"{short(test)} keeps what is best on the test part: {short(made) if isinstance(made, ast.Call) else ''}")
+
+
+def _has_validation(program: Program) -> bool:
+    """Whether a program has a validation part, by a name or a string of it."""
+    words = {one.value for one in program.everywhere(ast.Constant) if isinstance(one.value, str)} | {one.id for one in program.everywhere(ast.Name)}
+    return any(re.fullmatch(r"(x_|X_)?(val|valid|validation|dev)(_\w+)?", word) for word in words)
+
+
+@RULES.add("threshold-of-the-test", "the score that is reported is the best that any threshold gives on these labels: new data would give less", "choose the threshold on the validation part, and apply it to the test part")
+def _threshold_of_test(program: Program) -> Iterator[Remark]:
+    """A threshold that is chosen where it scores best on the test part, and used to score that part."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Assign) if _has_validation(program) else ():
+        call, target = node.value, node.targets[0]
+        local = program.local_function(call) if isinstance(call, ast.Call) else None
+        if not isinstance(call, ast.Call) or local is None or not _picks_best(local) or len(call.args) < 2:
+            continue
+        names = {one.id for one in call.args if isinstance(one, ast.Name)}
+        chosen = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+        on_test = any(_of_test(flow, one) for one in call.args)
+        for later in program.after(node) if on_test and is_name(chosen) and len(names) > 1 else ():
+            scored = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and {text_of(part) for part in one.args} >= names | {text_of(chosen)}), None)
+            if scored is not None:
+                yield Remark(call, f"{short(call)} chooses what scores best on the test part, and {short(scored)} (line {scored.lineno}) scores the same part with it")
+                break
+
+
+def _picks_best(function: Function) -> bool:
+    """Whether a function gives the threshold out of a row of them that scores best."""
+    text = text_of(function)
+    return ("linspace" in text or "arange" in text or "grid" in text or "thresholds" in text) and ("argmax" in text or "max(" in text or " > best" in text)
+
+
+def _of_test(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is computed from what is called a test part, here or at the calls of its function."""
+    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    for one in list(names):
+        given = flow.given(one)
+        names += [part for part in ast.walk(given.value) if isinstance(part, ast.Name)] if given is not None and given.value is not None else []
+    names += [part for one in names for passed in flow.passed(one) for part in ast.walk(passed) if isinstance(part, ast.Name)]
+    return any(_TEST.fullmatch(one.id) for one in names)
 
 
 @RULES.add("best-never-used", "the model that is kept, scored and saved is the last one", "load it at the end: model.load_state_dict(best)")

@@ -20,9 +20,11 @@ from probe.diagnose.code.syntax import (
     is_true,
     last_word,
     mentions,
+    names_of,
     returned,
     says,
     short,
+    text_of,
 )
 
 RULES = Rules("loop")
@@ -280,3 +282,72 @@ def _adds_a_hook(program: Program, call: ast.Call) -> bool:
     if is_method(call, *_HOOKS):
         return True
     return is_method(call, "register_hook") and goes_over(program, call.func.value, "parameters", "named_parameters")
+
+
+@RULES.add("part-left-in-training-mode", "the score is that of a network with dropout, or with the statistics of the batch, in one of its parts", "call eval() on every part that train() is called on")
+def _part_left(program: Program) -> Iterator[Remark]:
+    """Two networks that are put into training mode, of which an evaluation puts one into eval mode."""
+    flow = flow_of(program)
+    modes: dict[str, dict[str, list[ast.Call]]] = {"train": {}, "eval": {}}
+    for call in program.calls():
+        plain = is_method(call, "train") and (not call.args or is_true(call.args[0])) and not call.keywords
+        if plain or (is_method(call, "eval") and not call.args):
+            modes[call.func.attr].setdefault(_part(program, call.func.value), []).append(call)  # type: ignore[attr-defined]
+        elif is_method(call, "train") and call.args:  # train(False), or as a variable says
+            modes["eval"].setdefault(_part(program, call.func.value), []).append(call)
+    both = [name for name in modes["train"] if name in modes["eval"]]
+    for name, calls in modes["train"].items():
+        made = flow.only(flow.key(_whole(program, calls[0].func.value))) if is_method(calls[0]) else None
+        if name in modes["eval"] or not name or made is None or not _has_modes(program, made):
+            continue
+        beside = [one for one in both if any(program.scope(a) is program.scope(b) for a in modes["train"][one] for b in calls)]
+        for off in (call for one in beside for call in modes["eval"][one] if not name.startswith(f"{one}.") and not one.startswith(f"{name}.")):
+            if _used_after(program, off, name):
+                yield Remark(off, f"{short(off)} leaves {name} in training mode: {short(calls[0])} (line {calls[0].lineno}) is never undone")
+                break
+
+
+def _used_after(program: Program, off: ast.Call, name: str) -> bool:
+    """Whether a network is used after a call, also in a function of the program that is called there."""
+    waiting: list[tuple[ast.AST, int]] = [(one, 2) for one in program.after(program.statement(off))]
+    while waiting:
+        at, depth = waiting.pop()
+        for one in ast.walk(at):
+            if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Load) and short(one) == name and not is_method(program.parent.get(program.parent.get(one) or one), "train"):
+                return True
+            local = program.local_function(one) if depth and isinstance(one, ast.Call) else None
+            if local is not None:
+                waiting.append((local, depth - 1))
+    return False
+
+
+def _whole(program: Program, node: ast.expr) -> ast.expr:
+    """What a loop over a collection of modules goes over: `self.heads` of `for head in self.heads.values()`."""
+    for loop in program.loops(node) if isinstance(node, ast.Name) else ():
+        if isinstance(loop, ast.For) and text_of(node) in names_of(loop.target):
+            over = loop.iter
+            return over.func.value if is_method(over, "values", "items", "modules", "children") else over
+    return node
+
+
+def _part(program: Program, node: ast.expr) -> str:
+    """The text of a network, or of the collection that a loop takes it from."""
+    return short(_whole(program, node))
+
+
+def _has_modes(program: Program, made: ast.AST) -> bool:
+    """Whether what makes a network holds dropout or batch normalization, also in a function or class that it calls."""
+    waiting, seen = [made], set[ast.AST]()
+    while waiting and len(seen) < 20:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        for one in ast.walk(at):
+            if isinstance(one, ast.Call):
+                if any(word in program.called(one).lower() for word in ("dropout", "batchnorm")):
+                    return True
+                local = program.local_function(one)
+                classes = program.classes.get(program.called(one), [])
+                waiting += [found for found in (local, *classes[:1]) if found is not None]
+    return False
