@@ -43,7 +43,17 @@ from probe.diagnose.code.loop import (
     state_rules,
 )
 from probe.diagnose.code.model import axes, layers, masks, ranges, sampling_rules
-from probe.diagnose.code.rollout import one_rank, policies, return_rules, several_ranks, signs, steps, targets
+from probe.diagnose.code.rollout import (
+    critic_rules,
+    one_rank,
+    policies,
+    return_rules,
+    several_ranks,
+    signs,
+    steps,
+    targets,
+    wrapper_rules,
+)
 from probe.diagnose.code.rule import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -54,5 +64,5 @@ RULES: tuple[Rule, ...] = (
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *sampling_rules.RULES,
-    *signs.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *one_rank.RULES, *several_ranks.RULES,
+    *signs.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )

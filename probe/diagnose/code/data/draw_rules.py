@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import data_sets
+from probe.diagnose.code.data.data_flow import LOADER, data_sets
 from probe.diagnose.code.data.window_rules import cut_in_two
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -53,6 +53,11 @@ def _seeded_again(program: Program) -> Iterator[Remark]:
     if not seeded:
         return
     remarked: set[ast.AST] = set()
+    for collating in _collating(program, flow):
+        for one in [collating, *(local for call in own(collating, ast.Call) if (local := program.local_function(call)) is not None)]:
+            if isinstance(one, ast.FunctionDef) and one in seeded and one not in remarked:
+                remarked.add(one)
+                yield Remark(seeded[one], f"{short(seeded[one])} makes the generator anew for each batch ({collating.name} collates them): it draws the same numbers every time")
     for backward, _ in backwards(program):
         for loop in flow.loops(backward)[:1]:
             for call in (one for one in ast.walk(loop) if isinstance(one, ast.Call)):
@@ -64,6 +69,18 @@ def _seeded_again(program: Program) -> Iterator[Remark]:
                     continue
                 remarked.add(function)
                 yield Remark(made, f"{short(made)} makes the generator anew in each call of {function.name}(), which runs in each step (line {call.lineno}): it draws the same numbers every time")
+
+
+def _collating(program: Program, flow: Flow) -> Iterator[Function]:
+    """The functions, and the `__call__` of objects, that loaders join their samples with."""
+    for call in program.calls():
+        given = argument(call, "collate_fn", 7) if program.called(call) == LOADER else None
+        made = flow.value(given)
+        of = program.classes.get(program.called(made), [])
+        functions = program.functions.get(made.id, []) if isinstance(made, ast.Name) else []
+        found: Function | None = program.method(of[0], "__call__") if len(of) == 1 else functions[0] if len(functions) == 1 else None
+        if found:
+            yield found
 
 
 def _fixed_generator(flow: Flow, function: ast.FunctionDef) -> ast.Call | None:

@@ -16,11 +16,13 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_call,
+    is_false,
     is_method,
     is_name,
     is_negative,
     is_own,
     is_read,
+    is_self,
     is_string,
     is_true,
     last_word,
@@ -245,3 +247,24 @@ def _goes_over_all(program: Program, flow: Flow, node: ast.AST) -> bool:
     return local is not None and any(
         isinstance(one, ast.For) and any(is_own(part) for part in flow.origins(one.iter)) for one in own_nodes(local)
     )
+
+
+@RULES.add("workers-keep-the-old", "the workers go on with the data set as it was when they started", "make the loader anew after the change, or share the value: torch.zeros(1).share_memory_()")
+def _keep_the_old(program: Program) -> Iterator[Remark]:
+    """A data set that is changed between epochs, and whose loader keeps its workers."""
+    flow = flow_of(program)
+    for of in data_sets(program):
+        loader = next((
+            one for one in program.calls() if program.called(one) == LOADER and program.called(flow.value(argument(one, "dataset", 0))) == of.name
+            and argument(one, "persistent_workers") is not None and not is_false(argument(one, "persistent_workers"))
+        ), None)
+        getter = program.method(of, "__getitem__")
+        if loader is None or getter is None or "share_memory_" in text_of(of):
+            continue
+        read = {one.attr for one in ast.walk(getter) if is_own(one)}
+        for setter in (one for one in of.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("__")):
+            changed = sorted({target.attr for node in own(setter, ast.Assign) for target in node.targets if is_own(target)} & read)
+            call = next((one for one in program.calls() if is_method(one, setter.name) and not is_self(one.func.value) and program.local_function(one) is setter), None)
+            if changed and call is not None:
+                yield Remark(call, f"{short(call)} sets {changed[0]} in this process, and the loader of line {loader.lineno} keeps its workers, each with a copy of {of.name} from before")
+                break

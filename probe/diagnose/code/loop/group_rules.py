@@ -1,4 +1,4 @@
-"""Rates and weights that reach only a part of what they are for, or that change themselves. Pure."""
+"""What is set for several groups, parameters or layers at once, and reaches only a part of them, or all alike. Pure."""
 
 from __future__ import annotations
 
@@ -114,3 +114,58 @@ def _is_learned(flow: Flow, node: ast.AST) -> bool:
     if isinstance(made, ast.Call) and flow.program.called(made) == "torch.nn.Parameter":
         return True
     return is_method(made, "requires_grad_") or flow.program.kind_name(at) == "torch.nn.Parameter"
+
+
+@RULES.add("rates-of-groups-lost", "all groups get one rate from the first step on, and those that were made with a smaller one lose it", "keep each group's own rate: group[\"lr\"] = group[\"initial_lr\"] * factor")
+def _groups_lost(program: Program) -> Iterator[Remark]:
+    """One rate that is set in all groups of an optimizer whose groups were made with different ones."""
+    flow = flow_of(program)
+    several = [call for call in program.calls() if is_torch_optimizer(program, call) and _different_rates(flow, call)]
+    for node, target in _sets_rate(program) if len(several) == 1 else ():
+        loops = [one for one in program.loops(node) if isinstance(one, ast.For) and mentions(one.iter, "param_groups") and is_name(one.target)]
+        group = loops[0].target if loops else None
+        value = node.value
+        if not isinstance(node, ast.Assign) or group is None or not is_name(target.value, text_of(group)) or isinstance(value, ast.Subscript):
+            continue
+        own_rate = any(text_of(group) in names_read(one) for one in flow.origins(value))
+        if not own_rate and number_in(value) != 0:
+            yield Remark(node, f"{short(node)} is the same for each group, and {short(several[0])} (line {several[0].lineno}) gives them different rates")
+
+
+def _different_rates(flow: Flow, call: ast.Call) -> bool:
+    """Whether an optimizer is made with groups of which at least two have a rate of their own, written differently."""
+    groups = flow.value(call.args[0]) if call.args else None
+    made = [one for one in groups.elts if isinstance(one, ast.Dict)] if isinstance(groups, ast.List) else []
+    rates = {text_of(value) for one in made for key, value in zip(one.keys, one.values, strict=True) if is_string(key) and key.value == "lr"}
+    return len(rates) > 1
+
+
+@RULES.add("loop-variable-in-a-closure", "when it runs, all of them use the value of the last turn of the loop", "bind it where it is made: lambda grad, scale=scale: grad * scale")
+def _late_binding(program: Program) -> Iterator[Remark]:
+    """A function that is made in a loop and kept, and reads a variable that each turn of the loop sets."""
+    for made in program.everywhere(ast.Lambda, ast.FunctionDef):
+        loop = next((one for one in program.loops(made) if isinstance(one, ast.For)), None)
+        if loop is None or not isinstance(made, (ast.Lambda, ast.FunctionDef)):
+            continue
+        set_here = names_of(loop.target) | {name for part in loop.body for one in ast.walk(part) if isinstance(one, ast.Assign) for name in names_of(one.targets[0])}
+        body = made.body if isinstance(made.body, list) else [made.body]
+        own_names = {one.arg for one in ast.walk(made.args) if isinstance(one, ast.arg)} | {one.id for part in body for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        late = sorted(({one.id for part in body for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)} - own_names) & set_here)
+        keeper = _kept_by(program, made, loop)
+        if late and keeper is not None:
+            yield Remark(made, f"{short(keeper)} keeps a function that reads {late[0]} when it is called: after the loop of line {loop.lineno}, {late[0]} is that of the last turn for all of them")
+
+
+def _kept_by(program: Program, made: ast.Lambda | ast.FunctionDef, loop: ast.For) -> ast.AST | None:
+    """What keeps a function beyond the turn of the loop that made it: a hook, a list, a dict."""
+    name = made.name if isinstance(made, ast.FunctionDef) else ""
+    if any(is_method(one, "remove") for one in own_nodes(loop)):
+        return None  # the hook goes before the next turn
+    for one in own_nodes(loop):
+        given = one.args if isinstance(one, ast.Call) else []
+        here = any(part is made or (name and is_name(part, name)) for part in given)
+        if here and is_method(one, "append", "register_hook", "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_post_accumulate_grad_hook"):
+            return one
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript) and (one.value is made or (name and is_name(one.value, name))):
+            return one
+    return None

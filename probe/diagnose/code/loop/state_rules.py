@@ -29,6 +29,7 @@ from probe.diagnose.code.syntax import (
     last_word,
     mentions,
     pairs_of,
+    returned,
     short,
     text_of,
 )
@@ -125,6 +126,20 @@ def _alias(program: Program) -> Iterator[Remark]:
             value = flow.only(one)
             if value is not None and flow.key(value) == two and len(flow.values(two)) == 1:
                 yield Remark(value, f"{one[1]} is {two[1]} under another name, not a copy: what is loaded from one into the other is what it has already")
+
+
+@RULES.add("one-module-from-a-cache", "both names are one network: the copy changes with the original in each step", "make them without the cache, or copy.deepcopy(model)")
+def _from_cache(program: Program) -> Iterator[Remark]:
+    """A function that makes a module and remembers its result, called twice with the same arguments."""
+    for function in program.everywhere(ast.FunctionDef):
+        cached = any((program.dotted(one.func if isinstance(one, ast.Call) else one) or "") in ("functools.lru_cache", "functools.cache") for one in function.decorator_list)
+        makes = any(program.family(one) == "module" for one in returned(function))
+        calls = [one for one in program.calls() if program.local_function(one) is function] if cached and makes else []
+        for one in calls:
+            again = next((other for other in calls if other is not one and other.lineno > one.lineno and text_of(other) == text_of(one)), None)
+            if again is not None and program.scope(one) is program.scope(again):
+                yield Remark(again, f"{short(again)} gives the module of line {one.lineno} again: {function.name}() remembers what it has made")
+                break
 
 
 @RULES.add("state-not-loaded", "the weights stay what they were", "call load_state_dict")

@@ -29,10 +29,10 @@ from probe.diagnose.code.syntax import (
 
 RULES = Rules("rollout")
 
-_WRAPPERS = (
+WRAPPERS = (
     "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
 )
-_SAMPLER = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
+SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
 _GUARDS = (
     "rank", "main", "master", "primary", "local", "gpu", "device", "node", "chief", "save", "writer",
     "distributed", "standalone", "single", "proc", "worker", "world",
@@ -41,7 +41,7 @@ _GUARDS = (
 _TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "ignite", "transformers", "fabric")
 
 
-def _trained_by_hand(program: Program) -> bool:
+def trained_by_hand(program: Program) -> bool:
     """Whether the program has its own loop over several ranks."""
     imported = {name.partition(".")[0] for source in program.sources for name in source.imports.values()}
     if imported & set(_TRAINERS):
@@ -55,10 +55,10 @@ def _trained_by_hand(program: Program) -> bool:
 )
 def _epochs(program: Program) -> Iterator[Remark]:
     told = any(is_attribute(node, "set_epoch") for node in program.everywhere(ast.Attribute))
-    if told or not _trained_by_hand(program):
+    if told or not trained_by_hand(program):
         return
     for call in program.calls():
-        if program.called(call) not in _SAMPLER:
+        if program.called(call) not in SAMPLERS:
             continue
         shuffle = argument(call, "shuffle", 3)
         around = program.parent.get(call)
@@ -83,7 +83,7 @@ def _sampler_unused(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.Assign):
         target, scope = node.targets[0], program.scope(node)
         if (
-            program.called(node.value) not in _SAMPLER
+            program.called(node.value) not in SAMPLERS
             or not is_name(target)
             or isinstance(scope, ast.ClassDef)
         ):
@@ -130,7 +130,7 @@ def _gradients_summed(program: Program) -> Iterator[Remark]:
     "save on rank 0 alone: if dist.get_rank() == 0",
 )
 def _saved_by_all(program: Program) -> Iterator[Remark]:
-    if not _wrapped(program, "torch.distributed.init_process_group") or not _trained_by_hand(program):
+    if not _wrapped(program, "torch.distributed.init_process_group") or not trained_by_hand(program):
         return
     for call in program.calls():
         if program.called(call) != "torch.save" or len(call.args) < 2:
@@ -192,7 +192,7 @@ def _skips(program: Program) -> Iterator[Remark]:
 
 def _wrapped(program: Program, *others: str) -> bool:
     """Whether the gradients are averaged over ranks, or one of these other functions is called."""
-    return any(program.called(call) in (*_WRAPPERS, *others) for call in program.calls())
+    return any(program.called(call) in (*WRAPPERS, *others) for call in program.calls())
 
 
 @RULES.add(
@@ -217,7 +217,7 @@ def _ranks_part(program: Program) -> Iterator[Remark]:
         rate = argument(call, "lr", 1) if made else None
         if rate is not None and _by_rank(program, rate):
             yield Remark(call, f"lr={short(rate, 40)} is another rate on each rank: the replicas part")
-        if name in _SAMPLER:
+        if name in SAMPLERS:
             seed, count = argument(call, "seed", 4), argument(call, "num_replicas", 1)
             if seed is not None and _by_rank(program, seed):
                 yield Remark(

@@ -268,7 +268,7 @@ def _advantage_with_gradient(program: Program) -> Iterator[Remark]:
             for one, other in operands(node) if is_binary(node, ast.Mult) else ():
                 if not is_method(flow.value(one), "log_prob"):
                     continue
-                advantage = _with_graph(flow, other)
+                advantage = with_graph(flow, other)
                 if advantage is None:
                     continue
                 values = advantage.right
@@ -283,7 +283,7 @@ def _advantage_with_gradient(program: Program) -> Iterator[Remark]:
 _SAME_GRAPH = ("mean", "squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "sum")
 
 
-def _with_graph(flow: Flow, node: ast.AST) -> ast.BinOp | None:
+def with_graph(flow: Flow, node: ast.AST) -> ast.BinOp | None:
     """The difference that a value is, where it was not taken out of the graph."""
     for _ in range(6):
         if is_binary(node, ast.Sub):

@@ -1,0 +1,59 @@
+"""Ranks whose wrapper or sampler is passed by. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rollout.several_ranks import SAMPLERS, WRAPPERS, trained_by_hand
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import argument, is_attribute, is_method, own_nodes, short
+
+RULES = Rules("rollout")
+_NO_FORWARD = ("state_dict", "load_state_dict", "parameters", "named_parameters", "eval", "train", "to", "modules", "children", "zero_grad", "requires_grad_")
+
+
+@RULES.add("set-epoch-on-another-sampler", "the shuffle is that of the first epoch again and again", "call set_epoch on the DistributedSampler itself")
+def _told_another(program: Program) -> Iterator[Remark]:
+    """set_epoch on `loader.sampler`, where the loader was made with a batch sampler that holds the distributed one."""
+    if not trained_by_hand(program):
+        return
+    flow = flow_of(program)
+    of_batches = [one for one in program.calls() if program.called(one).endswith("data.DataLoader") and argument(one, "batch_sampler", 4) is not None]
+    loaders = [one for one in program.calls() if program.called(one).endswith("data.DataLoader")]
+    asked = [
+        one for one in program.calls() if is_method(one, "set_epoch")
+        and is_attribute(flow.value(one.func.value), "sampler") and not is_attribute(getattr(flow.value(one.func.value), "value", None), "batch_sampler")
+    ]
+    every = [one for one in program.calls() if is_method(one, "set_epoch")]
+    held = [
+        one for one in of_batches
+        if any(program.called(part) in SAMPLERS for part in flow.origins(argument(one, "batch_sampler", 4) or one))
+    ]
+    if held and asked and len(asked) == len(every) and len([one for one in loaders if argument(one, "sampler", 3) is not None]) == 0:
+        yield Remark(
+            asked[0],
+            f"{short(asked[0])} does not reach the DistributedSampler: a loader that is made with batch_sampler "
+            f"(line {held[0].lineno}) has another sampler of its own",
+        )
+
+
+@RULES.add("around-the-wrapper", "the gradients of the ranks are never averaged: each rank trains a model of its own", "call the wrapper itself in the training: model(x), with the loss in forward() if it belongs to the model")
+def _around(program: Program) -> Iterator[Remark]:
+    """A loss that is computed by a method of the module inside DistributedDataParallel, past its forward."""
+    flow = flow_of(program)
+    wrapped = {key for key in flow.bound if program.called(flow.made(key)) in WRAPPERS}
+    for call in program.calls() if wrapped and trained_by_hand(program) else ():
+        if not isinstance(call.func, ast.Attribute):
+            continue
+        inner: ast.AST = call.func.value if not is_attribute(call.func, "module") else call.func
+        if not is_attribute(inner, "module") or flow.key(inner.value) not in wrapped or program.without_gradient(call):
+            continue
+        if is_attribute(call.func, "module") or call.func.attr not in _NO_FORWARD:
+            frame = program.frame(call)
+            trained = any(is_method(one, "backward") and call in flow.origins(one.func.value) for one in own_nodes(frame))
+            beside = any(isinstance(one, ast.Call) and flow.key(one.func) in wrapped and not program.without_gradient(one) for one in own_nodes(frame))
+            if trained and not beside:
+                yield Remark(call, f"{short(call)} does not pass through DistributedDataParallel, which averages the gradients of what its own forward computes")
