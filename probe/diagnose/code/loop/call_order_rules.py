@@ -158,6 +158,7 @@ def _clipped_in_vain(program: Program) -> Iterator[Remark]:
 @RULES.add("clipped-while-scaled", "the bound is compared with gradients that are thousands of times too large, so that nearly nothing is left of them", "call scaler.unscale_(optimizer) before the clip")
 def _clipped_scaled(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
+    yield from _clipped_in_a_part(program, flow)
     for owner, body in _bodies(program):
         if isinstance(owner, ast.Module):
             continue
@@ -171,6 +172,24 @@ def _clipped_scaled(program: Program) -> Iterator[Remark]:
                 after[0].always or event.always
             ) and not _unscaled_by_hand(body, before[-1].node, after[0].node):
                 yield Remark(event.node, f"{short(event.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is missing before it")
+
+
+def _clipped_in_a_part(program: Program, flow: Flow) -> Iterator[Remark]:
+    """A function that runs the scaled backward and clips, in a program that never divides by the factor; the step is
+    made elsewhere."""
+    told = {"unscale_", "get_scale", "_scale"}
+    if any(one.attr in told for one in program.everywhere(ast.Attribute) if isinstance(one, ast.Attribute)):
+        return
+    if not any(is_method(one, "step") and program.family(one.func.value) == "scaler" for one in program.calls()):
+        return
+    for owner, body in _bodies(program):
+        events = events_of(flow, body) if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
+        whats = [one.what for one in events]
+        if "step" in whats or "clip" not in whats or "backward" not in whats[: whats.index("clip")]:
+            continue
+        clip, backward = events[whats.index("clip")], events[whats.index("backward")]
+        if backward.scaled and backward.always:
+            yield Remark(clip.node, f"{short(clip.node.func)} runs while the gradients are still multiplied by the scaler's factor: unscale_ is called nowhere")
 
 
 def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) -> bool:

@@ -67,7 +67,9 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
         for target, value in pairs_of(node):
-            state = _state_of(program, value)
+            local = program.local_function(value) if isinstance(value, ast.Call) else None
+            results = returned(local) if local is not None else []
+            state = _state_of(program, results[0] if len(results) == 1 and results[0] is not None else value)
             key = flow.key(target)
             if not is_method(state) or key is None or program.family(state.func.value) not in (None, "module"):
                 continue
@@ -338,8 +340,10 @@ def _thawed(program: Program) -> Iterator[Remark]:
             continue
         if any(is_attribute(one, "add_param_group") for one in program.everywhere(ast.Attribute)):
             continue
-        for node in ast.walk(program.scope(call)):
-            if getattr(node, "lineno", 0) > call.lineno and (thawed := _thaws(program, node)) is not None:
+        of = program.class_of(call)
+        for node in ast.walk(program.scope(call) if of is None else of):
+            later = getattr(node, "lineno", 0) > call.lineno
+            if later and (thawed := _thaws(program, node)) is not None:
                 yield Remark(node, f"{thawed} gets a gradient here, and the optimizer of line {call.lineno} holds only the parameters that had one before")
                 break
 
@@ -350,6 +354,12 @@ def _thaws(program: Program, node: ast.AST) -> str | None:
         target = node.targets[0].value
         if is_true(node.value) and goes_over(program, target, "parameters", "named_parameters"):
             return short(target)
+    local = program.local_function(node) if isinstance(node, ast.Call) and isinstance(program.parent.get(node), ast.Expr) else None
+    given = program.arguments(local, node) if local is not None and isinstance(node, ast.Call) else {}
+    told = {name for name, value in given.items() if is_true(value)}
+    for one in ast.walk(local) if local is not None and told else ():
+        if isinstance(one, ast.Assign) and is_attribute(one.targets[0], "requires_grad") and is_name(one.value, *told):
+            return short(node)
     if is_method(node, "requires_grad_") and isinstance(program.parent.get(node), ast.Expr):
         off = node.args and not (is_true(node.args[0]))
         if not off and (program.family(node.func.value) == "module" or goes_over(program, node.func.value, "parameters", "named_parameters")):

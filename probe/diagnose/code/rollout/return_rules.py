@@ -12,6 +12,7 @@ from probe.diagnose.code.rollout.terms import factors
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
+    is_attribute,
     is_binary,
     is_call,
     is_method,
@@ -172,3 +173,47 @@ def _untried(program: Program) -> Iterator[Remark]:
                 f"{short(call)} asks for 0 of each action that was not taken: {short(target, 40)} has the "
                 "reward at one alone",
             )
+
+
+@RULES.add("returns-across-episodes", "actions are credited with what happened in the next episode", "start again where an episode ends: running = reward + gamma * running * (1 - done)")
+def _across(program: Program) -> Iterator[Remark]:
+    """Rewards of several episodes in a row that are added up from the end, in a function that never looks where one
+    ends, although what it is given knows."""
+    for name, classes in program.classes.items():
+        kept = _kept_together(classes[0]) if len(classes) == 1 else None
+        if kept is None:
+            continue
+        rewards, ends = kept
+        for loop in program.everywhere(ast.For):
+            if not isinstance(loop, ast.For) or not _goes_backwards(loop):
+                continue
+            for node in loop.body:
+                frame = program.frame(node)
+                whole = isinstance(node, ast.Assign) and is_name(node.targets[0]) and is_binary(node.value, ast.Add)
+                read = {one.attr for one in ast.walk(frame) if isinstance(one, ast.Attribute)}
+                of = [one for one in ast.walk(node) if is_attribute(one, rewards)] if whole and ends not in read else []
+                running = text_of(node.targets[0]) if isinstance(node, ast.Assign) else ""
+                if of and running in names_read(node) and not any(isinstance(one, ast.If) for one in loop.body) and _begins_anew(program):
+                    yield Remark(node, f"{short(node)} goes on across the ends of episodes, which {name} keeps in {ends}")
+
+
+def _kept_together(of: ast.ClassDef) -> tuple[str, str] | None:
+    """The attributes in which a class collects rewards and the ends of episodes, step by step."""
+    for function in of.body:
+        added = [one.func.value.attr for one in ast.walk(function) if is_method(one, "append") and isinstance(one.func.value, ast.Attribute)]
+        rewards, ends = [one for one in added if _REWARD.match(one)], [one for one in added if _END.search(one)]
+        if rewards and ends:
+            return rewards[0], ends[0]
+    return None
+
+
+def _goes_backwards(loop: ast.For) -> bool:
+    """Whether a loop goes from the last to the first."""
+    counted = is_call(loop.iter, "range") and len(loop.iter.args) == 3 and text_of(loop.iter.args[2]) == "-1"
+    return counted or any(is_name(one, "reversed") for one in ast.walk(loop.iter))
+
+
+def _begins_anew(program: Program) -> bool:
+    """Whether an episode may begin in the middle of what is collected: reset() under a condition in a loop."""
+    return any(is_method(one, "reset") and program.loops(one) and any(isinstance(around, (ast.If, ast.IfExp)) for around in program.parents(one)) for one in program.calls())
+
