@@ -64,11 +64,16 @@ def _own_key(program: Program) -> Iterator[Remark]:
     for scope in program.scopes():
         for call in own(scope, ast.Call):
             parent = program.parent.get(call)
-            function = program.local_function(call) if isinstance(parent, ast.Expr) else None
+            function = program.local_function(call) if isinstance(parent, (ast.Expr, ast.Assign)) else None
             if function is None or len(call.args) != 1 or not isinstance(call.args[0], ast.Name):
                 continue
-            queues = _filled_by(function)
-            keys = call.args[0].id
+            if isinstance(parent, ast.Assign):  # k = self.encode(x), which also puts k into the queue
+                results = returned(function)
+                if len(results) != 1 or not is_name(results[0]) or not is_name(parent.targets[0]):
+                    continue
+                queues, keys = _filled_by(function, text_of(results[0])), text_of(parent.targets[0])
+            else:
+                queues, keys = _filled_by(function), call.args[0].id
             later = [one for after in program.after(parent) for one in ast.walk(after)] if parent is not None else []
             before = [one for one in own_nodes(scope) if getattr(one, "lineno", 0) < call.lineno]
             compared = next((one for one in later if is_own(one) and one.attr in queues and isinstance(one.ctx, ast.Load) and _in_product(program, one)), None)
@@ -77,9 +82,9 @@ def _own_key(program: Program) -> Iterator[Remark]:
                 yield Remark(call, f"{short(call)} puts {keys} into {text_of(compared)} before line {compared.lineno} takes its negatives from there: the positive of each sample is one of them")
 
 
-def _filled_by(function: Function) -> set[str]:
-    """The attributes of self whose slices a function sets to its parameter."""
-    given = {one.arg for one in parameters(function)} - {"self"}
+def _filled_by(function: Function, result: str = "") -> set[str]:
+    """The attributes of self whose slices a function sets to its parameter, or to its result."""
+    given = {result} if result else {one.arg for one in parameters(function)} - {"self"}
     return {
         target.value.attr
         for node in own(function, ast.Assign)

@@ -85,6 +85,38 @@ def _ratio_of_itself(program: Program) -> Iterator[Remark]:
             )
 
 
+@RULES.add(
+    "old-policy-recomputed",
+    "the ratio is 1 in each minibatch: clipping has no effect, and nothing holds the policy back",
+    "keep the log probabilities that the actions had when they were drawn",
+)
+def _recomputed(program: Program) -> Iterator[Remark]:
+    """A generator of minibatches that computes the old log probabilities with the policy as it is by then."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        exponent = any(is_method(one, "exp") for one in _around(program, flow, node))
+        new = _call_of(flow, node.left, "log_prob") if is_binary(node, ast.Sub) and exponent else None
+        loops = [one for one in program.loops(node) if isinstance(one, ast.For)] if new is not None else []
+        loop = next((one for one in loops if isinstance(one.target, ast.Tuple)), None)
+        if loop is None or not any(is_method(one, "step") for one in ast.walk(loop)):
+            continue
+        if not isinstance(loop.target, ast.Tuple) or not isinstance(loop.iter, ast.Call):
+            continue
+        names = [text_of(one) for one in loop.target.elts]
+        places = [number for number, name in enumerate(names) if name == text_of(node.right)]
+        function = program.local_function(loop.iter)
+        for given in own(function, ast.Yield) if function is not None and places else ():
+            parts = given.value.elts if isinstance(given.value, ast.Tuple) else []
+            old = _call_of(flow, parts[places[0]], "log_prob") if len(parts) > places[0] else None
+            if old is not None and program.loops(old)[:1] == program.loops(given)[:1] != []:
+                yield Remark(
+                    node,
+                    f"{short(node)} compares the policy with itself: {short(old, 40)} (line {old.lineno}) is "
+                    "computed anew for each minibatch, by the weights that the last one left",
+                )
+                break
+
+
 def _around(program: Program, flow: Flow, node: ast.AST) -> Iterator[ast.AST]:
     """What is done with a value at once: the call around it, or calls of the variable that it is given to."""
     around = program.parent.get(node)
