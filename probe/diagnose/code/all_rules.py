@@ -27,6 +27,7 @@ from probe.diagnose.code.formulas import (
     overlap_rules,
     ranking_rules,
     score_rules,
+    sequence_rules,
 )
 from probe.diagnose.code.loop import (
     average_rules,
@@ -60,7 +61,7 @@ RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES,
-    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
+    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *sampling_rules.RULES,
