@@ -147,7 +147,7 @@ def _late_binding(program: Program) -> Iterator[Remark]:
         loop = next((one for one in program.loops(made) if isinstance(one, ast.For)), None)
         if loop is None or not isinstance(made, (ast.Lambda, ast.FunctionDef)):
             continue
-        set_here = names_of(loop.target) | {name for part in loop.body for one in ast.walk(part) if isinstance(one, ast.Assign) for name in names_of(one.targets[0])}
+        set_here = names_of(loop.target) | {name for part in loop.body if isinstance(part, ast.Assign) for name in names_of(part.targets[0])}
         body = made.body if isinstance(made.body, list) else [made.body]
         own_names = {one.arg for one in ast.walk(made.args) if isinstance(one, ast.arg)} | {one.id for part in body for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
         late = sorted(({one.id for part in body for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)} - own_names) & set_here)

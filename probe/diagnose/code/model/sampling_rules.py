@@ -108,10 +108,10 @@ def _tie_broken(program: Program) -> Iterator[Remark]:
                 if not again or not isinstance(node, ast.Assign) or text_of(node.value) in tied:
                     continue
                 place, tying = program.function_of(node), program.function_of(tie)
-                same = place is tying or text_of(node.targets[0]) in layers
                 if place is not tying and (getattr(place, "name", "") == "__init__" or _ties_again(place, tying)):
                     continue
-                if not same or place is not tying or node.lineno > tie.lineno:
+                later = any(node in ast.walk(one) for one in program.after(tie))
+                if place is not tying or later:
                     yield Remark(node, f"{short(node)} gives one of the two a new weight: line {tie.lineno} has tied {text_of(one)} to {text_of(other)}")
 
 
