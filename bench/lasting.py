@@ -34,11 +34,14 @@ class Lasting(NamedTuple):
     symptom: str = "loss"
     passes: bool = False
     """Whether it is an event that ends: named with its step, but not a later cause."""
+    early: int = EARLY
+    """The step of the first question: by then what the recipe needs must have been sampled."""
 
 
 FAULTS = {
     "nan": Lasting("nan-origin", 0, "nan"),
-    "rate-jumps": Lasting("learning-rate-jump", 1),
+    # `info` until an optimizer is sampled after the jump; at steps of a millisecond that takes thousands.
+    "rate-jumps": Lasting("learning-rate-jump", 1, early=8_000),
     "no-zero-grad": Lasting("zero-grad-forgotten", 20, "gradients"),
     "eval-mode": Lasting("eval-mode", 20),
     "spike-recovers": Lasting("loss-spike", 0, passes=True),
@@ -90,13 +93,13 @@ def wrong(fault: Lasting, answers: list[Said]) -> list[str]:
 def ask(place: Place, name: str, later: int) -> list[Said]:
     """The answers about one fault: early, late, and after the job was killed."""
     fault = FAULTS[name]
-    words = ("--fault", name, "--at", str(AT), "--rests", str(EARLY), str(EARLY + later))
+    words = ("--fault", name, "--at", str(AT), "--rests", str(fault.early), str(fault.early + later))
     with running(place, "lasting_faults", *words) as job:
         place.start_server()
         job.wait_for("REST")
         answers = [said(place, job, fault, "early")]
         job.go_on()
-        for _ in range((EARLY + later - 1) // PROGRESS - (EARLY - 1) // PROGRESS):
+        for _ in range((fault.early + later - 1) // PROGRESS - (fault.early - 1) // PROGRESS):
             job.wait_for("STEP")
         job.wait_for("REST")
         answers.append(said(place, job, fault, "late"))

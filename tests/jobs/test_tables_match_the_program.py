@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,7 +185,12 @@ def test_the_steps_take_as_long_as_the_program_says(watched: tuple[str, Watched]
     name, found = watched
     walls = [row["wall_s"] for row in found.steps[1:]]
     assert bool(walls) == (name not in UNSEEN_STEPS)
-    assert sum(walls) == pytest.approx(sum(found.result["step_wall_s"][1 : len(walls) + 1]), rel=0.1)
+    said = found.result["step_wall_s"][1 : len(walls) + 1]
+    # Both ends of the sum may have waited for a core, between the program's clock and ours.
+    assert sum(walls) == pytest.approx(sum(said), rel=0.1, abs=0.02)
+    if walls:
+        ratios = [one / other for one, other in zip(walls, said, strict=True)]
+        assert statistics.median(ratios) == pytest.approx(1.0, rel=0.1)
 
 
 def test_skipped_updates_are_marked(watched: tuple[str, Watched]) -> None:
