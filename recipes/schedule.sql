@@ -75,6 +75,9 @@ WITH seen AS (
     WHERE (counted >= 2 AND steps >= 20 * counted OR counted = 1 AND first_count = 0 AND passes > 0 AND length >= $epochs AND steps >= 100) AND ABS(count - first_count - (passes - COALESCE((SELECT MIN(epoch) FROM python.batches WHERE step >= (SELECT MIN(step) FROM python.schedulers)), 0))) <= 2
 ), planned AS (
     SELECT MIN(number) AS epochs FROM probe.facts WHERE kind = 'hyperparameter' AND number >= 1 AND regexp_matches(name, '(^|[.])(epochs|num_epochs|max_epochs|n_epochs|num_train_epochs)$')
+), ends AS (
+    -- The end that the loops around the training have.
+    SELECT ARG_MAX(total_steps, t_ns) AS total FROM python.plan WHERE source LIKE 'for %'
 ), facts AS (
     SELECT 'too long' AS subject, 'info' AS severity, format('the schedule does not reach its end: {} is {} counts long, but the training ends after {:.0f} epochs', made, length, epochs) AS fact,
         format('it is stepped once per epoch: it has counted {} in {} steps', counted, steps) AS evidence, rates.step, last, lr, highest, peak
@@ -86,7 +89,8 @@ WITH seen AS (
         format('it counted {} in {} steps: at this pace {} {:.0f} steps; call its step() after each optimizer step, or count epochs', counted, steps, CASE WHEN length >= $epochs THEN 'it ends after' ELSE 'the warm-up takes' END,
             (CASE WHEN length >= $epochs THEN length ELSE warming + count END) * steps / counted) AS evidence,
         rates.step, last, lr, highest, peak
-    FROM rarely, rates WHERE COALESCE(length >= $epochs AND length NOT IN (SELECT epochs FROM planned WHERE epochs IS NOT NULL), false) OR COALESCE(warming >= $warm_epochs AND to_lr < 0.5 * base, false)
+    FROM rarely, rates WHERE COALESCE(length >= $epochs AND length NOT IN (SELECT epochs FROM planned WHERE epochs IS NOT NULL), false)
+            AND NOT COALESCE((SELECT ABS(total / batches - length) <= GREATEST(1, 0.02 * length) FROM ends, feeding), false) OR COALESCE(warming >= $warm_epochs AND to_lr < 0.5 * base, false)
     UNION ALL BY NAME
     SELECT 'ended' AS subject, 'notice' AS severity, format('the schedule is over before the first epoch is: the rate fell to {:.2g} of its highest by step {}', lr / highest, ended.step) AS fact,
         format('step {} is batch {} of the first pass over {}, and training went on: a schedule counted in epochs is stepped once per batch', ended.step, place, loader) AS evidence,

@@ -22,6 +22,7 @@ from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import (
     Found,
     LossFunctions,
+    _before_broadcast,
     _prediction,
     _scalar,
     behind,
@@ -131,6 +132,15 @@ def test_weights_that_spread_each_loss_over_all_samples_are_told_from_those_of_i
     values = loss(torch.nn.Linear(3, 1)(torch.rand(6, 3)), torch.rand(6, 1).round())
     (one,) = found((values * weights).mean())
     assert one.weighted == product
+
+
+def test_a_difference_that_is_broadcast_is_found_in_a_loss_of_any_form() -> None:
+    output, target = torch.nn.Linear(3, 1)(torch.rand(6, 3)), torch.rand(6)
+    for error in (output - target, target - output):
+        (one,) = found(((1 + error * error).sqrt() - 1).mean())
+        assert (one.function, _before_broadcast(one.node)) == ("difference", (6, 1))
+    error = output - target[:, None]
+    assert found(((1 + error * error).sqrt() - 1).mean()) == []
 
 
 def test_a_difference_of_two_predictions_is_no_loss_against_a_target() -> None:

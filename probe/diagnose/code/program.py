@@ -35,6 +35,7 @@ Key = tuple[ast.AST, str]
 _SAME_MODULE = frozenset({
     "to", "cuda", "cpu", "train", "eval", "float", "double", "half", "bfloat16", "requires_grad_", "apply",
 })
+_LAYERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
 NUMBERS_OF_TENSORS = frozenset({
     "item", "dim", "size", "numel", "tolist", "numpy", "stride", "data_ptr", "ndimension",
 })
@@ -457,7 +458,7 @@ class Program:
         kinds: Kinds = {}
         for key, bindings in self.bound.items():
             kinds[key] = {
-                self.kind(one.value) if one.place is None else None
+                self.kind(one.value) if one.value is not None and one.place is None else self._element(one)
                 for one in bindings
                 if one.how != "parameter" and not (one.how == "add" and isinstance(one.value, ast.Constant))
             }
@@ -471,6 +472,17 @@ class Program:
             found = set(map(self.kind, returned(function)))
             self._returns[function] = next(iter(found)) if len(found) == 1 else None
         self._known.clear()
+
+
+    def _element(self, binding: Binding) -> Kind | None:
+        """What a loop over layers gives: `for block in self.blocks`, where those are one ModuleList."""
+        key = self.key(getattr(binding.node, "iter", None)) if binding.place is None else None
+        found = self.bound.get(key, []) if key is not None else []
+        made = found[0].value if len(found) == 1 and found[0].place is None else None
+        if not isinstance(made, ast.Call) or self.dotted(made.func) not in _LAYERS or not made.args:
+            return None
+        inner = made.args[0].value if isinstance(made.args[0], ast.Starred) else made.args[0]
+        return self.kind(inner.elt) if isinstance(inner, (ast.ListComp, ast.GeneratorExp)) else None
 
 
 def _of_program(program: Program, name: str) -> str:

@@ -55,7 +55,7 @@ LEARNING: tuple[Table, ...] = (
         "python", "loss_functions", "loss function behind the loss of some steps, read from its autograd graph", "ring",
         (
             STEP, MICRO_STEP, T_NS,
-            Column("function", "VARCHAR", "", "`cross_entropy`, `nll_loss`, `mse_loss`, `binary_cross_entropy` …; `mse_loss (written out)` for the square of a difference; `softmax` for a softmax in a loss of another kind"),
+            Column("function", "VARCHAR", "", "`cross_entropy`, `nll_loss`, `mse_loss`, `binary_cross_entropy` …; `mse_loss (written out)` for the square of a difference; `difference` for one that is broadcast, in a loss of another form; `softmax` for a softmax in a loss of another kind"),
             Column("reduction", "VARCHAR", "", "`mean`, `sum` (not divided by the number of elements afterwards) or `other`"),
             Column("behind", "VARCHAR", "", "operations between the last layer and the loss function, the one nearest to the loss first, without changes of shape; `Dropout` also if the graph shows it as a product; NULL without any"),
             Column("layer", "VARCHAR", "", "operation of the last layer, as named in the graph; NULL if it was not reached"),

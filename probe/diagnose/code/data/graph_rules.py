@@ -148,8 +148,30 @@ def _not_shifted(program: Program) -> Iterator[Remark]:
         filled = {one.func.value.id: one for one in own(function, ast.Call) if is_method(one, "append") and is_name(one.func.value) and len(one.args) == 1 and program.loops(one)}
         joined = {one.args[0].id: one for one in own(function, ast.Call) if program.called(one) in ("torch.cat", "torch.hstack") and one.args and is_name(one.args[0])}
         nodes = [name for name, call in joined.items() if name in filled and "edge" not in name and flow.number(argument(call, "dim", 1) or ast.Constant(0)) == 0]
+        yield from _listed(flow, function)
         for name, call in joined.items():
             columns = flow.number(argument(call, "dim", 1)) in (1, -1)
             given = filled[name].args[0] if name in filled else None
             if "edge" in name and columns and nodes and isinstance(given, ast.Name) and not any(is_binary(one, ast.Add) for one in flow.origins(given)):
                 yield Remark(filled[name], f"{short(filled[name])} keeps the numbers of the nodes in their own graph, and {nodes[0]} holds the nodes of all graphs in a row")
+
+
+def _listed(flow: Flow, function: Function) -> Iterator[Remark]:
+    """The same, where both are joined from lists that are written out: `torch.cat([g.edge_index for g in graphs], dim=1)`."""
+    program = flow.program
+    lists = {
+        call: call.args[0] for call in own(function, ast.Call)
+        if program.called(call) in ("torch.cat", "torch.hstack") and call.args and isinstance(call.args[0], (ast.ListComp, ast.GeneratorExp))
+    }
+    for call, parts in lists.items():
+        element = parts.elt
+        plain = not any(is_binary(one, ast.Add) for one in ast.walk(element)) and len(parts.generators) == 1
+        if not plain or "edge" not in text_of(element).lower() or flow.number(argument(call, "dim", 1)) not in (1, -1):
+            continue
+        beside = next((
+            other for other, rows in lists.items()
+            if other is not call and text_of(rows.generators[0].iter) == text_of(parts.generators[0].iter)
+            and "edge" not in text_of(rows.elt).lower() and flow.number(argument(other, "dim", 1) or ast.Constant(0)) == 0
+        ), None)
+        if beside is not None:
+            yield Remark(call, f"{short(call)} keeps the numbers of the nodes in their own graph, and {short(beside, 40)} joins the nodes of all graphs in a row")

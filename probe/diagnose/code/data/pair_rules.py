@@ -316,8 +316,8 @@ def _beside_each_other(scope: ast.AST) -> Iterator[tuple[ast.Call, ast.Call]]:
     around = scope.body if isinstance(scope, Function) else []
     for block in [around, *(block for node in own_nodes(scope) for block in blocks_of(node) if not isinstance(node, Scope))]:
         for one, other in pairwise(block):
-            if isinstance(one, ast.Assign) and isinstance(other, ast.Assign) and isinstance(one.value, ast.Call) and isinstance(other.value, ast.Call):
-                yield one.value, other.value
+            if isinstance(one, ast.Assign) and isinstance(other, ast.Assign) and isinstance(other.value, ast.Call):
+                yield from ((call, other.value) for call in ast.walk(one.value) if isinstance(call, ast.Call))
 
 
 def _draws(flow: Flow, function: Function) -> ast.Call | None:

@@ -140,7 +140,7 @@ class LossFunctions:
         recorder, intern = self._recorder, self._recorder.intern
         node = one.node
         operations, softmax, layer, rows, rows_used, mixed = behind(node)
-        shape = _shape_into(node, 0) or _shape_into(node, 1)
+        shape = _shape(node) if one.function == "difference" else _shape_into(node, 0) or _shape_into(node, 1)
         before = _before_broadcast(node)
         bounds = bounds_of(_prediction(node), loss_figures.operation, _scalar)
         dimension, classes = NULL_INTEGER, NULL_INTEGER
@@ -243,6 +243,10 @@ def functions_in(first: Any) -> list[Found]:
             continue
         if name in _SOFTMAX:
             branches.add(node)
+            continue
+        if name in ("Sub", "Rsub") and _before_broadcast(node):
+            weighted = _weighted(node, above)
+            found.append(Found("difference", node, _reduction(node, above), NULL_DOUBLE, weighted))
             continue
         for following, _ in node.next_functions[: 1 if name in _JOINING else None]:
             if following is not None and following not in seen:
@@ -387,7 +391,11 @@ def scales(node: Any) -> bool:
 def _before_broadcast(node: Any) -> tuple[int, ...] | None:
     """Shape of the prediction if the loss function broadcasts it to more elements; else None."""
     source, number = node.next_functions[0]
-    if loss_figures.operation(node) in loss_figures.WRITTEN_OUT:
+    if loss_figures.operation(node) in ("Sub", "Rsub"):
+        sides = [one for one in node.next_functions if one[0] is not None]
+        source, number = sides[0] if len(sides) == 1 else (None, 0)
+        compared = _shape(node)
+    elif loss_figures.operation(node) in loss_figures.WRITTEN_OUT:
         compared = _shape(source)
         source, number = next((one for one in source.next_functions if one[0] is not None), (None, 0))
     elif source is not None and loss_figures.operation(source) == "Expand":
