@@ -201,6 +201,10 @@ def _kept_together(of: ast.ClassDef) -> tuple[str, str] | None:
     """The attributes in which a class collects rewards and the ends of episodes, step by step."""
     for function in of.body:
         added = [one.func.value.attr for one in ast.walk(function) if is_method(one, "append") and isinstance(one.func.value, ast.Attribute)]
+        added += [
+            one.value.attr for one in ast.walk(function)
+            if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store) and isinstance(one.value, ast.Attribute)
+        ]
         rewards, ends = [one for one in added if _REWARD.match(one)], [one for one in added if _END.search(one)]
         if rewards and ends:
             return rewards[0], ends[0]
