@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hung_stacks import stacks_of_all
 from probe.base.settings import Settings
 from probe.boot.launch import ensure_server
 from probe.boot.startup import run_environment
@@ -209,7 +210,9 @@ class Job:
             part = os.read(stream.fileno(), 1 << 16) if ready else b""
             if not part:
                 why = "ended" if ready else f"was silent for {PATIENCE_S:g} s"
-                raise AssertionError(f"the program {why} before {word}; its stderr:\n{self.errors()}")
+                stacks = "" if ready else stacks_of_all(self.pid)
+                said = f"{self.errors()}\n{stacks}"
+                raise AssertionError(f"the program {why} before {word}; its stderr:\n{said}")
             self._unread += part
 
     def result(self) -> dict[str, Any]:
