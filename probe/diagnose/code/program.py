@@ -265,6 +265,11 @@ class Program:
             return None
         return found[0]
 
+    def results(self, node: ast.AST | None) -> list[ast.AST]:
+        """What the function of the program that an expression calls may return; empty for all else."""
+        local = self.local_function(node) if isinstance(node, ast.Call) else None
+        return [] if local is None else [one for one in returned(local) if one is not None]
+
     def run_by(self, call: ast.Call) -> Function | None:
         """The function, method or `__init__` of the program that a call runs."""
         of = self.classes.get(self.called(call))

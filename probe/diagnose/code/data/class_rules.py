@@ -117,10 +117,8 @@ def _made_of(flow: Flow, node: ast.AST, depth: int = 2) -> Iterator[ast.AST]:
     for value in (node, flow.value(node)):
         for one in flow.origins(value):
             yield one
-            local = flow.program.local_function(one) if depth and isinstance(one, ast.Call) else None
-            for result in returned(local) if local is not None else ():
-                if result is not None:
-                    yield from _made_of(flow, result, depth - 1)
+            for result in flow.program.results(one) if depth else ():
+                yield from _made_of(flow, result, depth - 1)
 
 
 def _order_of(flow: Flow, node: ast.AST) -> str | None:

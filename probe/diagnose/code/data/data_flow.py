@@ -24,6 +24,11 @@ SHAPES = (
     "contiguous", "clone", "numpy", "tolist", "ravel", "view_as", "type_as", "requires_grad_", "long", "int",
 )
 """Methods that leave the values of a tensor as they are, but for its shape, type or place."""
+GENERATORS = frozenset({
+    "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random",
+    "torch.Generator",
+})
+"""What makes a generator of random numbers of its own."""
 LOADER = "torch.utils.data.DataLoader"
 RANDOM_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
 SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"

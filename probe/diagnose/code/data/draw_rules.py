@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import LOADER, data_sets
+from probe.diagnose.code.data.data_flow import GENERATORS, LOADER, data_sets
 from probe.diagnose.code.data.window_rules import cut_in_two
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -34,7 +34,6 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
-_GENERATORS = frozenset({"torch.Generator", "numpy.random.default_rng", "numpy.random.RandomState", "random.Random"})
 _TARGETS = re.compile(r"^(target|targets|label|labels|y|ys|classes|annotations?)$")
 _SPLITS = re.compile(r"split|fold", re.I)
 _DRAWS = re.compile(r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli)|random\.(?!Random|seed)\w+|numpy\.random\.(?!default_rng|RandomState|seed)\w+)(_like)?$")
@@ -97,7 +96,7 @@ def _generator_of(flow: Flow, function: ast.FunctionDef, each: bool = False) -> 
             continue
         generator = flow.program.called(made.func.value if is_method(made, "manual_seed") else made)
         given_a_seed = is_method(made, "manual_seed") or generator != "torch.Generator"  # which takes a device
-        if generator not in _GENERATORS or not made.args or not given_a_seed:
+        if generator not in GENERATORS or not made.args or not given_a_seed:
             continue
         seed = made.args[0]
         changes = any(is_own(one) and _is_set_again(flow, one) for one in ast.walk(seed))

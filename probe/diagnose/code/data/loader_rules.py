@@ -272,9 +272,8 @@ def _one_for_each_class(flow: Flow, node: ast.AST, depth: int = DEPTH) -> bool:
         return any(_one_for_each_class(flow, one, depth - 1) for one in (found.left, found.right))
     if is_method(found, "bincount"):
         return True
-    local = flow.program.local_function(found) if isinstance(found, ast.Call) else None
-    if local is not None:
-        results = [one for one in returned(local) if one is not None]
+    if isinstance(found, ast.Call) and flow.program.local_function(found) is not None:
+        results = flow.program.results(found)
         return bool(results) and all(_one_for_each_class(flow, one, depth - 1) for one in results)
     if is_method(found, *_EACH):
         inner = found.args[0] if flow.program.called(found).startswith(("torch.", "numpy.")) and found.args else found.func.value
@@ -291,8 +290,7 @@ def _lengths_of_padded(program: Program) -> Iterator[Remark]:
         if len(node.generators) != 1 or one.ifs or not isinstance(one.target, ast.Name):
             continue
         padded = flow.value(one.iter)
-        local = program.local_function(padded) if isinstance(padded, ast.Call) else None
-        made = [padded] if local is None else [part for value in returned(local) if value is not None for part in flow.origins(value)]
+        made = [part for value in program.results(padded) for part in flow.origins(value)] or [padded]
         if any(program.called(part) == "torch.nn.utils.rnn.pad_sequence" for part in made) and ast.unparse(element) in (
             f"len({one.target.id})", f"{one.target.id}.size(0)", f"{one.target.id}.shape[0]",
         ):

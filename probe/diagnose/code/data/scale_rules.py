@@ -92,7 +92,7 @@ def _fitted(program: Program, flow: Flow, data: ast.AST) -> ast.expr | None:
             return value if isinstance(value, ast.expr) and not _held_or_train(scaled) else None
         if not isinstance(value, ast.Call):
             return None
-        results = [found for found in returned(local) if found is not None] if (local := program.local_function(value)) is not None else []
+        results = program.results(value)
         if len(results) == 1:
             at = results[0].elts[place or 0] if isinstance(results[0], ast.Tuple) and len(results[0].elts) > (place or 0) else results[0]
         elif program.called(value).endswith("TensorDataset") and value.args:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, TRAINING, data_sets
+from probe.diagnose.code.data.data_flow import GENERATORS, HELD_OUT, LOADER, TRAINING, data_sets
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -40,9 +40,6 @@ from probe.diagnose.code.syntax import (
 
 RULES = Rules("data")
 _SMOOTHERS = ("torch.nn.functional.avg_pool1d", "torch.nn.functional.conv1d")
-_GENERATORS = frozenset({
-    "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random", "torch.Generator",
-})
 _BATCH = re.compile(r"^(bsz|bs|batch(_?size)?|n_?batch|b)$", re.I)
 _FORECAST = re.compile(r"horizon|lookback|look_back|forecast", re.I)
 
@@ -235,7 +232,7 @@ def _generators(program: Program, of: ast.ClassDef, getter: Function) -> Iterato
             name, made = text_of(node.targets[0]), node.value
             if is_method(made, "manual_seed"):
                 made = made.func.value
-            if program.called(made) in _GENERATORS and is_own(node.targets[0]) and text_of(drawing).count(name) > int(drawing is owner):
+            if program.called(made) in GENERATORS and is_own(node.targets[0]) and text_of(drawing).count(name) > int(drawing is owner):
                 yield node, name
 
 

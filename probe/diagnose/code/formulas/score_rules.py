@@ -215,7 +215,7 @@ def _is_log_density(program: Program, flow: Flow, node: ast.AST, weights: ast.AS
     local = program.local_function(value) if isinstance(value, ast.Call) else None
     if is_method(value, "log_prob") and local is None:
         return any(is_method(one, "softmax") for one in flow.origins(weights))
-    found = [part for one in ([value] if local is None else returned(local)) if one is not None for part in flow.origins(one)]
+    found = [part for one in program.results(value) or [value] for part in flow.origins(one)]
     square = any((is_binary(one, ast.Pow) and number_in(one.right) == 2) or is_method(one, "square", "pow") for one in found)
     return local is not None and square and any(is_method(one, "log") for one in found)
 

@@ -19,7 +19,6 @@ from probe.diagnose.code.syntax import (
     number_in,
     operands,
     own,
-    returned,
     short,
     text_of,
 )
@@ -60,8 +59,7 @@ def _whole_mean(program: Program, flow: Flow, call: ast.Call, source: ast.AST) -
         source = flow.value(source.func.value if is_method(source) else source.left)  # type: ignore[union-attr]
     for mask, errors in operands(source) if is_binary(source, ast.Mult) else ():
         made = flow.value(mask)
-        local = program.local_function(made) if isinstance(made, ast.Call) else None
-        whole = [made] if local is None else [one for one in returned(local) if one is not None]
+        whole = program.results(made) or [made]
         lengths = any(_positions_below(part) for one in whole for part in flow.origins(one))
         if lengths and any(is_binary(one, ast.Sub) or loss_name(program, one) for one in flow.origins(errors)):
             yield Remark(call, f"{short(call)} divides by all positions, also by those that {short(mask, 40)} sets to 0: the more padding a batch has, the less it counts")

@@ -67,9 +67,8 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
         for target, value in pairs_of(node):
-            local = program.local_function(value) if isinstance(value, ast.Call) else None
-            results = returned(local) if local is not None else []
-            state = _state_of(program, results[0] if len(results) == 1 and results[0] is not None else value)
+            results = program.results(value)
+            state = _state_of(program, results[0] if len(results) == 1 else value)
             key = flow.key(target)
             if not is_method(state) or key is None or program.family(state.func.value) not in (None, "module"):
                 continue

@@ -18,7 +18,6 @@ from probe.diagnose.code.syntax import (
     is_method,
     is_name,
     operands,
-    returned,
     says,
     short,
     text_of,
@@ -166,19 +165,13 @@ def _are_words(flow: Flow, node: ast.AST) -> bool:
     value = flow.value(node)
     while is_method(value, *_KEEPS) and flow.program.called(value) == "":
         value = flow.value(value.func.value)
-    for one in _results(flow, [value, *(flow.value(given) for given in flow.passed(value))]):
+    values = [value, *(flow.value(given) for given in flow.passed(value))]
+    for one in (part for given in values for part in flow.program.results(given) or [given]):
         if compares(one, ast.Lt) and says(one.comparators[0], "len") and any(
             flow.program.called(part).endswith(".arange") for part in flow.origins(one.left)
         ):
             return True
     return False
-
-
-def _results(flow: Flow, values: list[ast.AST | None]) -> Iterator[ast.AST]:
-    """These expressions, and what the functions of the program give that they call."""
-    for one in values:
-        local = flow.program.local_function(one) if isinstance(one, ast.Call) else None
-        yield from (one for one in (returned(local) if local is not None else [one]) if one is not None)
 
 
 def _before_softmax(
