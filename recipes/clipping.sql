@@ -39,7 +39,7 @@ WITH clipped AS (
 )
 SELECT NULL AS unknown, 'scaled' AS subject, 'notice' AS severity, n, scaled AS cut, step,
     'gradients are clipped before they are unscaled: the limit is applied to scaled gradients, and cuts each step to next to nothing' AS fact,
-    format('clip_grad_norm_(…, {:.3g}) runs while the gradients still contain the GradScaler''s factor{}: call scaler.unscale_(optimizer) first', clip_norm, COALESCE(format(' {:.0f}', loss_scale), '')) AS evidence
+    format('clip_grad_norm_(…, {:.3g}) runs while the gradients still contain the loss scale{}: divide them by it first (with a GradScaler: scaler.unscale_(optimizer))', clip_norm, COALESCE(format(' {:.0f}', loss_scale), '')) AS evidence
 FROM counted, cuts WHERE told >= $least AND scaled > 0.9 * told AND COALESCE(ratio, left_scaled) < $cut
 UNION ALL BY NAME
 SELECT NULL AS unknown, 'limit' AS subject, CASE WHEN optimizer = 'SGD' THEN 'notice' ELSE 'info' END AS severity, n, cut, step,
@@ -49,4 +49,4 @@ FROM counted, optimizer WHERE known >= $least AND cut > 0.9 * known AND left_ < 
 UNION ALL BY NAME
 SELECT 'the job does not call clip_grad_norm_, or has called it in too few steps' AS unknown FROM counted WHERE n < $least
 UNION ALL BY NAME
-SELECT 'whether the clipped gradients still contain the GradScaler''s factor has not been measured yet' AS unknown FROM counted WHERE n >= $least AND told < $least
+SELECT 'whether the clipped gradients still contain the loss scale has not been measured yet' AS unknown FROM counted WHERE n >= $least AND told < $least

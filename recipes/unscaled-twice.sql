@@ -4,7 +4,7 @@
 -- order = 213
 -- scope = "rank"
 -- needs = "the factor of a GradScaler, and gradients after backward and at the optimizer step, from a few sampled steps"
--- what = "the gradients are divided by the GradScaler's factor twice: at the optimizer step they are {smaller:.5g} times too small, and the factor is {scale:.5g}"
+-- what = "the gradients are divided by the loss scale twice: at the optimizer step they are {smaller:.5g} times too small, and the scale is {scale:.5g}"
 -- why = [
 --   "from the loss without its factor: {made:.3g}; at the step: {taken:.3g} (root mean squares, median over {params} parameters of {n} sampled steps)",
 --   "at clipping the factor was already removed, although scaler.unscale_ had not been called: the program divides by scaler.get_scale() itself, and scaler.step() divides once more",
@@ -40,4 +40,4 @@ WITH looked AS (
 )
 SELECT NULL AS unknown, step, scale, made, taken, params, n, smaller, CASE WHEN clip_scale < 2 THEN clip_scale END AS clip_scale FROM counted WHERE n >= $least AND twice >= 0.9 * n
 UNION ALL BY NAME
-SELECT 'no GradScaler has scaled a loss' AS unknown FROM counted WHERE COALESCE(most <= 1, true)
+SELECT 'no loss scale was seen' AS unknown FROM counted WHERE COALESCE(most <= 1, true)

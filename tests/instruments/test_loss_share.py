@@ -26,6 +26,22 @@ def test_the_share_is_read_from_divisions_products_and_sums() -> None:
         assert value == pytest.approx(expected), name
 
 
+def test_a_loss_scale_that_the_job_multiplies_is_told_from_weights_and_is_no_part_of_the_share() -> None:
+    share = LossShare(torch)
+    loss = cross_entropy(torch.randn(6, 3, requires_grad=True), torch.zeros(6).long())
+    weight = torch.full((), 4096.0, requires_grad=True)
+    found = {
+        "scaled": (loss * 2.0**16, 65536.0), "of a part": (loss.double() / 4 * 4096.0, 4096.0),
+        "part of it": (loss * torch.tensor(4096.0) / 4, 4096.0), "small": (loss * 16.0, 1.0),
+        "a weight": (loss * 1000.0, 1.0), "one term": (loss * 4096.0 + loss, 1.0),
+        "trained": (loss * weight, 1.0),
+    }
+    for name, (whole, expected) in found.items():
+        assert share.scale(whole) == expected, name
+    assert share.scale(loss * 16.0, 2.0) == 16.0
+    assert share.of(loss / 4 * 4096.0, 4096.0) == 0.25
+
+
 def test_a_tensor_that_a_hook_of_the_job_packed_is_not_unpacked() -> None:
     share, unpacked = LossShare(torch), []
     with torch.autograd.graph.saved_tensors_hooks(lambda one: one, unpacked.append):

@@ -1,5 +1,5 @@
-/* What loop/losses.py does around a backward; a root that a GradScaler scaled, several roots, and a loop that
-   never made an optimizer are left to it. */
+/* What loop/losses.py does around a backward; a root that a GradScaler or the job itself scaled, several roots,
+   the first steps, and a loop that never made an optimizer are left to it. */
 
 #include "hot.h"
 
@@ -7,7 +7,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *recorder, *tensor, *on_backward_begin, *on_backward_end, *after_backward;
     PyObject *manual_updates, *roots, *updates, *sums, *unscaled;
-    char values, follows, accumulates;
+    char values, follows, accumulates, scales;
     int64_t start_ns, depth;
 } Losses;
 
@@ -69,7 +69,7 @@ static int begin_backward(Losses *self, Recorder *recorder, PyObject *root) {
     int64_t now = now_ns();
     double share = NULL_DOUBLE, loss = 0.0;
     int known = 0, due;
-    if ((self->accumulates || recorder->micro_step || recorder->step < FIRST_STEPS)
+    if ((self->accumulates || recorder->micro_step)
         && share_of(self, root, &share) < 0)
         return -1;
     if (self->values && (known = value_of(self, root, now, share, &loss)) < 0) return -1;
@@ -122,7 +122,7 @@ static PyObject *m_begin(PyObject *object, PyObject *tensors) {
     Losses *self = (Losses *)object;
     Recorder *recorder = recorder_of(self);
     int common = recorder != NULL && !given(self->manual_updates) && !given(self->unscaled)
-        && given(self->tensor) && PyType_Check(self->tensor)
+        && !self->scales && recorder->step >= FIRST_STEPS && given(self->tensor) && PyType_Check(self->tensor)
         && PyObject_TypeCheck(tensors, (PyTypeObject *)self->tensor);
     if (!common) return PyObject_CallMethodObjArgs(object, name_plain_begin, tensors, NULL);
     if (begin_backward(self, recorder, tensors) < 0) return NULL;
@@ -148,8 +148,8 @@ static PyMemberDef members[] = {
     FIELD(recorder, T_OBJECT), HIDDEN(tensor, T_OBJECT), FIELD(on_backward_begin, T_OBJECT),
     FIELD(on_backward_end, T_OBJECT), FIELD(after_backward, T_OBJECT), FIELD(manual_updates, T_OBJECT),
     FIELD(roots, T_OBJECT), FIELD(updates, T_OBJECT), FIELD(sums, T_OBJECT), HIDDEN(unscaled, T_OBJECT),
-    FIELD(values, T_BOOL), FIELD(follows, T_BOOL), HIDDEN(accumulates, T_BOOL), HIDDEN(start_ns, T_LONGLONG),
-    HIDDEN(depth, T_LONGLONG), {NULL, 0, 0, 0, NULL},
+    FIELD(values, T_BOOL), FIELD(follows, T_BOOL), HIDDEN(accumulates, T_BOOL), HIDDEN(scales, T_BOOL),
+    HIDDEN(start_ns, T_LONGLONG), HIDDEN(depth, T_LONGLONG), {NULL, 0, 0, 0, NULL},
 };
 static const size_t objects[] = {
     offsetof(Losses, recorder), offsetof(Losses, tensor), offsetof(Losses, on_backward_begin),

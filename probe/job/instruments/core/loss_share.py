@@ -1,20 +1,26 @@
 """Loss share: the fraction of the step's loss that one backward call covers, under gradient accumulation.
 
-HOT PATH of jobs that accumulate, a few microseconds a backward. The share is read from the last operations
-of the loss's graph: a division by a number (the accumulation steps), or a sum over this micro batch's items
-divided by the number of all items. `parts_of` turns the shares of a step into the factor for its mean loss.
+HOT PATH of jobs that accumulate or scale their loss themselves, a few microseconds a backward. The share is
+read from the last operations of the loss's graph: a division by a number (the accumulation steps), or a sum
+over this micro batch's items divided by the number of all items. `parts_of` turns the shares of a step into
+the factor for its mean loss. A loss scale that the job multiplies itself, as DeepSpeed, apex and Megatron do,
+is read in the same way.
 A saved tensor packed by one of the job's hooks is left alone: unpacking it would run the hook. Standard
 library only.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from probe.recording.layout import NULL_DOUBLE
 
 MOST_OPERATIONS = 6
 """Divisions, multiplications and casts followed back from the loss."""
+LEAST_SCALE = 256.0
+"""A power of two from this on, by which a whole loss is multiplied, is taken for a loss scale (ours: they
+begin at 2**10 to 2**24, and weights of a loss are neither powers of two nor as large)."""
 WHOLE = 0.05
 """How far the sum of a step's shares may be from 1."""
 _SUM = 2
@@ -30,9 +36,26 @@ class LossShare:
             self._quotient, self._product = type((one / 2).grad_fn), type((one * 2).grad_fn)
             self._cast = type(one.to(torch.float64).grad_fn)
 
-    def of(self, loss: Any) -> float:
-        """The share of a loss, before its backward: 1 if nothing divided it; NULL if unknown."""
-        node, share = loss.grad_fn, 1.0
+    def scale(self, loss: Any, least: float = LEAST_SCALE) -> float:
+        """The power of two, at least `least`, by which the whole loss is multiplied; 1 without one."""
+        node = loss.grad_fn
+        for _ in range(MOST_OPERATIONS):
+            kind = type(node)
+            if kind is self._product:
+                if node.next_functions[1][0] is not None:
+                    return 1.0
+                constant = saved_number(node, "_raw_saved_other")
+                if constant is not None and least <= constant < math.inf and math.frexp(constant)[0] == 0.5:
+                    return constant
+            elif kind is not self._cast and kind is not self._quotient:
+                return 1.0
+            node = node.next_functions[0][0]
+        return 1.0
+
+    def of(self, loss: Any, scale: float = 1.0) -> float:
+        """The share of a loss, before its backward: 1 if nothing divided it; NULL if unknown. `scale`: its
+        loss scale, which is no part of the share."""
+        node, share = loss.grad_fn, 1.0 / scale
         for _ in range(MOST_OPERATIONS):
             kind = type(node)
             if kind is self._quotient or kind is self._product:

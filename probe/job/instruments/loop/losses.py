@@ -32,7 +32,8 @@ from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
 FIRST_STEPS = 2
-"""Steps in which every loss's share is computed, because it is not yet known whether the job accumulates."""
+"""Steps in which every loss's share and scale are read, because it is not yet known whether the job
+accumulates or scales its loss itself."""
 
 
 @compiled.form("Losses")
@@ -70,6 +71,8 @@ class Losses:
         self._unscaled: tuple[int, Any, float] | None = None
         self._share: LossShare | None = None
         self._accumulates = False
+        self._scales = False
+        """Whether the job was seen to multiply its loss by a loss scale, without a GradScaler."""
         self._delivery = Delivery()
         self._arrived: dict[int, list[tuple[float, float]]] = {}
         self._patches = Patches()
@@ -144,23 +147,25 @@ class Losses:
         root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
         if self.manual_updates is not None and not self.manual_updates.backward_begins(root):
             self.manual_updates = None
-        unscaled, share = None, NULL_DOUBLE
+        unscaled, share, scale = None, NULL_DOUBLE, 1.0
         if self._unscaled is not None:
             unscaled, share = self._before_scaling(root)
+        if unscaled is None and (self._scales or recorder.step < FIRST_STEPS):
+            scale = self._scale_of(root)
         if unscaled is None and (self._accumulates or recorder.micro_step or recorder.step < FIRST_STEPS):
-            share = self._share_of(root)
+            share = self._share_of(root, scale)
         loss = None
         if self.values:
             whole = root if unscaled is None else unscaled
             if whole is not None and whole.numel() == 1:
                 if not whole.is_cpu:
-                    self._send(whole, now, share)
-                elif type(loss := whole.item()) is not float:
-                    loss = float(loss)
+                    self._send(whole, now, share, scale)
+                else:
+                    loss = float(whole.item()) / scale
         recorder.backward_begins(now, loss, share)
         if (recorder.timing or recorder.alert) and self.on_backward_begin is not None:
             self.follows = True
-            self.on_backward_begin(root, loss, unscaled is not None)
+            self.on_backward_begin(root, loss, unscaled is not None or scale != 1.0)
         updates = self.updates
         if updates is not None and recorder.step >= updates.due:
             updates.backward_begins(root)
@@ -168,7 +173,7 @@ class Losses:
         recorder.cost_ns += start - now
         roots = self.roots
         if roots is not None and recorder.step >= roots.pace.due:
-            roots.sample(root, unscaled is not None)
+            roots.sample(root, unscaled is not None or scale != 1.0)
             self._start_ns = _now()
 
     def _end(self) -> None:
@@ -201,20 +206,30 @@ class Losses:
         unscaled, self._unscaled = self._unscaled, None
         return unscaled[1:] if unscaled is not None and unscaled[0] == id(root) else (None, NULL_DOUBLE)
 
-    def _share_of(self, root: Any) -> float:
+    def _scale_of(self, root: Any) -> float:
+        """The loss scale by which the job itself multiplied this root; 1 without one."""
+        if self._share is None or root is None or root.numel() != 1:
+            return 1.0
+        scale = self._share.scale(root, 2.0) if self._scales else self._share.scale(root)
+        self._scales = self._scales or scale != 1.0
+        if self._scales:
+            self.recorder.loss_scale = scale
+        return scale
+
+    def _share_of(self, root: Any, scale: float = 1.0) -> float:
         """The root's share of the step's loss; NULL if unknown. Most jobs do not accumulate: for those it is
         computed in the first steps only."""
         self._accumulates = self._accumulates or self.recorder.micro_step > 0
         if self._share is None or root is None or root.numel() != 1:
             return NULL_DOUBLE
-        return self._share.of(root)
+        return self._share.of(root, scale)
 
-    def _send(self, loss: Any, now: int, share: float) -> None:
+    def _send(self, loss: Any, now: int, share: float, scale: float = 1.0) -> None:
         """Copy a loss from a device. A separate function: a closure would cost the caller on every call."""
         step, micro_step = self.recorder.step, self.recorder.micro_step
         loss = loss.detach().reshape(())
         self.sent = self._delivery.send(
-            loss, lambda value: self._deliver(step, micro_step, now, value, share)
+            loss, lambda value: self._deliver(step, micro_step, now, value / scale, share)
         )
 
     # The agent's thread -----------------------------------------------------

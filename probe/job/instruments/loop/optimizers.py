@@ -221,6 +221,10 @@ class Optimizers:
             found = self._scalers[-1]()
         return found
 
+    def own_scale(self) -> float:
+        """The loss scale that the job multiplies itself, without a GradScaler; 1 without one."""
+        return self.recorder.loss_scale if self.newest_scaler() is None and self.recorder.loss_scale > 1.0 else 1.0
+
     @property
     def in_step(self) -> bool:
         """Whether an optimizer is inside its step, for example while its closure runs."""

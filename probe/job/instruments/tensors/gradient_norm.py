@@ -242,9 +242,12 @@ class GradientNorm:
         return found
 
     def _scale_before_step(self, optimizer: Any) -> Any:
-        """The scaler's factor if the optimizer's gradients still contain it; else None."""
+        """The loss scale if the optimizer's gradients may still contain it; else None."""
         scaler = self._optimizers.newest_scaler()
-        if scaler is None or not scaler.is_enabled():
+        if scaler is None:
+            own = self._optimizers.own_scale()
+            return own if own > 1.0 else None
+        if not scaler.is_enabled():
             return None
         states = scaler._per_optimizer_states
         stage = states[id(optimizer)]["stage"].name if id(optimizer) in states else "READY"
@@ -307,7 +310,7 @@ class GradientNorm:
             factor = 1.0 if scale is None else float(scale)
             recorder.grad_norm = float(norm) / factor
             return
-        whole = norm if scale is None else norm / scale.to(norm.device)
+        whole = norm if scale is None else norm / (scale if isinstance(scale, float) else scale.to(norm.device))
         step = recorder.step
         self._delivery.send(whole.reshape(1), lambda row: recorder.deliver_grad_norm(step, row[0]))
 

@@ -238,11 +238,14 @@ class Updates:
         self._graphs.note(found, root, limit_ns)
 
     def _factors(self, optimizer: Any) -> tuple[Any, Any]:
-        """The factor that undoes the clipping of its gradients (NaN without), and the scaler's factor in them
+        """The factor that undoes the clipping of its gradients (NaN without), and the loss scale in them
         after backward: numbers, or one-element tensors still on a device."""
         undone = self._norm.clip_of(optimizer)
         scaler = self._optimizers.newest_scaler()
-        scale = getattr(scaler, "_scale", None) if scaler is not None and scaler.is_enabled() else 1.0
+        if scaler is None:
+            scale = self._optimizers.own_scale()
+        else:
+            scale = getattr(scaler, "_scale", None) if scaler.is_enabled() else 1.0
         return self._carried(undone), self._carried(scale)
 
     def _carried(self, number: Any) -> Any:
