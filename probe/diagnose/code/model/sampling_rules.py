@@ -104,11 +104,15 @@ def _tie_broken(program: Program) -> Iterator[Remark]:
         for tie, one, other in ties:
             tied, layers = {text_of(one), text_of(other)}, {text_of(one.value), text_of(other.value)}
             for node in ast.walk(of):
-                again = isinstance(node, ast.Assign) and node is not tie and text_of(node.targets[0]) in tied | layers
-                if not again or not isinstance(node, ast.Assign) or text_of(node.value) in tied:
+                if not isinstance(node, ast.Assign) or node is tie or text_of(node.value) in tied:
+                    continue
+                given = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else node.targets[:1]
+                if not {text_of(target) for target in given} & (tied | layers):
                     continue
                 place, tying = program.function_of(node), program.function_of(tie)
                 if place is not tying and (getattr(place, "name", "") == "__init__" or _ties_again(place, tying)):
+                    continue
+                if place is not tying and any(program.function_of(another) is place for another, _, _ in ties):
                     continue
                 later = any(node in ast.walk(one) for one in program.after(tie))
                 if place is not tying or later:

@@ -183,7 +183,7 @@ def _across(program: Program) -> Iterator[Remark]:
         kept = _kept_together(classes[0]) if len(classes) == 1 else None
         if kept is None:
             continue
-        rewards, ends = kept
+        rewards, ends, keeping = kept
         for loop in program.everywhere(ast.For):
             if not isinstance(loop, ast.For) or not _goes_backwards(loop):
                 continue
@@ -193,12 +193,12 @@ def _across(program: Program) -> Iterator[Remark]:
                 read = {one.attr for one in ast.walk(frame) if isinstance(one, ast.Attribute)}
                 of = [one for one in ast.walk(node) if is_attribute(one, rewards)] if whole and ends not in read else []
                 running = text_of(node.targets[0]) if isinstance(node, ast.Assign) else ""
-                if of and running in names_read(node) and not any(isinstance(one, ast.If) for one in loop.body) and _begins_anew(program):
+                if of and running in names_read(node) and not any(isinstance(one, ast.If) for one in loop.body) and (_begins_anew(program) or _kept_without_end(program, keeping)):
                     yield Remark(node, f"{short(node)} goes on across the ends of episodes, which {name} keeps in {ends}")
 
 
-def _kept_together(of: ast.ClassDef) -> tuple[str, str] | None:
-    """The attributes in which a class collects rewards and the ends of episodes, step by step."""
+def _kept_together(of: ast.ClassDef) -> tuple[str, str, str] | None:
+    """The attributes in which a class collects rewards and the ends of episodes, step by step, and the method."""
     for function in of.body:
         added = [one.func.value.attr for one in ast.walk(function) if is_method(one, "append") and isinstance(one.func.value, ast.Attribute)]
         added += [
@@ -207,7 +207,7 @@ def _kept_together(of: ast.ClassDef) -> tuple[str, str] | None:
         ]
         rewards, ends = [one for one in added if _REWARD.match(one)], [one for one in added if _END.search(one)]
         if rewards and ends:
-            return rewards[0], ends[0]
+            return rewards[0], ends[0], getattr(function, "name", "")
     return None
 
 
@@ -215,6 +215,15 @@ def _goes_backwards(loop: ast.For) -> bool:
     """Whether a loop goes from the last to the first."""
     counted = is_call(loop.iter, "range") and len(loop.iter.args) == 3 and text_of(loop.iter.args[2]) == "-1"
     return counted or any(is_name(one, "reversed") for one in ast.walk(loop.iter))
+
+
+def _kept_without_end(program: Program, keeping: str) -> bool:
+    """Whether steps are kept by a `for` over a range that nothing leaves: the environments begin anew themselves."""
+    for call in program.calls():
+        loop = next(iter(program.loops(call)), None) if is_method(call, keeping) else None
+        if isinstance(loop, ast.For) and is_call(loop.iter, "range"):
+            return not any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(loop))
+    return False
 
 
 def _begins_anew(program: Program) -> bool:
