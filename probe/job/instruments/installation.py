@@ -165,11 +165,9 @@ class Installation:
         if "losses" in wanted:
             delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
             functions = self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
-            pace, gradless_pace = (
-                Pace(recorder, settings.budget_ratio, common=common) for common in (True, False)
-            )
+            paces = [Pace(recorder, settings.budget_ratio, common=common) for common in (True, False, False)]
             batches = None if self.data is None else self.data.batches
-            inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, gradless_pace, batches)
+            inputs = ModelInputs(recorder, isolation, self.names, delivery, *paces, batches=batches)
             self.forward.inputs = inputs
             functions.inputs_of, functions.labels_of = inputs.inputs_of, inputs.labels_of
         self.dependence: DependenceAudit | None = None

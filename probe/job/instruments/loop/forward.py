@@ -49,8 +49,10 @@ class Looks(Protocol):
 
     pace: Any
     gradless_pace: Any
+    other_pace: Any
     sample: Callable[[Any, Any], object]
     sample_gradless: Callable[[Any, Any], object]
+    sample_other: Callable[[Any, Any], object]
 
 
 class RootCall(NamedTuple):
@@ -182,6 +184,9 @@ class Forward:
                     inputs.sample_gradless(module, args)
             elif id(module) in self.roots:
                 self.note_gradless(module, args)
+                inputs = self.inputs
+                if inputs is not None and recorder.step >= inputs.other_pace.due:
+                    inputs.sample_other(module, args)
             if self.draws is not None:
                 self.draws(module)
             if self._skipped > PATIENCE:

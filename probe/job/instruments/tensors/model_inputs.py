@@ -56,7 +56,7 @@ class ModelInputs:
 
     def __init__(
         self, recorder: Recorder, isolation: Isolation, names: ModuleNames, delivery: Delivery, pace: Pace,
-        gradless_pace: Pace, batches: Batches | None,
+        gradless_pace: Pace, other_pace: Pace, *, batches: Batches | None,
     ) -> None:
         self._recorder = recorder
         self._names = names
@@ -65,7 +65,9 @@ class ModelInputs:
         self._shapes: dict[tuple[int, ...], int] = {}
         self._batches = batches
         self._batch = recorder.intern(BATCH)
-        self.pace, self.gradless_pace = pace, gradless_pace
+        self.pace, self.gradless_pace, self.other_pace = pace, gradless_pace, other_pace
+        self._gradless_shape: Any = None
+        """Shape of the first input of the newest first call without gradients."""
         self._sampled_inputs: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
         self._known = KnownSamples()
@@ -77,6 +79,9 @@ class ModelInputs:
         the module's name is known, which may change when the training begins."""
         self.sample_gradless = isolation.guard("model inputs", self._sample_gradless)
         """The same for the first call without gradients, when `gradless_pace` is due."""
+        self.sample_other = isolation.guard("model inputs", self._sample_other)
+        """The same for a later call of a model, when `other_pace` is due: an evaluation may give it inputs of
+        several kinds, which differ in their shapes."""
 
     def inputs_of(self, step: int) -> list[Any]:
         """The input tensors of the first module in this step; empty if they were not sampled."""
@@ -119,12 +124,18 @@ class ModelInputs:
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
-    def _sample_gradless(self, module: Any, args: Any) -> None:
+    def _sample_other(self, module: Any, args: Any) -> None:
+        shape = getattr(args[0], "shape", None) if args else None
+        if shape is not None and shape != self._gradless_shape:
+            self._sample_gradless(module, args, other=True)
+
+    def _sample_gradless(self, module: Any, args: Any, other: bool = False) -> None:
+        pace = self.other_pace if other else self.gradless_pace
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
         number = self._number_gradless(module) if recorder.step and not transformed(torch) else None
         if number is None:
-            self.gradless_pace.wait(SHORTEST_STEPS)
+            pace.wait(SHORTEST_STEPS)
             return
         begun, begun_cpu = _now(), _cpu()
         given = list(enumerate(args)) + list((keywords() or {}).items())
@@ -134,7 +145,9 @@ class ModelInputs:
             for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
                 known = None if place else self._known.evaluated(tensor)
                 self._write(number, name, tensor, 1, known, moved)
-        self.gradless_pace.took(_cpu() - begun_cpu)
+        if not other:
+            self._gradless_shape = getattr(args[0], "shape", None) if args else None
+        pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
     def _number_gradless(self, module: Any) -> int | None:
