@@ -182,17 +182,18 @@ def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
         if not averaged and _over_all(program, total):
             yield Remark(
                 node,
-                f"{short(node)}: {short(total)} adds up all samples of the batch, and {short(mean)} is their mean",
+                f"{short(node)}: {short(total)} adds up all samples of the batch, and {short(mean)} is "
+                "their mean",
             )
 
 
 @RULES.add(
     "sum-beside-a-mean-over-elements",
-    "the divergence outweighs the reconstruction as many times as a sample has elements: the code carries little or nothing",
+    "the divergence outweighs the reconstruction as many times as a sample has elements: the code carries little",
     "sum the reconstruction over the elements of a sample too, and divide both by the number of samples",
 )
 def _sum_beside_a_mean_over_elements(program: Program) -> Iterator[Remark]:
-    """A divergence that is summed over the code of each sample, added to a mean over all elements of images."""
+    """A divergence that is summed over the code of each sample, added to a mean over all pixels."""
     for node, mean, total, averaged in _beside_a_mean(program):
         name = loss_name(program, mean).lower()
         many = name.startswith(("binary_cross_entropy", "bce")) or (
@@ -202,14 +203,14 @@ def _sum_beside_a_mean_over_elements(program: Program) -> Iterator[Remark]:
         if many and averaged and not _over_all(program, total):
             yield Remark(
                 node,
-                f"{short(node)}: {short(total)} adds up the code of a sample, and {short(mean)} is a mean over "
-                "all elements of a sample",
+                f"{short(node)}: {short(total)} adds up the code of a sample, and {short(mean)} is a mean "
+                "over all elements of a sample",
             )
 
 
 def _beside_a_mean(program: Program) -> Iterator[tuple[ast.AST, ast.Call, ast.Call, bool]]:
-    """Sums of a mean that a loss of torch gives and a divergence without a small factor: the sum, the mean, the
-    call that sums the divergence up, and whether a mean is taken of that."""
+    """Sums of a mean that a loss of torch gives and a divergence without a small factor: the sum, the mean,
+    the call that sums the divergence up, and whether a mean is taken of that."""
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
         for one, other in operands(node) if is_binary(node, ast.Add) else ():
@@ -217,12 +218,13 @@ def _beside_a_mean(program: Program) -> Iterator[tuple[ast.AST, ast.Call, ast.Ca
             if not isinstance(mean, ast.Call) or not gives_mean(flow, mean):
                 continue
             total, factor, averaged = _summed_up(program, flow, other)
-            if factor >= _UNWEIGHTED and is_method(total, "sum") and _is_kl(program, list(terms(flow, total))):
+            summed = factor >= _UNWEIGHTED and is_method(total, "sum")
+            if summed and isinstance(total, ast.Call) and _is_kl(program, list(terms(flow, total))):
                 yield node, mean, total, averaged
 
 
 def _summed_up(program: Program, flow: Flow, node: ast.AST) -> tuple[ast.AST, float, bool]:
-    """An expression without its signs, factors and means: the rest, the factor, and whether there was a mean."""
+    """An expression without signs, factors and means: the rest, the factor, and whether there was a mean."""
     factor, averaged = 1.0, False
     while True:
         node = _inside(program, flow.value(node))

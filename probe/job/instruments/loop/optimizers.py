@@ -223,7 +223,7 @@ class Optimizers:
 
     def own_scale(self) -> float:
         """The loss scale that the job multiplies itself, without a GradScaler; 1 without one."""
-        return self.recorder.loss_scale if self.newest_scaler() is None and self.recorder.loss_scale > 1.0 else 1.0
+        return max(self.recorder.loss_scale, 1.0) if self.newest_scaler() is None else 1.0
 
     @property
     def in_step(self) -> bool:

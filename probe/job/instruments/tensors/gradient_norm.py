@@ -310,7 +310,8 @@ class GradientNorm:
             factor = 1.0 if scale is None else float(scale)
             recorder.grad_norm = float(norm) / factor
             return
-        whole = norm if scale is None else norm / (scale if isinstance(scale, float) else scale.to(norm.device))
+        here = scale if scale is None or isinstance(scale, float) else scale.to(norm.device)
+        whole = norm if here is None else norm / here
         step = recorder.step
         self._delivery.send(whole.reshape(1), lambda row: recorder.deliver_grad_norm(step, row[0]))
 

@@ -242,10 +242,9 @@ class Updates:
         after backward: numbers, or one-element tensors still on a device."""
         undone = self._norm.clip_of(optimizer)
         scaler = self._optimizers.newest_scaler()
-        if scaler is None:
-            scale = self._optimizers.own_scale()
-        else:
-            scale = getattr(scaler, "_scale", None) if scaler.is_enabled() else 1.0
+        scale: Any = self._optimizers.own_scale()
+        if scaler is not None and scaler.is_enabled():
+            scale = getattr(scaler, "_scale", None)
         return self._carried(undone), self._carried(scale)
 
     def _carried(self, number: Any) -> Any:
