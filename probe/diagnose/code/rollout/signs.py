@@ -189,7 +189,7 @@ def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
 
 @RULES.add(
     "sum-beside-a-mean-over-elements",
-    "the divergence outweighs the reconstruction as many times as a sample has elements: the code carries little",
+    "the divergence outweighs the reconstruction as many times as a sample has elements",
     "sum the reconstruction over the elements of a sample too, and divide both by the number of samples",
 )
 def _sum_beside_a_mean_over_elements(program: Program) -> Iterator[Remark]:
