@@ -116,6 +116,7 @@ Lines that begin with `-- ` at the top of the file are TOML:
 | `deepen` | `gradients`, `activations` or `histograms`: deep statistics that can make an unknown result known |
 | `explains` | recipes whose findings this one causes; `diagnose` lists them below it |
 | `dated` | `true` if `step` is when the fault began; the recipe then explains only findings that began later |
+| `effect` | `true` if the finding is an effect that many mistakes have (a plateau, gradients that grow): it is never called the cause, and where no other finding explains it, its evidence says that the cause was not found |
 | `parameters` | a table for each `$name` of the SQL: `value`, `unit` and `source`, all three |
 | `zone` | the shaded part of a curve on the page: `of` (`loss`, `grad_norm`, `lr`, `rate`, `rss` or `allocated`), `words`, and `sql` with rows of `ms`, `low` and `high`: from `ms` on, values between `low` and `high` are normal; NULL means no bound. The SQL may use `$rank`, `$from_ms`, `$to_ms` and `$width_ms`; one row for each bucket of that width is enough |
 

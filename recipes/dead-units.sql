@@ -17,6 +17,7 @@
 -- ]
 -- false_positives = "intentionally sparse activations; a batch so small that a unit is 0 by chance"
 -- explains = ["layer-not-learning", "gradients-vanishing", "plateau", "slow-decrease", "output-constant"]
+-- effect = true
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the units"

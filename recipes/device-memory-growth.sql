@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "caches that fill once; data read into memory in the first epoch; growing batches"
 -- explains = ["device-memory-near-limit", "out-of-memory"]
+-- effect = true
 -- [parameters.samples]
 -- value = 24
 -- unit = "samples"

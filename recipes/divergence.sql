@@ -19,6 +19,7 @@
 -- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded)"
 -- explains = ["loss-spike", "loss-nan"]
 -- dated = true
+-- effect = true
 -- uses = ["trainings", "adversarial", "moving"]
 -- [parameters.share]
 -- value = 0.25

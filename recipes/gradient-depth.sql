@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "layers that are not called in the order in which they are listed; networks whose layers have the same names (`pi.0`, `v.0`) stand side by side and are judged apart"
 -- explains = ["layer-not-learning", "plateau", "slow-decrease"]
+-- effect = true
 -- [parameters.times]
 -- value = 100.0
 -- unit = "times"

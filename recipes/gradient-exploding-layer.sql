@@ -18,6 +18,7 @@
 -- ]
 -- false_positives = "an embedding or expert that few batches use"
 -- explains = ["gradients-exploding", "divergence", "loss-spike", "loss-nan", "amp-overflow"]
+-- effect = true
 -- uses = ["moving"]
 -- [parameters.times]
 -- value = 10.0

@@ -16,6 +16,7 @@
 --   "probe {endpoint} query \"SELECT step, mean, std, abs_max, zero_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 10\"",
 -- ]
 -- false_positives = "a parameter whose elements all have the same effect, such as the scale of a normalization, or the weights of a single output (`info`)"
+-- effect = true
 -- uses = ["trainings", "adversarial"]
 -- [parameters.shift]
 -- value = 1.64

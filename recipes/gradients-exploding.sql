@@ -20,6 +20,7 @@
 -- false_positives = "one hard batch after which the loss is back to normal (`info`); a loss summed over batches of very different sizes; reinforcement learning (`info` without a DataLoader and without classes, while losses are finite)"
 -- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow", "output-constant"]
 -- dated = true
+-- effect = true
 -- uses = ["trainings", "adversarial", "moving"]
 -- [parameters.times]
 -- value = 10.0
@@ -107,7 +108,7 @@ WITH sure AS (
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
-    2 * usual AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
+    CASE WHEN suffered THEN 2 * usual END AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
     concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,
     CASE WHEN NOT suffered OR found.step > sure.last OR (moving.yes AND finite) THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
 FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm CROSS JOIN moving CROSS JOIN sure LEFT JOIN worst ON true

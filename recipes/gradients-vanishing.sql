@@ -17,6 +17,7 @@
 -- ]
 -- false_positives = "a model at the minimum of its loss, as in full-batch training (`info` once the loss has fallen at all); a model that has memorized its data, whose loss has fallen too, is not reported"
 -- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
+-- effect = true
 -- uses = ["trainings"]
 -- [parameters.ratio]
 -- value = 0.01

@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "caches and replay buffers that fill once, data read into memory in the first epoch, growing batches: `info` until the growth has lasted, or has used a tenth of the remaining memory"
 -- explains = ["host-memory-near-limit", "out-of-memory"]
+-- effect = true
 -- [parameters.samples]
 -- value = 24
 -- unit = "samples"

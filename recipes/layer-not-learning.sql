@@ -19,6 +19,7 @@
 -- ]
 -- false_positives = "experts that were not selected; an adapter initialized to zero; a group frozen by a learning rate of 0 from the start (`info`); parameters that only some batches use. Biases before a normalization and key biases in attention cancel: they are left out if names and layer order identify them"
 -- explains = ["plateau", "slow-decrease"]
+-- effect = true
 -- [parameters.least]
 -- value = 3
 -- unit = "sampled steps"

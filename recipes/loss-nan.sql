@@ -22,6 +22,7 @@
 -- ]
 -- false_positives = "a single infinite loss that a GradScaler skips; a notice if nan-origin explains it"
 -- explains = ["optimizer-state", "amp-overflow"]
+-- effect = true
 -- [parameters.past]
 -- value = 1000
 -- unit = "steps"

@@ -21,6 +21,7 @@
 -- ]
 -- false_positives = "a hard batch, or any other jump from which the loss recovers (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
+-- effect = true
 -- uses = ["trainings", "moving"]
 -- [parameters.sigmas]
 -- value = 6.0

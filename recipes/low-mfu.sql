@@ -11,6 +11,7 @@
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o mfu.json"]
 -- false_positives = "models for which 6 FLOPs per parameter and token is wrong: mixtures of experts, convolutions, much attention"
+-- effect = true
 -- [parameters.low]
 -- value = 0.3
 -- unit = "ratio"

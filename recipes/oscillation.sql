@@ -17,6 +17,7 @@
 --   "probe {endpoint} checkpoint oscillating.pt",
 -- ]
 -- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches (`info` without a DataLoader, for periods of more than 20 steps); alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data)"
+-- effect = true
 -- uses = ["trainings"]
 -- [parameters.window]
 -- value = 400

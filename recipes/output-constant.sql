@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "a model whose zero-initialized last layer has not learned yet (the newest audit counts)"
 -- explains = ["plateau", "slow-decrease", "gradients-vanishing"]
+-- effect = true
 SELECT NULL AS unknown, model AS subject, model, step FROM (
     SELECT *, MAX(step) OVER (PARTITION BY model) AS newest FROM python.dependence WHERE refused IS NULL AND question = 'input'
 ) WHERE subject = 'all arguments' AND effect = 0 AND step = newest

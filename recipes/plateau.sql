@@ -20,6 +20,7 @@
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
 -- false_positives = "a converged model (only `info` when the learning rate has decayed, the loss has fallen by 90 %, four fifths of the model are frozen, or noise would hide a slow fall)"
+-- effect = true
 -- uses = ["trainings", "adversarial"]
 -- [parameters.window]
 -- value = 1000

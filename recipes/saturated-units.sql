@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "gates and attention weights, which saturate by design; the last module of a confident classifier (excluded)"
 -- explains = ["gradient-depth", "gradients-vanishing", "layer-not-learning", "plateau", "slow-decrease"]
+-- effect = true
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the outputs"

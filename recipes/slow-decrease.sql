@@ -15,6 +15,7 @@
 --   "probe {endpoint} lr",
 -- ]
 -- false_positives = "fine-tuning a model that is already good; a recording that started late in training"
+-- effect = true
 -- uses = ["trainings"]
 -- [parameters.drop]
 -- value = 0.05

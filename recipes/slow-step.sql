@@ -20,6 +20,7 @@
 -- ]
 -- false_positives = "larger batches, or parameters that are no longer frozen (`info`); another job on the same machine that slows all phases equally (`info` below four times), or whose extra runnable threads, CPU waits or CPU use explain half of the slowdown (`info`)"
 -- explains = ["throughput-drop", "low-mfu"]
+-- effect = true
 -- uses = ["trainings", "thaws"]
 -- [parameters.times]
 -- value = 1.3

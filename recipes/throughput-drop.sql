@@ -15,6 +15,7 @@
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
 -- false_positives = "parameters that are no longer frozen (`info`); changed data; another job on the same machine that slows all phases equally, adds runnable threads, makes training wait for a CPU, or takes CPUs from it (one severity level lower; `info` if that explains half of the drop)"
 -- explains = ["low-mfu"]
+-- effect = true
 -- uses = ["trainings", "thaws"]
 -- [parameters.drop]
 -- value = 0.5

@@ -14,6 +14,7 @@
 --   "probe {endpoint} query \"SELECT module, p FROM python.modules WHERE p IS NOT NULL\"",
 -- ]
 -- false_positives = "a validation loss with other terms or another reduction than the training loss; validation data from another source"
+-- effect = true
 -- uses = ["trainings"]
 -- [parameters.ratio]
 -- value = 1.3

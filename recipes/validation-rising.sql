@@ -16,6 +16,7 @@
 -- ]
 -- false_positives = "an evaluation on few samples; a validation set from another source"
 -- explains = ["train-validation-gap"]
+-- effect = true
 -- uses = ["trainings"]
 -- [parameters.rise]
 -- value = 0.1

@@ -10,12 +10,14 @@ prints its answer.
 The checks of a symptom run in the order a specialist would use. First, whether the symptom is present:
 recipes with an order below 100, and for some symptoms the state of the process. Then possible causes: data,
 gradients, learning rate, numerics. The first cause found is the conclusion, unless another finding explains
-it. In every answer, consequences follow their cause. Pure. Standard library only.
+it. A recipe that measures only an effect, such as gradients that grow, is never the cause: where nothing
+explains it, the answer says that the cause was not found. In every answer, consequences follow their cause.
+Pure. Standard library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +32,8 @@ PROCESS = "process"
 """Name of the check that judges the state of the process."""
 _SYMPTOMS_OF_PROCESS = ("hang", "slow", "memory")
 MOST_NEXT = 6
+NO_CAUSE = "what causes it was not found: many mistakes have this effect"
+"""Evidence of an effect that no other finding explains."""
 CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "nothing found"
 NOT_JUDGED, PAST, TOO_EARLY = "cause not judged", "over", "too early"
 """States of a conclusion. `found`: a possible cause, but no check found the symptom; `cause not judged`:
@@ -105,19 +109,24 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
 
 def in_groups(checks: Sequence[Check]) -> list[Finding]:
     """The findings of checks, each cause before its consequences, the group with the worst finding first."""
-    findings = (one for check in checks for one in _with_unjudged(check, checks))
-    return folded(worst_first(findings), explanations(checks))
+    of = explanations(checks)
+    ordered = sorted(checks, key=lambda check: check.recipe.effect)
+    return folded(worst_first(one for check in ordered for one in _with_limits(check, checks, of)), of)
 
 
-def _with_unjudged(check: Check, checks: Sequence[Check]) -> list[Finding]:
-    """The findings of a check; the first one's evidence lists possible causes that could not be judged."""
-    unjudged = not_judged(check, checks) if check.findings else []
-    if not unjudged:
-        return check.findings
+def _with_limits(check: Check, checks: Sequence[Check], of: Mapping[str, str]) -> list[Finding]:
+    """The findings of a check; the first one's evidence says what is not known of its cause."""
+    if not check.findings:
+        return []
     first, *others = check.findings
-    missing = ", ".join(f"{one.recipe.name} ({one.reason})" for one in unjudged)
-    line = f"checks that could explain it did not run: {missing}"
-    return [replace(first, why=[*first.why, line]), *others]
+    limits = []
+    serious = first.severity not in (OK, INFO) and not check.over
+    if check.recipe.effect and serious and check.recipe.name not in of:
+        limits.append(NO_CAUSE)
+    if unjudged := not_judged(check, checks):
+        missing = ", ".join(f"{one.recipe.name} ({one.reason})" for one in unjudged)
+        limits.append(f"checks that could explain it did not run: {missing}")
+    return [replace(first, why=[*first.why, *limits]), *others]
 
 
 def _step(number: int, name: str, title: str, outcome: str, what: str) -> dict[str, Any]:
@@ -177,22 +186,25 @@ def _conclude(
 
 
 def causal(found: Iterable[Check]) -> tuple[list[Check], list[Check]]:
-    """(possible causes in order, the rest): the rest are consequences or only show the symptom. Leaves out
-    findings of severity `info` and events that are over."""
+    """(possible causes in order, the rest): the rest are consequences, effects, or only show the symptom.
+    Leaves out findings of severity `info` and events that are over."""
     serious = [
         check for check in found if check.findings[0].severity not in (OK, INFO) and not check.over
     ]
     explained = explanations(serious)
     causes = [
-        check for check in serious
-        if check.recipe.order >= CAUSES_FROM and check.recipe.name not in explained
+        check for check in serious if _names_a_cause(check) and check.recipe.name not in explained
     ]
     return causes, [check for check in serious if check not in causes]
 
 
+def _names_a_cause(check: Check) -> bool:
+    return check.recipe.order >= CAUSES_FROM and not check.recipe.effect
+
+
 def _is_a_sign(check: Check) -> bool:
     """Whether the check shows a problem, and not only a possible cause."""
-    return check.recipe.order < CAUSES_FROM or check.findings[0].severity == ALARM
+    return not _names_a_cause(check) or check.findings[0].severity == ALARM
 
 
 def _next(commands: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from probe.base.errors import RecipeInvalid
-from probe.diagnose.diagnosis import diagnose
+from probe.diagnose.diagnosis import NO_CAUSE, diagnose
 from probe.diagnose.explanations import explanations
 from probe.diagnose.finding import Finding
 from probe.diagnose.interventions import with_interventions
@@ -270,6 +270,19 @@ def test_a_finding_is_no_cause_while_what_could_explain_it_did_not_run() -> None
     unknown = outcome("origin", 300, "unknown", 'explains = ["effect"]')
     sure = diagnose(_FINE, [effect, unknown], "nan").conclusion
     assert sure is not None and sure.state == "cause", "what was not recorded is said by the check itself"
+
+
+def test_an_effect_is_no_cause_and_says_so_unless_another_finding_explains_it() -> None:
+    effect = outcome("effect", 200, "found", "effect = true")
+    alone = diagnose(_FINE, [effect], "loss", "4242")
+    conclusion = alone.as_dict()["conclusion"]
+    assert (conclusion["state"], conclusion["cause"]) == ("cause not known", None)
+    assert alone.findings[0].why[-1] == NO_CAUSE
+    beside = diagnose(_FINE, [effect, outcome("mistake", 560, "found")], "loss")
+    assert beside.conclusion is not None and beside.conclusion.recipe == "mistake"
+    assert [one.recipe for one in beside.findings] == ["mistake", "effect"]
+    explained = diagnose(_FINE, [effect, outcome("mistake", 560, "found", 'explains = ["effect"]')]).findings
+    assert [(one.recipe, NO_CAUSE in one.why) for one in explained] == [("mistake", False), ("effect", False)]
 
 
 def test_a_dated_finding_names_what_was_done_right_before_it() -> None:

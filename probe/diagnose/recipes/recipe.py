@@ -129,6 +129,9 @@ class FrontMatter(BaseModel):
     """Recipes whose findings are consequences of this one's; a column `explains` may narrow it."""
     dated: bool = False
     """Whether its step is the start of the problem: it explains nothing that began earlier."""
+    effect: bool = False
+    """Whether it measures an effect that many mistakes have, such as a loss that stands still: it is never
+    called a cause."""
     uses: list[Name] = []
     """Queries of `recipes/shared` available to the SQL as CTEs; each may use those before it."""
     parameters: dict[Name, Parameter] = {}
