@@ -13,6 +13,7 @@ from agent.nursery import Forked
 from diagnose.hung import recorded_of, until
 from harness import Place
 from probe.base import clock
+from probe.diagnose.process import progress
 from probe.diagnose.process.progress import History, Progress
 from probe.recording.reader import Tail
 
@@ -63,6 +64,21 @@ def test_a_batch_that_does_not_come_is_pending(place: Place, fork: Callable[...,
     assert (found.phase, found.pending_loader) == ("data", "Samples#0")
 
 
+def test_a_batch_whose_loader_has_no_name_yet_is_named_once_its_string_is_there(
+    place: Place, fork: Callable[..., Forked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row may be read before the strings that it names: no row comes after it to have it read again."""
+    job = fork("stall_workers", "--way", "fifo")
+    job.wait_for("HANGING")
+    meta = recorded_of(place, job.pid).meta
+    until(lambda: read(History(meta)).pending_loader, "a pending batch")
+    history = History(meta)
+    with monkeypatch.context() as before:
+        before.setattr(progress, "read_strings", lambda *given: [None])
+        assert read(history).pending_loader is None
+    assert read(history).pending_loader == "Samples#0"
+
+
 @pytest.mark.parametrize("apart_ns", [HOUR_NS, -HOUR_NS])
 def test_ages_are_right_when_the_clock_was_set_between_two_starts(
     place: Place, fork: Callable[..., Forked], apart_ns: int
@@ -75,7 +91,7 @@ def test_ages_are_right_when_the_clock_was_set_between_two_starts(
     def now() -> Progress:
         return read(history, clock.wall_ns() + apart_ns)
 
-    first = until(lambda: (progress := now()).steps > 0 and progress, "a reading with rows")
+    first = until(lambda: (found := now()).steps > 0 and found, "a reading with rows")
     until(lambda: now().steps > first.steps, "more steps")
     until(lambda: (now().last_step_s or HOUR_NS) < 60.0, "the age of the last step")
     job.signal(signal.SIGSTOP)

@@ -184,7 +184,8 @@ class History:
     def _read_interval(self) -> None:
         """Read the current interval; a recording of an older version has none."""
         try:
-            if self._intervals.read():
+            unnamed = self._interval is not None and self._interval[0] is None  # its string was yet to come
+            if self._intervals.read() or unnamed:
                 self._interval = _under_way(self._intervals.rows, self._text)
         except (OSError, RecordingError):
             self._interval = None
@@ -242,9 +243,10 @@ class History:
         )
 
     def _batches_since(self, last_step_ns: int | None) -> _Batches:
-        """The last batches interpreted; cached while they and the last step stay the same."""
+        """The last batches interpreted; cached while they and the last step stay the same. A row may come
+        before its strings do: it is interpreted again then."""
         rows, known = self._last.get("python.batches"), self._batches
-        if known is None or known[0] is not rows or known[1] != last_step_ns:
+        if known is None or known[0] is not rows or known[1] != last_step_ns or not known[2].complete:
             known = self._batches = rows, last_step_ns, _Batches(rows, last_step_ns, self._text)
         return known[2]
 
@@ -288,6 +290,8 @@ class _Batches:
         self.arrived = 0
         self.arrived_ns: int | None = None
         self.newest_ns: int | None = None
+        self.complete = True
+        """Whether all of their strings are known."""
         if rows is None or not len(rows):
             return
         numbers = rows["state"].tolist()
@@ -300,6 +304,7 @@ class _Batches:
         if states[-1] == "pending":
             self.pending_ns = int(rows[-1]["t_ns"])
             self.pending_loader = text(int(rows[-1]["loader"]))
+        self.complete = None not in states and not (self.pending_ns and self.pending_loader is None)
         done = [end for state, end in zip(states, ends, strict=True) if state == "done"]
         self.arrived = sum(last_step_ns is None or end > last_step_ns for end in done)
         self.arrived_ns = max(done, default=None)
