@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import dropwhile
 
 from probe.diagnose.process.evidence import Frame, Thread, Worker
 from probe.diagnose.process.kernel_waits import STANDARD_INPUT
@@ -132,8 +133,9 @@ def serves_notebook(thread: Thread) -> bool:
 
 def waits_for_children(thread: Thread) -> bool:
     """Whether it waits for child processes."""
+    frames = list(dropwhile(lambda frame: frame.file.endswith("selectors.py"), thread.frames))
     return thread.call in _CHILD_CALLS or bool(
-        thread.frames and any(name in thread.frames[0].file for name in _CHILD_FILES)
+        frames and any(name in frames[0].file for name in _CHILD_FILES)
     )
 
 

@@ -1,7 +1,8 @@
 """Who this process is: job, run, attempt, rank, from the environment the launcher set.
 
 Order for the name: PROBE_NAME, the name of Ray Train's run, the scheduler's job name, the script's name. Ray
-keeps these in an object, not in its workers' environment. Read once when the agent starts; standard library
+keeps these in an object, not in its workers' environment. A program that starts its ranks itself passes the
+rank to init_process_group: then torch.distributed knows it. Read once when the agent starts; standard library
 only.
 """
 
@@ -49,7 +50,7 @@ class Identity(NamedTuple):
 
 def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
     """Identity of this process; `name` is PROBE_NAME or the argument of `probe.start`."""
-    found = {**os.environ, **_ray_worker()} if environ is None else environ
+    found = {**process_group(), **os.environ, **_ray_worker()} if environ is None else environ
     rank = _integer(found, "RANK", "SLURM_PROCID")
     given = name or found.get(_RAY_NAME, "") or found.get("SLURM_JOB_NAME", "")
     job = safe_name(redact(given or script_name()))
@@ -66,6 +67,15 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
         local_rank=_integer(found, "LOCAL_RANK", "SLURM_LOCALID"),
         counted=counted,
     )
+
+
+def process_group() -> dict[str, str]:
+    """Rank and world size of torch's default process group, under torchrun's variable names; empty while
+    there is none, or if torch is not imported."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return {}
+    return {"RANK": str(distributed.get_rank()), "WORLD_SIZE": str(distributed.get_world_size())}
 
 
 def _ray_worker() -> dict[str, str]:

@@ -30,7 +30,7 @@ from probe.job.agent.control_socket import ControlSocket
 from probe.job.agent.deleted import Deleted
 from probe.job.agent.endings import Endings
 from probe.job.agent.handling import Handling
-from probe.job.agent.identity import identify, several_hosts
+from probe.job.agent.identity import identify, process_group, several_hosts
 from probe.job.agent.kernel_shutdown import KernelShutdown
 from probe.job.agent.late_imports import proven_imports
 from probe.job.agent.tracing import name_tracer
@@ -91,7 +91,8 @@ class Agent:
         self._server_warned = False
         self._tracer = 0
         self._deleted = Deleted(self.recording, self._leave_deleted)
-        self.announcing = self._to_announce() if several_hosts(settings.environ) else None
+        whole = {**process_group(), **settings.environ}
+        self.announcing = self._to_announce() if several_hosts(whole) else None
         self._kernel_shutdown = KernelShutdown(self.recording.journal.append)
         self.control = ControlSocket(
             Path(self.recording.meta.socket),

@@ -9,8 +9,9 @@ May import what `probe.diagnose` may.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from probe.server.answers.recipe_runs import DEADLINE_S, RecipeRuns
 from probe.server.hosts import fanout
 from probe.server.recordings import exit_report
 from probe.server.recordings.end_verdicts import verdict_of_end
+from probe.server.recordings.job_names import launched
 from probe.server.recordings.registry import LIVE, Recorded, Registry
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
@@ -156,7 +158,19 @@ def diagnose_one(registry: Registry, watch: Watch, subject: Recorded | int) -> E
     step = None if evidence.progress is None else evidence.progress.step
     found = diagnose_process(evidence, thresholds)
     state = explain_wait(found, step, watch.other_ranks(subject.folder))
+    if step is None:
+        state = _with_ranks(state, [one for one in registry.live() if launched(one.meta, subject.meta)])
     return Examined(state, {**_who(subject), **_evidence(evidence)}, list(evidence.missing))
+
+
+def _with_ranks(state: Finding, ranks: Sequence[Recorded]) -> Finding:
+    """The state of a process that started the ranks of a job: it leads to them."""
+    if not ranks:
+        return state
+    job = ranks[0].meta.job
+    numbers = ", ".join(str(one.meta.rank) for one in sorted(ranks, key=lambda one: one.meta.rank)[:8])
+    why = f"it started {job}'s ranks ({numbers}), which train: ask them"
+    return replace(state, why=[why, *state.why], next=[f"probe {shlex.quote(job)} diagnose", *state.next])
 
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:

@@ -8,9 +8,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from probe.base.errors import EndpointAmbiguous
 from probe.recording.recording import Meta
+
+
+class _Process(Protocol):
+    @property
+    def meta(self) -> Meta:
+        """The facts of its recording."""
+
+
+Process = TypeVar("Process", bound=_Process)
 
 
 def script_folder(meta: Meta) -> Path:
@@ -37,6 +47,18 @@ def shown_names(found: Iterable[Meta]) -> dict[str, str]:
     for meta in found:
         folders.setdefault(meta.job, set()).add(script_folder(meta))
     return {meta.run: name_with_folder(meta) if len(folders[meta.job]) > 1 else meta.job for meta in found}
+
+
+def launched(one: Meta, by: Meta) -> bool:
+    """Whether a process is a rank that another one started, as with torch.multiprocessing.spawn: its run is
+    named after that process (`probe.job.agent.identity`)."""
+    return one.host == by.host and one.run.endswith(f"-{by.pid}.{by.start_ticks}")
+
+
+def without_launchers(found: Iterable[Process]) -> list[Process]:
+    """The processes without those that started others of them and only wait for these."""
+    found = list(found)
+    return [one for one in found if not any(launched(other.meta, one.meta) for other in found)]
 
 
 def several_runs(found: Sequence[Meta]) -> bool:

@@ -377,7 +377,7 @@ class Registry:
         return noted.get("ident"), str(noted.get("name") or "")
 
     def _only_live(self) -> list[Recorded]:
-        live = self.live()
+        live = job_names.without_launchers(self.live())
         if not live:
             raise EndpointUnknown(
                 "no process is being recorded",
@@ -426,7 +426,7 @@ class Registry:
         job, separator, rank = text.rpartition("/")
         if not separator:
             job, rank = text, ""
-        found = [recorded for recorded in everything if job_names.answers_to(recorded.meta, job)]
+        found = job_names.without_launchers(one for one in everything if job_names.answers_to(one.meta, job))
         if not found:
             hint = job_names.near(job, [recorded.meta for recorded in everything])
             raise EndpointUnknown(f"there is no job {job!r}", hint=hint)
