@@ -146,3 +146,17 @@ def test_what_a_job_loads_is_not_asked_for_anything(
     recorder.step = step
     torch.save(Sealed(), tmp_path / "own.pt")
     assert type(torch.load(tmp_path / "own.pt", weights_only=False)) is Sealed
+
+
+def test_a_load_of_the_models_own_tensors_in_the_course_of_the_training_is_told(
+    watched: tuple[Resumption, Training, Any]
+) -> None:
+    resumption, training, recorder = watched
+    model = training.model
+    best, copied = dict(model.state_dict()), {name: one.clone() for name, one in model.state_dict().items()}
+    recorder.step = 500
+    model.load_state_dict(copied)
+    assert dict(resumption.facts()) == {"loaded.later": 1}
+    model.load_state_dict(best)
+    own = {"loaded.own.model": "Sequential", "loaded.own.step": 500, "loaded.own.times": 1}
+    assert dict(resumption.facts()) == {"loaded.later": 2, **own}

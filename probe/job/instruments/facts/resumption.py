@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ class Resumption:
     def install(self) -> None:
         """Wrap the functions; off the hot path."""
         torch = sys.modules["torch"]
+        self._tensors = (torch.Tensor, torch.nn.Parameter)
         shared = torch.load is torch.serialization.load  # False if the job has replaced one of them
         self._watch(torch.serialization, "load", self._read)
         if shared:  # keep one function under both names: pickle looks it up by the second
@@ -129,9 +131,11 @@ class Resumption:
 
     def _model(self, result: Any, module: Any, state: Any = None, *_: Any) -> None:
         """A module was loaded. After the first step only loads that left something out are of interest, as
-        of a second model that is made of a first one."""
+        of a second model that is made of a first one, and loads of what the module has already."""
         unexpected = getattr(result, "unexpected_keys", None)
         early = self._recorder.step <= LATEST_STEP
+        if not early:
+            self._later(module, state)
         if not early and not (isinstance(unexpected, list) and unexpected):
             return
         references = [weakref.ref(one) for one in _first(module)]
@@ -150,6 +154,20 @@ class Resumption:
                 self._matches[id(module)] = _Match(
                     name, references, len(state), matched, len(result.missing_keys), near
                 )
+
+    def _later(self, module: Any, state: Any) -> None:
+        """A module was loaded in the course of training: note whether from its own tensors, as a snapshot
+        holds them that `state_dict` gave and nobody copied."""
+        self._found["loaded.later"] = int(self._found.get("loaded.later", 0)) + 1
+        if type(state) is not dict and type(state) is not OrderedDict:
+            return
+        plain_ones = self._tensors
+        own = {one.data_ptr() for one in _first(module) if type(one) in plain_ones}
+        given = {one.data_ptr() for _, one in entries(state)[:MOST_NAMES] if type(one) in plain_ones}
+        if len(own) > 1 and own <= given:
+            self._found["loaded.own.model"] = type(module).__name__
+            self._found["loaded.own.step"] = self._recorder.step
+            self._found["loaded.own.times"] = int(self._found.get("loaded.own.times", 0)) + 1
 
     def _optimizer(self, _: Any, optimizer: Any, given: Any = None, *__: Any) -> None:
         if isinstance(given, dict) and not given.get("state"):
