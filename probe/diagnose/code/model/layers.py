@@ -219,13 +219,17 @@ def _applied(flow: Flow, method: Function, name: str) -> bool:
     "give training=self.training, or use nn.Dropout",
 )
 def _dropout_always(program: Program) -> Iterator[Remark]:
+    flow = flow_of(program)
     for call in program.calls():
         name = program.called(call)
-        drops = name.endswith(("dropout", "dropout1d", "dropout2d", "dropout3d"))
+        attends = name.endswith("scaled_dot_product_attention")
+        drops = attends or name.endswith(("dropout", "dropout1d", "dropout2d", "dropout3d"))
         if not drops or not name.startswith("torch.nn.functional."):
             continue
         of = program.class_of(call)
-        if of is None or not program.is_module_class(of) or argument(call, "training", 2) is not None:
+        if of is None or not program.is_module_class(of):
+            continue
+        if not attends and argument(call, "training", 2) is not None:
             continue
         if any(one.arg is None for one in call.keywords) or "training" in text_of(call):
             continue
@@ -234,10 +238,15 @@ def _dropout_always(program: Program) -> Iterator[Remark]:
             "training" in text_of(one) for one in guards
         ):
             continue
-        probability = argument(call, "p", 1)
+        probability = argument(call, "dropout_p", 4) if attends else argument(call, "p", 1)
         if isinstance(probability, ast.Constant) and not probability.value:
             continue
-        yield Remark(call, f"{short(call)} has no training=self.training: it drops in evaluation too")
+        if not attends:
+            yield Remark(call, f"{short(call)} has no training=self.training: it drops in evaluation too")
+        elif probability is not None:
+            given = [one for one in (probability, *flow.values(flow.key(probability))) if one is not None]
+            if not any("training" in text_of(part) for one in given for part in flow.origins(one)):
+                yield Remark(call, f"{short(call)} drops with {short(probability)} in evaluation too")
 
 
 @RULES.add(
