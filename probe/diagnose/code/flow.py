@@ -145,16 +145,25 @@ class Flow:
         return [value for value in given if value is not None]
 
     def origin(self, key: Key | None) -> Key | None:
-        """The variable that a parameter gets at the one call of its function; another variable is itself."""
+        """The variable that a parameter gets at the one call of its function, or that the function that is
+        called returns; another variable is itself."""
         for _ in range(3):
             found = self.bound.get(key, []) if key is not None else []
-            if len(found) != 1 or found[0].how != "parameter":
-                break
-            given = self.arguments(found[0])
+            given = self._from_elsewhere(found[0]) if len(found) == 1 else []
             if len(given) != 1 or (other := self.key(given[0])) is None:
                 break
             key = other
         return key
+
+    def _from_elsewhere(self, one: Binding) -> list[ast.AST]:
+        """What a variable gets from another function: as a parameter, or as a part of what a call returns."""
+        if one.how == "parameter":
+            return [*self.arguments(one)]
+        results = self.program.results(one.value) if one.how == "assign" else []
+        if one.place is None or len(results) != 1:
+            return results
+        parts = results[0].elts if isinstance(results[0], ast.Tuple) else []
+        return [*parts[one.place : one.place + 1]]
 
     # Values -------------------------------------------------------------------
 

@@ -230,3 +230,73 @@ def _begins_anew(program: Program) -> bool:
     """Whether an episode may begin in the middle of what is collected: reset() under a condition in a loop."""
     return any(is_method(one, "reset") and program.loops(one) and any(isinstance(around, (ast.If, ast.IfExp)) for around in program.parents(one)) for one in program.calls())
 
+
+
+@RULES.add("time-limit-as-end", "what comes after the limit counts as nothing: the values of states near it are too low, and the state does not tell them apart", "keep both: the targets stop where the task has ended (terminated), and only the episode where its time is up (truncated)")
+def _limit_as_end(program: Program) -> Iterator[Remark]:
+    """An environment that ends its episodes at a number of steps, which it does not show, and targets that take no
+    value from there on."""
+    if _TRUNCATED.search("\n".join(source.text for source in program.sources)):
+        return
+    mask = next(_masks(program), None)
+    for node in program.everywhere(ast.Assign) if mask is not None else ():
+        of, target = program.class_of(node), node.targets[0]
+        limits = [one for one in ast.walk(node.value) if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.GtE, ast.Gt, ast.Eq)) and _counter(of, one.left)]
+        ends = is_name(target) and _DONE.match(target.id) is not None
+        if of is None or not ends or len(limits) != 1 or not _alternatives(node.value, limits[0]):
+            continue
+        if any(is_method(one, "learn", "update", "train_step") for one in program.calls() if program.class_of(one) is of):
+            continue
+        counter = limits[0].left
+        shown = [one for one in ast.walk(of) if is_attribute(one, counter.attr) and isinstance(one.ctx, ast.Load) and not _only_counts(program, one)] if isinstance(counter, ast.Attribute) else []
+        if not shown and mask is not None:
+            yield Remark(node, f"{short(node)} is true where the time is up ({short(limits[0])}) too, and {short(mask)} (line {mask.lineno}) takes no value from the state after it")
+
+
+_TRUNCATED = re.compile(r"truncat|time_?out|bootstrap|infinite_horizon", re.I)
+_DONE = re.compile(r"(done|dones|terminal|terminated|finished|over|ended|end)$")
+_VALUES = re.compile(r"next|nxt|value|target|\bq\w*\b|\bv\b", re.I)
+
+
+def _masks(program: Program) -> Iterator[ast.BinOp]:
+    """`1 - done` where a product with it takes the value of the state that follows."""
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Sub) or number_in(node.left) != 1 or not re.search(r"\b(done|d|dones|term\w*)\b", text_of(node.right)):
+            continue
+        statement = next((one for one in program.parents(node) if isinstance(one, ast.stmt)), None)
+        if not isinstance(statement, (ast.Assign, ast.Return, ast.AugAssign)) or statement.value is None:
+            continue
+        if statement.value is not node:
+            used: list[ast.AST] = [statement.value]
+        else:
+            name = text_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+            frame = program.frame(node)
+            used = [one for one in ast.walk(frame) if is_binary(one, ast.Mult) and name in names_read(one)]
+        if any(is_binary(part, ast.Mult) and _VALUES.search(text_of(part)) for one in used for part in ast.walk(one)):
+            yield node
+
+
+def _counter(of: ast.ClassDef | None, node: ast.AST) -> bool:
+    """Whether an attribute counts steps: it grows by 1 in the class."""
+    return of is not None and isinstance(node, ast.Attribute) and any(
+        isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and number_in(one.value) == 1 and text_of(one.target) == text_of(node)
+        for one in ast.walk(of)
+    )
+
+
+def _alternatives(value: ast.expr, limit: ast.Compare) -> bool:
+    """Whether a condition is a limit alone, or one of several of which any ends the episode."""
+    if value is limit:
+        return True
+    ors = (isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or)) or is_binary(value, ast.BitOr)
+    return ors or (isinstance(value, ast.Call) and last_word(value.func) in ("logical_or", "bool", "bitwise_or", "full"))
+
+
+def _only_counts(program: Program, node: ast.AST) -> bool:
+    """Whether an attribute is read to be compared, to be counted on, or to be set in part."""
+    around = program.parent.get(node)
+    if isinstance(around, ast.Subscript):
+        if isinstance(around.ctx, ast.Store):
+            return True
+        around = program.parent.get(around)
+    return isinstance(around, (ast.Compare, ast.AugAssign))
