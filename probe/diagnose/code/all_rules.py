@@ -43,7 +43,7 @@ from probe.diagnose.code.loop import (
     setting_rules,
     state_rules,
 )
-from probe.diagnose.code.model import axes, layers, masks, ranges, sampling_rules
+from probe.diagnose.code.model import attention_rules, axes, layers, masks, ranges, sampling_rules
 from probe.diagnose.code.rollout import (
     critic_rules,
     one_rank,
@@ -64,6 +64,6 @@ RULES: tuple[Rule, ...] = (
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES,
-    *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *sampling_rules.RULES,
+    *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
     *signs.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )

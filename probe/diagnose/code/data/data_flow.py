@@ -99,6 +99,29 @@ def loaders_of(flow: Flow, node: ast.AST | None) -> list[ast.Call]:
     return [one for one in found if isinstance(one, ast.Call) and flow.program.called(one) == LOADER]
 
 
+def meant_by(flow: Flow, node: ast.AST | None, depth: int = 8) -> Iterator[ast.AST]:
+    """The expressions that a variable may stand for, over all calls of the functions around it; for a part of
+    a loader's batch, what its collate function returns there."""
+    if node is None or not depth:
+        return
+    if flow.key(node) is None:
+        yield node
+        return
+    one = flow.given(node)
+    if one is None:
+        for given in flow.passed(node):
+            yield from meant_by(flow, given, depth - 1)
+    elif one.whole is not None:
+        yield from meant_by(flow, one.whole, depth - 1)
+    elif one.place is not None and isinstance(one.node, ast.For):
+        for loader in loaders_of(flow, iterated(one.node)):
+            collate = argument(loader, "collate_fn", 7)
+            functions = flow.program.functions.get(collate.id, []) if isinstance(collate, ast.Name) else []
+            for batch in returned(functions[0]) if len(functions) == 1 else ():
+                if isinstance(batch, ast.Tuple) and one.place < len(batch.elts):
+                    yield from meant_by(flow, batch.elts[one.place], depth - 1)
+
+
 def sample_of(flow: Flow, loader: ast.Call) -> ast.expr | None:
     """What the `__getitem__` of a loader's data set returns, where the program defines it with one return."""
     of = flow.program.classes.get(flow.program.called(flow.value(argument(loader, "dataset", 0))), [])

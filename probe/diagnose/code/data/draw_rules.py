@@ -15,6 +15,7 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_attribute,
     is_binary,
     is_call,
     is_method,
@@ -342,3 +343,18 @@ def _keeps(statement: ast.stmt, target: str, taken: set[str]) -> bool:
         parts = statement.value.elts if isinstance(statement.value, ast.Tuple) else statement.value.args
         return any(is_name(one, target) for one in parts) and any(is_name(one, *taken) or isinstance(one, ast.Subscript) for one in parts)
     return False
+
+
+@RULES.add("divided-by-the-whole-data-set", "what is reported is too small, by the share of the data set that the sampler draws", "divide by len(loader.sampler), or count the samples that were seen")
+def _whole_data_set(program: Program) -> Iterator[Remark]:
+    """A sum over the samples that a sampler draws of a part of the data set, divided by the size of all of it."""
+    flow = flow_of(program)
+    loaders = [one for one in program.calls() if program.called(one) == LOADER]
+    parts = [one for one in loaders if program.called(flow.value(argument(one, "sampler"))).endswith("SubsetRandomSampler")]
+    if not parts or len(parts) < len(loaders):
+        return
+    for node in program.everywhere(ast.BinOp):
+        right = node.right if isinstance(node.op, ast.Div) else None
+        of = right.args[0] if is_call(right, "len") and right.args else None
+        if is_attribute(of, "dataset") and program.family(of.value) in ("loader", None):
+            yield Remark(node, f"{short(node)} divides by the size of the whole data set, and the sampler of the loader (line {parts[0].lineno}) draws a part of it")

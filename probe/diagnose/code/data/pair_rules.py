@@ -125,8 +125,9 @@ def _augmented_apart(program: Program) -> Iterator[Remark]:
         if seeded(scope):
             continue
         for one, other in _beside_each_other(scope):
-            function = program.local_function(one)
-            if function is None or function is not program.local_function(other) or not one.args or not other.args:
+            function = program.local_function(one) or _given_function(flow, one)
+            again = program.local_function(other) or _given_function(flow, other)
+            if function is None or function is not again or not one.args or not other.args:
                 continue
             if not _is_target(program, other.args[0]) or _is_target(program, one.args[0]):
                 continue
@@ -306,6 +307,15 @@ def _is_target(program: Program, node: ast.AST) -> bool:
     return encoded or any(map(_TARGETS.match, names)) or any(
         is_loss(program, call) and len(call.args) >= 2 and is_name(call.args[1], *names) for call in program.calls() if names
     )
+
+
+def _given_function(flow: Flow, call: ast.Call) -> Function | None:
+    """The function of the program that draws, where an attribute is called that its object was given."""
+    program = flow.program
+    given = flow.values(flow.key(call.func)) if is_own(call.func) else []
+    names = [one.id for value in given for one in flow.passed(value) if isinstance(one, ast.Name)]
+    found = [function for name in names for function in program.functions.get(name, []) if program.class_of(function) is None]
+    return next((one for one in found if _draws(flow, one) is not None), None)
 
 
 def _beside_each_other(scope: ast.AST) -> Iterator[tuple[ast.Call, ast.Call]]:

@@ -225,14 +225,15 @@ def _generators(program: Program, of: ast.ClassDef, getter: Function) -> Iterato
     """The generators of its own that a data set draws from when it gives a sample, and those of the objects that it
     calls then."""
     called = [local for one in own(getter, ast.Call) if (local := program.local_function(one)) is not None]
+    by_sample = "\n".join(text_of(one) for one in (getter, *(one for one in called if program.class_of(one) is of)))
     for owner in dict.fromkeys([of, *(found for one in called if (found := program.class_of(one)) is not None)]):
         start = program.method(owner, "__init__")
-        drawing = getter if owner is of else owner
+        drawing = by_sample if owner is of else text_of(owner)
         for node in own(start, ast.Assign) if start is not None else ():
             name, made = text_of(node.targets[0]), node.value
             if is_method(made, "manual_seed"):
                 made = made.func.value
-            if program.called(made) in GENERATORS and is_own(node.targets[0]) and text_of(drawing).count(name) > int(drawing is owner):
+            if program.called(made) in GENERATORS and is_own(node.targets[0]) and drawing.count(name) > int(owner is not of):
                 yield node, name
 
 

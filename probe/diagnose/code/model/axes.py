@@ -189,6 +189,31 @@ def _last_of_padded(program: Program) -> Iterator[Remark]:
                 )
 
 
+@RULES.add(
+    "last-position-after-packing",
+    "all but the longest sequences of a batch are judged by zeros",
+    "take the last state, h_n[-1], or index each sequence at its length minus 1",
+)
+def _last_of_unpacked(program: Program) -> Iterator[Remark]:
+    """The last position of what pad_packed_sequence gives: it is filled up with zeros to the longest."""
+    for node in program.everywhere(ast.Assign):
+        unpacks = program.called(node.value).endswith("pad_packed_sequence")
+        target = node.targets[0].elts[0] if isinstance(node.targets[0], ast.Tuple) else None
+        if not unpacks or not isinstance(target, ast.Name) or not isinstance(node.value, ast.Call):
+            continue
+        first = is_true(argument(node.value, "batch_first", 1))
+        for one in own_nodes(program.scope(node)):
+            if not isinstance(one, ast.Subscript) or not is_name(one.value, target.id):
+                continue
+            last = _is_last(one.slice) if first else text_of(one.slice) == "-1"
+            if last and one.lineno > node.lineno:
+                yield Remark(
+                    one,
+                    f"{short(one)} is 0 in each sequence that is shorter than the longest of its batch: "
+                    f"{target.id} is filled up by pad_packed_sequence (line {node.lineno})",
+                )
+
+
 def _is_last(index: ast.AST) -> bool:
     """Whether an index is `[:, -1]` or `[:, -1, :]`."""
     parts = index.elts if isinstance(index, ast.Tuple) else []

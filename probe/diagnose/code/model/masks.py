@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import meant_by
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import buffer_of, softmax_of
 from probe.diagnose.code.program import Program
@@ -273,6 +274,13 @@ def _given_mask(program: Program, flow: Flow, call: ast.Call) -> Iterator[Remark
         if one.arg in ("attn_mask", "mask", "src_mask", "tgt_mask"):
             triangle = _triangle(program, flow, one.value)
             if triangle is None:
+                padding = _compared_with_padding(flow, one.value) if fused else None
+                if padding is not None and _is_equal(padding):
+                    said = (
+                        f"{one.arg}={short(one.value)} is {short(padding)}, which shows the padding and "
+                        f"hides the words: {allowed}"
+                    )
+                    yield Remark(call, said)
                 continue
             if not triangle[1]:
                 yield Remark(
@@ -296,9 +304,31 @@ def _given_mask(program: Program, flow: Flow, call: ast.Call) -> Iterator[Remark
             elif _are_words(flow, one.value):
                 said = f"{one.arg}={short(one.value)} hides the words and shows the padding: {allowed}"
                 yield Remark(call, said)
-            if compares(value, ast.NotEq):
+            words = value if compares(value, ast.NotEq) else _compared_with_padding(flow, one.value)
+            if words is not None and not _is_equal(words):
                 said = (
-                    f"{one.arg}={short(one.value)} is {short(value)}, which hides the "
+                    f"{one.arg}={short(one.value)} is {short(words)}, which hides the "
                     f"words and shows the padding: {allowed}"
                 )
                 yield Remark(call, said)
+
+
+def _compared_with_padding(flow: Flow, node: ast.AST) -> ast.AST | None:
+    """The one comparison with the padding that a mask is, wherever it is made; None if there are several."""
+    while isinstance(node, ast.Subscript) or (is_method(node, *_KEEPS) and flow.program.called(node) == ""):
+        node = node.value if isinstance(node, ast.Subscript) else node.func.value
+    found: dict[str, ast.AST] = {}
+    for one in meant_by(flow, node):
+        while isinstance(one, ast.Subscript) or (is_method(one, *_KEEPS) and flow.program.called(one) == ""):
+            one = one.value if isinstance(one, ast.Subscript) else one.func.value
+        sides = [one.left, one.comparators[0]] if compares(one, ast.Eq, ast.NotEq) else []
+        if is_method(one, "eq", "ne") and len(one.args) == 1:
+            sides = [one.func.value, one.args[0]]
+        if len(sides) != 2 or not (says(sides[1], "pad") or flow.number(sides[1]) == 0):
+            return None
+        found[text_of(one)] = one
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _is_equal(comparison: ast.AST) -> bool:
+    return compares(comparison, ast.Eq) or is_method(comparison, "eq")
