@@ -22,6 +22,14 @@
 -- value = 500
 -- unit = "counts of the scheduler"
 -- source = "practice: trainings last 1 to 300 epochs; a schedule that is longer counts steps (`info`, as it may not)"
+-- [parameters.sure_epochs]
+-- value = 10
+-- unit = "epochs"
+-- source = "ours: fewer, in fewer steps than `sure_steps`, and it may be stepped at evaluations that are yet to come (`info`)"
+-- [parameters.sure_steps]
+-- value = 1000
+-- unit = "steps"
+-- source = "practice: evaluations, and schedules stepped with them, come every 100 to 1000 steps"
 WITH known AS (
     SELECT ANY_VALUE(value) AS scheduler FROM probe.facts
     WHERE kind = 'hyperparameter' AND regexp_matches(LOWER(name), '^(lr_)?scheduler([.]class)?$') AND NOT regexp_matches(value, 'Plateau|ConstantLR')
@@ -38,10 +46,11 @@ WITH known AS (
 )
 SELECT CASE WHEN stepped IS NULL THEN 'whether the scheduler was stepped is not known' WHEN epochs > 0 OR by_step OR long THEN NULL
         WHEN batches = 0 THEN 'without a DataLoader it is not known whether an epoch is over' ELSE 'the first epoch is not over' END AS unknown,
-    scheduler, lr, n, step, last, CASE WHEN epochs > 0 OR by_step THEN '' ELSE '; it may count epochs, and none is over yet' END AS doubt,
+    scheduler, lr, n, step, last, CASE WHEN by_step OR epochs >= $sure_epochs OR epochs > 0 AND until > $sure_steps THEN '' WHEN epochs > 0 THEN '; it may be stepped every so many steps'
+        ELSE '; it may count epochs, and none is over yet' END AS doubt,
     CASE WHEN epochs > 0 THEN format('{} epochs are over', epochs) WHEN by_step THEN format('{} is designed to be stepped after each batch', scheduler)
         ELSE format('its length of {:.0f} would be unusual as a number of epochs', length) END AS due,
-    CASE WHEN epochs > 0 OR by_step THEN 'notice' ELSE 'info' END AS severity
+    CASE WHEN by_step OR epochs >= $sure_epochs OR epochs > 0 AND until > $sure_steps THEN 'notice' ELSE 'info' END AS severity
 FROM (SELECT *, scheduler IN ('OneCycleLR', 'CyclicLR') AND COALESCE(stepped = 'False' AND until >= $steps, false) AS by_step, COALESCE(stepped = 'False' AND until >= $steps AND length >= $epochs, false) AS long
     FROM known, rates, called, passes, lengths)
 WHERE scheduler IS NOT NULL AND n >= $steps AND lowest = lr AND COALESCE(stepped = 'False', true)

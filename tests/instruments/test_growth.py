@@ -188,3 +188,29 @@ def test_nothing_of_the_job_is_kept_alive_by_a_look() -> None:
     looker.look()
     del large
     assert watched() is None
+
+
+class Smoothed:
+    """A running mean that keeps what it is given with its graph."""
+
+    def __init__(self) -> None:
+        self.value: Any = 0.0
+
+    def add(self, one: torch.Tensor) -> None:
+        """Add a value."""
+        self.value = 0.9 * self.value + 0.1 * one
+
+
+def test_graphs_that_objects_in_a_dictionary_and_few_entries_of_a_list_keep_are_found() -> None:
+    looker = Looker()
+    meters = {"loss": Smoothed()}
+    evaluated: list[dict[str, Any]] = []
+    for look in range(6):
+        for _ in range(100):
+            meters["loss"].add((WEIGHT * 2).sum())
+        evaluated.append({"step": look, "mean": (WEIGHT * 2).sum()})
+        looker.look()
+    assert [kind for kind, _ in looker.grown("meters['loss'].value")] == ["graph"] * len(
+        looker.grown("meters['loss'].value")
+    ) and looker.grown("meters['loss'].value")
+    assert [count for _, count in looker.grown("evaluated")] == [5, 6]

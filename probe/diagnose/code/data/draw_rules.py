@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import GENERATORS, LOADER, data_sets
+from probe.diagnose.code.data.data_flow import GENERATORS, LOADER, data_sets, loaders_of
 from probe.diagnose.code.data.window_rules import cut_in_two
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -356,5 +356,7 @@ def _whole_data_set(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.BinOp):
         right = node.right if isinstance(node.op, ast.Div) else None
         of = right.args[0] if is_call(right, "len") and right.args else None
-        if is_attribute(of, "dataset") and program.family(of.value) in ("loader", None):
+        if not is_attribute(of, "dataset") or program.family(of.value) not in ("loader", None):
+            continue
+        if len(loaders_of(flow, of.value)) != 1 or not isinstance(node.left, ast.Name):  # average-by-wrong-count sees those
             yield Remark(node, f"{short(node)} divides by the size of the whole data set, and the sampler of the loader (line {parts[0].lineno}) draws a part of it")

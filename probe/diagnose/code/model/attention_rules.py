@@ -89,7 +89,7 @@ def _without_mask(program: Program) -> Iterator[Remark]:
         if name not in _DECODERS or program.class_of(call) is None or len(call.args) < 2:
             continue
         named = {one.arg for one in call.keywords}
-        if named & {"tgt_mask", "tgt_is_causal", None} or len(call.args) >= _DECODERS[name]:
+        if named & {"tgt_mask", "tgt_is_causal", None} or len(call.args) > _DECODERS[name]:
             continue
         if shifted is not None:
             yield Remark(call, f"{short(call)} has no tgt_mask, and {shifted} are read and predicted one apart")

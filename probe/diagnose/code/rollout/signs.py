@@ -28,11 +28,9 @@ from probe.diagnose.code.syntax import (
     short,
     text_of,
 )
-from probe.diagnose.code.torch_losses import gives_mean, is_loss, loss_name
+from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("rollout")
-_UNWEIGHTED = 0.05
-"""A smaller factor may be what makes a mean of a sum: with the 0.5 of the divergence, one over ten."""
 _WITH_RSAMPLE = (
     "Normal", "MultivariateNormal", "LogNormal", "Laplace", "Uniform", "Beta", "Gamma", "Gumbel", "StudentT",
 )
@@ -164,90 +162,11 @@ def _of_kl(program: Program, added: list[tuple[int, ast.AST]]) -> Iterator[Remar
             )
 
 
-def _is_kl(program: Program, added: list[tuple[int, ast.AST]]) -> bool:
+def is_kl(program: Program, added: list[tuple[int, ast.AST]]) -> bool:
     """Whether terms are those of a Gaussian's divergence: a logarithm, its exponential, and a square."""
     exponents = [_exponent(program, term) for _, term in added]
     logarithms = [text for text in exponents if any(text_of(other) == text for _, other in added)]
     return bool(logarithms) and any(_square(other) for _, other in added)
-
-
-@RULES.add(
-    "sum-beside-a-mean",
-    "the divergence outweighs the other loss as many times as there are samples: the code carries nothing",
-    "sum over the code, and take the mean over the batch: kl.sum(dim=1).mean()",
-)
-def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
-    """A divergence that is summed over the whole batch, added to a loss that is a mean over it."""
-    for node, mean, total, averaged in _beside_a_mean(program):
-        if not averaged and _over_all(program, total):
-            yield Remark(
-                node,
-                f"{short(node)}: {short(total)} adds up all samples of the batch, and {short(mean)} is "
-                "their mean",
-            )
-
-
-@RULES.add(
-    "sum-beside-a-mean-over-elements",
-    "the divergence outweighs the reconstruction as many times as a sample has elements",
-    "sum the reconstruction over the elements of a sample too, and divide both by the number of samples",
-)
-def _sum_beside_a_mean_over_elements(program: Program) -> Iterator[Remark]:
-    """A divergence that is summed over the code of each sample, added to a mean over all pixels."""
-    for node, mean, total, averaged in _beside_a_mean(program):
-        name = loss_name(program, mean).lower()
-        many = name.startswith(("binary_cross_entropy", "bce")) or (
-            name in ("mse_loss", "mseloss", "l1_loss", "l1loss", "smooth_l1_loss", "smoothl1loss")
-            and any(program.called(call).startswith("torch.nn.Conv") for call in program.calls())
-        )
-        if many and averaged and not _over_all(program, total):
-            yield Remark(
-                node,
-                f"{short(node)}: {short(total)} adds up the code of a sample, and {short(mean)} is a mean "
-                "over all elements of a sample",
-            )
-
-
-def _beside_a_mean(program: Program) -> Iterator[tuple[ast.AST, ast.Call, ast.Call, bool]]:
-    """Sums of a mean that a loss of torch gives and a divergence without a small factor: the sum, the mean,
-    the call that sums the divergence up, and whether a mean is taken of that."""
-    flow = flow_of(program)
-    for node in program.everywhere(ast.BinOp):
-        for one, other in operands(node) if is_binary(node, ast.Add) else ():
-            mean = flow.value(one)
-            if not isinstance(mean, ast.Call) or not gives_mean(flow, mean):
-                continue
-            total, factor, averaged = _summed_up(program, flow, other)
-            summed = factor >= _UNWEIGHTED and is_method(total, "sum")
-            if summed and isinstance(total, ast.Call) and _is_kl(program, list(terms(flow, total))):
-                yield node, mean, total, averaged
-
-
-def _summed_up(program: Program, flow: Flow, node: ast.AST) -> tuple[ast.AST, float, bool]:
-    """An expression without signs, factors and means: the rest, the factor, and whether there was a mean."""
-    factor, averaged = 1.0, False
-    while True:
-        node = _inside(program, flow.value(node))
-        if is_negative(node):
-            node = node.operand
-        elif is_binary(node, ast.Mult) and (number := flow.number(node.left)) is not None:
-            node, factor = node.right, factor * abs(number)
-        elif is_method(node, "mean"):
-            free = program.called(node) == "torch.mean"
-            node, averaged = node.args[0] if free and node.args else node.func.value, True
-        else:
-            return node, factor, averaged
-
-
-def _over_all(program: Program, total: ast.Call) -> bool:
-    """Whether a sum is taken over all dimensions."""
-    return len(total.args) == int(program.called(total) == "torch.sum") and not total.keywords
-
-
-def _inside(program: Program, node: ast.AST) -> ast.AST:
-    """What the function of the program gives that an expression calls; any other expression as it is."""
-    local = program.local_function(node) if isinstance(node, ast.Call) else None
-    return (local and _result(local, None)) or node
 
 
 @RULES.add(

@@ -47,6 +47,9 @@ MOST_INNER = 64
 """A dictionary with more entries is measured as a whole."""
 LEAST_ENTRIES, LEAST_ELEMENTS, LEAST_NODES = 16, 1024, 64
 """Minimum sizes: smaller objects cost nothing yet."""
+LEAST_GRAPHS = 4
+"""Minimum entries of a container whose newest one keeps a graph: each of those keeps much."""
+WITH_GRAPH = "tensor with its graph"
 
 _DICTIONARIES = (dict, defaultdict, OrderedDict)
 _CONTAINERS = (list, deque, set, *_DICTIONARIES)
@@ -216,9 +219,12 @@ def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Ite
         seen.add(id(thing))
         if kind in _DICTIONARIES and depth == 0 and len(thing) <= MOST_INNER:
             for key, inner in entries(thing):
-                yield from _sized(torch, f"{name}[{_shown(key)}]", inner, seen, 1)
-        elif len(thing) >= LEAST_ENTRIES:
-            yield name, _container(torch, thing)
+                for of, part in _parts(torch, f"{name}[{_shown(key)}]", inner):
+                    yield from _sized(torch, of, part, seen, 1)
+        elif len(thing) >= LEAST_GRAPHS:
+            size = _container(torch, thing)
+            if size.entries >= LEAST_ENTRIES or size.holds == WITH_GRAPH:
+                yield name, size
     elif kind is itertools.cycle:
         seen.add(id(thing))
         kept = [one for one in gc.get_referents(thing) if type(one) is list and len(one) >= LEAST_ENTRIES]
@@ -300,4 +306,4 @@ def _container(torch: Any, thing: Any) -> Size:
     with torch._C.DisableTorchFunctionSubclass():
         held = sum(one.numel() * one.element_size() for one in tensors)
         graph = any(one.grad_fn is not None for one in tensors)
-    return Size(CONTAINER, count, count * held, "tensor with its graph" if graph else "tensor")
+    return Size(CONTAINER, count, count * held, WITH_GRAPH if graph else "tensor")
