@@ -358,5 +358,6 @@ def _whole_data_set(program: Program) -> Iterator[Remark]:
         of = right.args[0] if is_call(right, "len") and right.args else None
         if not is_attribute(of, "dataset") or program.family(of.value) not in ("loader", None):
             continue
-        if len(loaders_of(flow, of.value)) != 1 or not isinstance(node.left, ast.Name):  # average-by-wrong-count sees those
+        added = any(isinstance(one, ast.AugAssign) and text_of(one.target) == text_of(node.left) for one in own_nodes(program.scope(node)))
+        if not added or len(loaders_of(flow, of.value)) != 1:  # average-by-wrong-count sees those
             yield Remark(node, f"{short(node)} divides by the size of the whole data set, and the sampler of the loader (line {parts[0].lineno}) draws a part of it")
