@@ -19,9 +19,11 @@ from probe.diagnose.code.syntax import (
     is_false,
     is_method,
     is_name,
+    is_own,
     is_string,
     last_word,
     names_of,
+    names_read,
     names_set,
     number_in,
     own,
@@ -193,6 +195,11 @@ def _grouped(program: Program) -> Iterator[tuple[str, ast.Call]]:
         start = program.method(of, "__init__")
         for call in own(start, ast.Call) if start is not None else ():
             loops = program.loops(call)
+            loop = loops[0] if loops else None
+            if is_method(call, "extend") and isinstance(loop, ast.For) and isinstance(loop.target, ast.Name):
+                given = names_read(call.args[0]) if call.args else set()
+                if loop.target.id in given and (loop.target.id == "pid" or _GROUPS.search(loop.target.id)) and is_own(call.func.value):
+                    yield of.name, call
             if not is_method(call, "append") or len(call.args) != 1 or len(loops) < 2 or not isinstance(call.args[0], ast.Name):
                 continue
             outer = loops[1]
