@@ -75,9 +75,10 @@
 -- unit = "learning rate times summed elements"
 -- source = "practice: rates of plain gradient descent on a mean are 0.001 to 0.5"
 WITH recent AS (
-    SELECT *, ROW_NUMBER() OVER (PARTITION BY function, behind, layer ORDER BY step DESC) AS ago FROM python.loss_functions
+    -- A loss may have several terms of one form, of which one is broadcast.
+    SELECT *, broadcast IS NOT NULL AS spreads, ROW_NUMBER() OVER (PARTITION BY function, behind, layer, broadcast IS NOT NULL ORDER BY step DESC) AS ago FROM python.loss_functions
 ), calls AS (
-    SELECT function, behind, layer, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ARG_MAX(broadcast, step) AS broadcast,
+    SELECT function, behind, layer, spreads, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ARG_MAX(broadcast, step) AS broadcast,
         BOOL_AND(reduction = 'sum') AS summed, MEDIAN(COALESCE(targets, 1)) AS elements,
         BOOL_AND(over_batch AND shape <> format('[{}, {}]', classes, classes)) AS over_batch,
         BOOL_AND(broadcast IS NOT NULL AND len(CAST(shape AS BIGINT[])) = 2 AND CAST(shape AS BIGINT[])[1] = CAST(shape AS BIGINT[])[2]
@@ -137,7 +138,7 @@ WITH recent AS (
     UNION ALL BY NAME
     SELECT 'broadcast' AS subject, 'notice' AS severity, format('prediction of shape {} is broadcast to {} against its target: each prediction is compared with every target', broadcast, shape) AS fact,
         'the best the model can learn is the mean of all targets; give both the same shape (unsqueeze(1) or squeeze(1))' AS evidence, calls.*
-    FROM calls WHERE spread
+    FROM calls WHERE spread AND last = (SELECT MAX(step) FROM python.loss_functions)
     UNION ALL BY NAME
     SELECT 'weights' AS subject, 'notice' AS severity, format('the losses of shape {} times weights (or a mask) give {}: each sample''s loss is multiplied by the weights of all samples', shape, weighted) AS fact,
         'each sample counts as much as any other, whatever its weight: give both the same shape (unsqueeze(1) or squeeze(1))' AS evidence, calls.*
