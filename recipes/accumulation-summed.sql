@@ -15,7 +15,7 @@
 --   "probe {endpoint} query \"SELECT step, function, reduction FROM python.loss_functions ORDER BY step DESC LIMIT 5\"",
 -- ]
 -- false_positives = "a learning rate that was chosen for the sum; several tasks whose losses are meant to be added, each with its own backward; parts of one long sequence"
--- explains = ["learning-rate-too-high", "gradients-exploding", "divergence", "loss-spike", "loss-nan", "nan-origin", "optimizer-state", "oscillation", "output-constant", "no-warm-up", "dead-units"]
+-- explains = ["learning-rate-too-high", "gradients-exploding", "divergence", "loss-spike", "loss-nan", "nan-origin", "optimizer-state", "oscillation", "output-constant", "no-warm-up", "dead-units", "layer-not-learning", "plateau"]
 -- [parameters.least]
 -- value = 5
 -- unit = "steps"

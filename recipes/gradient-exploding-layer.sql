@@ -48,6 +48,10 @@
 -- value = 0.5
 -- unit = "ratio of the total norm"
 -- source = "ours: a layer with a smaller share does not dominate the step, however much it grew (`info`)"
+-- [parameters.fallen]
+-- value = 0.1
+-- unit = "ratio of what the loss has fallen by"
+-- source = "ours, as in gradients-exploding: a gradient that grows explodes nothing while the loss does not suffer (`info`)"
 -- [parameters.rounding]
 -- value = 1e-4
 -- unit = "ratio of the median parameter's norm"
@@ -66,10 +70,19 @@ WITH steps AS (
     QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY step DESC) = 1
 ), later AS (
     SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n, MEDIAN(s.norm) FILTER (s.ago <= 5) AS lately FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
+), losses AS (
+    SELECT step, loss, MAX(step) OVER () AS last, ROW_NUMBER() OVER (ORDER BY step) AS i FROM python.steps WHERE loss IS NOT NULL
+), levels AS (
+    SELECT found.param, COALESCE(BOOL_OR(l.step >= found.step AND NOT isfinite(l.loss)), false) AS broken, MEDIAN(l.loss) FILTER (i <= 10) AS start,
+        MEDIAN(l.loss) FILTER (l.step BETWEEN found.step - 50 AND found.step - 1) AS level, MEDIAN(l.loss) FILTER (l.step > last - 50) AS now
+    FROM found, losses l GROUP BY found.param
+), harm AS (
+    -- NULL where losses are not known: then nothing is taken for harmless.
+    SELECT param, broken OR now > level + $fallen * GREATEST(start - level, 0) AS suffered FROM levels
 )
 SELECT NULL AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio, norm / total AS part,
-    CASE WHEN norm < $dominates * total OR moving.yes THEN 'info' WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
+    CASE WHEN norm < $dominates * total OR moving.yes OR NOT COALESCE(suffered, true) THEN 'info' WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
     ago > $past AND COALESCE(lately, later) <= 0.5 * $times * usual AS over
-FROM found JOIN later USING (param), moving QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
+FROM found JOIN later USING (param) LEFT JOIN harm USING (param) CROSS JOIN moving QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
 UNION ALL BY NAME
 SELECT format('gradients of {} steps were sampled, {} are needed', COUNT(*), $least + 1) AS unknown FROM steps HAVING COUNT(*) <= $least

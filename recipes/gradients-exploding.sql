@@ -42,6 +42,10 @@
 -- value = 0.1
 -- unit = "ratio of what the loss has fallen by"
 -- source = "ours, as in loss-spike: a loss that rises by less than a tenth of its fall so far did not suffer"
+-- [parameters.kept]
+-- value = 0.01
+-- unit = "ratio of what the loss has fallen by"
+-- source = "ours: with a norm that stays high, a loss that rises by less is the noise of a training that has converged"
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
@@ -97,6 +101,7 @@ WITH sure AS (
     -- NULL where losses are not known: then nothing is taken for harmless. A loss that is not finite has suffered.
     SELECT CASE WHEN COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) THEN true
         WHEN ANY_VALUE(holds) THEN MEDIAN(loss) FILTER (step > last - 50) >= MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1)
+            + $kept * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0)
         -- A batch that is hard has a large loss and a large gradient itself: what counts is whether those after it suffer.
         ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1)
             + $fallen * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0) END AS suffered,

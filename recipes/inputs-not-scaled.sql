@@ -39,6 +39,10 @@
 -- value = 1.5
 -- unit = "times"
 -- source = "ours: with fewer bytes between 128 and 254, a threshold in the middle looks the same as integer division"
+-- [parameters.begun]
+-- value = 20.0
+-- unit = "nats"
+-- source = "chance is the logarithm of the number of classes, 11 for 50,000; a first loss above this comes from outputs as large as their inputs"
 WITH first AS (
     SELECT COALESCE(BOOL_OR(m.class LIKE '%Norm%' OR m.class LIKE '%Embedding%'), false) AS scales FROM python.parameters p JOIN python.modules m USING (module) WHERE p.place = 0
 ), seen AS (
@@ -59,16 +63,19 @@ WITH first AS (
     SELECT module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ANY_VALUE(dtype) AS dtype, MEDIAN(mean) AS mean, MEDIAN(std) AS std, MIN(min) AS low, MAX(max) AS high, AVG((mean - min) / (max - min)) AS upper
     FROM seen WHERE len(CAST(shape AS BIGINT[])) >= 3 GROUP BY module, name HAVING COUNT(*) >= $least AND MIN(ends_ratio) = 1 AND MIN(min) = MAX(min) AND MIN(max) = MAX(max)
 ), losses AS (
-    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now
+    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, MAX(loss) FILTER (i <= 3) AS loss_begun
     FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
+), inflated AS (
+    SELECT COALESCE(ANY_VALUE(loss_begun) > $begun AND EXISTS (SELECT 1 FROM python.loss_functions WHERE function IN ('cross_entropy', 'binary_cross_entropy_with_logits')), false) AS yes FROM losses
 )
 SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*,
     CASE WHEN size > $large THEN format('the inputs are not scaled: values from {:.3g} to {:.3g}, where a network expects about 1', lowest, highest)
         ELSE format('the inputs are almost constant: all values lie within {:.2g} around {:.3g}, as if they were scaled twice', width, mean) END AS fact,
     CASE WHEN size > $large THEN 'the first layer''s outputs and gradients are larger by the same factor: subtract the mean and divide by the standard deviation'
         ELSE 'the inputs contain almost nothing to tell the samples apart: look for a second division' END AS evidence,
-    CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first THEN 'info' ELSE 'notice' END AS severity
-FROM inputs, losses, first
+    -- A loss that only fell from where inputs of this size put it says nothing about what is learned.
+    CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first AND NOT (size > $large AND inflated.yes) THEN 'info' ELSE 'notice' END AS severity
+FROM inputs, losses, first, inflated
 WHERE NOT scales AND (size > $large AND NOT (highest <= 0 AND lowest < -1000) OR width < $narrow)
 UNION ALL BY NAME
 SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*, format('the inputs are drowned in noise: neighbouring pixels are almost uncorrelated (correlation {:.2f}), with values from {:.3g} to {:.3g}', near, lowest, highest) AS fact,

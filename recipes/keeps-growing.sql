@@ -33,6 +33,10 @@
 -- value = 16777216
 -- unit = "bytes"
 -- source = "ours: less does no harm yet, and is `info`"
+-- [parameters.followed]
+-- value = 1000
+-- unit = "nodes"
+-- source = "ours: a graph is followed no further; one that was seen to grow until then goes on"
 -- [parameters.hits]
 -- value = 0.05
 -- unit = "hits per entry"
@@ -46,7 +50,7 @@ WITH seen AS (
 ), passes AS (
     SELECT MAX(epoch) AS ended FROM python.batches WHERE state = 'done'
 ), grown AS (
-    SELECT seen.*, ended FROM seen, newest, passes WHERE r >= $r AND (now >= 2 * first OR looks > $least AND now >= 1.1 * first AND (kind = 'graph' OR holds = 'tensor with its graph')) AND newest.step <= 2 * last + 500
+    SELECT seen.*, ended FROM seen, newest, passes WHERE r >= $r AND (now >= 2 * first OR kind = 'graph' AND now >= $followed OR looks > $least AND now >= 1.1 * first AND (kind = 'graph' OR holds = 'tensor with its graph')) AND newest.step <= 2 * last + 500
 ), cycled AS (
     SELECT name, kind, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, ARG_MIN(count, step) AS first, ARG_MAX(count, step) AS now, COALESCE(CORR(count, step), 1) AS r, ARG_MAX(bytes, step) AS bytes
     FROM python.growth WHERE kind = 'cycle' AND holds LIKE 'tensor%' GROUP BY name, kind

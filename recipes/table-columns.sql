@@ -39,16 +39,17 @@ WITH given AS (
 ), fed AS (
     SELECT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes
 ), facts AS (
-    SELECT *, 'columns' AS "of", CASE WHEN fed.yes AND 2 * still < columns THEN 'notice' ELSE 'info' END AS severity,
+    SELECT *, 'columns' AS "of", CASE WHEN fed.yes AND 2 * still < columns AND NOT ended THEN 'notice' ELSE 'info' END AS severity,
         format('{} of the {} columns of the input {} the same value in every sample: they tell the model nothing', still, columns, CASE WHEN still = 1 THEN 'has' ELSE 'have' END) AS fact,
         format('the first of them is column {}, counted from 0, with {:.4g}: a join that matched nothing, a default for what is missing, or a column that was never filled', "column", value) AS evidence
-    FROM inputs, fed WHERE still > 1 OR still = 1 AND value <> 1
+    -- Columns of one value at the end are what sequences are filled up with.
+    FROM (SELECT *, still > 1 AND "column" + still = columns AS ended FROM inputs), fed WHERE still > 1 OR still = 1 AND value <> 1
     UNION ALL BY NAME
     SELECT *, 'values' AS "of", CASE WHEN fed.yes THEN 'notice' ELSE 'info' END AS severity,
         format('{:.1f} % of the samples share one value in column {} of the input, {:.0f} times as far from all other values as those are from each other', 100 * share, apart, ratio) AS fact,
         'a number that stands for a missing value (-999, 9999, 0) looks like this: after standard scaling the real values are nearly equal, and the model sees little more than what is missing. Impute the value, and add an indicator column' AS evidence
     FROM inputs, fed WHERE times >= $often * looks
 )
-SELECT NULL AS unknown, module || ' ' || name || ' ' || "of" AS subject, * EXCLUDE ("of", yes) FROM facts
+SELECT NULL AS unknown, module || ' ' || name || ' ' || "of" AS subject, * EXCLUDE ("of", yes, ended) FROM facts
 UNION ALL BY NAME
 SELECT format('tables were sampled in {} steps, {} are needed', (SELECT COUNT(DISTINCT step) FROM given), $looks) AS unknown WHERE NOT EXISTS (SELECT 1 FROM inputs)

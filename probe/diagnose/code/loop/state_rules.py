@@ -69,7 +69,7 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
         for target, value in pairs_of(node):
             if isinstance(value, ast.Dict):
                 for kept in value.values:
-                    if is_method(_state_of(program, kept)) and _is_loaded(program, target, value, kept):
+                    if is_method(_state_of(program, kept)) and _is_loaded(flow, target, value, kept):
                         yield Remark(kept, f"{short(kept)} in {short(target)} holds the weights themselves, not a copy: the steps after it change it too")
             results = program.results(value)
             state = _state_of(program, results[0] if len(results) == 1 else value)
@@ -80,11 +80,15 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
                 yield Remark(node, f"{key[1]} holds the weights themselves, not a copy: the steps after line {node.lineno} change it too")
 
 
-def _is_loaded(program: Program, target: ast.expr, kept: ast.Dict, value: ast.expr) -> bool:
-    """Whether an entry of a dictionary that is assigned to a target is loaded into a model."""
-    key = next((text_of(key) for key, one in zip(kept.keys, kept.values, strict=True) if one is value and key is not None), None)
-    loaded = (one.args[0] for one in program.calls() if is_method(one, "load_state_dict") and one.args)
-    return any(isinstance(one, ast.Subscript) and text_of(one.value) == text_of(target) and text_of(one.slice) == key for one in loaded)
+def _is_loaded(flow: Flow, target: ast.expr, kept: ast.Dict, value: ast.expr) -> bool:
+    """Whether an entry of a dictionary is loaded into a model, from the variable that it was assigned to, which holds
+    such dictionaries only and none from a file."""
+    variable = flow.key(target)
+    name = next((text_of(key) for key, one in zip(kept.keys, kept.values, strict=True) if one is value and key is not None), None)
+    if variable is None or not all(isinstance(one, (ast.Dict, ast.Constant)) for one in flow.values(variable)):
+        return False
+    loaded = (one.args[0] for one in flow.program.calls() if is_method(one, "load_state_dict") and one.args)
+    return any(isinstance(one, ast.Subscript) and flow.key(one.value) == variable and text_of(one.slice) == name for one in loaded)
 
 
 def _used_after(program: Program, flow: Flow, key: Key, node: ast.stmt, state: ast.Call) -> bool:
