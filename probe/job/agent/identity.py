@@ -71,9 +71,11 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
 
 def process_group() -> dict[str, str]:
     """Rank and world size of torch's default process group, under torchrun's variable names; empty while
-    there is none, or if torch is not imported."""
+    there is none, if it has one rank only, or if torch is not imported."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return {}
+    if distributed.get_world_size() < 2:
         return {}
     return {"RANK": str(distributed.get_rank()), "WORLD_SIZE": str(distributed.get_world_size())}
 
