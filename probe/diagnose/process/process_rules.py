@@ -274,8 +274,7 @@ def _idle(case: Case) -> Finding | None:
     waits = stack_patterns.idle(thread)
     never = e.progress is None or e.progress.step is None
     if waits is None and never and e.workers and stack_patterns.waits_for_children(thread):
-        own = [one for one in e.workers if one.role != "resource tracker"]
-        waits = f"its {len(own)} child processes"
+        waits = f"its {sum(one.role != 'resource tracker' for one in e.workers)} child processes"
     if waits is None:
         return None
     return _finding(case, states.IDLE, NOTICE, f"waits for {waits}{case.since}", *_other_threads(case))
