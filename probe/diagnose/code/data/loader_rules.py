@@ -268,6 +268,8 @@ def _one_for_each_class(flow: Flow, node: ast.AST, depth: int = DEPTH) -> bool:
     found = flow.value(node)
     if not depth:
         return False
+    if isinstance(found, ast.Name) and (part := flow.given(found)) is not None and isinstance(part.value, ast.Call):
+        return part.place is not None and is_method(part.value, "unique") and argument(part.value, "return_counts") is not None
     if isinstance(found, ast.BinOp):
         return any(_one_for_each_class(flow, one, depth - 1) for one in (found.left, found.right))
     if is_method(found, "bincount"):
