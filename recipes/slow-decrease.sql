@@ -16,7 +16,7 @@
 -- ]
 -- false_positives = "fine-tuning a model that is already good; a recording that started late in training"
 -- effect = true
--- uses = ["trainings"]
+-- uses = ["trainings", "moving"]
 -- [parameters.drop]
 -- value = 0.05
 -- unit = "ratio"
@@ -46,8 +46,8 @@ WITH seen AS (
     WHERE numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 500
 )
 SELECT NULL AS unknown, first_step AS step, start, now, (start - now) / ABS(start) AS drop_ratio, n, part, lr, update_ratio, kind,
-    CASE WHEN update_ratio < $ratio AND lr >= 0.1 * highest_lr THEN 'notice' ELSE 'info' END AS severity
-FROM levels, ratio
+    CASE WHEN update_ratio < $ratio AND lr >= 0.1 * highest_lr AND now > 0 AND NOT moving.yes THEN 'notice' ELSE 'info' END AS severity
+FROM levels, ratio, moving
 WHERE n >= $steps AND first_step < (SELECT MAX(begun) FROM trainings) + 100 AND start - now BETWEEN 3 * error AND $drop * ABS(start) AND now <= lately + error
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COALESCE(n, 0), $steps) AS unknown FROM ends WHERE n < $steps OR n IS NULL
