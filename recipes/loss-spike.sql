@@ -12,6 +12,7 @@
 --   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
 --   "each sample of the model's input was {was} before, and is {became} since: a higher loss is expected",
 --   "{spikes} such jumps since step {oldest}",
+--   "the last ones came every {every:.0f} steps: something that the program changes by its steps, such as a curriculum",
 -- ]
 -- next = [
 --   "probe {endpoint} checkpoint spike.pt",
@@ -98,6 +99,10 @@ WITH seen AS (
             AND CASE WHEN COUNT(*) FILTER (NOT earlier) = 0 THEN COUNT(DISTINCT shape) > 1
                 ELSE MIN(shape) FILTER (NOT earlier AND near <= 3) = MAX(shape) FILTER (NOT earlier AND near <= 3)
                     AND MIN(shape) FILTER (NOT earlier AND near <= 3) <> MIN(shape) FILTER (earlier AND near <= 3) END, false) AS other FROM shapes
+), rhythm AS (
+    -- Jumps at equal distances are made by the program: the horizon of a forecast that grows, a restart.
+    SELECT COALESCE(COUNT(gap) >= 2 AND MAX(gap) <= 1.02 * MIN(gap), false) AS even, MEDIAN(gap) AS every
+    FROM (SELECT step, step - LAG(step) OVER (ORDER BY step) AS gap FROM starts ORDER BY step DESC LIMIT 3)
 ), later AS (
     SELECT MEDIAN(loss) AS later, COUNT(*) AS later_steps FROM (
         SELECT loss FROM seen WHERE step > (SELECT step FROM spike) ORDER BY step DESC LIMIT 20)
@@ -121,9 +126,10 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN recovered AND one_batch THEN 'the next step was back at the usual loss' WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
-    CASE WHEN recovered OR moving.yes OR inputs.other OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
+    CASE WHEN rhythm.even THEN every END AS every,
+    CASE WHEN recovered OR moving.yes OR inputs.other OR rhythm.even OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
         WHEN passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged, moving, inputs
+FROM judged, moving, inputs, rhythm
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough

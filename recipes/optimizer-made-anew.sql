@@ -66,7 +66,7 @@ SELECT NULL AS unknown, *, 'notice' AS severity,
     format('at step {} its state had seen {} steps, at step {} {}', seen, state_steps, before, state_before) AS evidence
 FROM newest WHERE param_group = (SELECT MIN(param_group) FROM newest)
 UNION ALL BY NAME
-SELECT NULL AS unknown, optimizer, first AS step, CASE WHEN optimizer NOT IN ('SGD', 'optimizer') OR momentum > 0 AND every < $horizons / (1 - momentum) THEN 'notice' ELSE 'info' END AS severity,
+SELECT NULL AS unknown, optimizer, first AS step, CASE WHEN optimizer <> 'LBFGS' AND optimizer NOT IN ('SGD', 'optimizer') OR momentum > 0 AND every < $horizons / (1 - momentum) THEN 'notice' ELSE 'info' END AS severity,
     format('a new {} for the same parameters is created again and again, {:.0f} times between steps {:.0f} and {:.0f}: {}', optimizer, times, first, until,
         CASE WHEN momentum > 0 THEN format('its momentum of {:.3g} starts from zero each time', momentum) WHEN optimizer = 'SGD' THEN 'without momentum it has no state to lose' ELSE 'its state starts empty each time' END) AS fact,
     format('once in {:.0f} steps; a scheduler or gradient scaler created with the first one does not affect the later ones', every) AS evidence
