@@ -173,7 +173,8 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
         views: dict[str, ast.Subscript] = {}
         for node in own_nodes(getter):
             pairs = pairs_of(node) if isinstance(node, ast.Assign) and len(node.targets) == 1 else ()
-            for name in [name for name in views if isinstance(node, ast.Assign) and _written_by_object(flow, node.value, name)]:
+            written = node.value if isinstance(node, ast.Assign) else None
+            for name in [name for name in views if written is not None and (_written_by_object(flow, written, name) or _written_by(program, written, name))]:
                 yield Remark(node, f"{short(node)} changes {short(views.pop(name))} where it is stored: the sample is changed once more each time it is drawn")
             for target, value in ((one.id, value) for one, value in pairs if is_name(one)):
                 if _is_stored(value, flow, index):

@@ -238,7 +238,7 @@ def _parted(program: Program, call: ast.Call, local: Function) -> ast.expr | Non
 
 def cut_in_two(program: Program, order: ast.Call) -> bool:
     """Whether a random order is cut into two parts, one of them held out: `train, val = order[:n], order[n:]`."""
-    if program.called(order) not in _ORDERS:
+    if program.called(order) not in _ORDERS and not (is_method(order, "permutation") and len(order.args) == 1):
         return False
     statement = program.statement(order)
     names = names_set(statement) if isinstance(statement, ast.Assign) and not program.loops(order) else set()

@@ -156,7 +156,15 @@ def _lasts(flow: Flow, made: ast.Call, step: ast.Call, steps: int) -> bool:
 
 def _fallen_after(flow: Flow, made: ast.Call, name: str) -> int | None:
     """After how many steps a rate is a thousandth of the first one; None where the schedule does not say."""
-    gamma = flow.number(argument(made, "gamma", 2 if name == "StepLR" else 1))
+    gamma = flow.number(argument(made, "gamma", 2 if name in ("StepLR", "MultiStepLR") else 1))
+    if name == "MultiStepLR":
+        listed = flow.value(argument(made, "milestones", 1))
+        places = [flow.number(one) for one in listed.elts] if isinstance(listed, (ast.List, ast.Tuple)) else []
+        gamma = 0.1 if gamma is None and argument(made, "gamma", 2) is None else gamma
+        known = [one for one in places if one is not None]
+        if not known or len(known) < len(places) or gamma is None or not 0 < gamma < 1:
+            return None
+        return round(max(known)) if gamma ** len(known) <= 1.001 * _LEAST_RATIO else None
     if name == "StepLR":
         every = flow.number(argument(made, "step_size", 1))
         gamma = 0.1 if gamma is None and argument(made, "gamma", 2) is None else gamma

@@ -61,6 +61,10 @@ def _in_front(program: Program, forward: Function) -> Iterator[ast.expr]:
             parts = [text_of(part) for part in one.slice.elts]
             if parts in ([":", "0"], [":", "-1"]) and isinstance(one.value, (ast.Name, ast.Call)):
                 yield one
+        elif is_method(one, "mean", "max", "sum") and program.called(one) == "":
+            over = argument(one, "dim", 0)
+            if over is not None and text_of(over) == "1":
+                yield one
         elif isinstance(one, ast.Call) and program.called(one) == "torch.cat":
             along = argument(one, "dim", 1)
             expands = [part.args for part in ast.walk(one) if is_method(part, "expand", "repeat")]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from probe.diagnose.code.data.data_flow import meant_by
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.model.shapes import Shapes
@@ -168,7 +169,7 @@ def _last_of_padded(program: Program) -> Iterator[Remark]:
         if not is_true(argument(made, "batch_first", 4)) or is_true(argument(made, "bidirectional")):
             continue
         embedded = [flow.maker(one) for one in flow.origins(call.args[0]) if isinstance(one, ast.Call)]
-        if not any(
+        if not _is_padded(flow, call.args[0]) and not any(
             one is not None
             and program.called(one) == "torch.nn.Embedding"
             and argument(one, "padding_idx", 2) is not None
@@ -177,11 +178,15 @@ def _last_of_padded(program: Program) -> Iterator[Remark]:
             continue
         node = program.parent.get(call)
         targets = node.targets[0] if isinstance(node, ast.Assign) else None
-        if not isinstance(targets, ast.Tuple) or not is_name(targets.elts[0]):
+        if not isinstance(targets, ast.Tuple) or len(targets.elts) != 2:
             continue
-        name, scope = targets.elts[0].id, program.scope(call)
-        for one in own_nodes(scope):
-            if isinstance(one, ast.Subscript) and is_name(one.value, name) and _is_last(one.slice):
+        output, state = targets.elts
+        state = state.elts[0] if isinstance(state, ast.Tuple) and state.elts else state
+        for one in own_nodes(program.scope(call)):
+            if not isinstance(one, ast.Subscript) or not isinstance(one.value, ast.Name):
+                continue
+            last = is_name(output, one.value.id) and _is_last(one.slice)
+            if last or (is_name(state, one.value.id) and text_of(one.slice) == "-1"):
                 yield Remark(
                     one,
                     f"{short(one)} is the output after the padding: sequences are filled up at their end, "
@@ -212,6 +217,13 @@ def _last_of_unpacked(program: Program) -> Iterator[Remark]:
                     f"{short(one)} is 0 in each sequence that is shorter than the longest of its batch: "
                     f"{target.id} is filled up by pad_packed_sequence (line {node.lineno})",
                 )
+
+
+def _is_padded(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is made of what a loader's collate function has filled up by pad_sequence."""
+    parts = [one for one in flow.origins(node) if isinstance(one, ast.Name)]
+    made = (flow.value(one) for part in parts for one in meant_by(flow, part))
+    return any(flow.program.called(one).endswith("rnn.pad_sequence") for one in made)
 
 
 def _is_last(index: ast.AST) -> bool:

@@ -19,12 +19,14 @@ from probe.diagnose.code.syntax import (
     operands,
     says,
     short,
+    text_of,
 )
 from probe.diagnose.code.torch_losses import gives_mean, loss_name
 
 RULES = Rules("rollout")
 _UNWEIGHTED = 0.05
 """A smaller factor may be what makes a mean of a sum: with the 0.5 of the divergence, one over ten."""
+_BATCH, _SAMPLE = "batch", "sample"
 _MANY = 32
 """From so many elements on, a mean over them beside a sum over the code is no choice of weights."""
 
@@ -36,8 +38,8 @@ _MANY = 32
 )
 def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
     """A divergence that is summed over the whole batch, added to a loss that is a mean over it."""
-    for node, mean, total, averaged in _beside_a_mean(program):
-        if not averaged and _over_all(program, total):
+    for node, mean, total, of in _beside_a_mean(program):
+        if of == _BATCH:
             yield Remark(
                 node,
                 f"{short(node)}: {short(total)} adds up all samples of the batch, and {short(mean)} is "
@@ -52,11 +54,11 @@ def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
 )
 def _sum_beside_a_mean_over_elements(program: Program) -> Iterator[Remark]:
     """A divergence that is summed over the code of each sample, added to a mean over all pixels."""
-    for node, mean, total, averaged in _beside_a_mean(program):
+    for node, mean, total, of in _beside_a_mean(program):
         name = loss_name(program, mean).lower()
         of_values = name in ("mse_loss", "mseloss", "l1_loss", "l1loss", "smooth_l1_loss", "smoothl1loss")
         many = name.startswith(("binary_cross_entropy", "bce")) or (of_values and _decodes_many(program))
-        if many and averaged and not _over_all(program, total):
+        if many and of == _SAMPLE:
             yield Remark(
                 node,
                 f"{short(node)}: {short(total)} adds up the code of a sample, and {short(mean)} is a mean "
@@ -81,24 +83,28 @@ def _decodes_many(program: Program) -> bool:
     return False
 
 
-def _beside_a_mean(program: Program) -> Iterator[tuple[ast.AST, ast.Call, ast.Call, bool]]:
+def _beside_a_mean(program: Program) -> Iterator[tuple[ast.AST, ast.Call, ast.Call, str]]:
     """Sums of a mean that a loss of torch gives and a divergence without a small factor: the sum, the mean,
-    the call that sums the divergence up, and whether a mean is taken of that."""
+    the call that sums the divergence up, and whether that is of a batch or, on average, of a sample."""
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
         for one, other in operands(node) if is_binary(node, ast.Add) else ():
             mean = flow.value(one)
             if not isinstance(mean, ast.Call) or not gives_mean(flow, mean):
                 continue
-            total, factor, averaged = _summed_up(program, flow, other)
+            total, factor, averaged, shared = _summed_up(program, flow, other)
             summed = factor >= _UNWEIGHTED and is_method(total, "sum")
             if summed and isinstance(total, ast.Call) and is_kl(program, list(terms(flow, total))):
-                yield node, mean, total, averaged
+                whole = _over_all(program, total)
+                of_sample = (averaged and not whole) or (shared and whole)
+                of_batch = whole and not averaged and not shared
+                yield node, mean, total, _SAMPLE if of_sample else _BATCH if of_batch else ""
 
 
-def _summed_up(program: Program, flow: Flow, node: ast.AST) -> tuple[ast.AST, float, bool]:
-    """An expression without signs, factors and means: the rest, the factor, and whether there was a mean."""
-    factor, averaged = 1.0, False
+def _summed_up(program: Program, flow: Flow, node: ast.AST) -> tuple[ast.AST, float, bool, bool]:
+    """An expression without signs, factors and means: the rest, the factor, whether there was a mean, and
+    whether it was divided by the number of samples."""
+    factor, averaged, shared = 1.0, False, False
     while True:
         node = _inside(program, flow.value(node))
         if is_negative(node):
@@ -107,11 +113,19 @@ def _summed_up(program: Program, flow: Flow, node: ast.AST) -> tuple[ast.AST, fl
             node, factor = node.right, factor * abs(number)
         elif is_binary(node, ast.Mult) and _rises_to_one(flow, node.left):
             node = node.right
+        elif is_binary(node, ast.Div) and _counts_samples(node.right):
+            node, shared = node.left, True
         elif is_method(node, "mean"):
             free = program.called(node) == "torch.mean"
             node, averaged = node.args[0] if free and node.args else node.func.value, True
         else:
-            return node, factor, averaged
+            return node, factor, averaged, shared
+
+
+def _counts_samples(node: ast.AST) -> bool:
+    """Whether an expression is the number of samples: `len(x)`, `x.size(0)` or `x.shape[0]`."""
+    text = text_of(node)
+    return is_call(node, "len") or text.endswith((".size(0)", ".shape[0]")) or says(node, "batch_size")
 
 
 def _rises_to_one(flow: Flow, node: ast.AST) -> bool:
