@@ -153,12 +153,15 @@ def _stride(program: Program) -> Iterator[Remark]:
 # Data sets -------------------------------------------------------------------------
 
 
-def _is_stored(node: ast.AST, flow: Flow, index: str) -> TypeGuard[ast.Subscript]:
-    """Whether `self.x[index]` takes an item of tensors or arrays in memory, which have rows of their own."""
-    if not isinstance(node, ast.Subscript) or not is_own(node.value) or not is_name(node.slice, index):
+def _is_stored(node: ast.AST, flow: Flow, index: str, *, array: bool = False) -> TypeGuard[ast.Subscript]:
+    """Whether `self.x[index]` takes an item of tensors or arrays in memory, which have rows of their own; `array`: it
+    is known to be one."""
+    if not isinstance(node, ast.Subscript) or not is_own(node.value):
+        return False
+    if not is_name(node.slice, index) and not (isinstance(node.slice, ast.Slice) and index in names_read(node.slice)):
         return False
     found = flow.bindings(node.value)
-    return bool(found) and all(_in_memory(flow, one, node.value) for one in found)
+    return array or (bool(found) and all(_in_memory(flow, one, node.value) for one in found))
 
 
 @RULES.add("sample-changed-in-place", "the data drift away from what was loaded, further in each epoch", "copy the sample first: .clone() or .copy()")
@@ -171,13 +174,18 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
             continue
         index = getter.args.args[1].arg
         views: dict[str, ast.Subscript] = {}
+        given = [one.args[0] for one in ast.walk(getter) if isinstance(one, ast.Call) and program.called(one) == "torch.from_numpy" and one.args]
+        arrays = {one.id for one in given if isinstance(one, ast.Name)}
         for node in own_nodes(getter):
             pairs = pairs_of(node) if isinstance(node, ast.Assign) and len(node.targets) == 1 else ()
             written = node.value if isinstance(node, ast.Assign) else None
             for name in [name for name in views if written is not None and (_written_by_object(flow, written, name) or _written_by(program, written, name))]:
                 yield Remark(node, f"{short(node)} changes {short(views.pop(name))} where it is stored: the sample is changed once more each time it is drawn")
             for target, value in ((one.id, value) for one, value in pairs if is_name(one)):
-                if _is_stored(value, flow, index):
+                array = target in arrays
+                if program.called(value) == "torch.from_numpy" and isinstance(value, ast.Call) and value.args:
+                    value, array = value.args[0], True  # it shares the memory
+                if _is_stored(value, flow, index, array=array):
                     views[target] = value
                 else:
                     views.pop(target, None)
