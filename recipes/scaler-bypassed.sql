@@ -16,7 +16,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a program that unscales the gradients itself, but only in steps that were not sampled"
+-- false_positives = "a program that unscales the gradients itself, but only in steps that were not sampled; a power of two, 256 or more, that is meant as a weight of the loss"
 -- explains = ["clipping", "gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "loss-spike", "divergence", "oscillation"]
 -- [parameters.least]
 -- value = 20
@@ -50,7 +50,7 @@ SELECT NULL AS unknown, COALESCE(step, first, began) AS step,
 FROM known, sampled, clips, used WHERE stepped = 'False' AND steps >= $least AND (COALESCE(grown > $grown AND looks >= 3, false) OR scaled > 0.9 * n AND n >= $least)
 UNION ALL BY NAME
 SELECT NULL AS unknown, step, 'the job multiplies its loss by a loss scale, and no gradient is divided by it: each update uses gradients that still contain it' AS fact,
-    'divide the gradients by the scale between backward and clipping, or call step' AS remedy,
+    'divide the gradients by the scale after backward, before they are clipped and used' AS remedy,
     format('gradients at the optimizer step are {:.0f} times larger than those of the unscaled loss; the scale is {:.0f}', grown, own) AS grown, NULL AS clipped
 FROM sampled, by_hand WHERE looks >= 3 AND own >= $grown AND grown BETWEEN own / $same AND own * $same AND NOT EXISTS (SELECT 1 FROM known)
 UNION ALL BY NAME

@@ -262,6 +262,11 @@ def no_room(path: Path) -> str:
     return "has no inodes left" if found.f_files and found.f_favail < LEAST_INODES else ""
 
 
+def launch_key(pid: int, start_ticks: int) -> str:
+    """The end of the name of a run whose ranks this process started; no other process has the same."""
+    return f"{pid}.{start_ticks}"
+
+
 def safe_name(text: str, longest: int = 60) -> str:
     """`text` as part of a file name: letters, digits, `.`, `_`, `-`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:longest] or "job"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from probe.base import descriptors
 from probe.base.redaction import redact
 from probe.recording import checked
-from probe.recording.places import make_private, safe_name
+from probe.recording.places import launch_key, make_private, safe_name
 from probe.recording.process import life, own_pid
 
 LAUNCHER = "launcher"
@@ -171,7 +171,7 @@ def _launch() -> str:
     if folder:
         return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     parent = life(os.getppid())
-    return f"{os.getppid()}.{parent.start_ticks if parent else 0}"
+    return launch_key(os.getppid(), parent.start_ticks if parent else 0)
 
 
 def _launch_folder(environ: Mapping[str, str]) -> str:
@@ -216,7 +216,7 @@ def _run_key(environ: Mapping[str, str], rank: int | None) -> tuple[str, bool]:
         # The address of rank 0 is all that the hosts have in common.
         return f"{environ['MASTER_ADDR']}-{environ.get('MASTER_PORT', '')}", True
     if rank is not None and (parent := life(os.getppid())) is not None:
-        return f"{parent.pid}.{parent.start_ticks}", False
+        return launch_key(parent.pid, parent.start_ticks), False
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}", False
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from probe.base.errors import EndpointAmbiguous
+from probe.recording.places import launch_key
 from probe.recording.recording import Meta
 
 
@@ -51,14 +52,21 @@ def shown_names(found: Iterable[Meta]) -> dict[str, str]:
 
 def launched(one: Meta, by: Meta) -> bool:
     """Whether a process is a rank that another one started, as with torch.multiprocessing.spawn: its run is
-    named after that process (`probe.job.agent.identity`)."""
-    return one.host == by.host and one.run.endswith(f"-{by.pid}.{by.start_ticks}")
+    named after that process."""
+    return _started_by(one) == (by.host, launch_key(by.pid, by.start_ticks))
+
+
+def _started_by(meta: Meta) -> tuple[str, str]:
+    """The host of a process, and the key of the one that started it, if its run is named after that."""
+    return meta.host, meta.run.rpartition("-")[2]
 
 
 def without_launchers(found: Iterable[Process]) -> list[Process]:
     """The processes without those that started others of them and only wait for these."""
     found = list(found)
-    return [one for one in found if not any(launched(other.meta, one.meta) for other in found)]
+    launchers = {_started_by(one.meta) for one in found}
+    keys = [(one.meta.host, launch_key(one.meta.pid, one.meta.start_ticks)) for one in found]
+    return [one for one, key in zip(found, keys, strict=True) if key not in launchers]
 
 
 def several_runs(found: Sequence[Meta]) -> bool:

@@ -313,14 +313,18 @@ def _given_mask(program: Program, flow: Flow, call: ast.Call) -> Iterator[Remark
                 yield Remark(call, said)
 
 
-def _compared_with_padding(flow: Flow, node: ast.AST) -> ast.AST | None:
-    """The one comparison with the padding that a mask is, wherever it is made; None if there are several."""
+def _bare(flow: Flow, node: ast.AST) -> ast.AST:
+    """An expression without the indices and methods that leave its values as they are."""
     while isinstance(node, ast.Subscript) or (is_method(node, *_KEEPS) and flow.program.called(node) == ""):
         node = node.value if isinstance(node, ast.Subscript) else node.func.value
+    return node
+
+
+def _compared_with_padding(flow: Flow, node: ast.AST) -> ast.AST | None:
+    """The one comparison with the padding that a mask is, wherever it is made; None if there are several."""
     found: dict[str, ast.AST] = {}
-    for one in meant_by(flow, node):
-        while isinstance(one, ast.Subscript) or (is_method(one, *_KEEPS) and flow.program.called(one) == ""):
-            one = one.value if isinstance(one, ast.Subscript) else one.func.value
+    for made in meant_by(flow, _bare(flow, node)):
+        one = _bare(flow, made)
         sides = [one.left, one.comparators[0]] if compares(one, ast.Eq, ast.NotEq) else []
         if is_method(one, "eq", "ne") and len(one.args) == 1:
             sides = [one.func.value, one.args[0]]

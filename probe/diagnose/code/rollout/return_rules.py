@@ -34,6 +34,9 @@ from probe.diagnose.code.torch_losses import is_loss
 RULES = Rules("rollout")
 _END = re.compile(r"done|term|end|last", re.I)
 _REWARD = re.compile(r"^(r|rs|rew|rews|rewards?|feedback|clicks?|payoffs?)$", re.I)
+_TRUNCATED = re.compile(r"truncat|time_?out|bootstrap|infinite_horizon", re.I)
+_DONE = re.compile(r"(done|dones|terminal|terminated|finished|over|ended|end)$")
+_VALUES = re.compile(r"next|nxt|value|target|\bq\w*\b|\bv\b", re.I)
 _STORES = ("add", "append", "push", "store", "put", "remember", "insert")
 
 
@@ -231,31 +234,27 @@ def _begins_anew(program: Program) -> bool:
     return any(is_method(one, "reset") and program.loops(one) and any(isinstance(around, (ast.If, ast.IfExp)) for around in program.parents(one)) for one in program.calls())
 
 
-
 @RULES.add("time-limit-as-end", "what comes after the limit counts as nothing: the values of states near it are too low, and the state does not tell them apart", "keep both: the targets stop where the task has ended (terminated), and only the episode where its time is up (truncated)")
 def _limit_as_end(program: Program) -> Iterator[Remark]:
     """An environment that ends its episodes at a number of steps, which it does not show, and targets that take no
     value from there on."""
-    if _TRUNCATED.search("\n".join(source.text for source in program.sources)):
-        return
     mask = next(_masks(program), None)
-    for node in program.everywhere(ast.Assign) if mask is not None else ():
+    if mask is None or any(_TRUNCATED.search(source.text) for source in program.sources):
+        return
+    for node in program.everywhere(ast.Assign):
         of, target = program.class_of(node), node.targets[0]
-        limits = [one for one in ast.walk(node.value) if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.GtE, ast.Gt, ast.Eq)) and _counter(of, one.left)]
-        ends = is_name(target) and _DONE.match(target.id) is not None
-        if of is None or not ends or len(limits) != 1 or not _alternatives(node.value, limits[0]):
+        if of is None or not is_name(target) or not _DONE.match(target.id):
+            continue
+        compared = [one for one in ast.walk(node.value) if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.GtE, ast.Gt, ast.Eq))]
+        limits = [(one, one.left) for one in compared if isinstance(one.left, ast.Attribute) and _counts(of, one.left)]
+        if len(limits) != 1 or not _alternatives(node.value, limits[0][0]):
             continue
         if any(is_method(one, "learn", "update", "train_step") for one in program.calls() if program.class_of(one) is of):
             continue
-        counter = limits[0].left
-        shown = [one for one in ast.walk(of) if is_attribute(one, counter.attr) and isinstance(one.ctx, ast.Load) and not _only_counts(program, one)] if isinstance(counter, ast.Attribute) else []
-        if not shown and mask is not None:
-            yield Remark(node, f"{short(node)} is true where the time is up ({short(limits[0])}) too, and {short(mask)} (line {mask.lineno}) takes no value from the state after it")
-
-
-_TRUNCATED = re.compile(r"truncat|time_?out|bootstrap|infinite_horizon", re.I)
-_DONE = re.compile(r"(done|dones|terminal|terminated|finished|over|ended|end)$")
-_VALUES = re.compile(r"next|nxt|value|target|\bq\w*\b|\bv\b", re.I)
+        limit, counter = limits[0]
+        reads = [one for one in ast.walk(of) if is_attribute(one, counter.attr) and isinstance(one.ctx, ast.Load)]
+        if all(_only_counts(program, one) for one in reads):
+            yield Remark(node, f"{short(node)} is true where the time is up ({short(limit)}) too, and {short(mask)} (line {mask.lineno}) takes no value from the state after it")
 
 
 def _masks(program: Program) -> Iterator[ast.BinOp]:
@@ -276,9 +275,9 @@ def _masks(program: Program) -> Iterator[ast.BinOp]:
             yield node
 
 
-def _counter(of: ast.ClassDef | None, node: ast.AST) -> bool:
+def _counts(of: ast.ClassDef, node: ast.Attribute) -> bool:
     """Whether an attribute counts steps: it grows by 1 in the class."""
-    return of is not None and isinstance(node, ast.Attribute) and any(
+    return any(
         isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and number_in(one.value) == 1 and text_of(one.target) == text_of(node)
         for one in ast.walk(of)
     )
