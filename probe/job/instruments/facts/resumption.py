@@ -138,7 +138,7 @@ class Resumption:
             self._later(module, state)
         if not early and not (isinstance(unexpected, list) and unexpected):
             return
-        references = [weakref.ref(one) for one in _first(module)]
+        references = [weakref.ref(one) for one in _first(module).values()]
         name = type(module).__name__
         if early:
             self._models.append((name, references))
@@ -162,9 +162,12 @@ class Resumption:
         if type(state) is not dict and type(state) is not OrderedDict:
             return
         plain_ones = self._tensors
-        own = {one.data_ptr() for one in _first(module) if type(one) in plain_ones}
-        given = {one.data_ptr() for _, one in entries(state)[:MOST_NAMES] if type(one) in plain_ones}
-        if len(own) > 1 and own <= given:
+        pairs: list[tuple[Any, Any]] = [(one, state.get(name)) for name, one in _first(module).items()]
+        own = [
+            type(one) in plain_ones and type(given) in plain_ones and one.data_ptr() == given.data_ptr()
+            for one, given in pairs
+        ]
+        if len(own) > 1 and all(own):
             self._found["loaded.own.model"] = type(module).__name__
             self._found["loaded.own.step"] = self._recorder.step
             self._found["loaded.own.times"] = int(self._found.get("loaded.own.times", 0)) + 1
@@ -201,17 +204,18 @@ def _without_a_part(name: str) -> Iterator[str]:
         yield ".".join(parts[:place] + parts[place + 1 :])
 
 
-def _first(module: Any) -> list[Any]:
-    """A few parameters of a module, without running its code."""
-    found: list[Any] = []
-    waiting = [module]
-    for one in waiting:
+def _first(module: Any) -> dict[str, Any]:
+    """A few parameters of a module by their names, without running its code."""
+    found: dict[str, Any] = {}
+    waiting = [("", module)]
+    for path, one in waiting:
         held = attributes(one)
-        found += [value for _, value in entries(held.get("_parameters")) if value is not None]
+        found |= {path + name: value for name, value in entries(held.get("_parameters")) if value is not None}
         if len(found) >= MOST_PARAMETERS or len(waiting) >= MOST_MODULES:
             break
-        waiting += [child for _, child in entries(held.get("_modules")) if child is not None]
-    return found[:MOST_PARAMETERS]
+        children = entries(held.get("_modules"))
+        waiting += [(f"{path}{name}.", child) for name, child in children if child is not None]
+    return dict(list(found.items())[:MOST_PARAMETERS])
 
 
 def _held(optimizer: Any) -> Iterator[Any]:
