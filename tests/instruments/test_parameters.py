@@ -22,3 +22,20 @@ def test_one_parameter_in_two_models_is_not_two_in_one_memory(place: Place) -> N
         "Head.decoder.weight", "Head.decoder.bias", "tokens.weight"
     }
     assert set(known.values()) == {None}
+
+
+def test_a_backbone_that_becomes_a_part_of_another_model_gets_its_names(place: Place) -> None:
+    newest = "(SELECT MAX(step) FROM python.gradients)"
+    ask = f"SELECT DISTINCT param FROM python.gradients WHERE step > {newest} - 200"
+    ours = {f"backbone.{number}.{kind}" for number in (0, 2) for kind in ("weight", "bias")}
+    ours |= {"head.weight", "head.bias"}
+    with running(place, "backbone_fine_tuned") as job:
+        sampled, listed = set[object](), set[object]()
+        ends_s = time.monotonic() + PATIENCE_S
+        while not (sampled and sampled <= ours <= listed) and time.monotonic() < ends_s:
+            time.sleep(0.2)
+            listed = {row[0] for row in query(place, job.pid, "SELECT param FROM python.parameters")}
+            sampled = {row[0] for row in query(place, job.pid, ask)}
+    assert listed >= ours
+    assert sampled
+    assert sampled <= ours

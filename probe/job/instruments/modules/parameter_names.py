@@ -5,7 +5,8 @@ The agent's thread walks the models (`collect`) without calling their code. Name
 `named_parameters()`, with the prefixes of `module_names`.
 
 FSDP replaces the tensors in modules while they compute: so known names are kept, and a missing one starts
-another walk. Only names from before the first optimizer are determined anew, as in `module_names`.
+another walk. Determined anew are only names from before the first optimizer, as in `module_names`, and names
+whose model is gone or has become a part of another one, as a backbone that is fine-tuned.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class ParameterNames:
     def __init__(self, recorder: Recorder, names: ModuleNames) -> None:
         self._intern = recorder.intern
         self._modules = names
-        self._known: dict[int, tuple[weakref.ref[Any], Known]] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], Known, weakref.ref[Any]]] = {}
+        """Per parameter: itself, its name, and the model that it was named in."""
         self._walked: set[int] = set()
         self._training = False
         self._bytes = 0
@@ -65,7 +67,7 @@ class ParameterNames:
 
     def known(self) -> list[tuple[weakref.ref[Any], Known]]:
         """All parameters with names."""
-        return list(self._known.values())
+        return [(reference, known) for reference, known, _ in list(self._known.values())]
 
     def collect(self) -> None:
         """Walk the models if they have changed or a name was missing."""
@@ -107,16 +109,22 @@ class ParameterNames:
             for key, parameter in entries(held.get("_parameters")):
                 if parameter is not None and id(parameter) not in seen:
                     seen.add(id(parameter))
-                    self._name(parameter, f"{path}{key}", place)
+                    if not self._keeps_its_name(parameter, inner, inside):
+                        self._name(parameter, f"{path}{key}", place, inner)
                     place += 1
             below = reversed(entries(held.get("_modules")))
             waiting += [(f"{path}{key}.", child) for key, child in below if child is not None]
         return place > 0
 
-    def _name(self, parameter: Any, text: str, place: int) -> None:
+    def _keeps_its_name(self, parameter: Any, model: Any, inside: set[int]) -> bool:
+        """Whether a parameter was named in `model`, or in another one that is a model of its own still."""
         known = self._known.get(id(parameter))
-        if known is not None and known[0]() is parameter:
-            return
+        if known is None or known[0]() is not parameter:
+            return False
+        named_in = known[2]()
+        return named_in is model or (named_in is not None and id(named_in) not in inside)
+
+    def _name(self, parameter: Any, text: str, place: int, model: Any) -> None:
         self._bytes += len(text)
         number = self._intern(text) if self._bytes < MOST_BYTES else 0
-        self._known[id(parameter)] = (weakref.ref(parameter), Known(number, place, text))
+        self._known[id(parameter)] = (weakref.ref(parameter), Known(number, place, text), weakref.ref(model))
