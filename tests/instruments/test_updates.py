@@ -29,6 +29,7 @@ WRONG = {
     "reset": "weights-overwritten",
     "linear": "linear-layers-in-a-row",
     "noisy": "gradients-changed",
+    "leftovers": "gradients-of-another-loss",
 }
 """What is wrong, and the recipe that says so."""
 RARELY = (

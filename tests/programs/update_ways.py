@@ -10,7 +10,8 @@ penalized (a gradient penalty on inputs that are made in each step), reseeded (a
 state restored), or one that goes wrong: cleared, cleared_between, kept_back, made_anew, listed, elsewhere,
 tensor (a plain tensor instead of a parameter), constructed (a layer in each forward), growing (a state that
 is never detached), bounded (the weights are clamped to a part of their range), seeded (in each step), linear
-(no activation between the layers), noisy (noise is added to the gradients after backward).
+(no activation between the layers), noisy (noise is added to the gradients after backward), leftovers (a
+critic that is cleared only after its step, so that the generator's loss fills its gradients).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch.nn import functional
 
 from ledger import Ledger, options
 
-OUTSIDE = ("gan", "sam", "closure", "released")
+OUTSIDE = ("gan", "leftovers", "sam", "closure", "released")
 
 
 class Listed(nn.Module):
@@ -215,6 +216,9 @@ class Training:
                 one.sub_(by)
         self.optimizer.step()
 
+    def leftovers(self) -> None:
+        self.gan()
+
     def gan(self) -> None:
         noise = torch.randn(16, 8)
         self.optimizer.zero_grad()
@@ -223,10 +227,12 @@ class Training:
         self.ledger.loss(value)
         value.backward()
         self.optimizer.step()
-        self.critic.zero_grad()
+        if self.kind == "gan":
+            self.critic.zero_grad()
         value = self.other(made_up.detach()).mean() - self.other(torch.randn(16, 3)).mean()
         value.backward()
         self.critic.step()
+        self.critic.zero_grad()
 
     def penalized(self) -> None:
         self.optimizer.zero_grad()

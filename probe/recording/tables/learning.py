@@ -193,6 +193,7 @@ LEARNING: tuple[Table, ...] = (
             Column("step_rms", "DOUBLE", "", "root mean square of the gradient when the step began"),
             Column("direction", "DOUBLE", "", "cosine between the gradient after the last backward and the gradient at the step; 1 if it was only scaled"),
             Column("cleared", "BIGINT", "", "how often the gradient of one backward was gone when the next one began, without a step between them; NULL if the weights then differed from those at the step (SAM). On a device, only gradients set to None are noticed"),
+            Column("left_rms", "DOUBLE", "", "root mean square of the gradient that was there when the backward before the step began, and that the backward of another optimizer's loss had left behind; 0 if there was none, NULL if the optimizer is the only one or had not stepped in the step before"),
             Column("clip_ratio", "DOUBLE", "ratio", "factor by which `clip_grad_norm_` multiplied the gradient, 1 if it was below the limit; NULL without clipping"),
             Column("clip_scale", "DOUBLE", "", "GradScaler factor that was still in the gradient when it was clipped, 1 if the job itself had divided by it; NULL if unscale_ was called before, or without a scaler"),
             Column("loss_scale", "DOUBLE", "", "GradScaler factor in the gradient after backward; 1 without a scaler"),

@@ -26,7 +26,7 @@ LEAST_BOUNDED, LEAST_SIZES = 32, 8
 """Minimum for detecting bounds: different elements, and different absolute values among them."""
 LEAST_SCALE = 16.0
 """Smallest scaler factor for which scaled and unscaled gradients can be told apart."""
-_VALUES = ("ended", "clipped", "entered", "before", "after", "later", "between")
+_VALUES = ("ended", "clipped", "entered", "before", "after", "later", "between", "left")
 CARRIED = ("scale", "clip_undone")
 
 
@@ -75,7 +75,7 @@ class Entry:
 
     __slots__ = (
         *_VALUES, *CARRIED, "at_step", "cleared", "clip_is_in", "decay", "differentiable", "ended_at",
-        "group", "in_graph", "kept", "optimizer", "owners", "parameter", "rounds", "spoiled",
+        "group", "in_graph", "kept", "left_known", "optimizer", "owners", "parameter", "rounds", "spoiled",
         "stepped", "watched",
     )
 
@@ -99,6 +99,11 @@ class Entry:
         """The value before the step, after it, and at the next backward."""
         self.between: Any = None
         """The value when the gradient was last found cleared between two backwards."""
+        self.left: Any = None
+        """The gradient that another optimizer's step left behind, when the backward before the own step
+        began."""
+        self.left_known = False
+        """Whether that was looked at."""
         self.ended_at = self.at_step = ""
         """`none` without a gradient, `present` with one; empty if not read."""
         self.cleared = 0
@@ -187,6 +192,7 @@ class UpdateRows:
             _number(found["entered"] if entry.entered else math.nan),
             _number(found["direction"] if entry.ended and entry.entered else math.nan),
             self._cleared(entry, found),
+            _number(found["left"] / entry.scale if entry.left_known else math.nan),
             _number(1.0 / entry.clip_undone if entry.clip_undone >= 1.0 else math.nan),
             _number(entry.scale * part), _number(entry.scale), one.looked_at, _number(weight),
             _number(found["update"] if measured else math.nan),
@@ -234,7 +240,7 @@ def _matrices(entries: list[Entry], taken: Any) -> list[Any]:
 
 
 def _figures(
-    ended: Any, clipped: Any, entered: Any, before: Any, after: Any, later: Any, between: Any
+    ended: Any, clipped: Any, entered: Any, before: Any, after: Any, later: Any, between: Any, left: Any
 ) -> dict[str, Any]:
     """The figures for the columns of python.updates, one vector each; NaN for a share of nothing."""
     torch: Any = sys.modules["torch"]
@@ -245,7 +251,7 @@ def _figures(
     has = entered != 0
     last = torch.where((after != 0).any(1, keepdim=True), after, later).reshape(-1, SIDE, SIDE)
     return {
-        "ended": _rms(ended), "clipped": _rms(clipped), "entered": _rms(entered), "weight": _rms(before),
+        "ended": _rms(ended), "clipped": _rms(clipped), "entered": _rms(entered), "weight": _rms(before), "left": _rms(left),
         "later": _rms(later), "update": _rms(change), "moved": (between != before).any(1),
         "direction": (ended * entered).sum(1) / (ended.norm(dim=1) * entered.norm(dim=1)),
         "changed": (after != before).double().mean(1),

@@ -205,7 +205,16 @@ class Updates:
                 entry.before = entry.after = taken(parameter, one)
             elif inside:  # in the closure of a step, before it updates
                 entry.before = taken(parameter, one)
+            if self._takes_turns(entry.owners):
+                _note_left(entry)
             self._entries.append(entry)
+
+    def _takes_turns(self, owners: tuple[int, ...]) -> bool:
+        """Whether an optimizer with one of these ids stepped in the last step, and another one as well."""
+        since = self.recorder.step - 1
+        others = {key for key, step in self._optimizers.others_stepped.items() if step >= since}
+        leads = id(self._optimizers.leader()) in owners
+        return bool(others.difference(owners)) if leads else not others.isdisjoint(owners)
 
     def _sample_later(self) -> None:
         """Before a later backward: read the values after the last step, and check for cleared gradients."""
@@ -216,6 +225,9 @@ class Updates:
             elif entry.ended is not None and not self._stepped and _is_gone(entry.parameter.grad, entry):
                 entry.cleared += 1
                 entry.between = taken(entry.parameter, entry.watched)
+                entry.left = None
+            elif entry.left_known and self._stepped:
+                _note_left(entry)
 
     def _is_over(self) -> bool:
         late = self.recorder.step - self._began
@@ -310,6 +322,11 @@ class Updates:
 def _state(gradient: Any, values: Any) -> str:
     """`none`, `present`, or empty for a gradient of a kind that is not sampled."""
     return "none" if gradient is None else "present" if values is not None else ""
+
+
+def _note_left(entry: Entry) -> None:
+    """A backward begins after a step of another optimizer: take what that one left behind as the gradient."""
+    entry.left_known, entry.left = True, taken(entry.parameter.grad, entry.watched)
 
 
 def _is_gone(gradient: Any, entry: Entry) -> bool:
