@@ -251,8 +251,9 @@ def _figures(
     has = entered != 0
     last = torch.where((after != 0).any(1, keepdim=True), after, later).reshape(-1, SIDE, SIDE)
     return {
-        "ended": _rms(ended), "clipped": _rms(clipped), "entered": _rms(entered), "weight": _rms(before), "left": _rms(left),
-        "later": _rms(later), "update": _rms(change), "moved": (between != before).any(1),
+        "ended": _rms(ended), "clipped": _rms(clipped), "entered": _rms(entered), "left": _rms(left),
+        "weight": _rms(before), "later": _rms(later), "update": _rms(change),
+        "moved": (between != before).any(1),
         "direction": (ended * entered).sum(1) / (ended.norm(dim=1) * entered.norm(dim=1)),
         "changed": (after != before).double().mean(1),
         "lost": ((after == before) & has).sum(1) / has.sum(1),
