@@ -10,17 +10,18 @@
 --   "the rise is {rise_sigmas:.0f} times the spread within {block} steps",
 --   "gradient norm: {norm_now:.3g} now, {norm_before:.3g} when the loss was best",
 --   "learning rate: {lr:.3g} now, {lr_before:.3g} when the loss was best",
+--   "the job reweighted the terms of its loss meanwhile: their factors add up to {weights_now:.3g} now, {weights_before:.3g} then",
 -- ]
 -- next = [
 --   "probe {endpoint} checkpoint diverging.pt",
 --   "probe {endpoint} diagnose loss",
 --   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded)"
+-- false_positives = "a curriculum of increasing difficulty; a term whose weight rises (`info` if that weight is a constant of the loss's graph); reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded)"
 -- explains = ["loss-spike", "loss-nan"]
 -- dated = true
 -- effect = true
--- uses = ["trainings", "adversarial", "moving"]
+-- uses = ["trainings", "adversarial", "moving", "reweighted"]
 -- [parameters.share]
 -- value = 0.25
 -- unit = "ratio of the improvement so far"
@@ -61,13 +62,17 @@ WITH ends AS (
         best.norm AS norm_before, now.norm AS norm_now, now.least - best.level AS rise, now.n,
         GREATEST(best.spread, (SELECT MEDIAN(spread) FROM blocks)) AS spread
     FROM best, now, first
+), terms AS (
+    SELECT ARG_MIN(weights, ABS(reweighted.step - judged.step)) AS weights_before, ARG_MAX(weights, reweighted.step) AS weights_now
+    FROM reweighted, judged
 )
 -- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     step AS best_step, (SELECT MAX(blocks.step) FROM blocks, calm WHERE level <= best + LEAST(0.1 * rise, GREATEST($sigmas * calm.spread, $share * (start - best), $relative * ABS(best)))) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
-    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN moving.yes OR (SELECT MAX(step) FROM python.optimizers) <= judged.step + $block THEN 'info' ELSE 'alarm' END AS severity
-FROM judged, adversarial, moving
+    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN weights_now > 1.1 * weights_before THEN weights_now END AS weights_now, weights_before,
+    CASE WHEN moving.yes OR COALESCE(weights_now > 1.1 * weights_before, false) OR (SELECT MAX(step) FROM python.optimizers) <= judged.step + $block THEN 'info' ELSE 'alarm' END AS severity
+FROM judged, adversarial, moving, terms
 WHERE n = 3 AND rise > $sigmas * spread
     AND rise > GREATEST($share * (start - best), $relative * ABS(best))
 UNION ALL BY NAME

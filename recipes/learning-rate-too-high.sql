@@ -19,7 +19,7 @@
 -- ]
 -- false_positives = "large updates or tenfold weight growth without a rising loss, if the optimizer is not adaptive (`info`: something else may keep the loss from falling; only an adaptive optimizer's updates are about as large as the rate whatever the gradient); weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, except with RMSprop, whose first updates exceed the rate anyway"
 -- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
--- uses = ["trainings", "adversarial"]
+-- uses = ["trainings", "adversarial", "reweighted"]
 -- [parameters.limit]
 -- value = 0.1
 -- unit = "update ratio"
@@ -77,12 +77,15 @@ WITH updates AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
     FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) ORDER BY step DESC LIMIT 300)
 ), best AS (
-    SELECT MIN(level) AS loss_best, ARG_MIN(level, part) AS loss_first FROM (SELECT step // 20 AS part, MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) GROUP BY part)
+    SELECT MIN(level) AS loss_best, ARG_MIN(part, level) * 20 AS best_step, ARG_MIN(level, part) AS loss_first FROM (SELECT step // 20 AS part, MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) GROUP BY part)
+), terms AS (
+    -- A loss whose terms get more weight rises without getting worse.
+    SELECT COALESCE(ARG_MAX(weights, step) > 1.1 * ARG_MIN(weights, ABS(step - best_step)), false) AS heavier FROM reweighted, best
 ), judged AS (
-    SELECT losses.*, loss_best, adaptive, NOT adversarial.yes AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
+    SELECT losses.*, loss_best, adaptive, NOT adversarial.yes AND NOT heavier AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
         -- A step can be large beside what a parameter began with, and right: then the loss falls.
         worst IS NOT NULL AND adaptive AND NOT COALESCE(loss_first > 0 AND loss_now < $learned * loss_first, false) AS jumped
-    FROM losses CROSS JOIN best CROSS JOIN optimizer CROSS JOIN adversarial LEFT JOIN worst ON true
+    FROM losses CROSS JOIN best CROSS JOIN optimizer CROSS JOIN adversarial CROSS JOIN terms LEFT JOIN worst ON true
 )
 SELECT NULL AS unknown, COALESCE(worst_step, step) AS step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
     loss_best, loss_then, loss_now,

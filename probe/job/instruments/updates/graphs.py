@@ -19,6 +19,7 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.updates.graph_shape import Shape, shape_of
 from probe.job.instruments.updates.reached_parameters import Graph
+from probe.job.instruments.updates.term_weights import term_weights
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
@@ -55,7 +56,7 @@ class Graphs:
         self._known: dict[int, weakref.ref[Any]] = {}
         self._walked = False
         self._walks = 0
-        self._rows: deque[tuple[list[int], list[Any], Noted | None]] = deque(maxlen=64)
+        self._rows: deque[tuple[list[int], list[Any], Noted | None, float]] = deque(maxlen=64)
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -69,8 +70,9 @@ class Graphs:
         self._walks += 1
         looks = self._walks <= SHAPES or self._walks % SHAPES_EVERY == 0
         shape = _noted(shape_of(root, limit_ns)) if looks else None
+        weights = term_weights(root)
         if self._watched.made != self._optimizers.made_count or len(others) > MOST_KNOWN:
-            self._rows.append(([*row, NULL_INTEGER, NULL_INTEGER, NULL_INTEGER], [], shape))
+            self._rows.append(([*row, NULL_INTEGER, NULL_INTEGER, NULL_INTEGER], [], shape, weights))
             return
         known = self._known
         gone = [key for key, reference in known.items() if reference() is None]
@@ -81,16 +83,16 @@ class Graphs:
         anew = len(fresh) if self._walked else NULL_INTEGER
         shapes = [tuple(one.shape) for one in fresh[:MOST_SHAPES]] if self._walked else []
         self._walked = True
-        self._rows.append(([*row, len(others), anew, len(gone)], shapes, shape))
+        self._rows.append(([*row, len(others), anew, len(gone)], shapes, shape, weights))
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
         """Write the rows."""
         while self._rows:
-            fields, shapes, noted = self._rows.popleft()
+            fields, shapes, noted, weights = self._rows.popleft()
             fresh = ", ".join(str(list(one)) for one in shapes)
-            self._append(*fields, self._text(fresh), *self._shape(noted))
+            self._append(*fields, self._text(fresh), *self._shape(noted), weights)
 
     def _shape(self, noted: Noted | None) -> tuple[int, ...]:
         """The columns of a shape."""
