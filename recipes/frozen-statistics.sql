@@ -26,7 +26,9 @@ WITH changes AS (
         COUNT(*) FILTER (trainable = 0 AND before > 0) AS freezes, COALESCE(MAX(step) FILTER (trainable = 0 AND before > 0), MIN(step)) AS step
     FROM changes GROUP BY module
 ), held AS (
-    SELECT DISTINCT module FROM (SELECT module, optimizer FROM python.parameters QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY t_ns DESC) = 1) WHERE optimizer IS NOT NULL
+    -- By an optimizer that still steps: that of an earlier training may be alive.
+    SELECT DISTINCT module FROM (SELECT module, optimizer, optimizers FROM python.parameters QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY t_ns DESC) = 1)
+    WHERE optimizer IS NOT NULL AND COALESCE(optimizers, 1) > 0
 ), norms AS (
     -- A discriminator that is frozen for one part of each step is trainable in other rows, and its optimizer holds it.
     SELECT *, parameters > 0 AND trainable = 0 AND (most = 0 OR (
