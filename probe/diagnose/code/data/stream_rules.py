@@ -41,6 +41,8 @@ from probe.diagnose.code.syntax import (
 RULES = Rules("data")
 _SMOOTHERS = ("torch.nn.functional.avg_pool1d", "torch.nn.functional.conv1d")
 _BATCH = re.compile(r"^(bsz|bs|batch(_?size)?|n_?batch|b)$", re.I)
+_NOISE = ("normal", "randn", "standard_normal", "rand", "uniform", "randn_like")
+"""What is smoothed of these is made up, and nothing is read ahead of time."""
 _FORECAST = re.compile(r"horizon|lookback|look_back|forecast", re.I)
 
 
@@ -109,7 +111,8 @@ def _with_future(program: Program) -> Iterator[Remark]:
                 for one in own_nodes(frame)
             )
         centred = centred or (name in _SMOOTHERS and _padded_on_both_sides(flow_of(program), call))
-        if centred:
+        drawn = flow_of(program).value(call.args[0]) if call.args else None
+        if centred and not (isinstance(drawn, ast.Call) and last_word(drawn.func) in _NOISE):
             yield Remark(call, f"{short(call)} takes as many values after each one as before it")
 
 
