@@ -1,0 +1,213 @@
+"""Sums and means over the batches of an epoch. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from probe.diagnose.code.data.data_flow import (
+    loader_loops,
+    loaders_of,
+)
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Key, Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_method,
+    is_own,
+    is_self,
+    is_true,
+    iterated,
+    own,
+    own_nodes,
+    says,
+    short,
+)
+from probe.diagnose.code.torch_losses import gives_mean
+
+RULES = Rules("data")
+
+Loop = ast.For | ast.AsyncFor | ast.While
+
+
+def _added(flow: Flow, node: ast.AugAssign) -> str | None:
+    """What is added for a batch: its "mean", or a "count" of its samples; None where that is not known."""
+    value: ast.expr | None = node.value
+    for _ in range(8):
+        if is_method(value, "item", "detach", "cpu", "float", "double"):
+            value = value.func.value
+        elif is_call(value, "float") and value.args:
+            value = value.args[0]
+        elif isinstance(value, ast.Subscript) and ast.unparse(value.slice) == "0":
+            value = value.value
+        elif isinstance(value, (ast.Name, ast.Attribute)) and flow.key(value) is not None:
+            value = flow.held(value)
+        else:
+            break
+    if not isinstance(value, ast.Call):
+        return None
+    if is_method(value, "sum", "mean"):
+        inner = value.args[0] if flow.program.dotted(value.func) is not None and value.args else value.func.value
+        while is_method(inner, "float", "type", "int", "long", "to", "double", "cpu", "data"):
+            inner = inner.func.value
+        found = flow.value(inner)
+        compared = isinstance(found, ast.Compare) and isinstance(found.ops[0], ast.Eq)
+        compared = compared or is_method(found, "eq")
+        return ("count" if value.func.attr == "sum" else "mean") if compared else None
+    return "mean" if gives_mean(flow, value) else None
+
+
+def _counted(flow: Flow, node: ast.expr, loop: ast.For) -> str | None:
+    """What a divisor counts of the loader that a loop goes over: its "batches", or its "samples"."""
+    if not is_call(node, "len") or len(node.args) != 1:
+        return None
+    of, loader = node.args[0], iterated(loop)
+    if ast.unparse(of) == ast.unparse(loader):
+        return "batches"
+    if is_attribute(of, "dataset") and ast.unparse(of.value) == ast.unparse(loader):
+        return "samples"
+    made = loaders_of(flow, loader)
+    return "samples" if len(made) == 1 and made[0].args and ast.unparse(made[0].args[0]) == ast.unparse(of) else None
+
+
+def _batched(flow: Flow, loader: ast.expr) -> bool:
+    """Whether no loader that this may be is known to give one sample at a time."""
+    return all(
+        ((given := argument(one, "batch_size", 1)) is not None and flow.number(given) != 1)
+        or any(word.arg in ("batch_sampler", None) for word in one.keywords)
+        for one in loaders_of(flow, loader)
+    )
+
+
+def _divisions(flow: Flow, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.expr]]:
+    """All divisions of a name in a scope: where, which name, by what."""
+    for node in own_nodes(scope):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and isinstance(node.target, ast.Name):
+            yield node, node.target.id, node.value
+        elif is_binary(node, ast.Div):
+            around = flow.program.parent.get(node)
+            if is_binary(around, ast.Div) and around.left is node:
+                continue
+            left = node.left
+            while isinstance(left, (ast.BinOp, ast.Call)):
+                if isinstance(left, ast.BinOp):
+                    sides = [one for one in (left.left, left.right) if flow.number(one) is None]
+                    if not isinstance(left.op, ast.Mult) or len(sides) != 1:
+                        break
+                    left = sides[0]
+                elif is_call(left, "float") and left.args:
+                    left = left.args[0]
+                elif is_method(left, "item", "float", "double") and not left.args:
+                    left = left.func.value
+                else:
+                    break
+            if isinstance(left, ast.Name):
+                yield node, left.id, node.right
+
+
+@RULES.add("average-by-wrong-count", "what is reported, compared or stepped on is not the average that it is called", "divide the sum over samples by the samples that were seen, a sum of means by the batches")
+def _averaged(program: Program) -> Iterator[Remark]:
+    """Sums over batches that are divided by something else than what was added up."""
+    flow = flow_of(program)
+    for loop in loader_loops(flow):
+        sums = {
+            node.target.id: node for node in ast.walk(loop)
+            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name)
+        }
+        loader = iterated(loop)
+        if not sums or not _batched(flow, loader):
+            continue
+        for node, name, divisor in _divisions(flow, program.scope(loop)):
+            if name not in sums or getattr(node, "lineno", 0) < loop.lineno:
+                continue
+            added, counted = _added(flow, sums[name]), _counted(flow, divisor, loop)
+            if added == "mean" and counted == "samples":
+                yield Remark(node, f"{name} adds up a mean for each batch and is divided by the number of samples, {short(divisor)}: it is too small by the size of the batch")
+            elif added == "count" and counted == "batches":
+                yield Remark(node, f"{name} counts samples and is divided by the number of batches, {short(divisor)}: it is too large by the size of the batch")
+            elif added == "count" and counted == "samples":
+                why = _fewer(flow, loader)
+                if why is not None:
+                    yield Remark(node, f"{name} is divided by {short(divisor)}, but {why}")
+
+
+def _fewer(flow: Flow, loader: ast.expr) -> str | None:
+    """Why a loader gives fewer samples than its data set has."""
+    made = loaders_of(flow, loader)
+    if made and all(is_true(argument(one, "drop_last", 8)) for one in made):
+        return "the loader drops its last batch"
+    for one in made:
+        sampler = flow.value(argument(one, "sampler"))
+        if len(made) == 1 and flow.program.called(sampler).endswith("SubsetRandomSampler"):
+            return "the loader draws only the part that its sampler lists"
+    return None
+
+
+@RULES.add("sum-never-reset", "what is reported grows from epoch to epoch whatever the model does", "set it to 0 at the start of each epoch")
+def _never_reset(program: Program) -> Iterator[Remark]:
+    """Sums over an epoch that are made before the epochs and never set back."""
+    flow = flow_of(program)
+    for inner in loader_loops(flow):
+        outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
+        if outer is None:
+            continue
+        scope = program.scope(inner)
+        for node, name, divisor in _divisions(flow, scope):
+            if _counted(flow, divisor, inner) is None or outer not in program.parents(node) or inner in program.parents(node):
+                continue
+            found = flow.bound.get((scope, name), [])
+            inside = [one for one in found if outer in program.parents(one.node)]
+            before = [one for one in found if one not in inside]
+            only_added = all(one.how == "add" and inner in program.parents(one.node) for one in inside)
+            if inside and before and only_added and isinstance(node, ast.BinOp) and all(flow.number(one.value) == 0 for one in before):
+                yield Remark(node, f"{name} is set to 0 before the loop of line {outer.lineno} and never in it: it holds the sum of all epochs, and {short(divisor)} counts one")
+
+
+    yield from _meters_never_reset(flow)
+
+
+def _meters_never_reset(flow: Flow) -> Iterator[Remark]:
+    """Objects that keep a mean, made before the epochs, that nothing in an epoch empties."""
+    program = flow.program
+    for inner in loader_loops(flow):
+        outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
+        for call in ast.walk(inner) if outer is not None else ():
+            key = flow.key(call.func.value) if is_method(call) else None
+            made = flow.made(key)
+            if outer is None or key is None or made is None or outer in program.parents(made) or not is_method(call) or says(call, "time"):
+                continue
+            uses = [one for one in flow.calls.get(key, []) if outer in program.parents(one) and is_method(one)]
+            asked = [one for one in uses if inner not in program.parents(one)]
+            if not asked or _emptied(program, flow, key, made, call, uses, outer) is not False:
+                continue
+            yield Remark(asked[0], f"{short(call.func.value)} is made before the loop of line {outer.lineno}, and nothing in it sets its sums back: {short(asked[0])} is a mean over all epochs")
+            break
+
+
+def _emptied(program: Program, flow: Flow, key: Key, made: ast.Call, update: ast.Call, uses: Sequence[ast.Call], outer: Loop) -> bool | None:
+    """Whether a meter is emptied in each turn of a loop; None where it is no meter, or is given away."""
+    if any(outer in program.parents(one) and not isinstance(program.parent.get(one), ast.Attribute) for one in flow.reads.get(key, [])):
+        return None
+    names = {one.func.attr for one in uses if is_method(one)}
+    if program.called(made).startswith(("torchmetrics.", "torcheval.metrics.")):
+        return "reset" in names if is_method(update, "update") and "compute" in names else None
+    of = program.classes.get(program.called(made), [])
+    method = program.method(of[0], update.func.attr) if len(of) == 1 and is_method(update) else None
+    if method is None or program.is_module_class(of[0]):
+        return None
+    sums = {one.target.attr for one in own(method, ast.AugAssign) if isinstance(one.op, ast.Add) and is_own(one.target)}
+    divided = any(
+        isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)
+        and any(is_own(part) and part.attr in sums for part in ast.walk(one.left)) and any(is_own(part) and part.attr in sums for part in ast.walk(one.right))
+        for one in ast.walk(of[0])
+    )
+    if not divided:
+        return None
+    called = [found for name in names if (found := program.method(of[0], name)) is not None]
+    return any(is_own(one) and one.attr in sums and isinstance(one.ctx, ast.Store) and not isinstance(program.parent.get(one), ast.AugAssign) for function in called for one in ast.walk(function)) or any(
+        is_method(one) and is_self(one.func.value) for function in called for one in ast.walk(function)
+    )
