@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, loader_loops, trains
+from probe.diagnose.code.data.data_flow import HELD_OUT, evaluates, loader_loops, trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -29,7 +29,7 @@ from probe.diagnose.code.syntax import (
     short,
     text_of,
 )
-from probe.diagnose.code.torch_losses import is_loss, loss_name
+from probe.diagnose.code.torch_losses import gives_mean, is_loss, loss_name
 
 RULES = Rules("data")
 _SIGNED = ("CosineEmbeddingLoss", "cosine_embedding_loss", "HingeEmbeddingLoss", "hinge_embedding_loss", "SoftMarginLoss", "soft_margin_loss", "MarginRankingLoss", "margin_ranking_loss")
@@ -187,9 +187,11 @@ def _masked_later(program: Program, call: ast.Call) -> bool:
 def _of_each_batch(program: Program) -> Iterator[Remark]:
     """A precision, recall, F1 or AUC that is computed for each batch and averaged."""
     flow = flow_of(program)
-    for loop in loader_loops(flow):
-        for call in ast.walk(loop) if not trains(program, loop) else ():
-            if not isinstance(call, ast.Call) or not _is_ratio(program, call):
+    known = set(loader_loops(flow))
+    for loop in program.everywhere(ast.For):
+        for call in ast.walk(loop) if (loop in known or evaluates(flow, loop)) and not trains(program, loop) else ():
+            root = _root_of_mean(flow, call)
+            if not isinstance(call, ast.expr) or not (root or (isinstance(call, ast.Call) and _is_ratio(program, call))):
                 continue
             statement = program.statement(call)
             names = names_set(statement) if isinstance(statement, ast.Assign) else set()
@@ -198,9 +200,28 @@ def _of_each_batch(program: Program) -> Iterator[Remark]:
                 if (isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and (call in ast.walk(one.value) or names & names_of(one.value)))
                 or (is_method(one, "append", "update", "add") and any(call in ast.walk(part) or names & names_of(part) for part in one.args))
             ]
+            if kept and root:
+                yield Remark(call, f"{short(call)} is the root of one batch's mean, and {short(kept[0])} averages the roots: that is less than the root of the mean over all samples")
+                break
             if kept:
                 yield Remark(call, f"{short(call)} is the score of one batch, and {short(kept[0])} averages it over the batches")
                 break
+
+
+def _root_of_mean(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is the root of a mean squared error."""
+    inner = None
+    if is_method(node, "sqrt"):
+        inner = flow.program.operand(node)
+    elif is_binary(node, ast.Pow) and number_in(node.right) == 0.5:
+        inner = node.left
+    if isinstance(node, ast.Call) and (local := flow.program.local_function(node)) is not None:
+        values = returned(local)
+        return len(values) == 1 and values[0] is not None and _root_of_mean(flow, values[0])
+    value = flow.value(inner)
+    while is_method(value, "item", "detach", "cpu"):
+        value = flow.value(value.func.value)
+    return loss_name(flow.program, value) in ("MSELoss", "mse_loss") and isinstance(value, ast.Call) and gives_mean(flow, value)
 
 
 def _is_ratio(program: Program, call: ast.Call) -> bool:

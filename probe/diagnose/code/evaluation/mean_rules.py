@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from probe.diagnose.code.data.data_flow import (
+    evaluates,
     loader_loops,
     loaders_of,
+    trains,
 )
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Key, Program
@@ -18,10 +20,13 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_call,
     is_method,
+    is_name,
     is_own,
     is_self,
     is_true,
     iterated,
+    last_word,
+    number_in,
     own,
     own_nodes,
     says,
@@ -34,9 +39,9 @@ RULES = Rules("data")
 Loop = ast.For | ast.AsyncFor | ast.While
 
 
-def _added(flow: Flow, node: ast.AugAssign) -> str | None:
-    """What is added for a batch: its "mean", or a "count" of its samples; None where that is not known."""
-    value: ast.expr | None = node.value
+def _added(flow: Flow, given: ast.expr) -> str | None:
+    """What a value says of a batch: its "mean", or a "count" of its samples; None where that is not known."""
+    value: ast.expr | None = given
     for _ in range(8):
         if is_method(value, "item", "detach", "cpu", "float", "double"):
             value = value.func.value
@@ -86,8 +91,8 @@ def _batched(flow: Flow, loader: ast.expr) -> bool:
 def _divisions(flow: Flow, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.expr]]:
     """All divisions of a name in a scope: where, which name, by what."""
     for node in own_nodes(scope):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and isinstance(node.target, ast.Name):
-            yield node, node.target.id, node.value
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and (is_name(node.target) or is_own(node.target)):
+            yield node, ast.unparse(node.target), node.value
         elif is_binary(node, ast.Div):
             around = flow.program.parent.get(node)
             if is_binary(around, ast.Div) and around.left is node:
@@ -105,18 +110,18 @@ def _divisions(flow: Flow, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.e
                     left = left.func.value
                 else:
                     break
-            if isinstance(left, ast.Name):
-                yield node, left.id, node.right
+            if is_name(left) or is_own(left):
+                yield node, ast.unparse(left), node.right
 
 
 @RULES.add("average-by-wrong-count", "what is reported, compared or stepped on is not the average that it is called", "divide the sum over samples by the samples that were seen, a sum of means by the batches")
 def _averaged(program: Program) -> Iterator[Remark]:
     """Sums over batches that are divided by something else than what was added up."""
     flow = flow_of(program)
-    for loop in loader_loops(flow):
+    for loop in program.everywhere(ast.For):
         sums = {
-            node.target.id: node for node in ast.walk(loop)
-            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name)
+            ast.unparse(node.target): node for node in ast.walk(loop)
+            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and (is_name(node.target) or is_own(node.target))
         }
         loader = iterated(loop)
         if not sums or not _batched(flow, loader):
@@ -124,7 +129,12 @@ def _averaged(program: Program) -> Iterator[Remark]:
         for node, name, divisor in _divisions(flow, program.scope(loop)):
             if name not in sums or getattr(node, "lineno", 0) < loop.lineno:
                 continue
-            added, counted = _added(flow, sums[name]), _counted(flow, divisor, loop)
+            counter = sums.get(ast.unparse(divisor))
+            if counter is not None:
+                yield from _by_counter(flow, node, sums[name], counter)
+            if not _is_loader(flow, loader, node):
+                continue
+            added, counted = _added(flow, sums[name].value), _counted(flow, divisor, loop)
             if added == "mean" and counted == "samples":
                 yield Remark(node, f"{name} adds up a mean for each batch and is divided by the number of samples, {short(divisor)}: it is too small by the size of the batch")
             elif added == "count" and counted == "batches":
@@ -133,6 +143,37 @@ def _averaged(program: Program) -> Iterator[Remark]:
                 why = _fewer(flow, loader)
                 if why is not None:
                     yield Remark(node, f"{name} is divided by {short(divisor)}, but {why}")
+
+
+def _is_loader(flow: Flow, loader: ast.expr, division: ast.AST) -> bool:
+    """Whether what a loop goes over is a loader: as it is made, or as its data set is asked for its length."""
+    if flow.program.family(loader) == "loader" or loaders_of(flow, loader):
+        return True
+    right = division.right if isinstance(division, ast.BinOp) else getattr(division, "value", None)
+    asked = right.args[0] if is_call(right, "len") and len(right.args) == 1 else None
+    return is_attribute(asked, "dataset") and ast.unparse(asked.value) == ast.unparse(loader)
+
+
+def _by_counter(flow: Flow, node: ast.AST, added: ast.AugAssign, counter: ast.AugAssign) -> Iterator[Remark]:
+    """A sum divided by what was counted beside it: means by samples, or right answers by batches."""
+    if flow.program.loops(added)[:1] != flow.program.loops(counter)[:1]:
+        return
+    what, name, divisor = _added(flow, added.value), short(added.target), short(counter.target)
+    samples = is_size(flow, counter.value)
+    if what == "mean" and samples:
+        yield Remark(node, f"{name} adds up a mean for each batch and is divided by {divisor}, which counts samples: it is too small by the size of the batch")
+    elif what == "count" and flow.number(counter.value) == 1:
+        yield Remark(node, f"{name} counts samples and is divided by {divisor}, which counts batches: it is too large by the size of the batch")
+
+
+def is_size(flow: Flow, node: ast.AST | None) -> bool:
+    """Whether an expression is the number of samples of a batch: `y.size(0)`, `y.shape[0]`, `len(y)`."""
+    value = flow.value(node)
+    if is_method(value, "size") and value.args:
+        return number_in(value.args[0]) == 0
+    if isinstance(value, ast.Subscript):
+        return is_attribute(value.value, "shape") and number_in(value.slice) == 0
+    return is_call(value, "len") and len(value.args) == 1
 
 
 def _fewer(flow: Flow, loader: ast.expr) -> str | None:
@@ -168,6 +209,8 @@ def _never_reset(program: Program) -> Iterator[Remark]:
 
 
     yield from _meters_never_reset(flow)
+    yield from _own_sums_never_reset(flow)
+    yield from _lists_never_emptied(flow)
 
 
 def _meters_never_reset(flow: Flow) -> Iterator[Remark]:
@@ -211,3 +254,101 @@ def _emptied(program: Program, flow: Flow, key: Key, made: ast.Call, update: ast
     return any(is_own(one) and one.attr in sums and isinstance(one.ctx, ast.Store) and not isinstance(program.parent.get(one), ast.AugAssign) for function in called for one in ast.walk(function)) or any(
         is_method(one) and is_self(one.func.value) for function in called for one in ast.walk(function)
     )
+
+
+def _own_sums_never_reset(flow: Flow) -> Iterator[Remark]:
+    """Sums of an object that `__init__` sets to 0 alone, in a method that goes over all data and runs repeatedly."""
+    program = flow.program
+    for loop in program.everywhere(ast.For):
+        method, of = program.function_of(loop), program.class_of(loop)
+        if method is None or of is None or method.name == "__init__" or program.is_module_class(of):
+            continue
+        sums = [one for one in ast.walk(loop) if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and is_own(one.target)]
+        repeated = [call for call in program.calls() if is_method(call, method.name) and program.loops(call) and program.function_of(call) is not method]
+        for node, name, _ in _divisions(flow, method) if sums and repeated else ():
+            found = flow.bound.get((of, name), [])
+            added = next((one for one in sums if ast.unparse(one.target) == name), None)
+            started = [one for one in found if one.how != "add"]
+            only_first = bool(started) and all(program.function_name(one.node) == "__init__" and flow.number(one.value) == 0 for one in started)
+            if added is None or loop in program.parents(node) or not only_first or isinstance(node, ast.AugAssign) or _added(flow, added.value) is None:
+                continue
+            if not _set_from_outside(program, name.partition(".")[2]) and getattr(node, "lineno", 0) > loop.lineno:
+                yield Remark(node, f"{name} is set to 0 in __init__ alone, and {method.name} adds to it each time it runs: {short(node)} is taken over all runs so far")
+
+
+def _set_from_outside(program: Program, name: str) -> bool:
+    """Whether an attribute is set on another object than self, or by its name in a text."""
+    return any(one.attr == name and isinstance(one.ctx, ast.Store) and not is_self(one.value) for one in program.everywhere(ast.Attribute)) or any(
+        is_call(one, "setattr") or is_method(one, "__init__", "__dict__") for one in program.calls() if not is_call(getattr(one.func, "value", None), "super")
+    )
+
+
+def _lists_never_emptied(flow: Flow) -> Iterator[Remark]:
+    """Lists of what each batch gives, made before the epochs, whose mean is taken in each of them."""
+    program = flow.program
+    for inner in program.everywhere(ast.For):
+        outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
+        if outer is None or is_call(iterated(inner), "range") or program.loops(outer):
+            continue
+        for call in ast.walk(inner):
+            key = flow.key(call.func.value) if is_method(call, "append") and len(call.args) == 1 else None
+            found = flow.bound.get(key, []) if key is not None else []
+            if key is None or len(found) != 1 or not is_method(call) or outer in program.parents(found[0].node) or not _is_empty_list(found[0].value):
+                continue
+            if program.scope(found[0].node) is not program.scope(inner) or _added(flow, call.args[0]) is None or flow.called_on(key) - {"append"}:
+                continue
+            uses = [one for one in flow.reads.get(key, []) if outer in program.parents(one) and inner not in program.parents(one)]
+            mean = next((around for one in uses if (around := _mean_around(program, one)) is not None), None)
+            deleted = any(isinstance(one, ast.Delete) for one in ast.walk(outer))
+            if mean is not None and not deleted:
+                yield Remark(mean, f"{key[1]} is made before the loop of line {outer.lineno} and never emptied in it: {short(mean)} is a mean over all epochs so far")
+                break
+
+
+def _is_empty_list(node: ast.AST | None) -> bool:
+    return (isinstance(node, ast.List) and not node.elts) or (is_call(node, "list") and not node.args)
+
+
+def _mean_around(program: Program, node: ast.AST) -> ast.AST | None:
+    """The mean that is taken of all that a list holds."""
+    around = program.parent.get(node)
+    if isinstance(around, ast.Call) and node in around.args:
+        if last_word(around.func) in ("mean", "fmean", "nanmean"):
+            return around
+        if is_call(around, "sum") and is_binary(divided := program.parent.get(around), ast.Div) and is_call(divided.right, "len"):
+            return divided if ast.unparse(divided.right.args[0]) == ast.unparse(node) else None
+        if last_word(around.func) in ("tensor", "array", "stack"):
+            mean = program.parent.get(program.parent.get(around, around))
+            return mean if is_method(mean, "mean") else None
+    return None
+
+
+@RULES.add("last-batch-alone", "what is reported, or what chooses the best epoch, is the score of one batch", "add up the batches' values in the loop, and divide after it")
+def _last_batch(program: Program) -> Iterator[Remark]:
+    """The score of a batch that the next one writes over, and that is read after the loop for that of the data."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        if any(isinstance(one, (ast.Break, ast.Return, ast.Yield)) for one in ast.walk(loop)) or trains(program, loop) or not evaluates(flow, loop):
+            continue
+        scope = program.scope(loop)
+        for node in ast.walk(loop):
+            target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+            if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name) or _added(flow, node.value) is None:
+                continue
+            if any(isinstance(one, (ast.For, ast.While, ast.If)) and one is not loop for one in _between(program, node, loop)):
+                continue
+            reads = flow.reads.get((scope, target.id), [])
+            within = [one for one in reads if loop in program.parents(one)]
+            after = [one for one in reads if getattr(one, "lineno", 0) > (loop.end_lineno or 0)]
+            others = [one for one in flow.bound.get((scope, target.id), []) if loop in program.parents(one.node) and one.node is not node]
+            first = min(after, key=lambda one: getattr(one, "lineno", 0), default=None)
+            again = [one for one in flow.bound.get((scope, target.id), []) if first is not None and (loop.end_lineno or 0) < getattr(one.node, "lineno", 0) < getattr(first, "lineno", 0)]
+            if first is not None and not within and not others and not again:
+                yield Remark(node, f"{short(node)} is set anew for each batch: line {getattr(first, 'lineno', 0)} reads {target.id} of the last batch alone")
+
+
+def _between(program: Program, node: ast.AST, loop: ast.AST) -> Iterator[ast.AST]:
+    for around in program.parents(node):
+        if around is loop:
+            return
+        yield around
