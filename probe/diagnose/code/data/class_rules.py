@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, evaluates, loader_loops, trains
+from probe.diagnose.code.data.data_flow import HELD_OUT, evaluates, loader_loops, sources, trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -60,7 +60,8 @@ def _by_frequency(program: Program) -> Iterator[Remark]:
         if not program.called(call).startswith("torch.nn."):
             continue
         if name in ("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"):
-            weight = _uncast(flow, argument(call, "weight", 2 if name.islower() else 0))
+            given = argument(call, "weight", 2 if name.islower() else 0)
+            weight = _uncast(flow, next((made for one in sources(flow, given) if is_binary(made := _uncast(flow, one), ast.Div)), given))
             if is_binary(weight, ast.Div) and _counts(flow, weight.left) and not _counts(flow, weight.right, whole=True):
                 yield Remark(weight, f"the weights {short(weight)} grow with the number of samples of a class")
         elif name in ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits"):
@@ -208,16 +209,16 @@ def _of_each_batch(program: Program) -> Iterator[Remark]:
                 break
 
 
-def _root_of_mean(flow: Flow, node: ast.AST) -> bool:
+def _root_of_mean(flow: Flow, node: ast.AST, depth: int = 3) -> bool:
     """Whether an expression is the root of a mean squared error."""
     inner = None
     if is_method(node, "sqrt"):
         inner = flow.program.operand(node)
     elif is_binary(node, ast.Pow) and number_in(node.right) == 0.5:
         inner = node.left
-    if isinstance(node, ast.Call) and (local := flow.program.local_function(node)) is not None:
+    if isinstance(node, ast.Call) and depth and (local := flow.program.local_function(node)) is not None:
         values = returned(local)
-        return len(values) == 1 and values[0] is not None and _root_of_mean(flow, values[0])
+        return len(values) == 1 and values[0] is not None and _root_of_mean(flow, values[0], depth - 1)
     value = flow.value(inner)
     while is_method(value, "item", "detach", "cpu"):
         value = flow.value(value.func.value)

@@ -16,6 +16,7 @@ from probe.diagnose.code.data.data_flow import (
     loader_loops,
     loaders_of,
     output_of,
+    parts_at,
     steps_to,
     trains,
 )
@@ -32,6 +33,7 @@ from probe.diagnose.code.syntax import (
     is_string,
     is_true,
     iterated,
+    last_word,
     names_read,
     own,
     own_nodes,
@@ -310,6 +312,53 @@ def _fitted_again(program: Program) -> Iterator[Remark]:
                 split = _split_of(flow, statement.targets[0], call)
                 if split is not None:
                     yield Remark(call, f"{name} is fitted to all of {short(given)} before it is split in line {split.lineno}: the held-out rows are in its statistics")
+    yield from _fitted_before_the_cut(flow)
+
+
+def _fitted_before_the_cut(flow: Flow) -> Iterator[Remark]:
+    """Statistics that are fitted to all rows of what is then cut in two: `x[:n]` for the training, `x[n:]` held out."""
+    program = flow.program
+    told: set[ast.Call] = set()
+    for scope in program.scopes():
+        cut = [(target, value) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)]
+        for target, value in cut:
+            piece = value.slice if isinstance(value, ast.Subscript) else None
+            if not isinstance(value, ast.Subscript) or not isinstance(piece, ast.Slice) or piece.lower is not None or piece.upper is None or not TRAINING.search(last_word(target)):
+                continue
+            rest = [
+                one for place, one in cut
+                if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) and one.slice.lower is not None
+                and ast.unparse(one.value) == ast.unparse(value.value) and HELD_OUT.search(last_word(place))
+            ]
+            fitted = _fitted_on(flow, value.value) if rest else None
+            if fitted is not None and fitted not in told and fitted.args:
+                told.add(fitted)
+                yield Remark(fitted, f"{short(fitted)} is fitted to all rows, and line {rest[0].lineno} cuts held-out rows from them: they are in its statistics")
+
+
+def _fitted_on(flow: Flow, node: ast.AST, depth: int = 4) -> ast.Call | None:
+    """The call that scales what an array is made of, by statistics of all its rows; None where it is given a part."""
+    for one in flow.origins(node):
+        if is_method(one, "fit_transform") and one.args:
+            made = flow.program.called(flow.value(one.func.value))
+            given = one.args[0]
+            part = any(_is_row_slice(part) or TRAINING.search(last_word(part)) for part in flow.origins(given))
+            return one if made.startswith("sklearn.") and made.rpartition(".")[2] in _FITTED and not part else None
+        found = flow.given(one) if isinstance(one, (ast.Name, ast.Attribute)) else None
+        parts = parts_at(flow, found) if found is not None else []
+        for made_of in [*parts, *flow.passed(one)] if depth else ():
+            inner = _fitted_on(flow, made_of, depth - 1)
+            if inner is not None:
+                return inner
+    return None
+
+
+def _is_row_slice(node: ast.AST) -> bool:
+    """Whether an expression takes some of the rows of an array."""
+    if not isinstance(node, ast.Subscript):
+        return False
+    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    return isinstance(first, ast.Slice) and (first.lower is not None or first.upper is not None)
 
 
 def _held_out_part(flow: Flow, node: ast.expr) -> bool:

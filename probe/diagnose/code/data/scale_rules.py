@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, RANDOM_SPLITS, SPLIT_ARRAYS, TRAINING, data_sets
@@ -12,6 +13,7 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_attribute,
     is_binary,
     is_false,
     is_method,
@@ -78,6 +80,48 @@ def _before_the_split(program: Program) -> Iterator[Remark]:
             fitted = _fitted(program, flow, call.args[0])
             if fitted is not None and program.scope(fitted) is not program.scope(call):
                 yield Remark(fitted, f"{short(fitted)} takes the statistics of all rows, and line {call.lineno} cuts held-out rows from them")
+
+
+@RULES.add("target-in-a-feature", "each row knows a part of its own target, and the held-out rows those of theirs: the score is better than on new data", "split first, and take the means from the training part alone")
+def _encoded_target(program: Program) -> Iterator[Remark]:
+    """A column that is the mean of the target for each group of rows, made before the rows are split."""
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            column = _mean_of_groups(node.value)
+            if column is None or not isinstance(node.targets[0], ast.Subscript) or not is_name(node.targets[0].value) or not _is_target(program, column):
+                continue
+            name = node.targets[0].value.id
+            reached = {name}
+            for later in program.after(node):
+                split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and program.called(one) == SPLIT_ARRAYS and names_of(one) & reached), None)
+                if split is not None:
+                    yield Remark(node, f"{short(node)} takes the mean of {column!r}, the target, over all rows, and line {split.lineno} cuts held-out rows from them")
+                    break
+                reached |= {one.id for target, value in (pairs_of(later) if isinstance(later, ast.Assign) else ()) if names_of(value) & reached for one in [target] if isinstance(one, ast.Name)}
+
+
+def _mean_of_groups(node: ast.expr) -> str | None:
+    """The column of `rows.groupby(key)[column].transform("mean")`, or of `rows[key].map(rows.groupby(key)[column].mean())`."""
+    if is_method(node, "map") and len(node.args) == 1:
+        node = node.args[0]
+    told = is_method(node, "transform") and node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value in ("mean", "median")
+    if not isinstance(node, ast.Call) or not (told or is_method(node, "mean", "median")) or not is_attribute(node.func):
+        return None
+    of = node.func.value
+    if isinstance(of, ast.Subscript) and is_method(of.value, "groupby") and isinstance(of.slice, ast.Constant) and isinstance(of.slice.value, str):
+        return of.slice.value
+    return None
+
+
+def _is_target(program: Program, column: str) -> bool:
+    """Whether a column is dropped from the inputs, or taken alone as what is learned."""
+    for call in program.calls():
+        if is_method(call, "drop") and any(isinstance(one, ast.Constant) and one.value == column for one in ast.walk(call)):
+            return True
+    return any(
+        re.fullmatch(r"y|targets?|labels?", text_of(target), re.I) and isinstance(value, (ast.Subscript, ast.Attribute, ast.Call)) and any(isinstance(one, ast.Constant) and one.value == column for one in ast.walk(value))
+        for node in program.everywhere(ast.Assign) for target, value in pairs_of(node)
+    )
 
 
 def _fitted(program: Program, flow: Flow, data: ast.AST) -> ast.expr | None:

@@ -27,6 +27,7 @@ from probe.diagnose.code.syntax import (
     parameters,
     returned,
     short,
+    text_of,
 )
 
 RULES = Rules("data")
@@ -162,6 +163,35 @@ def _sets_zero(flow: Flow, made: ast.DictComp, node: ast.Assign) -> bool:
     names = names_set(statement) if isinstance(statement, ast.Assign) else set()
     target = node.targets[0]
     return isinstance(target, ast.Subscript) and is_name(target.value, *names) and bool(names) and is_string(target.slice)
+
+
+@RULES.add("unknown-is-a-word", "words that the numbering does not know are read as its first word", "keep a number of its own for unknown words")
+def _unknown(program: Program) -> Iterator[Remark]:
+    """A number for unknown words that is also the number of the first word: `numbers.get(word, 0)`."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "get") or len(call.args) != 2 or not isinstance(call.args[1], ast.Constant) or flow.number(call.args[1]) != 0:
+            continue
+        found = flow.bindings(call.func.value)
+        made = found[0].value if len(found) == 1 and found[0].place is None else None
+        name = text_of(call.func.value)
+        entries = [one for one in program.everywhere(ast.Assign) if isinstance(one.targets[0], ast.Subscript) and text_of(one.targets[0].value) == name]
+        filled = [one for one in entries if is_call(one.value, "len") and one.value.args and text_of(one.value.args[0]) == name]
+        if any(is_string(one.targets[0].slice) or one not in filled for one in entries if isinstance(one.targets[0], ast.Subscript)) or _changed_else(flow, call.func.value):
+            continue
+        if filled and isinstance(made, ast.Dict) and not made.keys:
+            yield Remark(call, f"{short(call)} gives unknown words the number 0, which the first word has: {short(filled[0])} (line {filled[0].lineno}) counts from 0")
+        elif isinstance(made, ast.DictComp) and isinstance(made.value, ast.Name) and _numbers(made, flow) and isinstance(made.generators[0].iter, ast.Call):
+            over = made.generators[0].iter
+            listed = list(flow.origins(over.args[0])) if over.args and len(over.args) == 1 and not over.keywords else []
+            distinct = any(isinstance(one, ast.SetComp) or (isinstance(one, ast.Call) and last_word(one.func) in _DISTINCT) for one in listed)
+            if distinct and not any(is_string(one) and not isinstance(flow.program.parent.get(one), ast.Call) for one in listed) and not any(is_method(one, "insert") for one in program.calls()):
+                yield Remark(call, f"{short(call)} gives unknown words the number 0, which the first word has: {short(made)} (line {made.lineno}) counts from 0")
+
+
+def _changed_else(flow: Flow, node: ast.expr) -> bool:
+    """Whether a dict is given entries by a method."""
+    return bool(flow.called_on(flow.key(node)) & {"update", "setdefault", "pop"})
 
 
 @RULES.add("order-of-a-set", "the numbers differ in each process that Python starts: a model that is loaded later takes one class for another", "number sorted(set(...))")

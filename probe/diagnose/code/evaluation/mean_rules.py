@@ -19,6 +19,7 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_call,
+    is_false,
     is_method,
     is_name,
     is_own,
@@ -27,6 +28,7 @@ from probe.diagnose.code.syntax import (
     iterated,
     last_word,
     number_in,
+    operands,
     own,
     own_nodes,
     says,
@@ -321,6 +323,37 @@ def _mean_around(program: Program, node: ast.AST) -> ast.AST | None:
             mean = program.parent.get(program.parent.get(around, around))
             return mean if is_method(mean, "mean") else None
     return None
+
+
+@RULES.add("last-batch-counted-full", "the last batch of an epoch is smaller: what is reported is wrong by what it lacks", "count the samples that are there: len(y), or y.size(0)")
+def _counted_full(program: Program) -> Iterator[Remark]:
+    """A count of samples, or a weight of a batch's mean, that is the size that the loader was told."""
+    flow = flow_of(program)
+    for loop in loader_loops(flow):
+        loader = iterated(loop)
+        made = loaders_of(flow, loader)
+        if any((drop := argument(one, "drop_last", 8)) is not None and not is_false(drop) for one in made):
+            continue
+        sizes = [given for one in made if (given := argument(one, "batch_size", 1)) is not None]
+        divided = {name for _, name, _ in _divisions(flow, program.scope(loop))}
+        divisors = {ast.unparse(one) for _, _, one in _divisions(flow, program.scope(loop))}
+        for node in ast.walk(loop):
+            if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
+                continue
+            name = ast.unparse(node.target)
+            counted = node.value if name in divisors and _is_told_size(flow, node.value, loader, sizes) else None
+            if name in divided and is_binary(node.value, ast.Mult):
+                counted = next((one for one, other in operands(node.value) if _is_told_size(flow, one, loader, sizes) and _added(flow, other) == "mean"), None)
+            if counted is not None:
+                yield Remark(node, f"{short(node)} takes {short(counted)} samples for each batch, and the last one has fewer: the loader keeps it")
+
+
+def _is_told_size(flow: Flow, node: ast.expr, loader: ast.expr, sizes: Sequence[ast.expr]) -> bool:
+    """Whether an expression is the size of batches that a loader was told."""
+    if is_attribute(node, "batch_size") and ast.unparse(node.value) == ast.unparse(loader):
+        return True
+    same = [ast.unparse(one) == ast.unparse(node) for one in sizes]
+    return bool(same) and all(same) and not isinstance(node, ast.Constant)
 
 
 @RULES.add("last-batch-alone", "what is reported, or what chooses the best epoch, is the score of one batch", "add up the batches' values in the loop, and divide after it")

@@ -129,8 +129,9 @@ def _swapped(program: Program) -> Iterator[Remark]:
             if other is not None:
                 yield Remark(node, f"{named} is {short(node)}: with {short(other)} this is the {'recall' if 'precision' in named else 'precision'}")
                 return
-    for counted in program.everywhere(ast.Assign, ast.AugAssign):
-        for target, value in pairs_of(counted) if isinstance(counted, ast.Assign) else [(counted.target, counted.value)]:
+    for counted in program.everywhere(ast.stmt):
+        added = [(counted.target, counted.value)] if isinstance(counted, ast.AugAssign) else []
+        for target, value in pairs_of(counted) if isinstance(counted, ast.Assign) else added:
             name = _count(target)
             if (_FALSE.search(name) or _MISSED.search(name)) and _counts_other(flow, value, bool(_FALSE.search(name))):
                 what = "is predicted and not true" if _MISSED.search(name) else "is true and not predicted"
@@ -234,6 +235,9 @@ def _unpacked(program: Program) -> Iterator[Remark]:
             if len(given) != len(taken) or "" in given or "" in taken or len(set(given)) != len(given):
                 break
             places = [[number for number, word in enumerate(given) if name == word or name.endswith(f"_{word}") or word.endswith(f"_{name}")] for name in taken]
+            arguments = program.arguments(local, node.value) if local is not None else {}
+            if any(word in arguments and text_of(arguments[word]) == text_of(one) for word, one in zip(given, target.elts, strict=True)):
+                break
             order = [found[0] if len(found) == 1 else -1 for found in places]
             if sorted(order) == list(range(len(given))) and order != list(range(len(given))) and local is not None and len(returned(local)) == len(results):
                 yield Remark(node, f"{short(target)} takes what {local.name} returns as {short(made)} (line {getattr(made, 'lineno', 0)}): the names stand in another order")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import (
     SHAPES,
+    evaluates,
     is_model,
     loader_loops,
     output_of,
@@ -117,6 +118,9 @@ def _over_batch(program: Program) -> Iterator[Remark]:
             continue
         for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
             found = _picks(flow, side)
+            largest = _largest(flow, side)
+            if largest is not None and (output := output_of(flow, largest.args[0] if program.called(largest) and largest.args else program.operand(largest))) is not None and _model_name(flow, output) in classes:
+                yield Remark(node, f"{short(node)} compares the largest output itself, and not its place, with {short(other)}: max gives (values, places)")
             if found is None or isinstance(other, ast.Constant) or _picks(flow, other) is not None:
                 continue
             call, over, dimension = found
@@ -128,6 +132,19 @@ def _over_batch(program: Program) -> Iterator[Remark]:
                 yield Remark(call, f"{short(call)} goes over the samples of the batch instead of the classes")
             elif dimension in (1, -1) and _width(flow, output) == 1:
                 yield Remark(call, f"{short(call)} goes over the one output of {short(output.func)}: it is always 0")
+
+
+def _largest(flow: Flow, node: ast.AST) -> ast.Call | None:
+    """The max over a dimension whose values, and not whose places, an expression is."""
+    last = steps_to(flow, node)[-1:]
+    call: ast.AST | None = None
+    if last and isinstance(last[0], ast.Subscript) and number_in(last[0].slice) == 0:
+        call = flow.value(last[0].value)
+    elif last and (one := flow.given(last[0])) is not None and one.place == 0 and one.how == "assign":
+        call = one.value
+    if not is_method(call, "max", "topk") or flow.number(argument(call, "dim", int(bool(flow.program.called(call))))) is None:
+        return None
+    return call if call.func.attr == "max" else None
 
 
 def _width(flow: Flow, output: ast.Call) -> float | None:
@@ -213,24 +230,103 @@ def _is_target(flow: Flow, node: ast.expr) -> bool:
 def _over_ignored(program: Program) -> Iterator[Remark]:
     """A share of right predictions over all targets, beside a loss that leaves some of them out."""
     flow = flow_of(program)
-    for scope in program.scopes():
-        ignoring: dict[str, ast.Call] = {}
-        for call in own(scope, ast.Call):
-            made = flow.value(call.func) if program.family(call.func) == "loss" else call
-            if len(call.args) > 1 and loss_name(program, call) in _OF_CLASSES and isinstance(made, ast.Call) and argument(made, "ignore_index") is not None:
-                ignoring[ast.unparse(_unshaped(program, call.args[1]))] = call
-        for node in own(scope, ast.Compare) if ignoring else ():
-            sides = [ast.unparse(_unshaped(program, one)) for one in (node.left, node.comparators[0])] if compares(node, ast.Eq) else []
-            target = next((one for one in sides if one in ignoring), None)
-            picked = any(_picks(flow, one) is not None for one in (node.left, node.comparators[0]))
-            if target is not None and picked and _averages_all(program, node):
-                yield Remark(node, f"{short(node)} counts all positions of {target}, and the loss in line {ignoring[target].lineno} leaves out those of its ignore_index")
+    ignoring: dict[tuple[ast.AST, str], ast.Call] = {}
+    for call in program.calls():
+        made = flow.value(call.func) if program.family(call.func) == "loss" else call
+        if len(call.args) > 1 and loss_name(program, call) in _OF_CLASSES and isinstance(made, ast.Call) and argument(made, "ignore_index") is not None:
+            ignoring[program.scope(call), ast.unparse(_unshaped(program, call.args[1]))] = call
+    for node in program.everywhere(ast.Compare) if ignoring else ():
+        if not compares(node, ast.Eq):
+            continue
+        for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+            target = _unshaped(program, side)
+            known = [(program.scope(node), ast.unparse(target)), *((program.scope(one), ast.unparse(_unshaped(program, one))) for one in flow.passed(target))]
+            found = next((ignoring[one] for one in known if one in ignoring), None)
+            if found is not None and _picks(flow, other) is not None and (_averages_all(program, node) or _counts_all(program, node, ast.unparse(target))):
+                yield Remark(node, f"{short(node)} counts all positions of {short(target)}, and the loss in line {found.lineno} leaves out those of its ignore_index")
+
+
+def _counts_all(program: Program, node: ast.Compare, target: str) -> bool:
+    """Whether a comparison is summed up as it is, and the function also counts all elements of the target."""
+    around: ast.AST | None = program.parent.get(node)
+    while is_attribute(around, "float", "double", "long", "int", "to") or (isinstance(around, ast.Call) and is_attribute(around.func, "float", "double", "long", "int", "to")):
+        around = program.parent.get(around)
+    whole = is_attribute(around, "sum") or program.called(around) == "torch.sum"
+    return whole and any(is_method(one, "numel", "nelement") and ast.unparse(_unshaped(program, one.func.value)) == target for one in ast.walk(program.scope(node)))
 
 
 def _unshaped(program: Program, node: ast.expr) -> ast.expr:
     while is_method(node, *SHAPES) and program.dotted(node.func) is None:
         node = node.func.value
     return node
+
+
+@RULES.add("hits-of-all-pairs", "each prediction is compared with the label of every sample of the batch", "bring both to one shape: pred.squeeze(1) == y")
+def _all_pairs(program: Program) -> Iterator[Remark]:
+    """Predictions of shape (batch, 1) compared with labels of shape (batch,), which the loss brings to one shape."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if len(call.args) < 2 or loss_name(program, call) not in (*_LOGITS, *_PROBABILITIES, "MSELoss", "mse_loss", "L1Loss", "l1_loss"):
+            continue
+        (output, reshaped), (target, moved) = _shape_of(flow, call.args[0]), _shape_of(flow, call.args[1])
+        if not isinstance(output, ast.Call) or not is_model(flow, output.func) or {reshaped, moved} not in ({"", "squeeze"}, {"", "unsqueeze"}) or reshaped == "unsqueeze" or moved == "squeeze":
+            continue
+        for node in own(program.scope(call), ast.Compare):
+            if not compares(node, ast.Eq):
+                continue
+            for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+                (one, first), (two, second) = _shape_of(flow, side), _shape_of(flow, other)
+                if one is output and two is not None and target is not None and ast.dump(two) == ast.dump(target) and first == second == "":
+                    done = f"{short(call.args[0])} and {short(call.args[1])}"
+                    yield Remark(node, f"{short(node)} compares shapes that the loss in line {call.lineno} first makes alike ({done}): one of the two is a column, and all pairs are counted")
+
+
+def _shape_of(flow: Flow, node: ast.AST | None) -> tuple[ast.AST | None, str]:
+    """What an expression is made of element by element, and how its shape was changed: "squeeze", "unsqueeze", "" where
+    it was not; "other" where that is not known."""
+    changed = ""
+    at: ast.AST | None = node
+    for _ in range(20):
+        if at is None:
+            return None, "other"
+        if isinstance(at, (ast.Name, ast.Attribute)) and (held := flow.held(at)) is not None:
+            at = held
+        elif compares(at, *ORDERS) and number_in(at.comparators[0]) is not None:
+            at = at.left
+        elif isinstance(at, ast.Call) and flow.program.called(at) in ("torch.sigmoid", "torch.round", "torch.nn.functional.sigmoid") and at.args:
+            at = at.args[0]
+        elif is_method(at, "squeeze", "flatten", "ravel", "unsqueeze", "view", "reshape") and not flow.program.called(at):
+            column = is_method(at, "unsqueeze") or (is_method(at, "view", "reshape") and len(at.args) == 2 and flow.number(at.args[1]) == 1)
+            flat = is_method(at, "squeeze", "flatten", "ravel") or (is_method(at, "view", "reshape") and len(at.args) == 1 and flow.number(at.args[0]) == -1)
+            if changed or not (column or flat):
+                return None, "other"
+            changed = "unsqueeze" if column else "squeeze"
+            at = at.func.value
+        elif is_method(at, "sigmoid", "round", "float", "long", "int", "double", "to", "cpu", "cuda", "detach", "type", "bool") and not flow.program.called(at):
+            at = at.func.value
+        else:
+            break
+    return at, changed
+
+
+@RULES.add("probabilities-over-the-batch", "the probabilities of one sample depend on the samples beside it, and do not add up to 1", "run the softmax over the classes: dim=1")
+def _softmax_of_batch(program: Program) -> Iterator[Remark]:
+    """A softmax over the samples of a batch of class scores."""
+    flow = flow_of(program)
+    classes = _trained_with(flow, _OF_CLASSES)
+    for call in program.calls() if classes else ():
+        if not is_method(call, "softmax", "log_softmax"):
+            continue
+        free = bool(program.called(call))
+        dimension = argument(call, "dim", int(free))
+        output = output_of(flow, program.operand(call)) if dimension is not None and flow.number(dimension) == 0 else None
+        if output is None or _model_name(flow, output) not in classes or not output.args:
+            continue
+        given = output.args[0]
+        one = flow.given(given)
+        batched = (one is not None and isinstance(one.node, ast.For) and evaluates(flow, one.node)) or is_method(flow.value(given), "unsqueeze")
+        if batched:
+            yield Remark(call, f"{short(call)} runs over dimension 0, the samples of the batch {short(given)}, and not over the classes")
 
 
 def _averages_all(program: Program, node: ast.AST) -> bool:

@@ -1,0 +1,178 @@
+"""Texts as numbers for a language model: padding and ends in the labels, and the axis of the batch. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    argument,
+    compares,
+    is_attribute,
+    is_binary,
+    is_call,
+    is_false,
+    is_method,
+    is_negative,
+    is_string,
+    is_true,
+    last_word,
+    mentions,
+    number_in,
+    own,
+    short,
+    text_of,
+)
+
+RULES = Rules("data")
+_COPIES = ("clone", "copy", "detach", "squeeze", "to", "long", "cuda", "contiguous", "deepcopy", "tolist")
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN", "TransformerEncoderLayer", "TransformerDecoderLayer", "MultiheadAttention", "Transformer"})
+_GUARDED = ("gpt2", "gpt-neo", "gpt-j", "llama", "mistral", "pythia", "distilgpt2")
+"""Models whose tokenizer has no padding of its own."""
+
+
+@RULES.add("padding-in-the-labels", "the model is also trained to say the padding: most of the loss may be that", "set the labels of the padding to -100: labels[attention_mask == 0] = -100")
+def _padding(program: Program) -> Iterator[Remark]:
+    """Labels of a language model that are its padded input, with nothing that takes the padding out."""
+    flow = flow_of(program)
+    padded = next((call for call in program.calls() if _pads(call)), None)
+    if padded is None or _ignores(program):
+        return
+    for node in program.everywhere(ast.Assign, ast.Dict, ast.Call):
+        for label, beside in _labels(node):
+            source = _ids(flow, label)
+            if source is not None and isinstance(tokenized := flow.value(source), ast.Call) and _pads(tokenized):
+                yield Remark(label, f"the labels are {short(label)}, padding included: {short(tokenized)} fills up to a length (line {tokenized.lineno})")
+            elif beside is not None and text_of(_bare(flow, label)) == text_of(_bare(flow, beside)) and isinstance(node, ast.Call) and is_attribute(_bare(flow, label)) is False:
+                yield Remark(label, f"the labels are the input {short(beside)} itself, padding included: {short(padded)} fills up to a length (line {padded.lineno})")
+
+
+def _pads(node: ast.AST) -> bool:
+    """Whether a tokenizer is told to fill up to a length."""
+    given = argument(node, "padding") if isinstance(node, ast.Call) else None
+    if isinstance(node, ast.Call) and last_word(node.func) in ("pad", "from_pretrained", "DataCollatorWithPadding", "Conv1d", "Conv2d"):
+        return False
+    return given is not None and (is_true(given) or (is_string(given) and given.value in ("max_length", "longest")))
+
+
+def _ignores(program: Program) -> bool:
+    """Whether a program takes something out of its labels."""
+    if any(is_negative(one) and number_in(one.operand) == 100 for one in program.everywhere(ast.UnaryOp)):
+        return True
+    if any(last_word(one.func) == "DataCollatorForLanguageModeling" or argument(one, "ignore_index") is not None or argument(one, "label_pad_token_id") is not None for one in program.calls()):
+        return True
+    return any(compares(one, ast.Eq, ast.NotEq) and mentions(one, "pad_token_id", "pad_id") for one in program.everywhere(ast.Compare)) or any(
+        last_word(one) in ("loss_mask", "label_mask", "LABEL_IGNORE", "IGNORE_INDEX", "ignore_index", "pad_token_label_id") for one in program.everywhere(ast.Name, ast.Attribute)
+    )
+
+
+def _labels(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """What is given as labels, by key or by name; with the input that a call is given beside it."""
+    if isinstance(node, ast.Assign):
+        target = node.targets[0]
+        if isinstance(target, ast.Subscript) and is_string(target.slice) and target.slice.value == "labels":
+            yield node.value, None
+    elif isinstance(node, ast.Dict):
+        yield from ((value, None) for key, value in zip(node.keys, node.values, strict=True) if is_string(key) and key.value == "labels")
+    elif isinstance(node, ast.Call) and (label := argument(node, "labels")) is not None:
+        yield label, argument(node, "input_ids", 0)
+
+
+def _bare(flow: Flow, node: ast.AST) -> ast.AST:
+    """A value without copies and changes of shape."""
+    at: ast.AST = node
+    for _ in range(8):
+        if is_method(at, *_COPIES):
+            at = at.args[0] if last_word(at.func) == "deepcopy" and at.args else at.func.value
+        elif is_call(at, "list", "deepcopy") and at.args:
+            at = at.args[0]
+        elif isinstance(at, ast.Subscript) and number_in(at.slice) == 0:
+            at = at.value
+        elif isinstance(at, ast.Name) and (held := flow.held(at)) is not None and not isinstance(held, ast.Call | ast.Subscript | ast.Attribute) | is_method(held, *_COPIES):
+            at = held
+        else:
+            break
+    return at
+
+
+def _ids(flow: Flow, node: ast.expr) -> ast.expr | None:
+    """What an expression takes the input numbers of: x of `x["input_ids"].clone()`, `x.input_ids`."""
+    at: ast.AST = node
+    for _ in range(8):
+        at = _bare(flow, at)
+        if isinstance(at, ast.Subscript) and is_string(at.slice):
+            return at.value if at.slice.value == "input_ids" else None
+        if is_attribute(at, "input_ids"):
+            return at.value
+        if (held := flow.held(at)) is None:
+            return None
+        at = held
+    return None
+
+
+@RULES.add("end-never-learned", "the model never learns to stop: it writes on until it is cut off", "give the padding a token of its own, or keep the end in the labels by its attention_mask")
+def _end(program: Program) -> Iterator[Remark]:
+    """Texts that end in a token which is also the padding, and whose padding is taken out of the labels."""
+    flow = flow_of(program)
+    same = next((node for node in program.everywhere(ast.Assign) if _is_end_for_padding(program, node)), None)
+    if same is None or any(is_method(one, "add_special_tokens") for one in program.calls()) or not _adds_end(program):
+        return
+    for node in program.everywhere(ast.AST):
+        masks = False
+        if isinstance(node, ast.Assign):
+            target = node.targets[0]
+            mask = flow.value(target.slice) if isinstance(target, ast.Subscript) else None
+            ignored = is_negative(node.value) and number_in(node.value.operand) == 100
+            masks = ignored and compares(mask, ast.Eq) and mentions(mask, "pad_token_id")
+        elif isinstance(node, ast.Call):
+            masks = last_word(node.func) == "DataCollatorForLanguageModeling" and (mlm := argument(node, "mlm", 1)) is not None and is_false(mlm)
+            masks = masks or (last_word(node.func) in ("CrossEntropyLoss", "cross_entropy") and is_attribute(argument(node, "ignore_index"), "pad_token_id"))
+            masks = masks or (is_method(node, "masked_fill", "masked_fill_") and len(node.args) == 2 and compares(node.args[0], ast.Eq) and mentions(node.args[0], "pad_token_id") and "100" in text_of(node.args[1]))
+        if masks:
+            yield Remark(node, f"{short(node)} takes the padding out of the loss, and with {short(same)} (line {same.lineno}) each end of a text is padding")
+            break
+
+
+def _is_end_for_padding(program: Program, node: ast.Assign) -> bool:
+    """Whether the end is made the padding: `tokenizer.pad_token = tokenizer.eos_token`, whatever model is loaded."""
+    if not is_attribute(node.targets[0], "pad_token", "pad_token_id") or not is_attribute(node.value, "eos_token", "eos_token_id") or is_attribute(node.targets[0].value, "config", "generation_config"):
+        return False
+    guarded = any(isinstance(one, ast.If) for one in program.parents(node))
+    return not guarded or any(isinstance(one.value, str) and any(word in one.value.lower() for word in _GUARDED) and len(one.value) < 80 for one in program.everywhere(ast.Constant))
+
+
+def _adds_end(program: Program) -> bool:
+    """Whether a program writes the end behind its texts."""
+    for node in program.everywhere(ast.BinOp, ast.JoinedStr):
+        parts = [one.value for one in node.values if isinstance(one, ast.FormattedValue)] if isinstance(node, ast.JoinedStr) else []
+        if is_binary(node, ast.Add):
+            parts = [node.right, *(node.right.elts if isinstance(node.right, ast.List) else [])]
+        if any(is_attribute(one, "eos_token", "eos_token_id") for one in parts):
+            return True
+    return False
+
+
+@RULES.add("padded-along-another-axis", "the model takes steps for samples, and mixes the texts of a batch", "pad_sequence(..., batch_first=True)")
+def _other_axis(program: Program) -> Iterator[Remark]:
+    """Sequences padded to (steps, batch), in a program whose layers all take (batch, steps), and that turns nothing."""
+    pads = [call for call in program.calls() if program.called(call) == "torch.nn.utils.rnn.pad_sequence"]
+    if not pads or any(argument(one, "batch_first", 1) is not None or any(word.arg is None for word in one.keywords) for one in pads):
+        return
+    made = [call for call in program.calls() if program.called(call).startswith("torch.nn.") and program.called(call).rpartition(".")[2] in _RECURRENT]
+    first = [call for call in made if (given := argument(call, "batch_first", 4 if program.called(call).endswith(("LSTM", "GRU", "RNN")) else None)) is not None and is_true(given)]
+    turned = any(is_method(one, "transpose", "permute", "t", "swapaxes", "movedim", "einsum", "rearrange") or is_call(one, "rearrange") for one in program.calls()) or any(one.attr in ("T", "mT") for one in program.everywhere(ast.Attribute))
+    if first and len(first) == len(made) and not turned and _fed(program, pads[0]):
+        yield Remark(pads[0], f"{short(pads[0])} puts the steps in front, and {short(first[0])} (line {first[0].lineno}) takes the batch in front")
+
+
+def _fed(program: Program, call: ast.Call) -> bool:
+    """Whether padded sequences are a part of a batch: returned by the function that pads them."""
+    function = program.function_of(call)
+    if function is None:
+        return False
+    statement = program.statement(call)
+    names = {text_of(one) for one in statement.targets} if isinstance(statement, ast.Assign) else set()
+    return any(one.value is not None and (call in ast.walk(one.value) or names & {text_of(part) for part in ast.walk(one.value) if isinstance(part, ast.Name)}) for one in own(function, ast.Return))
