@@ -346,6 +346,7 @@ def _counted_full(program: Program) -> Iterator[Remark]:
                 counted = next((one for one, other in operands(node.value) if _is_told_size(flow, one, loader, sizes) and _added(flow, other) == "mean"), None)
             if counted is not None:
                 yield Remark(node, f"{short(node)} takes {short(counted)} samples for each batch, and the last one has fewer: the loader keeps it")
+                break
 
 
 def _is_told_size(flow: Flow, node: ast.expr, loader: ast.expr, sizes: Sequence[ast.expr]) -> bool:
