@@ -37,7 +37,7 @@ LOADER = "torch.utils.data.DataLoader"
 RANDOM_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
 SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
 HELD_OUT = re.compile(
-    r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|heldout|holdout)(_|$|\d)|^(x|y)(val|valid|test)$",
+    r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|heldout|holdout|va|te)(_|$|\d)|^(x|y)(val|valid|test)$",
     re.I,
 )
 """What is in the names of data that a model is not trained on."""
@@ -75,11 +75,11 @@ def steps_to(flow: Flow, node: ast.AST | None) -> list[ast.expr]:
         elif is_attribute(at, "data"):
             at = at.value
         else:
-            at = flow.held(at) or _elsewhere(flow, at)
+            at = flow.held(at) or elsewhere(flow, at)
     return passed
 
 
-def _elsewhere(flow: Flow, node: ast.expr) -> ast.expr | None:
+def elsewhere(flow: Flow, node: ast.expr) -> ast.expr | None:
     """What another function gives a value: to a parameter where it is called, or as its result or a part of
     that; None where that is not one expression."""
     if isinstance(node, ast.Call):

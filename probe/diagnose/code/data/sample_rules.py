@@ -263,9 +263,18 @@ def _augmented(program: Program) -> Iterator[Remark]:
         parts = [name for name in _split_parts(flow, call) if name != "_"]
         if made is None or len(parts) < 2 or any(f"{name}.dataset" in text for name in parts for text in _texts(program, call)):
             continue
-        held_out = next((name for name in parts[1:] if HELD_OUT.search(name.rpartition(".")[2])), None)
+        held_out = next((name for name in parts[1:] if HELD_OUT.search(name.rpartition(".")[2]) or _in_order_beside(program, parts[0], name)), None)
         if held_out is not None:
             yield Remark(call, f"{held_out} is cut from a data set with the random {made}: the held-out samples are augmented like those of the training")
+
+
+def _in_order_beside(program: Program, first: str, name: str) -> bool:
+    """Whether a part goes into a loader that does not shuffle, and the first part into one that does."""
+    loaders = {ast.unparse(call.args[0]): call for call in program.calls() if program.called(call) == LOADER and call.args}
+    if first not in loaders or name not in loaders:
+        return False
+    other = argument(loaders[name], "shuffle", 2)
+    return is_true(argument(loaders[first], "shuffle", 2)) and (other is None or is_false(other))
 
 
 def _texts(program: Program, node: ast.AST) -> list[str]:
@@ -304,7 +313,7 @@ def _fitted_again(program: Program) -> Iterator[Remark]:
         if name not in _FITTED or not program.called(made).startswith("sklearn."):
             continue
         given = call.args[0]
-        if _held_out_part(flow, given):
+        if _held_out_part(flow, given) or _fitted_for_each(flow, call, given):
             yield Remark(call, f"{short(func.value)} is fitted to {short(given)}, which is held out: it is scaled by its own statistics, not by those of the training data")
         elif func.attr == "fit_transform":
             statement = program.parent.get(call)
@@ -361,6 +370,30 @@ def _is_row_slice(node: ast.AST) -> bool:
     return isinstance(first, ast.Slice) and (first.lower is not None or first.upper is not None)
 
 
+def _fitted_for_each(flow: Flow, call: ast.Call, given: ast.expr) -> bool:
+    """Whether what is fitted to held-out rows is also fitted to training rows: by name, or in a function that is called
+    for both parts."""
+    program = flow.program
+    if any(isinstance(one, (ast.If, ast.IfExp, ast.Try)) for one in program.parents(call)) or not isinstance(call.func, ast.Attribute):
+        return False
+    part = _part_named(given)
+    key = flow.key(call.func.value)
+    if part == "held" and key is not None:
+        fits = [one for one in flow.calls.get(key, []) if one is not call and is_method(one, "fit", "fit_transform") and one.args]
+        return any(_part_named(one.args[0]) == "training" for one in fits)
+    roots = [one for one in ast.walk(given) if isinstance(one, ast.Name) and any(binding.how == "parameter" for binding in flow.bindings(one))]
+    made_here = program.frame(flow.value(call.func.value)) is program.frame(call)
+    parts = {_part_named(one) for root in roots for one in flow.passed(root)} if made_here else set()
+    return {"held", "training"} <= parts
+
+
+def _part_named(node: ast.expr) -> str | None:
+    """Which part of the data an expression reads, by the names in it."""
+    names = [last_word(one) for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))]
+    held, trained = any(HELD_OUT.search(one) for one in names), any(TRAINING.search(one) for one in names)
+    return None if held == trained else "held" if held else "training"
+
+
 def _held_out_part(flow: Flow, node: ast.expr) -> bool:
     """Whether a value is the second part of a split of arrays."""
     while is_method(node, "reshape", "values", "to_numpy"):
@@ -375,7 +408,8 @@ def _held_out_part(flow: Flow, node: ast.expr) -> bool:
 def _split_of(flow: Flow, name: ast.Name, after: ast.Call) -> ast.Call | None:
     """The call of train_test_split that cuts what a name holds."""
     for node in own_nodes(flow.program.scope(name)):
-        if not isinstance(node, ast.Call) or flow.program.called(node) != SPLIT_ARRAYS or node.lineno <= after.lineno:
+        folds = is_method(node, "split") and flow.program.called(flow.value(node.func.value)).startswith("sklearn.model_selection.")
+        if not isinstance(node, ast.Call) or (flow.program.called(node) != SPLIT_ARRAYS and not folds) or node.lineno <= after.lineno:
             continue
         if any(is_name(given, name.id) and flow.value(given) is after for given in node.args[:1]):
             return node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
@@ -32,6 +33,16 @@ _COPIES = ("clone", "copy", "detach", "squeeze", "to", "long", "cuda", "contiguo
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "TransformerEncoderLayer", "TransformerDecoderLayer", "MultiheadAttention", "Transformer"})
 _GUARDED = ("gpt2", "gpt-neo", "gpt-j", "llama", "mistral", "pythia", "distilgpt2")
 """Models whose tokenizer has no padding of its own."""
+_RIGHT = ("gpt2", "gpt-neo", "gpt-j", "pythia", "dialogpt", "facebook/opt")
+"""Models whose tokenizer fills up on the right where it is not told otherwise."""
+_CAUSAL = re.compile(r"AutoModelForCausalLM|GPT2LMHeadModel|GPTNeo\w*ForCausalLM|OPTForCausalLM")
+_ENCODERS = re.compile(r"(Auto|Bert|Roberta|DistilBert|Albert|Electra|DebertaV2|Deberta|XLMRoberta)(Model|ModelFor\w*Classification|For\w*Classification)$")
+_VOCABULARIES = {
+    r"(distil)?bert-(base|large)-uncased": "uncased words", r"(distil)?bert-(base|large)-cased": "cased words",
+    r"(distil)?bert-base-multilingual-cased": "words of many languages", r"(distil)?roberta-(base|large)": "roberta",
+    r"(distil)?gpt2(-medium|-large|-xl)?": "gpt2", r"t5-(small|base|large)": "t5", r"albert-\w+-v2": "albert",
+    r"xlm-roberta-(base|large)": "xlm-roberta",
+}
 
 
 @RULES.add("padding-in-the-labels", "the model is also trained to say the padding: most of the loss may be that", "set the labels of the padding to -100: labels[attention_mask == 0] = -100")
@@ -176,3 +187,72 @@ def _fed(program: Program, call: ast.Call) -> bool:
     statement = program.statement(call)
     names = {text_of(one) for one in statement.targets} if isinstance(statement, ast.Assign) else set()
     return any(one.value is not None and (call in ast.walk(one.value) or names & {text_of(part) for part in ast.walk(one.value) if isinstance(part, ast.Name)}) for one in own(function, ast.Return))
+
+
+@RULES.add("padding-read-as-text", "the model attends to the padding: what it says of a text depends on the texts beside it", "give the model the attention_mask that the tokenizer returns")
+def _padding_read(program: Program) -> Iterator[Remark]:
+    """An encoder that is given padded texts without the mask that tells the padding."""
+    padded = next((call for call in program.calls() if _pads(call)), None)
+    batched = any(program.called(call).endswith("DataLoader") for call in program.calls())
+    if padded is None or not batched or _knows_mask(program):
+        return
+    flow = flow_of(program)
+    for call in program.calls():
+        made = flow.value(call.func)
+        name = last_word(made.func.value) if is_method(made, "from_pretrained") else ""
+        if _ENCODERS.match(name) and (call.args or argument(call, "input_ids") is not None):
+            yield Remark(call, f"{short(call)} is given no attention_mask, and {short(padded)} (line {padded.lineno}) fills the texts up")
+            break
+
+
+def _knows_mask(program: Program) -> bool:
+    """Whether a program says attention_mask anywhere, or hands all that a tokenizer returns on."""
+    words = {one.value for one in program.everywhere(ast.Constant) if isinstance(one.value, str)} | {last_word(one) for one in program.everywhere(ast.Name, ast.Attribute)}
+    words |= {word.arg or "" for call in program.calls() for word in call.keywords} | {one.arg for one in program.everywhere(ast.arg)}
+    starred = any(word.arg is None for call in program.calls() for word in call.keywords)
+    trainer = any(last_word(call.func).endswith("Trainer") for call in program.calls())
+    return starred or trainer or any("mask" in word.lower() and "<" not in word and "[" not in word and len(word) < 40 for word in words)
+
+
+@RULES.add("padded-on-the-right", "shorter prompts end in padding: the model goes on from there, and not from the prompt", "AutoTokenizer.from_pretrained(name, padding_side='left')")
+def _right_side(program: Program) -> Iterator[Remark]:
+    """Prompts that are filled up behind their end, and given to a model that writes on from there."""
+    flow = flow_of(program)
+    words = {one.value for one in program.everywhere(ast.Constant) if isinstance(one.value, str)}
+    if any(mentions(one, "padding_side") for one in program.everywhere(ast.Attribute)) or any(word.arg == "padding_side" for call in program.calls() for word in call.keywords) or "padding_side" in words:
+        return
+    if not any(any(name in word.lower() for name in _RIGHT) and len(word) < 60 for word in words) or not any(_CAUSAL.search(last_word(one)) for one in program.everywhere(ast.Name)):
+        return
+    for call in program.calls():
+        given = [*call.args, *(word.value for word in call.keywords)] if is_method(call, "generate") else []
+        padded = next((one for value in given for one in flow.origins(value) if isinstance(one, ast.Call) and _pads(one)), None)
+        if padded is not None and padded.args and not is_string(padded.args[0]) and not isinstance(padded.args[0], ast.JoinedStr):
+            yield Remark(call, f"{short(call)} writes on behind the padding that {short(padded)} (line {padded.lineno}) puts at the end of shorter prompts")
+
+
+@RULES.add("vocabulary-of-another-model", "the numbers of words mean other words to the model", "load the tokenizer and the model by one name")
+def _other_vocabulary(program: Program) -> Iterator[Remark]:
+    """A tokenizer and a model that are loaded by names of families with different vocabularies."""
+    found: dict[bool, list[tuple[ast.Call, str, str]]] = {True: [], False: []}
+    for call in program.calls():
+        name = call.args[0] if is_method(call, "from_pretrained") and call.args else None
+        if name is None or not is_method(call):
+            continue
+        what = last_word(call.func.value)
+        text = name.value if is_string(name) else ""
+        if "Config" not in what and "Processor" not in what:
+            found["Tokenizer" in what].append((call, text, _vocabulary(text)))
+    if len(found[True]) == 1 and len(found[False]) == 1:
+        (tokenizer, one, first), (model, other, second) = found[True][0], found[False][0]
+        if first and second and first != second:
+            yield Remark(tokenizer, f"the tokenizer is that of {one}, and the model (line {model.lineno}) is {other}: their vocabularies differ")
+
+
+def _vocabulary(name: str) -> str:
+    """The vocabulary of a model of a well-known name; empty for all else."""
+    if "/" in name.removeprefix("google-bert/").removeprefix("FacebookAI/").removeprefix("openai-community/").removeprefix("distilbert/"):
+        return ""
+    for pattern, vocabulary in _VOCABULARIES.items():
+        if re.fullmatch(pattern, name.rpartition("/")[2]):
+            return vocabulary
+    return ""

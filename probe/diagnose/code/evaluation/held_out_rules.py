@@ -5,18 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, TRAINING, data_sets, trains
+from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, TRAINING, data_sets, evaluates, trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     ORDERS,
     Function,
+    argument,
     compares,
     is_attribute,
     is_method,
     is_name,
+    is_own,
     is_read,
+    is_true,
+    iterated,
+    last_word,
     names_read,
     own,
     parameters,
@@ -32,17 +37,22 @@ def _never_read(program: Program) -> Iterator[Remark]:
     """An evaluation that is made of the training part, beside a held-out part that nothing reads."""
     flow = flow_of(program)
     yield from _folds(program, flow)
+    yield from _other_loader(program, flow)
     for scope in program.scopes():
         made = [(node, node.targets[0]) for node in own(scope, ast.Assign) if len(node.targets) == 1]
         unread = [(name, node) for node, target in made for name in _set_by(target) if _held(name.id) and _is_unread(flow, name)]
         for node, target in made if unread else ():
-            if not is_name(target) or not _held(target.id) or not isinstance(node.value, ast.Call) or not _is_data(program, node.value):
+            if not is_name(target) or not _held(target.id) or not isinstance(node.value, ast.Call):
+                continue
+            loaders = [name for name, one in unread if program.called(one.value) == LOADER]
+            if not _is_data(program, node.value) and not loaders:
                 continue
             given = [one.id for one in (*node.value.args, *(word.value for word in node.value.keywords)) if isinstance(one, ast.Name)]
             trained = next((one for one in given if TRAINING.search(one) and not HELD_OUT.search(one)), None)
             other = next((one for name, one in unread if name.id != target.id), None)
             name = next((name.id for name, _ in unread if name.id != target.id), "")
             again = trained is not None and any(one is not node and is_name(place) and not _held(place.id) and trained in names_read(one.value) for one, place in made)
+            again = again or (bool(loaders) and trained is not None and sum(1 for one in own(scope, ast.Name) if is_read(one, trained)) > 1)
             if other is not None and again and not any(_held(one) for one in given):
                 yield Remark(node, f"{target.id} is made of {trained}, and {name} (line {other.lineno}) is never read: the evaluation goes over the training part")
 
@@ -58,6 +68,28 @@ def _folds(program: Program, flow: Flow) -> Iterator[Remark]:
             trained, held = (sum(1 for one in ast.walk(loop) if is_read(one, name.id)) for name in target.elts if isinstance(name, ast.Name))
             if not held and trained > 1 and not all(is_name(one, "_") for one in target.elts[1:]):
                 yield Remark(loop, f"{ast.unparse(target.elts[1])}, the held-out part of each fold, is never read: both parts are taken by {ast.unparse(target.elts[0])}")
+
+
+def _other_loader(program: Program, flow: Flow) -> Iterator[Remark]:
+    """An evaluation over the loader of the training, in a class or function that keeps another one and never reads it."""
+    for loop in program.everywhere(ast.For):
+        loader = iterated(loop)
+        name = last_word(loader)
+        if not TRAINING.search(name) or HELD_OUT.search(name) or trains(program, loop) or not evaluates(flow, loop):
+            continue
+        function, of = program.function_of(loop), program.class_of(loop)
+        if function is None or TRAINING.search(function.name):
+            continue
+        kept: list[str] = []
+        if is_own(loader) and of is not None:
+            kept = [one[1].removeprefix("self.") for one in flow.bound if one[0] is of and one[1].startswith("self.")]
+            kept = [one for one in kept if not flow.attributes.get(one)]
+        elif is_name(loader):
+            kept = [one.arg for one in parameters(function) if not flow.reads.get((function, one.arg))]
+        unread = next((one for one in kept if _held(one) and one.endswith(name.rpartition("_")[2])), None)
+        again = any(one is not loop and program.class_of(one) is of and last_word(iterated(one)) == name and trains(program, one) for one in program.everywhere(ast.For))
+        if unread is not None and again:
+            yield Remark(loop, f"{function.name} goes over {short(loader)}, which is trained on, and {unread} is never read")
 
 
 def _set_by(target: ast.expr) -> list[ast.Name]:
@@ -79,6 +111,25 @@ def _is_data(program: Program, call: ast.Call) -> bool:
     """Whether a call makes a loader or a data set."""
     of = program.classes.get(program.called(call), [])
     return program.called(call) == LOADER or program.called(call).startswith("torch.utils.data.") or any(one in of for one in data_sets(program))
+
+
+@RULES.add("held-out-part-resampled", "the score is that of other shares of the classes than the data have", "go over the held-out part as it is: DataLoader(held_out, batch_size)")
+def _resampled(program: Program) -> Iterator[Remark]:
+    """Held-out data that are drawn by weights, or with replacement."""
+    flow = flow_of(program)
+    for call in program.calls():
+        given = argument(call, "sampler", 3) if program.called(call) == LOADER else None
+        sampler = flow.value(given)
+        name = program.called(sampler).rpartition(".")[2]
+        drawn = name == "WeightedRandomSampler" or (name == "RandomSampler" and isinstance(sampler, ast.Call) and is_true(argument(sampler, "replacement", 1)))
+        data = argument(call, "dataset", 0) if drawn else None
+        if data is None:
+            continue
+        statement = program.statement(call)
+        names = [last_word(one) for one in statement.targets] if isinstance(statement, ast.Assign) else []
+        names += [last_word(one) for one in (data, *flow.passed(data))]
+        if any(_held(one) for one in names if one):
+            yield Remark(call, f"{short(call)} draws held-out samples by {name}: some are counted often, and others never")
 
 
 @RULES.add("option-never-read", "both parts are made alike: what the option asks for is not done", "read the option where it should decide, or leave it out")

@@ -41,7 +41,7 @@ RULES = Rules("data")
 Loop = ast.For | ast.AsyncFor | ast.While
 
 
-def _added(flow: Flow, given: ast.expr) -> str | None:
+def added_of(flow: Flow, given: ast.expr) -> str | None:
     """What a value says of a batch: its "mean", or a "count" of its samples; None where that is not known."""
     value: ast.expr | None = given
     for _ in range(8):
@@ -90,7 +90,7 @@ def _batched(flow: Flow, loader: ast.expr) -> bool:
     )
 
 
-def _divisions(flow: Flow, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.expr]]:
+def divisions(flow: Flow, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.expr]]:
     """All divisions of a name in a scope: where, which name, by what."""
     for node in own_nodes(scope):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and (is_name(node.target) or is_own(node.target)):
@@ -128,7 +128,7 @@ def _averaged(program: Program) -> Iterator[Remark]:
         loader = iterated(loop)
         if not sums or not _batched(flow, loader):
             continue
-        for node, name, divisor in _divisions(flow, program.scope(loop)):
+        for node, name, divisor in divisions(flow, program.scope(loop)):
             if name not in sums or getattr(node, "lineno", 0) < loop.lineno:
                 continue
             counter = sums.get(ast.unparse(divisor))
@@ -136,7 +136,7 @@ def _averaged(program: Program) -> Iterator[Remark]:
                 yield from _by_counter(flow, node, sums[name], counter)
             if not _is_loader(flow, loader, node):
                 continue
-            added, counted = _added(flow, sums[name].value), _counted(flow, divisor, loop)
+            added, counted = added_of(flow, sums[name].value), _counted(flow, divisor, loop)
             if added == "mean" and counted == "samples":
                 yield Remark(node, f"{name} adds up a mean for each batch and is divided by the number of samples, {short(divisor)}: it is too small by the size of the batch")
             elif added == "count" and counted == "batches":
@@ -160,7 +160,7 @@ def _by_counter(flow: Flow, node: ast.AST, added: ast.AugAssign, counter: ast.Au
     """A sum divided by what was counted beside it: means by samples, or right answers by batches."""
     if flow.program.loops(added)[:1] != flow.program.loops(counter)[:1]:
         return
-    what, name, divisor = _added(flow, added.value), short(added.target), short(counter.target)
+    what, name, divisor = added_of(flow, added.value), short(added.target), short(counter.target)
     samples = is_size(flow, counter.value)
     if what == "mean" and samples:
         yield Remark(node, f"{name} adds up a mean for each batch and is divided by {divisor}, which counts samples: it is too small by the size of the batch")
@@ -194,12 +194,13 @@ def _fewer(flow: Flow, loader: ast.expr) -> str | None:
 def _never_reset(program: Program) -> Iterator[Remark]:
     """Sums over an epoch that are made before the epochs and never set back."""
     flow = flow_of(program)
-    for inner in loader_loops(flow):
+    known = set(loader_loops(flow))
+    for inner in program.everywhere(ast.For):
         outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
-        if outer is None:
+        if outer is None or not (inner in known or trains(program, inner) or evaluates(flow, inner)):
             continue
         scope = program.scope(inner)
-        for node, name, divisor in _divisions(flow, scope):
+        for node, name, divisor in divisions(flow, scope):
             if _counted(flow, divisor, inner) is None or outer not in program.parents(node) or inner in program.parents(node):
                 continue
             found = flow.bound.get((scope, name), [])
@@ -267,12 +268,12 @@ def _own_sums_never_reset(flow: Flow) -> Iterator[Remark]:
             continue
         sums = [one for one in ast.walk(loop) if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and is_own(one.target)]
         repeated = [call for call in program.calls() if is_method(call, method.name) and program.loops(call) and program.function_of(call) is not method]
-        for node, name, _ in _divisions(flow, method) if sums and repeated else ():
+        for node, name, _ in divisions(flow, method) if sums and repeated else ():
             found = flow.bound.get((of, name), [])
             added = next((one for one in sums if ast.unparse(one.target) == name), None)
             started = [one for one in found if one.how != "add"]
             only_first = bool(started) and all(program.function_name(one.node) == "__init__" and flow.number(one.value) == 0 for one in started)
-            if added is None or loop in program.parents(node) or not only_first or isinstance(node, ast.AugAssign) or _added(flow, added.value) is None:
+            if added is None or loop in program.parents(node) or not only_first or isinstance(node, ast.AugAssign) or added_of(flow, added.value) is None:
                 continue
             if not _set_from_outside(program, name.partition(".")[2]) and getattr(node, "lineno", 0) > loop.lineno:
                 yield Remark(node, f"{name} is set to 0 in __init__ alone, and {method.name} adds to it each time it runs: {short(node)} is taken over all runs so far")
@@ -297,7 +298,7 @@ def _lists_never_emptied(flow: Flow) -> Iterator[Remark]:
             found = flow.bound.get(key, []) if key is not None else []
             if key is None or len(found) != 1 or not is_method(call) or outer in program.parents(found[0].node) or not _is_empty_list(found[0].value):
                 continue
-            if program.scope(found[0].node) is not program.scope(inner) or _added(flow, call.args[0]) is None or flow.called_on(key) - {"append"}:
+            if program.scope(found[0].node) is not program.scope(inner) or added_of(flow, call.args[0]) is None or flow.called_on(key) - {"append"}:
                 continue
             uses = [one for one in flow.reads.get(key, []) if outer in program.parents(one) and inner not in program.parents(one)]
             mean = next((around for one in uses if (around := _mean_around(program, one)) is not None), None)
@@ -335,15 +336,15 @@ def _counted_full(program: Program) -> Iterator[Remark]:
         if any((drop := argument(one, "drop_last", 8)) is not None and not is_false(drop) for one in made):
             continue
         sizes = [given for one in made if (given := argument(one, "batch_size", 1)) is not None]
-        divided = {name for _, name, _ in _divisions(flow, program.scope(loop))}
-        divisors = {ast.unparse(one) for _, _, one in _divisions(flow, program.scope(loop))}
+        divided = {name for _, name, _ in divisions(flow, program.scope(loop))}
+        divisors = {ast.unparse(one) for _, _, one in divisions(flow, program.scope(loop))}
         for node in ast.walk(loop):
             if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
                 continue
             name = ast.unparse(node.target)
             counted = node.value if name in divisors and _is_told_size(flow, node.value, loader, sizes) else None
             if name in divided and is_binary(node.value, ast.Mult):
-                counted = next((one for one, other in operands(node.value) if _is_told_size(flow, one, loader, sizes) and _added(flow, other) == "mean"), None)
+                counted = next((one for one, other in operands(node.value) if _is_told_size(flow, one, loader, sizes) and added_of(flow, other) == "mean"), None)
             if counted is not None:
                 yield Remark(node, f"{short(node)} takes {short(counted)} samples for each batch, and the last one has fewer: the loader keeps it")
                 break
@@ -367,7 +368,7 @@ def _last_batch(program: Program) -> Iterator[Remark]:
         scope = program.scope(loop)
         for node in ast.walk(loop):
             target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-            if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name) or _added(flow, node.value) is None:
+            if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name) or added_of(flow, node.value) is None:
                 continue
             if any(isinstance(one, (ast.For, ast.While, ast.If)) and one is not loop for one in _between(program, node, loop)):
                 continue

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import (
     SHAPES,
+    elsewhere,
     evaluates,
     is_model,
     loader_loops,
@@ -72,7 +73,11 @@ def _threshold(program: Program) -> Iterator[Remark]:
     logits, probabilities = logits - probabilities, probabilities - logits
     for node in program.everywhere(ast.Compare, ast.Call):
         if compares(node, *ORDERS):
-            output, limit = output_of(flow, node.left), flow.number(node.comparators[0])
+            limit = flow.number(node.comparators[0])
+            output = output_of(flow, node.left)
+            if output is None and limit is not None:
+                collected = _collected(flow, node.left)
+                output = output_of(flow, collected[0]) if len(collected) == 1 else None
             if output is None or limit is None:
                 continue
             if limit == 0.5 and _model_name(flow, output) in logits:
@@ -127,8 +132,12 @@ def _over_batch(program: Program) -> Iterator[Remark]:
             output = output_of(flow, over)
             if output is None:
                 continue
-            given = argument(call, "dim", 0) is not None or len(call.args) > 0 or bool(call.keywords)
-            if dimension == 0 and given and _model_name(flow, output) in classes:
+            given = len(call.args) > int(bool(program.called(call))) or bool(call.keywords)
+            one = flow.given(output.args[0]) if output.args else None
+            in_batches = one is not None and isinstance(one.node, ast.For) and (trains(program, one.node) or evaluates(flow, one.node))
+            if not given and in_batches and is_method(call, "argmax") and _model_name(flow, output) in classes:
+                yield Remark(call, f"{short(call)} has no dimension: it gives one place in the outputs of the whole batch")
+            elif dimension == 0 and given and _model_name(flow, output) in classes:
                 yield Remark(call, f"{short(call)} goes over the samples of the batch instead of the classes")
             elif dimension in (1, -1) and _width(flow, output) == 1:
                 yield Remark(call, f"{short(call)} goes over the one output of {short(output.func)}: it is always 0")
@@ -175,7 +184,7 @@ def _collected(flow: Flow, node: ast.expr) -> list[ast.expr]:
     for _ in range(6):
         if isinstance(at, ast.Call) and at.args and is_method(at, "cat", "concatenate", "array", "hstack", "vstack", "stack", "tensor", "asarray"):
             at = at.args[0]
-        elif at is not None and (value := flow.held(at)) is not None:
+        elif isinstance(at, ast.expr) and (value := flow.held(at) or elsewhere(flow, at)) is not None:
             if isinstance(value, (ast.List, ast.Call)) and isinstance(at, ast.Name) and (not isinstance(value, ast.Call) or ast.unparse(value) == "list()"):
                 return [
                     call.args[0] for call in own_nodes(flow.program.scope(at))
