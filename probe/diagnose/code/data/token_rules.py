@@ -152,7 +152,8 @@ def _takes_no_padding_out(program: Program) -> bool:
     losses = [call for call in program.calls() if program.called(call) in _TOLD]
     names = {last_word(one).lower() for one in program.everywhere(ast.Name, ast.Attribute)} | {word.arg or "" for call in program.calls() for word in call.keywords}
     kept = ("mask", "length", "lens", "pack_padded", "nonzero", "valid", "ignore", "crf")
-    return bool(losses) and not any(word.arg in ("reduction", "weight", None) for call in losses for word in call.keywords) and not any(word in name for name in names for word in kept)
+    taken = any(len(call.args) > 1 and loss_name(program, call) in _OF_WORDS for call in program.calls())
+    return taken and bool(losses) and not any(word.arg in ("reduction", "weight", None) for call in losses for word in call.keywords) and not any(word in name for name in names for word in kept)
 
 
 @RULES.add("perplexity-of-another-base", "the logarithms of torch are natural: the perplexity that is reported is too small", "torch.exp(loss), or math.exp(loss)")
