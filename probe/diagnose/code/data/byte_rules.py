@@ -267,3 +267,38 @@ def _with_to_tensor(flow: Flow, node: ast.AST) -> ast.expr | None:
     steps = value.args[0] if name == "Compose" and isinstance(value, ast.Call) and value.args else None
     names = [flow.program.called(flow.value(one)).rpartition(".")[2] for one in steps.elts] if isinstance(steps, ast.List) else []
     return steps.elts[names.index("ToTensor")] if isinstance(steps, ast.List) and "ToTensor" in names and "Lambda" not in names and "" not in names else None
+
+
+@RULES.add("reshaped-for-turned", "each channel holds pixels of all three colours, in thirds of the rows: the image is torn apart", "turn the axes: torch.from_numpy(image).permute(2, 0, 1)")
+def _reshaped(program: Program) -> Iterator[Remark]:
+    """An image with its colours behind, given the shape of one with its colours in front."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "reshape", "view") or program.dotted(call.func) is not None:
+            continue
+        shape = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
+        front = shape[1:] if len(shape) == 4 and flow.number(shape[0]) in (1, -1) else shape
+        if len(front) == 3 and flow.number(front[0]) == 3 and flow.number(front[2]) != 3 and (source := _colours_behind(flow, call.func.value)) is not None:
+            yield Remark(call, f"{short(call)} counts the numbers of {short(source)} anew: its colours lie behind, and are not brought to the front")
+
+
+def _colours_behind(flow: Flow, node: ast.expr) -> ast.expr | None:
+    """What reads an image of (height, width, 3) that a value is, but for its type and size."""
+    at: ast.AST | None = flow.value(node)
+    for _ in range(DEPTH):
+        name = flow.program.called(at)
+        if name in ("cv2.imread", "PIL.Image.open", "imageio.imread", "skimage.io.imread"):
+            return at if isinstance(at, ast.expr) else None
+        if is_binary(at, ast.Div, ast.Sub, ast.Mult) and flow.number(at.right) is not None:
+            at = flow.value(at.left)
+        elif name in ("cv2.resize", "cv2.cvtColor", "cv2.flip", "numpy.array", "numpy.asarray", "torch.from_numpy", "torch.tensor", "torch.as_tensor", "numpy.float32") and isinstance(at, ast.Call) and at.args:
+            if any("GRAY" in text_of(one) for one in at.args):
+                return None
+            at = flow.value(at.args[0])
+        elif is_method(at, "astype", "float", "copy", "resize", "convert", "crop", "double", "to", "div", "contiguous") and not name:
+            if is_method(at, "convert") and not any(is_string(one) and one.value == "RGB" for one in at.args):
+                return None
+            at = flow.value(at.func.value)
+        else:
+            break
+    return None

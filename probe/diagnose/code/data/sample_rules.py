@@ -16,7 +16,6 @@ from probe.diagnose.code.data.data_flow import (
     loader_loops,
     loaders_of,
     output_of,
-    parts_at,
     steps_to,
     trains,
 )
@@ -26,15 +25,16 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
+    is_binary,
     is_call,
     is_false,
-    is_method,
     is_name,
     is_string,
     is_true,
     iterated,
-    last_word,
     names_read,
+    names_set,
+    operands,
     own,
     own_nodes,
     pairs_of,
@@ -44,10 +44,6 @@ from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("data")
 
-_FITTED = frozenset({
-    "StandardScaler", "MinMaxScaler", "RobustScaler", "MaxAbsScaler", "PowerTransformer", "QuantileTransformer",
-    "PCA", "TruncatedSVD", "SimpleImputer", "KNNImputer", "SelectKBest", "VarianceThreshold",
-})
 """Classes of sklearn that learn statistics of the samples. Those that only number categories are left out."""
 _RANDOM = re.compile(
     r"\.(Random(?!Apply$)\w+|ColorJitter|AutoAugment|RandAugment|TrivialAugmentWide|AugMix|HorizontalFlip|VerticalFlip"
@@ -300,122 +296,6 @@ def _trained_on(flow: Flow, call: ast.Call) -> bool:
     return False
 
 
-@RULES.add("fitted-on-held-out", "the held-out data are not on the scale that the model was trained on, or its score knows more than a new sample would give", "split first; fit on the training part; only transform the other")
-def _fitted_again(program: Program) -> Iterator[Remark]:
-    """Statistics that are fitted to held-out data, alone or with the rest."""
-    flow = flow_of(program)
-    for call in program.calls():
-        func = call.func
-        if not is_attribute(func, "fit_transform", "fit") or not call.args:
-            continue
-        made = flow.value(func.value)
-        name = program.called(made).rpartition(".")[2]
-        if name not in _FITTED or not program.called(made).startswith("sklearn."):
-            continue
-        given = call.args[0]
-        if _held_out_part(flow, given) or _fitted_for_each(flow, call, given):
-            yield Remark(call, f"{short(func.value)} is fitted to {short(given)}, which is held out: it is scaled by its own statistics, not by those of the training data")
-        elif func.attr == "fit_transform":
-            statement = program.parent.get(call)
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
-                split = _split_of(flow, statement.targets[0], call)
-                if split is not None:
-                    yield Remark(call, f"{name} is fitted to all of {short(given)} before it is split in line {split.lineno}: the held-out rows are in its statistics")
-    yield from _fitted_before_the_cut(flow)
-
-
-def _fitted_before_the_cut(flow: Flow) -> Iterator[Remark]:
-    """Statistics that are fitted to all rows of what is then cut in two: `x[:n]` for the training, `x[n:]` held out."""
-    program = flow.program
-    told: set[ast.Call] = set()
-    for scope in program.scopes():
-        cut = [(target, value) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)]
-        for target, value in cut:
-            piece = value.slice if isinstance(value, ast.Subscript) else None
-            if not isinstance(value, ast.Subscript) or not isinstance(piece, ast.Slice) or piece.lower is not None or piece.upper is None or not TRAINING.search(last_word(target)):
-                continue
-            rest = [
-                one for place, one in cut
-                if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) and one.slice.lower is not None
-                and ast.unparse(one.value) == ast.unparse(value.value) and HELD_OUT.search(last_word(place))
-            ]
-            fitted = _fitted_on(flow, value.value) if rest else None
-            if fitted is not None and fitted not in told and fitted.args:
-                told.add(fitted)
-                yield Remark(fitted, f"{short(fitted)} is fitted to all rows, and line {rest[0].lineno} cuts held-out rows from them: they are in its statistics")
-
-
-def _fitted_on(flow: Flow, node: ast.AST, depth: int = 4) -> ast.Call | None:
-    """The call that scales what an array is made of, by statistics of all its rows; None where it is given a part."""
-    for one in flow.origins(node):
-        if is_method(one, "fit_transform") and one.args:
-            made = flow.program.called(flow.value(one.func.value))
-            given = one.args[0]
-            part = any(_is_row_slice(part) or TRAINING.search(last_word(part)) for part in flow.origins(given))
-            return one if made.startswith("sklearn.") and made.rpartition(".")[2] in _FITTED and not part else None
-        found = flow.given(one) if isinstance(one, (ast.Name, ast.Attribute)) else None
-        parts = parts_at(flow, found) if found is not None else []
-        for made_of in [*parts, *flow.passed(one)] if depth else ():
-            inner = _fitted_on(flow, made_of, depth - 1)
-            if inner is not None:
-                return inner
-    return None
-
-
-def _is_row_slice(node: ast.AST) -> bool:
-    """Whether an expression takes some of the rows of an array."""
-    if not isinstance(node, ast.Subscript):
-        return False
-    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
-    return isinstance(first, ast.Slice) and (first.lower is not None or first.upper is not None)
-
-
-def _fitted_for_each(flow: Flow, call: ast.Call, given: ast.expr) -> bool:
-    """Whether what is fitted to held-out rows is also fitted to training rows: by name, or in a function that is called
-    for both parts."""
-    program = flow.program
-    if any(isinstance(one, (ast.If, ast.IfExp, ast.Try)) for one in program.parents(call)) or not isinstance(call.func, ast.Attribute):
-        return False
-    part = _part_named(given)
-    key = flow.key(call.func.value)
-    if part == "held" and key is not None:
-        fits = [one for one in flow.calls.get(key, []) if one is not call and is_method(one, "fit", "fit_transform") and one.args]
-        return any(_part_named(one.args[0]) == "training" for one in fits)
-    roots = [one for one in ast.walk(given) if isinstance(one, ast.Name) and any(binding.how == "parameter" for binding in flow.bindings(one))]
-    made_here = program.frame(flow.value(call.func.value)) is program.frame(call)
-    parts = {_part_named(one) for root in roots for one in flow.passed(root)} if made_here else set()
-    return {"held", "training"} <= parts
-
-
-def _part_named(node: ast.expr) -> str | None:
-    """Which part of the data an expression reads, by the names in it."""
-    names = [last_word(one) for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))]
-    held, trained = any(HELD_OUT.search(one) for one in names), any(TRAINING.search(one) for one in names)
-    return None if held == trained else "held" if held else "training"
-
-
-def _held_out_part(flow: Flow, node: ast.expr) -> bool:
-    """Whether a value is the second part of a split of arrays."""
-    while is_method(node, "reshape", "values", "to_numpy"):
-        node = node.func.value
-    one = flow.given(node)
-    return (
-        one is not None and one.place is not None and one.place % 2 == 1 and isinstance(one.value, ast.Call)
-        and flow.program.called(one.value) == SPLIT_ARRAYS
-    )
-
-
-def _split_of(flow: Flow, name: ast.Name, after: ast.Call) -> ast.Call | None:
-    """The call of train_test_split that cuts what a name holds."""
-    for node in own_nodes(flow.program.scope(name)):
-        folds = is_method(node, "split") and flow.program.called(flow.value(node.func.value)).startswith("sklearn.model_selection.")
-        if not isinstance(node, ast.Call) or (flow.program.called(node) != SPLIT_ARRAYS and not folds) or node.lineno <= after.lineno:
-            continue
-        if any(is_name(given, name.id) and flow.value(given) is after for given in node.args[:1]):
-            return node
-    return None
-
-
 @RULES.add("trained-on-the-whole", "the validation says nothing about new data", "give the loader the training part")
 def _whole_and_part(program: Program) -> Iterator[Remark]:
     """Training on the data set that a held-out part was cut from."""
@@ -460,6 +340,9 @@ def _overlapping(program: Program) -> Iterator[Remark]:
                     continue
                 if TRAINING.sub("", one[1]).strip("_") != HELD_OUT.sub("", other[1]).strip("_"):
                     continue
+                between = range(*sorted((one[0].lineno, other[0].lineno)))
+                if any(node.lineno in between and node is not one[0] and one[2] in names_set(node) for node in own(scope, ast.Assign)):
+                    continue
                 if _share_rows(flow, one[3:], other[3:]):
                     yield Remark(other[0], f"{one[1]} and {other[1]} share rows of {one[2]}: what is evaluated on was trained on")
 
@@ -483,8 +366,32 @@ def _share_rows(flow: Flow, one: tuple[ast.expr | None, ...], other: tuple[ast.e
         return True
     if low is None and from_ is None and high is not None and to is not None:
         first, second = flow.number(high), flow.number(to)
-        return ast.unparse(high) == ast.unparse(to) or (first is not None and second is not None and (first > 0) == (second > 0))
+        return _both_from_the_start(flow, high, to) or (first is not None and second is not None and (first > 0) == (second > 0))
     if low is None and high is not None and from_ is not None and to is None:
         cut, begin = flow.number(high), flow.number(from_)
-        return cut is not None and begin is not None and cut < 0 and begin < 0 and cut > begin / 2
+        if cut is None or begin is None:
+            share, start = _share_of(flow, high), _share_of(flow, from_)
+            return share is not None and start is not None and share[0] == start[0] and share[1] > start[1]
+        return cut < 0 and begin < 0 and cut > begin / 2
     return False
+
+
+def _both_from_the_start(flow: Flow, one: ast.expr, other: ast.expr) -> bool:
+    """Whether both bounds are counts from the first row on: the same, or each a part of the length."""
+    if ast.unparse(one) == ast.unparse(other):
+        return True
+    counts = [flow.value(bound) for bound in (one, other)]
+    negative = any(isinstance(bound, ast.UnaryOp) for bound in counts)
+    lengths = [any(is_call(part, "len") or is_attribute(part, "shape") for part in flow.origins(bound)) for bound in (one, other)]
+    return all(lengths) and not negative
+
+
+def _share_of(flow: Flow, bound: ast.expr) -> tuple[str, float] | None:
+    """The length and the share of `int(0.8 * n)`."""
+    value = flow.value(bound)
+    value = flow.value(value.args[0]) if is_call(value, "int") and value.args else value
+    for length, share in operands(value) if is_binary(value, ast.Mult) else ():
+        number = flow.number(share)
+        if number is not None and 0 < number < 1 and flow.number(length) is None:
+            return ast.unparse(flow.value(length)), number
+    return None

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import loaders_of, sample_of
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -20,6 +21,7 @@ from probe.diagnose.code.syntax import (
     is_negative,
     is_string,
     is_true,
+    iterated,
     last_word,
     mentions,
     number_in,
@@ -36,6 +38,7 @@ _GUARDED = ("gpt2", "gpt-neo", "gpt-j", "llama", "mistral", "pythia", "distilgpt
 _RIGHT = ("gpt2", "gpt-neo", "gpt-j", "pythia", "dialogpt", "facebook/opt")
 """Models whose tokenizer fills up on the right where it is not told otherwise."""
 _CAUSAL = re.compile(r"AutoModelForCausalLM|GPT2LMHeadModel|GPTNeo\w*ForCausalLM|OPTForCausalLM")
+_WRITERS = re.compile(r"(CausalLM|LMHeadModel)$")
 _ENCODERS = re.compile(r"(Auto|Bert|Roberta|DistilBert|Albert|Electra|DebertaV2|Deberta|XLMRoberta)(Model|ModelFor\w*Classification|For\w*Classification)$")
 _VOCABULARIES = {
     r"(distil)?bert-(base|large)-uncased": "uncased words", r"(distil)?bert-(base|large)-cased": "cased words",
@@ -256,3 +259,78 @@ def _vocabulary(name: str) -> str:
         if re.fullmatch(pattern, name.rpartition("/")[2]):
             return vocabulary
     return ""
+
+
+@RULES.add("labels-shifted-twice", "the model learns to say the word after the next one", "give the model the same numbers as input and labels: it shifts them itself")
+def _twice(program: Program) -> Iterator[Remark]:
+    """Labels that are moved by one place, given to a model of transformers that moves them by one itself."""
+    flow = flow_of(program)
+    for call in program.calls():
+        made = flow.value(call.func)
+        labels, given = argument(call, "labels"), argument(call, "input_ids", 0)
+        if labels is None or given is None or not is_method(made, "from_pretrained", "from_config") or not _WRITERS.search(last_word(made.func.value)):
+            continue
+        first, second = _span(flow, given), _span(flow, labels)
+        if first is not None and second is not None and first[0] == second[0] and (first[1], second[1]) == ("", "1"):
+            yield Remark(labels, f"{short(labels)} is one place after {short(given)}, and {last_word(made.func.value)} shifts its labels once more")
+            continue
+        pair = [flow.given(one) for one in (given, labels)]
+        loop = pair[0].node if pair[0] is not None else None
+        if isinstance(loop, ast.For) and pair[1] is not None and pair[1].node is loop and (pair[0].place, pair[1].place) == (0, 1):  # type: ignore[union-attr]
+            for loader in loaders_of(flow, iterated(loop)):
+                sample = sample_of(flow, loader)
+                if isinstance(sample, ast.Tuple) and len(sample.elts) == 2 and _next_to(flow, sample.elts[0], sample.elts[1]):
+                    yield Remark(labels, f"{short(sample)} (line {sample.lineno}) moves the labels by one place, and {last_word(made.func.value)} shifts them once more")
+
+
+def _span(flow: Flow, node: ast.expr) -> tuple[str, str] | None:
+    """What `ids[:, 1:]` is a part of, and where it begins."""
+    value = flow.value(node)
+    while is_method(value, *_COPIES):
+        value = flow.value(value.func.value)
+    part = value.slice.elts[-1] if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Tuple) else value.slice if isinstance(value, ast.Subscript) else None
+    if not isinstance(value, ast.Subscript) or not isinstance(part, ast.Slice):
+        return None
+    return text_of(value.value), "" if part.lower is None or number_in(part.lower) == 0 else text_of(part.lower)
+
+
+def _next_to(flow: Flow, one: ast.expr, other: ast.expr) -> bool:
+    """Whether two parts of one thing begin at i and at i + 1."""
+    first, second = _span(flow, one), _span(flow, other)
+    if first is None or second is None or first[0] != second[0]:
+        return False
+    return second[1] in ((f"{first[1]} + 1", f"1 + {first[1]}") if first[1] else ("1",))
+
+
+@RULES.add("mean-of-the-padding", "the text is left out of its own mean, and the padding is what is averaged", "take the positions that are not padding: mask = (ids != pad).float()")
+def _of_padding(program: Program) -> Iterator[Remark]:
+    """A mean over positions whose mask is 1 where the padding is."""
+    flow = flow_of(program)
+    numbers = {flow.number(given) for call in program.calls() for given in [argument(call, "padding_idx")] if given is not None} - {None}
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Div) or not is_method(node.left, "sum"):
+            continue
+        product = flow.value(node.left.func.value)
+        counted = flow.value(node.right)
+        while is_method(counted, "clamp", "clamp_min", "unsqueeze", "float"):
+            counted = flow.value(counted.func.value)
+        if not is_binary(product, ast.Mult) or not is_method(counted, "sum"):
+            continue
+        masks = [one for one in (product.left, product.right) if text_of(_plain(flow, one)) == text_of(_plain(flow, counted.func.value))]
+        compared = _plain(flow, masks[0]) if masks else None
+        limit = compared.comparators[0] if compares(compared, ast.Eq) else None
+        padding = limit is not None and (last_word(limit).lower() in ("pad", "pad_id", "pad_idx", "pad_token_id", "padding_idx", "pad_index") or (flow.number(limit) in numbers and flow.number(limit) is not None))
+        if padding and isinstance(compared, ast.Compare):
+            yield Remark(node, f"{short(node)} is the mean of the positions where {short(compared)}: those are the padding")
+
+
+def _plain(flow: Flow, node: ast.AST) -> ast.AST:
+    """A mask without its type and shape."""
+    value = flow.value(node)
+    while is_method(value, "float", "to", "unsqueeze", "type", "long", "double", "expand", "expand_as"):
+        value = flow.value(value.func.value)
+    while isinstance(value, ast.Subscript):
+        value = flow.value(value.value)
+        while is_method(value, "float", "to", "unsqueeze"):
+            value = flow.value(value.func.value)
+    return value

@@ -113,6 +113,22 @@ def _is_data(program: Program, call: ast.Call) -> bool:
     return program.called(call) == LOADER or program.called(call).startswith("torch.utils.data.") or any(one in of for one in data_sets(program))
 
 
+@RULES.add("evaluation-ends-early", "the score is that of the first batch alone", "move the return out of the loop")
+def _ends_early(program: Program) -> Iterator[Remark]:
+    """An evaluation whose loop adds up or collects what each batch gives, and ends in its first turn."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        last = loop.body[-1]
+        if isinstance(last, (ast.With, ast.AsyncWith)):
+            last = last.body[-1]
+        if not isinstance(last, ast.Return) or last.value is None or trains(program, loop) or not evaluates(flow, loop) or any(isinstance(one, ast.Continue) for one in ast.walk(loop)):
+            continue
+        added = {one.target.id for one in ast.walk(loop) if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)}
+        added |= {one.func.value.id for one in ast.walk(loop) if is_method(one, "append", "extend") and isinstance(one.func.value, ast.Name)}
+        if kept := added & names_read(last.value):
+            yield Remark(last, f"the return stands inside the loop that gathers {sorted(kept)[0]}: the evaluation ends after its first batch")
+
+
 @RULES.add("held-out-part-resampled", "the score is that of other shares of the classes than the data have", "go over the held-out part as it is: DataLoader(held_out, batch_size)")
 def _resampled(program: Program) -> Iterator[Remark]:
     """Held-out data that are drawn by weights, or with replacement."""

@@ -177,6 +177,93 @@ def _counts_other(flow: Flow, node: ast.expr, false: bool) -> bool:
     return asked == ({True: 0, False: 1} if false else {True: 1, False: 0})
 
 
+# Other formulas -----------------------------------------------------------------------
+
+
+@RULES.add("score-by-another-formula", "the number that is reported is not the score that it is called", "F1 = 2 * p * r / (p + r); R2 = 1 - sum((y - p)**2) / sum((y - mean(y))**2); RMSE = sqrt(mean((y - p)**2))")
+def _formula(program: Program) -> Iterator[Remark]:
+    """An F1 without its 2, an R2 upside down or around the mean of the predictions, an RMSE without its root."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if is_binary(node, ast.Div):
+            yield from _harmonic(program, flow, node)
+        elif is_binary(node, ast.Sub) and number_in(node.left) == 1 and is_binary(node.right, ast.Div):
+            yield from _explained(flow, node.right)
+    for function in program.everywhere(ast.FunctionDef):
+        values = returned(function)
+        if re.fullmatch(r"(compute_|calc_|calculate_|get_)?rmse(_score|_loss)?", function.name, re.I) and len(values) == 1 and values[0] is not None:
+            said = _rootless(flow, values[0])
+            if said is not None:
+                yield Remark(values[0], f"{function.name} gives {short(values[0])}: {said}")
+
+
+def _harmonic(program: Program, flow: Flow, node: ast.BinOp) -> Iterator[Remark]:
+    bottom = node.right.left if is_binary(node.right, ast.Add) and (flow.number(node.right.right) or "eps" in last_word(node.right.right).lower()) else node.right
+    top = node.left
+    sides = {_shown(one) for one in (bottom.left, bottom.right)} if is_binary(bottom, ast.Add, ast.Mult) else set()
+    if sides not in ({"p", "r"}, {"precision", "recall"}) or not is_binary(bottom, ast.Add, ast.Mult):
+        return
+    if is_binary(bottom, ast.Add) and is_binary(top, ast.Mult) and {_shown(top.left), _shown(top.right)} == sides and not _doubled(program, node):
+        yield Remark(node, f"{short(node)} lacks the factor 2 of F1: perfect predictions give 0.5")
+    added = top.right if is_binary(top, ast.Mult) and number_in(top.left) == 2 else top
+    if is_binary(bottom, ast.Mult) and is_binary(added, ast.Add) and {_shown(added.left), _shown(added.right)} == sides and added is not top:
+        yield Remark(node, f"{short(node)} is F1 upside down: it is 4 for perfect predictions, and more for worse ones")
+
+
+def _shown(node: ast.expr) -> str:
+    name = last_word(node).lower()
+    return "precision" if name.startswith("prec") else "recall" if name.startswith("rec") else name
+
+
+def _explained(flow: Flow, node: ast.BinOp) -> Iterator[Remark]:
+    """The two sums of `1 - residuals / total`."""
+    top, bottom = _squares(flow, node.left), _squares(flow, node.right)
+    if top is None or bottom is None:
+        return
+    around = [_around_mean(flow, one) for one in (top, bottom)]
+    if around[0] is not None and around[1] is None:
+        yield Remark(node, f"1 - {short(node)} has the variation around the mean on top, and the errors below: R2 upside down")
+    elif around[1] is not None and around[0] is None and _PREDICTED.search(around[1]) and not _TRUE.search(around[1]):
+        yield Remark(node, f"1 - {short(node)} takes the variation of the predictions, {around[1]}, for that of the true values")
+
+
+def _squares(flow: Flow, node: ast.expr) -> ast.BinOp | None:
+    """a - b of the sum of (a - b)**2."""
+    value = flow.value(node)
+    if is_binary(value, ast.Add) and flow.number(value.right) is not None:
+        value = flow.value(value.left)
+    inner = flow.value(flow.program.operand(value)) if is_method(value, "sum", "mean") else None
+    if is_method(inner, "pow", "square"):
+        inner = flow.program.operand(inner)
+    elif is_binary(inner, ast.Pow) and number_in(inner.right) == 2:
+        inner = inner.left
+    else:
+        return None
+    return inner if is_binary(inner, ast.Sub) else None
+
+
+def _around_mean(flow: Flow, node: ast.BinOp) -> str | None:
+    """y of `y - y.mean()`."""
+    value = flow.value(node.right)
+    of = flow.program.operand(value) if is_method(value, "mean") else None
+    return text_of(node.left) if of is not None and text_of(of) == text_of(node.left) else None
+
+
+def _rootless(flow: Flow, node: ast.expr) -> str | None:
+    """What an RMSE lacks."""
+    value = flow.value(node)
+    while is_method(value, "item", "float"):
+        value = flow.value(value.func.value)
+    inner = flow.value(flow.program.operand(value)) if is_method(value, "mean") else None
+    root = is_method(inner, "sqrt")
+    squared = flow.value(flow.program.operand(inner)) if isinstance(inner, ast.Call) and root else inner
+    square = (is_binary(squared, ast.Pow) and number_in(squared.right) == 2) or is_method(squared, "square") or (is_method(squared, "pow") and number_in(squared.args[-1]) == 2)
+    if square and inner is not None:
+        return "the root of each square is the absolute error, and its mean the MAE" if root else "the root is missing, it is the MSE"
+    whole = flow.program.called(value) in ("torch.nn.functional.mse_loss", "sklearn.metrics.mean_squared_error") and isinstance(value, ast.Call) and not any(word.arg == "squared" for word in value.keywords)
+    return "the root is missing, it is the MSE" if whole else None
+
+
 # Scales ------------------------------------------------------------------------------
 
 
