@@ -37,6 +37,7 @@ _SAME_BYTES = (
 )
 """Functions and methods that give numbers of the type that they are given."""
 _TIMES = re.compile(r"(^|[ _.])(times?|timestamps?|ts|stamps?|unix|epoch_s)($|[ _])", re.I)
+_CLASSES = re.compile(r"(num|n|number)_?(of_)?_?classes", re.I)
 _DRAWS = ("randint", "integers", "choice", "normal", "uniform", "poisson", "random")
 
 
@@ -302,3 +303,19 @@ def _colours_behind(flow: Flow, node: ast.expr) -> ast.expr | None:
         else:
             break
     return None
+
+
+@RULES.add("classes-scaled-away", "ToTensor divides by 255: all class numbers of the mask become 0", "torch.from_numpy(np.array(mask)).long()")
+def _classes_scaled(program: Program) -> Iterator[Remark]:
+    """Class numbers of a mask that ToTensor has brought to 0…1, made whole again, in a program with several classes."""
+    flow = flow_of(program)
+    counts = {number for call in program.calls() for word in call.keywords if word.arg is not None and _CLASSES.fullmatch(word.arg) and (number := flow.number(word.value)) is not None}
+    counts |= {number for node in program.everywhere(ast.Assign) if _CLASSES.fullmatch(last_word(node.targets[0])) and (number := flow.number(node.value)) is not None}
+    if not counts or min(counts) <= 2:
+        return
+    for call in program.calls():
+        whole = (is_method(call, "long") and not call.args) or (is_method(call, "to", "type") and bool(call.args) and text_of(call.args[0]) in ("torch.long", "torch.int64"))
+        made = steps_to(flow, call.func.value)[-1] if whole and isinstance(call.func, ast.Attribute) else None
+        scaled = isinstance(made, ast.Call) and (program.called(made).endswith("functional.to_tensor") or program.called(flow.value(made.func)).endswith("transforms.ToTensor"))
+        if scaled and made is not None:
+            yield Remark(call, f"{short(call)} makes numbers whole that {short(made)} has divided by 255: of the classes 0 to {max(counts) - 1:g} only 0 is left")

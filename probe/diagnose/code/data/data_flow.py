@@ -228,12 +228,18 @@ def filled_with(flow: Flow, node: ast.AST) -> float | None:
 def evaluates(flow: Flow, loop: ast.For) -> bool:
     """Whether a loop runs a network on each batch, without gradients or in the mode of evaluation."""
     program = flow.program
+    quiet = any(program.without_gradient(one) for one in (loop, *ast.walk(loop)) if one in program.parent)
     on_batch = any(
-        isinstance(one, ast.Call) and is_model(flow, one.func)
+        isinstance(one, ast.Call) and (is_model(flow, one.func) or (quiet and _is_given(flow, one.func)))
         and any(names_of(part) & names_set(loop) for part in (*one.args, *one.keywords))
         for one in ast.walk(loop)
     )
     ranges = is_call(iterated(loop), "range")
-    quiet = any(program.without_gradient(one) for one in (loop, *ast.walk(loop)) if one in program.parent)
     quiet = quiet or any(is_method(one, "eval") for one in own(program.scope(loop), ast.Call))
     return on_batch and quiet and not ranges
+
+
+def _is_given(flow: Flow, node: ast.AST) -> bool:
+    """Whether a function is a parameter of the function around it that nothing in the program is given for."""
+    found = flow.bindings(node)
+    return len(found) == 1 and found[0].how == "parameter" and not flow.arguments(found[0])

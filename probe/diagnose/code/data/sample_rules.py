@@ -28,6 +28,7 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_call,
     is_false,
+    is_method,
     is_name,
     is_string,
     is_true,
@@ -251,6 +252,8 @@ def _augmented(program: Program) -> Iterator[Remark]:
         held = held or (is_string(split) and HELD_OUT.search(split.value) is not None)
         if held and not _trained_on(flow, call):
             yield Remark(call, f"the held-out data of {short(call.func)} get the random {made}: each evaluation sees other images")
+    for call, drawn in _changed_by_chance(flow):
+        yield Remark(call, f"{short(call)} changes the image that is judged by the random {drawn}: each time another answer is possible")
     for call in program.calls():
         if program.called(call) not in RANDOM_SPLITS or not call.args:
             continue
@@ -262,6 +265,20 @@ def _augmented(program: Program) -> Iterator[Remark]:
         held_out = next((name for name in parts[1:] if HELD_OUT.search(name.rpartition(".")[2]) or _in_order_beside(program, parts[0], name)), None)
         if held_out is not None:
             yield Remark(call, f"{held_out} is cut from a data set with the random {made}: the held-out samples are augmented like those of the training")
+
+
+def _changed_by_chance(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
+    """The calls of a transform with random parts on an image that is read to be judged: once, without gradients."""
+    program = flow.program
+    for call in program.calls():
+        function = program.function_of(call)
+        if function is None or not call.args or program.called(call) or function.name.startswith("__"):
+            continue
+        random = _is_random(flow, call.func) if program.family(call.func) not in ("module", "tensor") else None
+        repeated = any(isinstance(one, (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)) for one in program.parents(call))
+        judged = program.without_gradient(call) or any(is_method(one, "eval") for one in own(function, ast.Call))
+        if random is not None and not repeated and judged and not trains(program, function) and any(program.called(one) in ("PIL.Image.open", "cv2.imread") for one in flow.origins(call.args[0])):
+            yield call, random
 
 
 def _in_order_beside(program: Program, first: str, name: str) -> bool:
@@ -325,6 +342,7 @@ def _whole_and_part(program: Program) -> Iterator[Remark]:
 def _overlapping(program: Program) -> Iterator[Remark]:
     """Training and held-out slices of one thing that share rows."""
     flow = flow_of(program)
+    yield from _drawn_anew(flow)
     for scope in program.scopes():
         cut: list[tuple[ast.Assign, str, str, ast.expr | None, ast.expr | None]] = []
         for node in own_nodes(scope):
@@ -345,6 +363,25 @@ def _overlapping(program: Program) -> Iterator[Remark]:
                     continue
                 if _share_rows(flow, one[3:], other[3:]):
                     yield Remark(other[0], f"{one[1]} and {other[1]} share rows of {one[2]}: what is evaluated on was trained on")
+
+
+def _drawn_anew(flow: Flow) -> Iterator[Remark]:
+    """The two ends of one order, which is drawn once more between them."""
+    program = flow.program
+    ends: dict[tuple[ast.AST, str], list[tuple[ast.Subscript, ast.Slice]]] = {}
+    for node in program.everywhere(ast.Subscript):
+        if isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Slice) and isinstance(node.ctx, ast.Load):
+            ends.setdefault((program.scope(node), node.value.id), []).append((node, node.slice))
+    for (scope, name), found in ends.items():
+        for one, first in found:
+            for other, second in found:
+                if first.lower is not None or first.upper is None or second.lower is None or ast.unparse(first.upper) != ast.unparse(second.lower) or seeded(scope):
+                    continue
+                made, again = flow.held(one.value), flow.held(other.value)
+                drawn = program.called(made) in ("torch.randperm", "numpy.random.permutation") and not any(word.arg == "generator" for word in getattr(made, "keywords", []))
+                if made is not None and again is not None and made is not again and drawn and ast.dump(made) == ast.dump(again):
+                    yield Remark(other, f"{short(one)} and {short(other)} are parts of two orders: {name} is drawn anew in line {again.lineno}, and both parts share rows")
+                    return
 
 
 def _rows(node: ast.expr) -> tuple[str, ast.expr | None, ast.expr | None] | None:

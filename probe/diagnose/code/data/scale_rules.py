@@ -288,7 +288,7 @@ def _mean_for_deviation(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"{short(node)} takes the deviation away and divides by the mean")
     for call in program.calls():
         mean, deviation = argument(call, "mean", 0), argument(call, "std", 1)
-        if program.called(call).rpartition(".")[2] == "Normalize" and mean is not None and deviation is not None:
+        if program.called(call).rpartition(".")[2] == "Normalize" and mean is not None and deviation is not None and not isinstance(flow.value(mean), (ast.Tuple, ast.List)):
             names = last_word(mean).lower(), last_word(deviation).lower()
             if re.search(r"(^|_)(std|stds|deviation)(_|$)", names[0]) and re.search(r"(^|_)(mean|means|mu)(_|$)", names[1]):
                 yield Remark(call, f"{short(call)} is given the deviation for the mean, and the mean for the deviation")

@@ -293,6 +293,7 @@ def _lists_never_emptied(flow: Flow) -> Iterator[Remark]:
         outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
         if outer is None or is_call(iterated(inner), "range") or program.loops(outer):
             continue
+        yield from _collected_for_ever(flow, inner, outer)
         for call in ast.walk(inner):
             key = flow.key(call.func.value) if is_method(call, "append") and len(call.args) == 1 else None
             found = flow.bound.get(key, []) if key is not None else []
@@ -306,6 +307,24 @@ def _lists_never_emptied(flow: Flow) -> Iterator[Remark]:
             if mean is not None and not deleted:
                 yield Remark(mean, f"{key[1]} is made before the loop of line {outer.lineno} and never emptied in it: {short(mean)} is a mean over all epochs so far")
                 break
+
+
+def _collected_for_ever(flow: Flow, inner: ast.For, outer: Loop) -> Iterator[Remark]:
+    """Lists of predictions, made before the epochs, that a score is taken of in each of them."""
+    program = flow.program
+    for node in own(program.scope(inner), ast.Call):
+        if not program.called(node).startswith("sklearn.metrics.") or outer not in program.parents(node) or inner in program.parents(node):
+            continue
+        for given in node.args[:2]:
+            key = flow.key(given)
+            found = [one for one in flow.bound.get(key, []) if one.how != "add"] if key is not None else []
+            if key is None or len(found) != 1 or outer in program.parents(found[0].node) or not _is_empty_list(found[0].value) or flow.called_on(key) - {"append", "extend"}:
+                continue
+            grown = [one for one in flow.bound.get(key, []) if one.how == "add" and inner in program.parents(one.node)]
+            grown_by = [one for one in flow.calls.get(key, []) if inner in program.parents(one)]
+            if (grown or grown_by) and not any(isinstance(one, ast.Delete) for one in ast.walk(outer)):
+                yield Remark(node, f"{key[1]} is made before the loop of line {outer.lineno} and never emptied in it: {short(node)} is the score of all epochs so far")
+                return
 
 
 def _is_empty_list(node: ast.AST | None) -> bool:
