@@ -55,6 +55,7 @@ def _uncast(flow: Flow, node: ast.AST | None) -> ast.AST | None:
 def _by_frequency(program: Program) -> Iterator[Remark]:
     """Class weights that grow with the count of the class."""
     flow = flow_of(program)
+    yield from _drawn_by_frequency(flow)
     for call in program.calls():
         name = program.called(call).rpartition(".")[2]
         if not program.called(call).startswith("torch.nn."):
@@ -68,6 +69,18 @@ def _by_frequency(program: Program) -> Iterator[Remark]:
             weight = _uncast(flow, argument(call, "pos_weight"))
             if is_binary(weight, ast.Div) and _positives(flow, weight.left) is True and _positives(flow, weight.right) is False:
                 yield Remark(weight, f"pos_weight is {short(weight)}, positives by negatives: the rarer positives are, the less they count")
+
+
+def _drawn_by_frequency(flow: Flow) -> Iterator[Remark]:
+    """Weights of a sampler that are the counts of the classes of its samples."""
+    for call in flow.program.calls():
+        given = argument(call, "weights", 0) if flow.program.called(call).endswith("data.WeightedRandomSampler") else None
+        weights = _uncast(flow, given)
+        each = weights.elt if isinstance(weights, (ast.ListComp, ast.GeneratorExp)) else weights
+        of = _uncast(flow, each.left) if is_binary(each, ast.Div) and not _counts(flow, each.right) else each
+        made = _uncast(flow, of.value) if isinstance(of, ast.Subscript) else None
+        if made is not None and isinstance(weights, ast.expr) and (_counts(flow, made) or (isinstance(made, ast.Call) and flow.program.called(made) == "collections.Counter")):
+            yield Remark(weights, f"the weights {short(weights)} of the sampler grow with the number of samples of a class")
 
 
 def _counts(flow: Flow, node: ast.AST, whole: bool = False) -> bool:

@@ -230,7 +230,8 @@ def evaluates(flow: Flow, loop: ast.For) -> bool:
     program = flow.program
     quiet = any(program.without_gradient(one) for one in (loop, *ast.walk(loop)) if one in program.parent)
     on_batch = any(
-        isinstance(one, ast.Call) and (is_model(flow, one.func) or (quiet and _is_given(flow, one.func)))
+        isinstance(one, ast.Call)
+        and (is_model(flow, one.func) or (quiet and _is_given(flow, one.func)))
         and any(names_of(part) & names_set(loop) for part in (*one.args, *one.keywords))
         for one in ast.walk(loop)
     )
@@ -240,6 +241,6 @@ def evaluates(flow: Flow, loop: ast.For) -> bool:
 
 
 def _is_given(flow: Flow, node: ast.AST) -> bool:
-    """Whether a function is a parameter of the function around it that nothing in the program is given for."""
+    """Whether a function is a parameter that no call in the program gives."""
     found = flow.bindings(node)
     return len(found) == 1 and found[0].how == "parameter" and not flow.arguments(found[0])

@@ -38,6 +38,7 @@ _GUARDED = ("gpt2", "gpt-neo", "gpt-j", "llama", "mistral", "pythia", "distilgpt
 _RIGHT = ("gpt2", "gpt-neo", "gpt-j", "pythia", "dialogpt", "facebook/opt")
 """Models whose tokenizer fills up on the right where it is not told otherwise."""
 _CAUSAL = re.compile(r"AutoModelForCausalLM|GPT2LMHeadModel|GPTNeo\w*ForCausalLM|OPTForCausalLM")
+_PAD = re.compile(r"^pad(ding)?(_token)?(_id|_idx|_index)?$", re.I)
 _WRITERS = re.compile(r"(CausalLM|LMHeadModel)$")
 _ENCODERS = re.compile(r"(Auto|Bert|Roberta|DistilBert|Albert|Electra|DebertaV2|Deberta|XLMRoberta)(Model|ModelFor\w*Classification|For\w*Classification)$")
 _VOCABULARIES = {
@@ -334,3 +335,27 @@ def _plain(flow: Flow, node: ast.AST) -> ast.AST:
         while is_method(value, "float", "to", "unsqueeze"):
             value = flow.value(value.func.value)
     return value
+
+
+@RULES.add("attention-to-the-padding", "the model reads the padding, and not the text", "the mask of transformers is 1 where the text is: ids != pad")
+def _inverted(program: Program) -> Iterator[Remark]:
+    """An attention_mask for a model of transformers that is 1 where the padding is."""
+    if not any(name.startswith("transformers") for source in program.sources for name in source.imports.values()):
+        return
+    flow = flow_of(program)
+    padding = {flow.number(argument(call, "padding_value", 2)) for call in program.calls() if program.called(call).endswith("rnn.pad_sequence")} - {None}
+    padding |= {0.0} if any(program.called(call).endswith("rnn.pad_sequence") and argument(call, "padding_value", 2) is None for call in program.calls()) else set()
+    for node in program.everywhere(ast.AST):
+        given: list[ast.expr] = []
+        if isinstance(node, ast.Dict):
+            given = [value for key, value in zip(node.keys, node.values, strict=True) if is_string(key) and key.value == "attention_mask"]
+        elif isinstance(node, ast.Call):
+            given = [word.value for word in node.keywords if word.arg == "attention_mask"]
+        elif isinstance(node, ast.Assign) and last_word(node.targets[0]) == "attention_mask" and any(word.arg == "attention_mask" for call in program.calls() for word in call.keywords):
+            given = [node.value]
+        for one in given:
+            mask = _plain(flow, one)
+            limit = mask.comparators[0] if compares(mask, ast.Eq) else mask.args[0] if is_method(mask, "eq") and len(mask.args) == 1 else None
+            if limit is not None and (_PAD.search(last_word(limit)) or (flow.number(limit) in padding and flow.number(limit) is not None)):
+                yield Remark(one, f"{short(mask)} is 1 where the padding is, and attention_mask is 1 where the text is")
+                return

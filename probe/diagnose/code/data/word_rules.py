@@ -53,6 +53,8 @@ def _numbered_apart(program: Program) -> Iterator[Remark]:
             for name in read:
                 shape = re.sub(rf"\b{re.escape(name)}\b", "x", shape)
             sources.setdefault(shape, []).append((made, read, _is_held(read)))
+    for coded, column, read in _coded(program, flow):
+        sources.setdefault(f"codes of {column}", []).append((coded, read, _is_held(read)))
     for name, call in _made_by_classes(program, flow, numbering):
         for target in _names_given(program, call):
             sources.setdefault(name, []).append((call, {target}, _is_held({target})))
@@ -62,6 +64,27 @@ def _numbered_apart(program: Program) -> Iterator[Remark]:
             if held and not any(read & other for _, other, _ in trained):
                 yield Remark(node, f"{short(node)} numbers what the held-out part contains by itself: in line {getattr(trained[0][0], 'lineno', 0)} the training part gets its own numbers")
                 break
+
+
+def _coded(program: Program, flow: Flow) -> Iterator[tuple[ast.AST, str, set[str]]]:
+    """Columns of a frame that pandas numbers by what they hold: where, which, and what the frame is called there."""
+    found: list[ast.expr] = [one.value.value for one in program.everywhere(ast.Attribute) if one.attr == "codes" and isinstance(one.value, ast.Attribute) and one.value.attr == "cat"]
+    found += [call.args[0] for call in program.calls() if program.called(call) == "pandas.factorize" and call.args]
+    for column in found:
+        if any(is_call(one, "CategoricalDtype") or is_method(one, "CategoricalDtype", "set_categories") or (isinstance(one, ast.Call) and argument(one, "categories") is not None) for one in flow.origins(column)):
+            continue
+        frame = next((one for one in ast.walk(column) if isinstance(one, ast.Name)), None)
+        if frame is None:
+            continue
+        text = re.sub(rf"\b{re.escape(frame.id)}\b", "x", text_of(column))
+        within = program.function_of(column)
+        if within is None or frame.id not in {one.arg for one in parameters(within)}:
+            yield column, text, {frame.id}
+        for call in program.calls():
+            local = program.local_function(call)
+            statement = program.statement(call)
+            if local is not None and local is program.function_of(column) and frame.id in {one.arg for one in parameters(local)} and isinstance(statement, ast.Assign):
+                yield from ((call, text, {target.id}) for target, value in pairs_of(statement) if value is call and is_name(target))
 
 
 def _counts_up(function: Function, node: ast.AST | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from probe.diagnose.code.data.data_flow import (
@@ -24,6 +25,7 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_own,
     is_self,
+    is_string,
     is_true,
     iterated,
     last_word,
@@ -90,10 +92,15 @@ def _batched(flow: Flow, loader: ast.expr) -> bool:
     )
 
 
+def is_place(node: ast.AST) -> bool:
+    """Whether an expression is where a sum is kept: a variable, an attribute of self, or an entry of a dict."""
+    return is_name(node) or is_own(node) or (isinstance(node, ast.Subscript) and (is_name(node.value) or is_own(node.value)) and is_string(node.slice))
+
+
 def divisions(flow: Flow, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.expr]]:
     """All divisions of a name in a scope: where, which name, by what."""
     for node in own_nodes(scope):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and (is_name(node.target) or is_own(node.target)):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and is_place(node.target):
             yield node, ast.unparse(node.target), node.value
         elif is_binary(node, ast.Div):
             around = flow.program.parent.get(node)
@@ -112,7 +119,7 @@ def divisions(flow: Flow, scope: ast.AST) -> Iterator[tuple[ast.AST, str, ast.ex
                     left = left.func.value
                 else:
                     break
-            if is_name(left) or is_own(left):
+            if is_place(left):
                 yield node, ast.unparse(left), node.right
 
 
@@ -123,7 +130,7 @@ def _averaged(program: Program) -> Iterator[Remark]:
     for loop in program.everywhere(ast.For):
         sums = {
             ast.unparse(node.target): node for node in ast.walk(loop)
-            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and (is_name(node.target) or is_own(node.target))
+            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and is_place(node.target)
         }
         loader = iterated(loop)
         if not sums or not _batched(flow, loader):
@@ -203,6 +210,9 @@ def _never_reset(program: Program) -> Iterator[Remark]:
         for node, name, divisor in divisions(flow, scope):
             if _counted(flow, divisor, inner) is None or outer not in program.parents(node) or inner in program.parents(node):
                 continue
+            if _entry_never_reset(flow, name, inner, outer):
+                yield Remark(node, f"{name} is set to 0 before the loop of line {outer.lineno} and never in it: it holds the sum of all epochs, and {short(divisor)} counts one")
+                continue
             found = flow.bound.get((scope, name), [])
             inside = [one for one in found if outer in program.parents(one.node)]
             before = [one for one in found if one not in inside]
@@ -214,20 +224,37 @@ def _never_reset(program: Program) -> Iterator[Remark]:
     yield from _meters_never_reset(flow)
     yield from _own_sums_never_reset(flow)
     yield from _lists_never_emptied(flow)
+    yield from _steps_never_emptied(flow)
+
+
+def _entry_never_reset(flow: Flow, name: str, inner: ast.For, outer: Loop) -> bool:
+    """Whether an entry of a dict, which is made before the epochs, is only added to in them."""
+    adds = [one for one in ast.walk(inner) if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Subscript) and ast.unparse(one.target) == name]
+    kept = adds[0].target.value if adds and isinstance(adds[0].target, ast.Subscript) else None
+    if not isinstance(kept, ast.Name) or added_of(flow, adds[0].value) is None:
+        return False
+    made = flow.bindings(kept)
+    sets = [one for one in ast.walk(outer) if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == kept.id and not isinstance(flow.program.parent.get(one), ast.AugAssign)]
+    return len(made) == 1 and isinstance(made[0].value, ast.Dict) and outer not in flow.program.parents(made[0].node) and not sets and not flow.called_on(flow.key(kept))
 
 
 def _meters_never_reset(flow: Flow) -> Iterator[Remark]:
     """Objects that keep a mean, made before the epochs, that nothing in an epoch empties."""
     program = flow.program
-    for inner in loader_loops(flow):
+    known = set(loader_loops(flow))
+    for inner in program.everywhere(ast.For):
         outer = next((one for one in program.loops(inner) if isinstance(one, Loop)), None)
+        if not (inner in known or trains(program, inner) or evaluates(flow, inner)):
+            continue
         for call in ast.walk(inner) if outer is not None else ():
             key = flow.key(call.func.value) if is_method(call) else None
             made = flow.made(key)
             if outer is None or key is None or made is None or outer in program.parents(made) or not is_method(call) or says(call, "time"):
                 continue
             uses = [one for one in flow.calls.get(key, []) if outer in program.parents(one) and is_method(one)]
-            asked = [one for one in uses if inner not in program.parents(one)]
+            asked: list[ast.AST] = [one for one in uses if inner not in program.parents(one)]
+            if not asked:
+                asked = [at for one in flow.reads.get(key, []) if outer in program.parents(one) and inner not in program.parents(one) and isinstance(at := program.parent.get(one), ast.Attribute)]
             if not asked or _emptied(program, flow, key, made, call, uses, outer) is not False:
                 continue
             yield Remark(asked[0], f"{short(call.func.value)} is made before the loop of line {outer.lineno}, and nothing in it sets its sums back: {short(asked[0])} is a mean over all epochs")
@@ -325,6 +352,26 @@ def _collected_for_ever(flow: Flow, inner: ast.For, outer: Loop) -> Iterator[Rem
             if (grown or grown_by) and not any(isinstance(one, ast.Delete) for one in ast.walk(outer)):
                 yield Remark(node, f"{key[1]} is made before the loop of line {outer.lineno} and never emptied in it: {short(node)} is the score of all epochs so far")
                 return
+
+
+def _steps_never_emptied(flow: Flow) -> Iterator[Remark]:
+    """Lists of a LightningModule that its steps append to and its end of an epoch reads, and that nothing empties."""
+    program = flow.program
+    for of in program.everywhere(ast.ClassDef):
+        if not any((program.dotted(base) or "").endswith("LightningModule") for base in of.bases):
+            continue
+        for end in of.body:
+            part = re.fullmatch(r"on_(validation|test|train)_epoch_end", end.name) if isinstance(end, ast.FunctionDef) else None
+            step = program.method(of, "training_step" if part[1] == "train" else f"{part[1]}_step") if part is not None else None
+            for call in ast.walk(step) if step is not None else ():
+                key = flow.key(call.func.value) if is_method(call, "append") and is_own(call.func.value) else None
+                if key is None or len(flow.bound.get(key, [])) != 1 or flow.called_on(key) - {"append"}:
+                    continue
+                read = next((one for one in flow.reads.get(key, []) if end in program.parents(one)), None)
+                deleted = any(isinstance(one, ast.Delete) for one in ast.walk(of))
+                if read is not None and not deleted:
+                    yield Remark(read, f"{key[1]} is never emptied: {getattr(end, 'name', '')} reads what all epochs so far have appended in {getattr(step, 'name', '')}")
+                    return
 
 
 def _is_empty_list(node: ast.AST | None) -> bool:

@@ -113,11 +113,40 @@ def _picks(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.expr, float | None]
     return call, over, flow.number(given)
 
 
+def _of_trainer(program: Program) -> Iterator[tuple[ast.Call, int]]:
+    """What the metrics function of a Trainer takes the argmax of: the call, and 0 for the predictions, 1 for the labels."""
+    given = {word.value.id for call in program.calls() for word in call.keywords if word.arg == "compute_metrics" and isinstance(word.value, ast.Name)}
+    for name in given:
+        function = program.functions.get(name, [None])[0]
+        first = function.args.args[0].arg if function is not None and function.args.args else ""
+        places: dict[str, int] = {}
+        for node in own(function, ast.Assign) if function is not None else ():
+            if isinstance(node.targets[0], ast.Tuple) and ast.unparse(node.value) == first:
+                places |= {last_word(one): number for number, one in enumerate(node.targets[0].elts)}
+        for call in own(function, ast.Call) if function is not None else ():
+            over = program.operand(call) if is_method(call, "argmax") else None
+            if over is not None and ast.unparse(over) in places:
+                yield call, places[ast.unparse(over)]
+
+
+@RULES.add("predictions-for-labels", "what is scored as predictions are the labels", "predictions, labels = eval_pred")
+def _labels_first(program: Program) -> Iterator[Remark]:
+    """A metrics function of a Trainer that takes the labels for the predictions: these come first."""
+    found = list(_of_trainer(program))
+    for call, place in found:
+        if place == 1 and all(other == 1 for _, other in found):
+            yield Remark(call, f"{short(call)} is taken of the second value that the Trainer gives: that are the labels")
+
+
 @RULES.add("argmax-over-wrong-dimension", "the accuracy compares other things than predictions with the labels", "take the argmax over the dimension of the classes; compare a single output with a threshold")
 def _over_batch(program: Program) -> Iterator[Remark]:
     """Classes picked over the samples of a batch, or from a single output."""
     flow = flow_of(program)
     classes = _trained_with(flow, _OF_CLASSES)
+    for call, place in _of_trainer(program):
+        axis = argument(call, "axis", int(bool(program.called(call))))
+        if place == 0 and axis is not None and flow.number(axis) == 0:
+            yield Remark(call, f"{short(call)} goes over the samples instead of the classes")
     for node in program.everywhere(ast.Compare):
         if not compares(node, ast.Eq) or not any(last_word(one.func) in _SUMS for one in program.calls_around(node)):
             continue
@@ -184,6 +213,8 @@ def _collected(flow: Flow, node: ast.expr) -> list[ast.expr]:
     for _ in range(6):
         if isinstance(at, ast.Call) and at.args and is_method(at, "cat", "concatenate", "array", "hstack", "vstack", "stack", "tensor", "asarray"):
             at = at.args[0]
+        elif is_method(at, "numpy", "cpu", "detach", "tolist") and not at.args:
+            at = at.func.value
         elif isinstance(at, ast.expr) and (value := flow.held(at) or elsewhere(flow, at)) is not None:
             if isinstance(value, (ast.List, ast.Call)) and isinstance(at, ast.Name) and (not isinstance(value, ast.Call) or ast.unparse(value) == "list()"):
                 return [
