@@ -49,8 +49,9 @@ def _never_read(program: Program) -> Iterator[Remark]:
                 continue
             given = [one.id for one in (*node.value.args, *(word.value for word in node.value.keywords)) if isinstance(one, ast.Name)]
             trained = next((one for one in given if TRAINING.search(one) and not HELD_OUT.search(one)), None)
-            other = next((one for name, one in unread if name.id != target.id), None)
-            name = next((name.id for name, _ in unread if name.id != target.id), "")
+            earlier = [(name, one) for name, one in unread if name.id != target.id and one.lineno < node.lineno]
+            other = next((one for _, one in earlier), None)
+            name = next((name.id for name, _ in earlier), "")
             again = trained is not None and any(one is not node and is_name(place) and not _held(place.id) and trained in names_read(one.value) for one, place in made)
             again = again or (bool(loaders) and trained is not None and sum(1 for one in own(scope, ast.Name) if is_read(one, trained)) > 1)
             if other is not None and again and not any(_held(one) for one in given):

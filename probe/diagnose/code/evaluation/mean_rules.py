@@ -176,8 +176,10 @@ def _by_counter(flow: Flow, node: ast.AST, added: ast.AugAssign, counter: ast.Au
 
 
 def is_size(flow: Flow, node: ast.AST | None) -> bool:
-    """Whether an expression is the number of samples of a batch: `y.size(0)`, `y.shape[0]`, `len(y)`."""
+    """Whether an expression is the number of samples (or words) of a batch: `y.size(0)`, `len(y)`, `y.numel()`."""
     value = flow.value(node)
+    if is_method(value, "numel", "nelement"):
+        return True
     if is_method(value, "size") and value.args:
         return number_in(value.args[0]) == 0
     if isinstance(value, ast.Subscript):

@@ -10,6 +10,7 @@ from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    argument,
     is_binary,
     is_call,
     is_method,
@@ -44,11 +45,28 @@ def _halved(program: Program) -> Iterator[Remark]:
         top, bottom = _terms(flow, node.left), _terms(flow, node.right)
         if len(top) != 1 or len(bottom) != 2:
             continue
+        if _of_confusion(flow, top[0], bottom) and not _doubled(program, node):
+            yield Remark(node, f"{short(node)} divides the hits of each class by the sum of its row and its column, which both hold them: a perfect prediction gives 0.5")
+            continue
         both, sizes = _product_in(flow, top[0]), [_summed(flow, one) for one in bottom]
         if both is None or None in sizes or both != {text_of(_root(one)) for one in sizes if one is not None} or len(both) != 2:
             continue
         if not _doubled(program, node):
             yield Remark(node, f"{short(node)} divides the overlap by the sizes of both: a perfect prediction gives 0.5")
+
+
+def _of_confusion(flow: Flow, hits: ast.expr, sizes: list[ast.expr]) -> bool:
+    """Whether a confusion matrix's diagonal is divided by the sum of its rows and of its columns."""
+    matrix = _diagonal(flow, hits)
+    sums = [one for one in sizes if is_method(one, "sum") and (of := flow.program.operand(one)) is not None and text_of(of) == matrix]
+    return matrix != "" and len(sums) == 2 and text_of(sums[0]) != text_of(sums[1])
+
+
+def _diagonal(flow: Flow, node: ast.AST) -> str:
+    """The text of cm of `np.diag(cm)`, `cm.diag()`."""
+    value = flow.value(node)
+    of = flow.program.operand(value) if is_method(value, "diag", "diagonal") else None
+    return "" if of is None else text_of(of)
 
 
 def _terms(flow: Flow, node: ast.expr, depth: int = 6) -> list[ast.expr]:
@@ -118,9 +136,20 @@ def _swapped(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
         named = _name_of(program, node)
-        wrong = _MISSED if "precision" in named else _FALSE if "recall" in named else None
-        if not isinstance(node.op, ast.Div) or wrong is None or ("precision" in named and "recall" in named):
+        recall = any(word in named for word in ("recall", "sensitivity"))
+        wrong = _MISSED if "precision" in named or "specificity" in named else _FALSE if recall else None
+        if not isinstance(node.op, ast.Div) or wrong is None or ("precision" in named and recall):
             continue
+        if "specificity" in named:
+            missed = next((one for one in ast.walk(node.right) if isinstance(one, (ast.Name, ast.Attribute)) and _MISSED.search(last_word(one))), None)
+            if missed is not None and last_word(node.left).lower().rpartition("_")[2] in ("tn", "negatives"):
+                yield Remark(node, f"{named} is {short(node)}: the negatives are what is right of them and the false alarms, not {short(missed)}")
+                return
+            continue
+        found = next(_from_confusion(program, flow, node, named), None)
+        if found is not None:
+            yield found
+            return
         bottom = node.right
         while isinstance(bottom, ast.BinOp) and isinstance(bottom.op, ast.Add) and not (_is_hit(bottom.left) or _is_hit(bottom.right)):
             bottom = bottom.left
@@ -137,6 +166,38 @@ def _swapped(program: Program) -> Iterator[Remark]:
                 what = "is predicted and not true" if _MISSED.search(name) else "is true and not predicted"
                 yield Remark(counted, f"{short(target)} counts what {what}: {short(value)}")
                 return
+
+
+def _from_confusion(program: Program, flow: Flow, node: ast.BinOp, named: str) -> Iterator[Remark]:
+    """The diagonal of a confusion matrix divided by the sums over the axis of the other score."""
+    matrix = _diagonal(flow, node.left)
+    bottom = node.right.left if is_binary(node.right, ast.Add) else node.right
+    total = flow.value(bottom)
+    of = program.operand(total) if is_method(total, "sum") else None
+    if not matrix or of is None or text_of(of) != matrix or not isinstance(total, ast.Call):
+        return
+    place = int(program.dotted(total.func) is not None)
+    axis = flow.number(argument(total, "axis", place) or argument(total, "dim", place))
+    true_first = _true_first(program, flow, of)
+    if axis in (0, 1) and true_first is not None:
+        over_predicted = (axis == 0) == true_first  # columns hold what was predicted as each class
+        if over_predicted != ("precision" in named):
+            yield Remark(node, f"{named} is {short(node)}: the sums over axis {axis:g} are those of what was {'predicted' if over_predicted else 'true'}, so this is the {'precision' if over_predicted else 'recall'}")
+
+
+def _true_first(program: Program, flow: Flow, matrix: ast.expr) -> bool | None:
+    """Whether the rows of a confusion matrix are the true classes; None where that is not known."""
+    if program.called(flow.value(matrix)) == "sklearn.metrics.confusion_matrix":
+        return True
+    for node in ast.walk(program.scope(matrix)):
+        target = node.target if isinstance(node, ast.AugAssign) else None
+        if isinstance(target, ast.Subscript) and text_of(target.value) == text_of(matrix) and isinstance(target.slice, ast.Tuple) and len(target.slice.elts) == 2:
+            row, column = (last_word(one) for one in target.slice.elts)
+            if _TRUE.search(row) and _PREDICTED.search(column) and not _PREDICTED.search(row):
+                return True
+            if _PREDICTED.search(row) and _TRUE.search(column) and not _PREDICTED.search(column):
+                return False
+    return None
 
 
 def _count(node: ast.expr) -> str:
@@ -195,6 +256,12 @@ def _formula(program: Program) -> Iterator[Remark]:
             said = _rootless(flow, values[0])
             if said is not None:
                 yield Remark(values[0], f"{function.name} gives {short(values[0])}: {said}")
+        if re.fullmatch(r"\w*mape\w*|mean_absolute_percentage_error", function.name, re.I) and len(values) == 1 and values[0] is not None:
+            for one in flow.origins(values[0]):
+                below = one.right.args[0] if is_binary(one, ast.Div) and is_call(one.right, "abs") and one.right.args else one.right if is_binary(one, ast.Div) else None
+                above = {text_of(part) for part in ast.walk(one.left) if is_name(part)} if is_binary(one, ast.Div) else set()
+                if is_name(below) and below.id in above and len(above) > 1 and _PREDICTED.search(below.id) and not re.search(r"true|target|label", below.id, re.I):
+                    yield Remark(one, f"{function.name} divides by {below.id}, what was predicted: the error is meant in percents of the true value")
 
 
 def _harmonic(program: Program, flow: Flow, node: ast.BinOp) -> Iterator[Remark]:

@@ -311,10 +311,11 @@ def _all_pairs(program: Program) -> Iterator[Remark]:
         (output, reshaped), (target, moved) = _shape_of(flow, call.args[0]), _shape_of(flow, call.args[1])
         if not isinstance(output, ast.Call) or not is_model(flow, output.func) or {reshaped, moved} not in ({"", "squeeze"}, {"", "unsqueeze"}) or reshaped == "unsqueeze" or moved == "squeeze":
             continue
-        for node in own(program.scope(call), ast.Compare):
-            if not compares(node, ast.Eq):
-                continue
-            for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+        for node in own(program.scope(call), ast.Compare, ast.BinOp):
+            pair: list[ast.expr] = [node.left, node.comparators[0]] if compares(node, ast.Eq) else []
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+                pair = [node.left, node.right]
+            for side, other in (pair, pair[::-1]) if pair else ():
                 (one, first), (two, second) = _shape_of(flow, side), _shape_of(flow, other)
                 if one is output and two is not None and target is not None and ast.dump(two) == ast.dump(target) and first == second == "":
                     done = f"{short(call.args[0])} and {short(call.args[1])}"
@@ -347,6 +348,17 @@ def _shape_of(flow: Flow, node: ast.AST | None) -> tuple[ast.AST | None, str]:
         else:
             break
     return at, changed
+
+
+@RULES.add("softmax-for-sigmoid", "the classes share one probability: what holds together is never found together", "torch.sigmoid(logits): each class was trained to have a probability of its own")
+def _softmax_for_sigmoid(program: Program) -> Iterator[Remark]:
+    """A softmax over logits that the loss takes one by one."""
+    flow = flow_of(program)
+    logits = _trained_with(flow, _LOGITS) - _trained_with(flow, _OF_CLASSES)
+    for call in program.calls() if logits else ():
+        output = output_of(flow, program.operand(call)) if is_method(call, "softmax") else None
+        if output is not None and _model_name(flow, output) in logits:
+            yield Remark(call, f"{short(call)} makes one distribution of logits that the loss takes each for itself")
 
 
 @RULES.add("probabilities-over-the-batch", "the probabilities of one sample depend on the samples beside it, and do not add up to 1", "run the softmax over the classes: dim=1")

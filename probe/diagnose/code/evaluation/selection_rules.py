@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING, trains
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.best_rules import score_direction
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -15,6 +16,7 @@ from probe.diagnose.code.syntax import (
     compares,
     is_call,
     is_method,
+    is_name,
     is_own,
     last_word,
     number_in,
@@ -136,3 +138,27 @@ def _part_of(flow: Flow, name: ast.Name) -> str | None:
     if held != trained:
         return "held out" if held else "training"
     return "training" if local is not None and not held and trains(flow.program, local) else None
+
+
+@RULES.add("stopped-the-wrong-way", "the training stops while it goes well, and the worst state counts as the best", "compare a loss by <, and a share of right answers by >")
+def _wrong_way(program: Program) -> Iterator[Remark]:
+    """An object that keeps the best score by one direction, and is given scores of the other one."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.If):
+        method, of = program.function_of(node), program.class_of(node)
+        if method is None or of is None or not compares(node.test, *ORDERS) or len(method.args.args) < 2:
+            continue
+        score, rising = method.args.args[1].arg, isinstance(node.test.ops[0], (ast.Gt, ast.GtE))
+        left, right = node.test.left, node.test.comparators[0]
+        if is_name(right, score):
+            left, right, rising = right, left, not rising
+        best = next((text_of(one) for one in ast.walk(right) if is_own(one)), "")
+        sets = any(text_of(target) == best and is_name(value, score) for one in node.body for target, value in _set_in(one))
+        if not is_name(left, score) or not best or not sets:
+            continue
+        for call in program.calls():
+            made = program.called(flow.made(flow.key(call.func.value))) if is_method(call, method.name) else program.called(flow.value(call.func)) if method.name == "__call__" else ""
+            direction = score_direction(program, flow, call.args[0]) if made == of.name and call.args else None
+            if (direction == "loss" and rising) or (direction == "share" and not rising):
+                what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
+                yield Remark(call, f"{short(call.args[0])} is {what}: {short(node.test)} (line {node.lineno}) takes the worst for the best")
