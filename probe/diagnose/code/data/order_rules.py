@@ -12,6 +12,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
+    compares,
     is_binary,
     is_call,
     is_false,
@@ -174,7 +175,7 @@ def _keeps_numbers(program: Program, value: ast.AST | None, name: str) -> bool:
     if is_method(value, "copy"):
         value = value.func.value
     drawn = program.called(value) == SPLIT_ARRAYS or is_method(value, "sample")
-    filtered = isinstance(value, ast.Subscript) and isinstance(value.slice, (ast.Compare, ast.BinOp)) and any(isinstance(one, ast.Compare) for one in ast.walk(value.slice))
+    filtered = isinstance(value, ast.Subscript) and isinstance(value.slice, (ast.Compare, ast.BinOp)) and any(compares(one, ast.Eq, ast.NotEq) for one in ast.walk(value.slice))
     return (drawn or filtered) and not renumbered
 
 
@@ -187,7 +188,8 @@ def _shuffled_series(program: Program) -> Iterator[Remark]:
         if not isinstance(piece, ast.Slice) or not isinstance(piece.lower, ast.Name) or not is_binary(piece.upper, ast.Add) or piece.lower.id not in names_read(piece.upper):
             continue
         counter = flow.given(piece.lower)
-        if counter is None or counter.how != "for" or not is_call(getattr(counter.node, "iter", None), "range"):
+        each = getattr(counter.node, "iter", None) if counter is not None and counter.how == "for" else None
+        if not is_call(each, "range") or (len(each.args) == 3 and flow.number(each.args[2]) != 1):  # else batches
             continue
         beside = any(isinstance(one, ast.Subscript) and text_of(one.value) == text_of(window.value) and is_binary(one.slice, ast.Add) for one in ast.walk(program.scope(window)))
         beside = beside or program.function_of(window) is not None

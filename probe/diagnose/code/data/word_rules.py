@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT
+from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING, sources
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -202,6 +202,8 @@ def _unknown(program: Program) -> Iterator[Remark]:
         filled = [one for one in entries if is_call(one.value, "len") and one.value.args and text_of(one.value.args[0]) == name]
         if any(is_string(one.targets[0].slice) or one not in filled for one in entries if isinstance(one.targets[0], ast.Subscript)) or _changed_else(flow, call.func.value):
             continue
+        if not _of_a_part(flow, call, made, filled):
+            continue
         if filled and isinstance(made, ast.Dict) and not made.keys:
             yield Remark(call, f"{short(call)} gives unknown words the number 0, which the first word has: {short(filled[0])} (line {filled[0].lineno}) counts from 0")
         elif isinstance(made, ast.DictComp) and isinstance(made.value, ast.Name) and _numbers(made, flow) and isinstance(made.generators[0].iter, ast.Call):
@@ -210,6 +212,24 @@ def _unknown(program: Program) -> Iterator[Remark]:
             distinct = any(isinstance(one, ast.SetComp) or (isinstance(one, ast.Call) and last_word(one.func) in _DISTINCT) for one in listed)
             if distinct and not any(is_string(one) and not isinstance(flow.program.parent.get(one), ast.Call) for one in listed) and not any(is_method(one, "insert") for one in program.calls()):
                 yield Remark(call, f"{short(call)} gives unknown words the number 0, which the first word has: {short(made)} (line {made.lineno}) counts from 0")
+
+
+def _of_a_part(flow: Flow, call: ast.Call, made: ast.AST | None, filled: list[ast.Assign]) -> bool:
+    """Whether a numbering lacks words that are asked for: it is made of the training part or of the frequent words, or
+    words of held-out data are looked up."""
+    around = [one for node in filled for one in flow.program.parents(node) if isinstance(one, ast.For)]
+    over = [one.iter for one in around]
+    if isinstance(made, ast.DictComp) and isinstance(made.generators[0].iter, ast.Call):
+        over += made.generators[0].iter.args
+    found = [one for node in over for value in (node, *sources(flow, node)) for one in flow.origins(value)]
+    found += [one for node in list(found) if isinstance(node, ast.Name) for value in flow.passed(node) for one in ast.walk(value)]
+    rare = any((is_method(one, "most_common") and one.args) or (isinstance(one, ast.comprehension) and any(isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.In, ast.NotIn)) for test in one.ifs for part in ast.walk(test))) for one in found)
+    trained = any(TRAINING.search(last_word(one)) for one in found)
+    looked_up = [one for value in sources(flow, call.args[0]) for one in flow.origins(value)] + list(flow.origins(call.args[0]))
+    looped = [one.iter for one in flow.program.parents(call) if isinstance(one, (ast.For, ast.comprehension))]
+    looped += [one.iter for around in flow.program.parents(call) if isinstance(around, (ast.ListComp, ast.GeneratorExp)) for one in around.generators]
+    looked_up += [one for node in looped for one in flow.origins(node)]
+    return rare or trained or any(HELD_OUT.search(last_word(one)) for one in looked_up)
 
 
 def _changed_else(flow: Flow, node: ast.expr) -> bool:

@@ -140,7 +140,7 @@ def _averaged(program: Program) -> Iterator[Remark]:
                 continue
             counter = sums.get(ast.unparse(divisor))
             if counter is not None:
-                yield from _by_counter(flow, node, sums[name], counter)
+                yield from _by_counter(flow, node, sums[name], counter, flow.program.family(loader) == "loader" or bool(loaders_of(flow, loader)))
             if not _is_loader(flow, loader, node):
                 continue
             added, counted = added_of(flow, sums[name].value), _counted(flow, divisor, loop)
@@ -163,7 +163,7 @@ def _is_loader(flow: Flow, loader: ast.expr, division: ast.AST) -> bool:
     return is_attribute(asked, "dataset") and ast.unparse(asked.value) == ast.unparse(loader)
 
 
-def _by_counter(flow: Flow, node: ast.AST, added: ast.AugAssign, counter: ast.AugAssign) -> Iterator[Remark]:
+def _by_counter(flow: Flow, node: ast.AST, added: ast.AugAssign, counter: ast.AugAssign, known: bool) -> Iterator[Remark]:
     """A sum divided by what was counted beside it: means by samples, or right answers by batches."""
     if flow.program.loops(added)[:1] != flow.program.loops(counter)[:1]:
         return
@@ -171,7 +171,7 @@ def _by_counter(flow: Flow, node: ast.AST, added: ast.AugAssign, counter: ast.Au
     samples = is_size(flow, counter.value)
     if what == "mean" and samples:
         yield Remark(node, f"{name} adds up a mean for each batch and is divided by {divisor}, which counts samples: it is too small by the size of the batch")
-    elif what == "count" and flow.number(counter.value) == 1:
+    elif what == "count" and flow.number(counter.value) == 1 and known:
         yield Remark(node, f"{name} counts samples and is divided by {divisor}, which counts batches: it is too large by the size of the batch")
 
 
@@ -403,6 +403,8 @@ def _counted_full(program: Program) -> Iterator[Remark]:
         made = loaders_of(flow, loader)
         if any((drop := argument(one, "drop_last", 8)) is not None and not is_false(drop) for one in made):
             continue
+        if any(_may_divide(flow, one) for one in made):
+            continue
         sizes = [given for one in made if (given := argument(one, "batch_size", 1)) is not None]
         divided = {name for _, name, _ in divisions(flow, program.scope(loop))}
         divisors = {ast.unparse(one) for _, _, one in divisions(flow, program.scope(loop))}
@@ -416,6 +418,16 @@ def _counted_full(program: Program) -> Iterator[Remark]:
             if counted is not None:
                 yield Remark(node, f"{short(node)} takes {short(counted)} samples for each batch, and the last one has fewer: the loader keeps it")
                 break
+
+
+def _may_divide(flow: Flow, loader: ast.Call) -> bool:
+    """Whether the size of a batch may well divide the size of the data: a round number, or one that is known to."""
+    size = flow.number(argument(loader, "batch_size", 1))
+    if size is None or size <= 0:
+        return False
+    made = [one for one in flow.origins(loader.args[0]) if is_method(one, "randn", "rand", "randint", "zeros") and one.args] if loader.args else []
+    lengths = [number for one in made if isinstance(one, ast.Call) for given in one.args if (number := flow.number(given)) is not None]
+    return 10_000 % size == 0 or any(number % size == 0 and number > size for number in lengths)
 
 
 def _is_told_size(flow: Flow, node: ast.expr, loader: ast.expr, sizes: Sequence[ast.expr]) -> bool:

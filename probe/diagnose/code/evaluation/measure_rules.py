@@ -268,7 +268,8 @@ def _harmonic(program: Program, flow: Flow, node: ast.BinOp) -> Iterator[Remark]
     bottom = node.right.left if is_binary(node.right, ast.Add) and (flow.number(node.right.right) or "eps" in last_word(node.right.right).lower()) else node.right
     top = node.left
     sides = {_shown(one) for one in (bottom.left, bottom.right)} if is_binary(bottom, ast.Add, ast.Mult) else set()
-    if sides not in ({"p", "r"}, {"precision", "recall"}) or not is_binary(bottom, ast.Add, ast.Mult):
+    letters = sides == {"p", "r"} and "f" in _name_of(program, node)[:2]
+    if not (letters or sides == {"precision", "recall"}) or not is_binary(bottom, ast.Add, ast.Mult):
         return
     if is_binary(bottom, ast.Add) and is_binary(top, ast.Mult) and {_shown(top.left), _shown(top.right)} == sides and not _doubled(program, node):
         yield Remark(node, f"{short(node)} lacks the factor 2 of F1: perfect predictions give 0.5")
