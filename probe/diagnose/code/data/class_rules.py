@@ -205,7 +205,7 @@ def _of_each_batch(program: Program) -> Iterator[Remark]:
     for loop in program.everywhere(ast.For):
         for call in ast.walk(loop) if (loop in known or evaluates(flow, loop)) and not trains(program, loop) else ():
             root = _root_of_mean(flow, call)
-            if not isinstance(call, ast.expr) or not (root or (isinstance(call, ast.Call) and _is_ratio(program, call))):
+            if not isinstance(call, ast.expr) or not (root or _of_counts(loop, call) or (isinstance(call, ast.Call) and _is_ratio(program, call))):
                 continue
             statement = program.statement(call)
             names = names_set(statement) if isinstance(statement, ast.Assign) else set()
@@ -220,6 +220,16 @@ def _of_each_batch(program: Program) -> Iterator[Remark]:
             if kept:
                 yield Remark(call, f"{short(call)} is the score of one batch, and {short(kept[0])} averages it over the batches")
                 break
+
+
+def _of_counts(loop: ast.For, node: ast.AST) -> bool:
+    """Whether an expression divides the hits of one batch by these and what is missed or false in it."""
+    if not is_binary(node, ast.Div):
+        return False
+    above, below = names_of(node.left), names_of(node.right)
+    counts = {one for one in below if re.search(r"(^|_)(fp|fn)$", one)}
+    set_here = {name for one in ast.walk(loop) if isinstance(one, ast.Assign) for name in names_set(one)}
+    return bool(counts) and any(re.search(r"(^|_)tp$", one) for one in above) and counts <= set_here
 
 
 def _root_of_mean(flow: Flow, node: ast.AST, depth: int = 3) -> bool:

@@ -14,6 +14,7 @@ from probe.diagnose.code.syntax import (
     argument,
     compares,
     is_binary,
+    is_call,
     is_method,
     is_name,
     is_read,
@@ -209,6 +210,16 @@ def _behind(flow: Flow, scope: ast.AST, node: ast.AST, depth: int) -> Iterator[a
 def _perplexity(program: Program) -> Iterator[Remark]:
     """A perplexity that is computed for each batch and averaged."""
     flow = flow_of(program)
+    for call in program.calls():
+        value = flow.value(call.args[0]) if is_method(call, "append") and len(call.args) == 1 and is_name(call.func.value) and program.loops(call) else None
+        while is_method(value, "item", "cpu", "detach"):
+            value = flow.value(value.func.value)
+        source = (value.args[0] if value.args else value.func.value) if is_method(value, "exp") else None
+        if source is None or not any(loss_name(program, one) in _OF_WORDS for one in flow.origins(source)) or not is_method(call):
+            continue
+        listed = text_of(call.func.value)
+        if any((is_method(one, "mean", "fmean") or is_call(one, "sum", "mean")) and one.args and text_of(one.args[0]) == listed and one is not call for one in own(program.scope(call), ast.Call)):
+            yield Remark(call, f"{short(call)} keeps a perplexity for each batch")
     for node in program.everywhere(ast.AugAssign):
         if not isinstance(node.op, ast.Add) or not isinstance(node.target, ast.Name) or not program.loops(node):
             continue

@@ -88,7 +88,10 @@ def _coded(program: Program, flow: Flow) -> Iterator[tuple[ast.AST, str, set[str
 
 
 def _counts_up(function: Function, node: ast.AST | None) -> bool:
-    """Whether a dict is filled by `numbers[word] = len(numbers)`."""
+    """Whether a dict is filled by `numbers[word] = len(numbers)`, or by setdefault."""
+    for one in ast.walk(function):
+        if is_name(node) and is_method(one, "setdefault") and is_name(one.func.value, node.id) and len(one.args) == 2 and is_call(one.args[1], "len"):
+            return True
     return any(
         isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript) and is_name(node) and is_name(one.targets[0].value, node.id)
         and is_call(one.value, "len") and len(one.value.args) == 1 and is_name(one.value.args[0], node.id)

@@ -293,7 +293,7 @@ def _own_sums_never_reset(flow: Flow) -> Iterator[Remark]:
     program = flow.program
     for loop in program.everywhere(ast.For):
         method, of = program.function_of(loop), program.class_of(loop)
-        if method is None or of is None or method.name == "__init__" or program.is_module_class(of):
+        if method is None or of is None or method.name == "__init__" or program.is_module_class(of) or trains(program, method):
             continue
         sums = [one for one in ast.walk(loop) if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and is_own(one.target)]
         repeated = [call for call in program.calls() if is_method(call, method.name) and program.loops(call) and program.function_of(call) is not method]
@@ -328,6 +328,8 @@ def _lists_never_emptied(flow: Flow) -> Iterator[Remark]:
             found = flow.bound.get(key, []) if key is not None else []
             if key is None or len(found) != 1 or not is_method(call) or outer in program.parents(found[0].node) or not _is_empty_list(found[0].value):
                 continue
+            if trains(program, inner) and not re.search(r"epoch|batch", key[1]):
+                continue  # it may be meant as the mean of all steps so far
             if program.scope(found[0].node) is not program.scope(inner) or added_of(flow, call.args[0]) is None or flow.called_on(key) - {"append"}:
                 continue
             uses = [one for one in flow.reads.get(key, []) if outer in program.parents(one) and inner not in program.parents(one)]

@@ -25,6 +25,7 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_method,
     is_set,
+    iterated,
     last_word,
     names_of,
     names_read,
@@ -143,6 +144,7 @@ def _over_batch(program: Program) -> Iterator[Remark]:
     """Classes picked over the samples of a batch, or from a single output."""
     flow = flow_of(program)
     classes = _trained_with(flow, _OF_CLASSES)
+    behind = _classes_behind(flow)
     for call, place in _of_trainer(program):
         axis = argument(call, "axis", int(bool(program.called(call))))
         if place == 0 and axis is not None and flow.number(axis) == 0:
@@ -166,10 +168,25 @@ def _over_batch(program: Program) -> Iterator[Remark]:
             in_batches = one is not None and isinstance(one.node, ast.For) and (trains(program, one.node) or evaluates(flow, one.node))
             if not given and in_batches and is_method(call, "argmax") and _model_name(flow, output) in classes:
                 yield Remark(call, f"{short(call)} has no dimension: it gives one place in the outputs of the whole batch")
+            elif dimension == 1 and _model_name(flow, output) in behind:
+                yield Remark(call, f"{short(call)} goes over the positions: the loss takes {short(behind[_model_name(flow, output)])}, so the classes come last")
             elif dimension == 0 and given and _model_name(flow, output) in classes:
                 yield Remark(call, f"{short(call)} goes over the samples of the batch instead of the classes")
             elif dimension in (1, -1) and _width(flow, output) == 1:
                 yield Remark(call, f"{short(call)} goes over the one output of {short(output.func)}: it is always 0")
+
+
+def _classes_behind(flow: Flow) -> dict[str, ast.expr]:
+    """Networks whose outputs have the classes last: a loss over classes gets them with the last two axes exchanged."""
+    found: dict[str, ast.expr] = {}
+    for call in flow.program.calls():
+        given = flow.value(call.args[0]) if call.args and loss_name(flow.program, call) in _OF_CLASSES else None
+        numbers = [flow.number(one) for one in given.args] if isinstance(given, ast.Call) else []
+        turned = (is_method(given, "transpose") and numbers in ([1, 2], [2, 1], [-1, -2], [-2, -1])) or (is_method(given, "permute") and numbers == [0, 2, 1])
+        output = output_of(flow, given.func.value) if turned and isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) else None
+        if output is not None and isinstance(given, ast.expr):
+            found[_model_name(flow, output)] = given
+    return found
 
 
 def _largest(flow: Flow, node: ast.AST) -> ast.Call | None:
@@ -270,20 +287,30 @@ def _is_target(flow: Flow, node: ast.expr) -> bool:
 def _over_ignored(program: Program) -> Iterator[Remark]:
     """A share of right predictions over all targets, beside a loss that leaves some of them out."""
     flow = flow_of(program)
-    ignoring: dict[tuple[ast.AST, str], ast.Call] = {}
+    ignoring: dict[tuple[object, str], ast.Call] = {}
     for call in program.calls():
         made = flow.value(call.func) if program.family(call.func) == "loss" else call
         if len(call.args) > 1 and loss_name(program, call) in _OF_CLASSES and isinstance(made, ast.Call) and argument(made, "ignore_index") is not None:
-            ignoring[program.scope(call), ast.unparse(_unshaped(program, call.args[1]))] = call
+            ignored = _unshaped(program, call.args[1])
+            ignoring[program.scope(call), ast.unparse(ignored)] = call
+            ignoring[_batch_part(flow, ignored)] = call
     for node in program.everywhere(ast.Compare) if ignoring else ():
         if not compares(node, ast.Eq):
             continue
         for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
             target = _unshaped(program, side)
-            known = [(program.scope(node), ast.unparse(target)), *((program.scope(one), ast.unparse(_unshaped(program, one))) for one in flow.passed(target))]
-            found = next((ignoring[one] for one in known if one in ignoring), None)
+            known: list[tuple[object, str]] = [(program.scope(node), ast.unparse(target)), _batch_part(flow, target), *((program.scope(one), ast.unparse(_unshaped(program, one))) for one in flow.passed(target))]
+            found = next((ignoring[one] for one in known if one in ignoring and one[1]), None)
             if found is not None and _picks(flow, other) is not None and (_averages_all(program, node) or _counts_all(program, node, ast.unparse(target))):
                 yield Remark(node, f"{short(node)} counts all positions of {short(target)}, and the loss in line {found.lineno} leaves out those of its ignore_index")
+
+
+def _batch_part(flow: Flow, node: ast.AST) -> tuple[object, str]:
+    """Which part of the batches of which loader a variable is."""
+    one = flow.given(node)
+    if one is None or not isinstance(one.node, ast.For):
+        return None, ""
+    return one.place, f"of {ast.unparse(iterated(one.node))}"
 
 
 def _counts_all(program: Program, node: ast.Compare, target: str) -> bool:
@@ -305,12 +332,16 @@ def _unshaped(program: Program, node: ast.expr) -> ast.expr:
 def _all_pairs(program: Program) -> Iterator[Remark]:
     """Predictions of shape (batch, 1) compared with labels of shape (batch,), which the loss brings to one shape."""
     flow = flow_of(program)
+    brought: dict[str, ast.Call] = {}
     for call in program.calls():
         if len(call.args) < 2 or loss_name(program, call) not in (*_LOGITS, *_PROBABILITIES, "MSELoss", "mse_loss", "L1Loss", "l1_loss"):
             continue
         (output, reshaped), (target, moved) = _shape_of(flow, call.args[0]), _shape_of(flow, call.args[1])
         if not isinstance(output, ast.Call) or not is_model(flow, output.func) or {reshaped, moved} not in ({"", "squeeze"}, {"", "unsqueeze"}) or reshaped == "unsqueeze" or moved == "squeeze":
             continue
+        target_of = flow.given(target) if target is not None else None
+        if target_of is not None and target_of.how == "for" and target_of.place == 1:
+            brought[_model_name(flow, output)] = call
         for node in own(program.scope(call), ast.Compare, ast.BinOp):
             pair: list[ast.expr] = [node.left, node.comparators[0]] if compares(node, ast.Eq) else []
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
@@ -320,6 +351,25 @@ def _all_pairs(program: Program) -> Iterator[Remark]:
                 if one is output and two is not None and target is not None and ast.dump(two) == ast.dump(target) and first == second == "":
                     done = f"{short(call.args[0])} and {short(call.args[1])}"
                     yield Remark(node, f"{short(node)} compares shapes that the loss in line {call.lineno} first makes alike ({done}): one of the two is a column, and all pairs are counted")
+    yield from _columns(flow, brought)
+
+
+def _columns(flow: Flow, brought: dict[str, ast.Call]) -> Iterator[Remark]:
+    """The same for outputs and labels that are collected over the batches, where the loss is taken elsewhere."""
+    for node in flow.program.everywhere(ast.BinOp, ast.Compare):
+        pair: list[ast.expr] = [node.left, node.comparators[0]] if compares(node, ast.Eq) else []
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            pair = [node.left, node.right]
+        for side, other in (pair, pair[::-1]) if pair else ():
+            one, two = _collected(flow, side), _collected(flow, other)
+            if len(one) != 1 or len(two) != 1 or one[0] is side or two[0] is other:
+                continue
+            (output, first), (label, second) = _shape_of(flow, one[0]), _shape_of(flow, two[0])
+            given = flow.given(label) if label is not None else None
+            named = _model_name(flow, output) if isinstance(output, ast.Call) and is_model(flow, output.func) else ""
+            if named in brought and first == second == "" and given is not None and given.how == "for" and given.place == 1:
+                yield Remark(node, f"{short(node)} takes what {named} gives as it is, a column, and the labels as they are: the loss in line {brought[named].lineno} first brings them to one shape")
+                return
 
 
 def _shape_of(flow: Flow, node: ast.AST | None) -> tuple[ast.AST | None, str]:
@@ -343,7 +393,7 @@ def _shape_of(flow: Flow, node: ast.AST | None) -> tuple[ast.AST | None, str]:
                 return None, "other"
             changed = "unsqueeze" if column else "squeeze"
             at = at.func.value
-        elif is_method(at, "sigmoid", "round", "float", "long", "int", "double", "to", "cpu", "cuda", "detach", "type", "bool") and not flow.program.called(at):
+        elif is_method(at, "sigmoid", "round", "float", "long", "int", "double", "to", "cpu", "cuda", "detach", "type", "bool", "numpy") and not flow.program.called(at):
             at = at.func.value
         else:
             break

@@ -119,7 +119,7 @@ def _chosen_by_training(program: Program) -> Iterator[Remark]:
             of = score.value if isinstance(score, ast.Subscript) else score
             if not kept or not isinstance(of, ast.Name) or _part_of(flow, of) != "training":
                 continue
-            held = [name for one in ast.walk(loop) if isinstance(one, ast.Assign) for name in ast.walk(one.targets[0]) if isinstance(name, ast.Name) and _part_of(flow, name) == "held out"]
+            held = [name for one in ast.walk(loop) if isinstance(one, ast.Assign) for name in ast.walk(one.targets[0]) if isinstance(name, ast.Name) and text_of(name) != text_of(best) and _part_of(flow, name) == "held out"]
             deciding = [one for around in ast.walk(loop) if isinstance(around, (ast.If, ast.IfExp, ast.While)) for one in ast.walk(around.test)]
             deciding += [one for call in ast.walk(loop) if is_method(call, "step", "update", "report") or is_call(call) for part in call.args for one in ast.walk(part) if not is_call(call, "print")]
             used = {one.id for one in deciding if isinstance(one, ast.Name)}
