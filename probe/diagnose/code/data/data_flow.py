@@ -37,7 +37,8 @@ LOADER = "torch.utils.data.DataLoader"
 RANDOM_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
 SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
 HELD_OUT = re.compile(
-    r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|heldout|holdout|va|te)(_|$|\d)|^(x|y)(val|valid|test)$",
+    r"(^|_)(val|valid|validation|va|test|testing|te|dev|eval|held_?out|heldout|holdout)(_|$|\d)"
+    r"|^(x|y)(val|valid|test)$",
     re.I,
 )
 """What is in the names of data that a model is not trained on."""
