@@ -7,7 +7,6 @@ from probe.diagnose.code.data import (
     byte_rules,
     class_rules,
     draw_rules,
-    evaluation_rules,
     graph_rules,
     loader_rules,
     order_rules,
@@ -15,10 +14,19 @@ from probe.diagnose.code.data import (
     sample_rules,
     scale_rules,
     stream_rules,
+    text_rules,
     token_rules,
     view_rules,
     window_rules,
     word_rules,
+)
+from probe.diagnose.code.evaluation import (
+    held_out_rules,
+    mean_rules,
+    measure_rules,
+    metric_rules,
+    report_rules,
+    selection_rules,
 )
 from probe.diagnose.code.formulas import (
     detection_rules,
@@ -63,8 +71,8 @@ RULES: tuple[Rule, ...] = (
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES,
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
-    *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
-    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES,
+    *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
+    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
     *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )

@@ -196,7 +196,7 @@ class Flow:
         if block not in around or last.how == "add" or not _same_list(block, statement, around):
             return None
         for loop in around:
-            if loop is block:
+            if loop is block or loop is last.node:  # a loop sets its target in each turn
                 break
             if isinstance(loop, Loop) and any(loop in self.program.parents(one.node) for one in found):
                 return None

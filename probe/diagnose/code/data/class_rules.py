@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, loader_loops, trains
+from probe.diagnose.code.data.data_flow import HELD_OUT, evaluates, loader_loops, sources, trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -29,7 +29,7 @@ from probe.diagnose.code.syntax import (
     short,
     text_of,
 )
-from probe.diagnose.code.torch_losses import is_loss, loss_name
+from probe.diagnose.code.torch_losses import gives_mean, is_loss, loss_name
 
 RULES = Rules("data")
 _SIGNED = ("CosineEmbeddingLoss", "cosine_embedding_loss", "HingeEmbeddingLoss", "hinge_embedding_loss", "SoftMarginLoss", "soft_margin_loss", "MarginRankingLoss", "margin_ranking_loss")
@@ -55,18 +55,32 @@ def _uncast(flow: Flow, node: ast.AST | None) -> ast.AST | None:
 def _by_frequency(program: Program) -> Iterator[Remark]:
     """Class weights that grow with the count of the class."""
     flow = flow_of(program)
+    yield from _drawn_by_frequency(flow)
     for call in program.calls():
         name = program.called(call).rpartition(".")[2]
         if not program.called(call).startswith("torch.nn."):
             continue
         if name in ("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"):
-            weight = _uncast(flow, argument(call, "weight", 2 if name.islower() else 0))
+            given = argument(call, "weight", 2 if name.islower() else 0)
+            weight = _uncast(flow, next((made for one in sources(flow, given) if is_binary(made := _uncast(flow, one), ast.Div)), given))
             if is_binary(weight, ast.Div) and _counts(flow, weight.left) and not _counts(flow, weight.right, whole=True):
                 yield Remark(weight, f"the weights {short(weight)} grow with the number of samples of a class")
         elif name in ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits"):
             weight = _uncast(flow, argument(call, "pos_weight"))
             if is_binary(weight, ast.Div) and _positives(flow, weight.left) is True and _positives(flow, weight.right) is False:
                 yield Remark(weight, f"pos_weight is {short(weight)}, positives by negatives: the rarer positives are, the less they count")
+
+
+def _drawn_by_frequency(flow: Flow) -> Iterator[Remark]:
+    """Weights of a sampler that are the counts of the classes of its samples."""
+    for call in flow.program.calls():
+        given = argument(call, "weights", 0) if flow.program.called(call).endswith("data.WeightedRandomSampler") else None
+        weights = _uncast(flow, given)
+        each = weights.elt if isinstance(weights, (ast.ListComp, ast.GeneratorExp)) else weights
+        of = _uncast(flow, each.left) if is_binary(each, ast.Div) and not _counts(flow, each.right) else each
+        made = _uncast(flow, of.value) if isinstance(of, ast.Subscript) else None
+        if made is not None and isinstance(weights, ast.expr) and (_counts(flow, made) or (isinstance(made, ast.Call) and flow.program.called(made) == "collections.Counter")):
+            yield Remark(weights, f"the weights {short(weights)} of the sampler grow with the number of samples of a class")
 
 
 def _counts(flow: Flow, node: ast.AST, whole: bool = False) -> bool:
@@ -187,9 +201,11 @@ def _masked_later(program: Program, call: ast.Call) -> bool:
 def _of_each_batch(program: Program) -> Iterator[Remark]:
     """A precision, recall, F1 or AUC that is computed for each batch and averaged."""
     flow = flow_of(program)
-    for loop in loader_loops(flow):
-        for call in ast.walk(loop) if not trains(program, loop) else ():
-            if not isinstance(call, ast.Call) or not _is_ratio(program, call):
+    known = set(loader_loops(flow))
+    for loop in program.everywhere(ast.For):
+        for call in ast.walk(loop) if (loop in known or evaluates(flow, loop)) and not trains(program, loop) else ():
+            root = _root_of_mean(flow, call)
+            if not isinstance(call, ast.expr) or not (root or _of_counts(loop, call) or (isinstance(call, ast.Call) and _is_ratio(program, call))):
                 continue
             statement = program.statement(call)
             names = names_set(statement) if isinstance(statement, ast.Assign) else set()
@@ -198,9 +214,38 @@ def _of_each_batch(program: Program) -> Iterator[Remark]:
                 if (isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and (call in ast.walk(one.value) or names & names_of(one.value)))
                 or (is_method(one, "append", "update", "add") and any(call in ast.walk(part) or names & names_of(part) for part in one.args))
             ]
+            if kept and root:
+                yield Remark(call, f"{short(call)} is the root of one batch's mean, and {short(kept[0])} averages the roots: that is less than the root of the mean over all samples")
+                break
             if kept:
                 yield Remark(call, f"{short(call)} is the score of one batch, and {short(kept[0])} averages it over the batches")
                 break
+
+
+def _of_counts(loop: ast.For, node: ast.AST) -> bool:
+    """Whether an expression divides the hits of one batch by these and what is missed or false in it."""
+    if not is_binary(node, ast.Div):
+        return False
+    above, below = names_of(node.left), names_of(node.right)
+    counts = {one for one in below if re.search(r"(^|_)(fp|fn)$", one)}
+    set_here = {name for one in ast.walk(loop) if isinstance(one, ast.Assign) for name in names_set(one)}
+    return bool(counts) and any(re.search(r"(^|_)tp$", one) for one in above) and counts <= set_here
+
+
+def _root_of_mean(flow: Flow, node: ast.AST, depth: int = 3) -> bool:
+    """Whether an expression is the root of a mean squared error."""
+    inner = None
+    if is_method(node, "sqrt"):
+        inner = flow.program.operand(node)
+    elif is_binary(node, ast.Pow) and number_in(node.right) == 0.5:
+        inner = node.left
+    if isinstance(node, ast.Call) and depth and (local := flow.program.local_function(node)) is not None:
+        values = returned(local)
+        return len(values) == 1 and values[0] is not None and _root_of_mean(flow, values[0], depth - 1)
+    value = flow.value(inner)
+    while is_method(value, "item", "detach", "cpu"):
+        value = flow.value(value.func.value)
+    return loss_name(flow.program, value) in ("MSELoss", "mse_loss") and isinstance(value, ast.Call) and gives_mean(flow, value)
 
 
 def _is_ratio(program: Program, call: ast.Call) -> bool:

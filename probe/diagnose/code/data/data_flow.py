@@ -8,14 +8,18 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from probe.diagnose.code.flow import DEPTH, Flow
-from probe.diagnose.code.program import Program
+from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
+    is_call,
     is_method,
     is_negative,
     is_self,
     iterated,
+    names_of,
+    names_set,
+    own,
     returned,
 )
 
@@ -33,7 +37,8 @@ LOADER = "torch.utils.data.DataLoader"
 RANDOM_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
 SPLIT_ARRAYS = "sklearn.model_selection.train_test_split"
 HELD_OUT = re.compile(
-    r"(^|_)(val|valid|validation|test|testing|dev|eval|held_?out|heldout|holdout)(_|$|\d)|^(x|y)(val|valid|test)$",
+    r"(^|_)(val|valid|validation|va|test|testing|te|dev|eval|held_?out|heldout|holdout)(_|$|\d)"
+    r"|^(x|y)(val|valid|test)$",
     re.I,
 )
 """What is in the names of data that a model is not trained on."""
@@ -71,8 +76,52 @@ def steps_to(flow: Flow, node: ast.AST | None) -> list[ast.expr]:
         elif is_attribute(at, "data"):
             at = at.value
         else:
-            at = flow.held(at)
+            at = flow.held(at) or elsewhere(flow, at)
     return passed
+
+
+def elsewhere(flow: Flow, node: ast.expr) -> ast.expr | None:
+    """What another function gives a value: to a parameter where it is called, or as its result or a part of
+    that; None where that is not one expression."""
+    if isinstance(node, ast.Call):
+        made: list[ast.AST] = [] if is_model(flow, node.func) else flow.program.results(node)
+        return made[0] if len(made) == 1 and isinstance(made[0], ast.expr) else None
+    one = flow.given(node)
+    if one is None:
+        given = flow.passed(node)
+        return given[0] if len(given) == 1 else None
+    parts = parts_at(flow, one)
+    return parts[0] if len(parts) == 1 else None
+
+
+def parts_at(flow: Flow, one: Binding) -> list[ast.expr]:
+    """The parts that a variable takes of what a function returns: `loss, logits = self.step(batch)`."""
+    if one.how != "assign" or one.place is None:
+        return []
+    made = flow.program.results(one.value)
+    return [
+        part.elts[one.place] for part in made
+        if isinstance(part, ast.Tuple) and one.place < len(part.elts)
+    ]
+
+
+def sources(flow: Flow, node: ast.AST | None, depth: int = 8) -> Iterator[ast.expr]:
+    """The expressions that may make a value, through variables, parameters and functions of the program: over
+    all calls of them, and all that they return."""
+    if not isinstance(node, ast.expr) or not depth:
+        return
+    following: list[ast.expr] = []
+    if flow.key(node) is not None:
+        one = flow.given(node)
+        following = flow.passed(node) if one is None else parts_at(flow, one)
+        if one is not None and one.whole is not None:
+            following = [one.whole]
+    elif isinstance(node, ast.Call) and not is_model(flow, node.func):
+        following = [made for made in flow.program.results(node) if isinstance(made, ast.expr)]
+    if not following and flow.key(node) is None:
+        yield node
+    for made in following:
+        yield from sources(flow, made, depth - 1)
 
 
 def unshaped(flow: Flow, node: ast.AST | None, *more: str) -> ast.AST | None:
@@ -175,3 +224,24 @@ def filled_with(flow: Flow, node: ast.AST) -> float | None:
     if name in ("full", "full_like") and isinstance(value, ast.Call) and len(value.args) > 1:
         return flow.number(value.args[1])
     return None
+
+
+def evaluates(flow: Flow, loop: ast.For) -> bool:
+    """Whether a loop runs a network on each batch, without gradients or in the mode of evaluation."""
+    program = flow.program
+    quiet = any(program.without_gradient(one) for one in (loop, *ast.walk(loop)) if one in program.parent)
+    on_batch = any(
+        isinstance(one, ast.Call)
+        and (is_model(flow, one.func) or (quiet and _is_given(flow, one.func)))
+        and any(names_of(part) & names_set(loop) for part in (*one.args, *one.keywords))
+        for one in ast.walk(loop)
+    )
+    ranges = is_call(iterated(loop), "range")
+    quiet = quiet or any(is_method(one, "eval") for one in own(program.scope(loop), ast.Call))
+    return on_batch and quiet and not ranges
+
+
+def _is_given(flow: Flow, node: ast.AST) -> bool:
+    """Whether a function is a parameter that no call in the program gives."""
+    found = flow.bindings(node)
+    return len(found) == 1 and found[0].how == "parameter" and not flow.arguments(found[0])

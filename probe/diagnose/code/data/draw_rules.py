@@ -213,6 +213,8 @@ def _with_copies(flow: Flow, value: ast.AST) -> bool:
     if not isinstance(value, ast.Call) or not value.args:
         return False
     function = flow.program.local_function(value)
+    if flow.program.called(value) in ("pandas.concat", "numpy.concatenate", "numpy.vstack") and isinstance(value.args[0], (ast.List, ast.Tuple)):
+        return any(_drawn_again(flow, one) for one in value.args[0].elts)
     if function is None:
         return is_method(value, "fit_resample") or is_name(value.func, *_RESAMPLERS)
     given = {one.arg for one in parameters(function)}
@@ -222,6 +224,15 @@ def _with_copies(flow: Flow, value: ast.AST) -> bool:
         names_read(one.value) & given and any(map(_replaces, flow.origins(one.slice)))
         for made in returned(function) if made is not None for one in ast.walk(made) if isinstance(one, ast.Subscript)
     )
+
+
+def _drawn_again(flow: Flow, node: ast.expr) -> bool:
+    """Whether rows are drawn with replacement: `resample(rows, n_samples=n)`, `rows.sample(n, replace=True)`."""
+    call = flow.value(node)
+    replaced = argument(call, "replace") if isinstance(call, ast.Call) else None
+    if flow.program.called(call) == "sklearn.utils.resample":
+        return replaced is None or is_true(replaced)
+    return is_method(call, "sample") and replaced is not None and is_true(replaced)
 
 
 def _adds_changed(function: Function, given: set[str]) -> bool:

@@ -25,6 +25,7 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
+    is_binary,
     is_call,
     is_false,
     is_method,
@@ -33,6 +34,8 @@ from probe.diagnose.code.syntax import (
     is_true,
     iterated,
     names_read,
+    names_set,
+    operands,
     own,
     own_nodes,
     pairs_of,
@@ -42,10 +45,6 @@ from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("data")
 
-_FITTED = frozenset({
-    "StandardScaler", "MinMaxScaler", "RobustScaler", "MaxAbsScaler", "PowerTransformer", "QuantileTransformer",
-    "PCA", "TruncatedSVD", "SimpleImputer", "KNNImputer", "SelectKBest", "VarianceThreshold",
-})
 """Classes of sklearn that learn statistics of the samples. Those that only number categories are left out."""
 _RANDOM = re.compile(
     r"\.(Random(?!Apply$)\w+|ColorJitter|AutoAugment|RandAugment|TrivialAugmentWide|AugMix|HorizontalFlip|VerticalFlip"
@@ -253,6 +252,8 @@ def _augmented(program: Program) -> Iterator[Remark]:
         held = held or (is_string(split) and HELD_OUT.search(split.value) is not None)
         if held and not _trained_on(flow, call):
             yield Remark(call, f"the held-out data of {short(call.func)} get the random {made}: each evaluation sees other images")
+    for call, drawn in _changed_by_chance(flow):
+        yield Remark(call, f"{short(call)} changes the image that is judged by the random {drawn}: each time another answer is possible")
     for call in program.calls():
         if program.called(call) not in RANDOM_SPLITS or not call.args:
             continue
@@ -261,9 +262,32 @@ def _augmented(program: Program) -> Iterator[Remark]:
         parts = [name for name in _split_parts(flow, call) if name != "_"]
         if made is None or len(parts) < 2 or any(f"{name}.dataset" in text for name in parts for text in _texts(program, call)):
             continue
-        held_out = next((name for name in parts[1:] if HELD_OUT.search(name.rpartition(".")[2])), None)
+        held_out = next((name for name in parts[1:] if HELD_OUT.search(name.rpartition(".")[2]) or _in_order_beside(program, parts[0], name)), None)
         if held_out is not None:
             yield Remark(call, f"{held_out} is cut from a data set with the random {made}: the held-out samples are augmented like those of the training")
+
+
+def _changed_by_chance(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
+    """The calls of a transform with random parts on an image that is read to be judged: once, without gradients."""
+    program = flow.program
+    for call in program.calls():
+        function = program.function_of(call)
+        if function is None or not call.args or program.called(call) or function.name.startswith("__"):
+            continue
+        random = _is_random(flow, call.func) if program.family(call.func) not in ("module", "tensor") else None
+        repeated = any(isinstance(one, (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)) for one in program.parents(call))
+        judged = program.without_gradient(call) or any(is_method(one, "eval") for one in own(function, ast.Call))
+        if random is not None and not repeated and judged and not trains(program, function) and any(program.called(one) in ("PIL.Image.open", "cv2.imread") for one in flow.origins(call.args[0])):
+            yield call, random
+
+
+def _in_order_beside(program: Program, first: str, name: str) -> bool:
+    """Whether a part goes into a loader that does not shuffle, and the first part into one that does."""
+    loaders = {ast.unparse(call.args[0]): call for call in program.calls() if program.called(call) == LOADER and call.args}
+    if first not in loaders or name not in loaders:
+        return False
+    other = argument(loaders[name], "shuffle", 2)
+    return is_true(argument(loaders[first], "shuffle", 2)) and (other is None or is_false(other))
 
 
 def _texts(program: Program, node: ast.AST) -> list[str]:
@@ -287,50 +311,6 @@ def _trained_on(flow: Flow, call: ast.Call) -> bool:
             if loader.args and flow.value(loader.args[0]) is call and trains(flow.program, loop):
                 return True
     return False
-
-
-@RULES.add("fitted-on-held-out", "the held-out data are not on the scale that the model was trained on, or its score knows more than a new sample would give", "split first; fit on the training part; only transform the other")
-def _fitted_again(program: Program) -> Iterator[Remark]:
-    """Statistics that are fitted to held-out data, alone or with the rest."""
-    flow = flow_of(program)
-    for call in program.calls():
-        func = call.func
-        if not is_attribute(func, "fit_transform", "fit") or not call.args:
-            continue
-        made = flow.value(func.value)
-        name = program.called(made).rpartition(".")[2]
-        if name not in _FITTED or not program.called(made).startswith("sklearn."):
-            continue
-        given = call.args[0]
-        if _held_out_part(flow, given):
-            yield Remark(call, f"{short(func.value)} is fitted to {short(given)}, which is held out: it is scaled by its own statistics, not by those of the training data")
-        elif func.attr == "fit_transform":
-            statement = program.parent.get(call)
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
-                split = _split_of(flow, statement.targets[0], call)
-                if split is not None:
-                    yield Remark(call, f"{name} is fitted to all of {short(given)} before it is split in line {split.lineno}: the held-out rows are in its statistics")
-
-
-def _held_out_part(flow: Flow, node: ast.expr) -> bool:
-    """Whether a value is the second part of a split of arrays."""
-    while is_method(node, "reshape", "values", "to_numpy"):
-        node = node.func.value
-    one = flow.given(node)
-    return (
-        one is not None and one.place is not None and one.place % 2 == 1 and isinstance(one.value, ast.Call)
-        and flow.program.called(one.value) == SPLIT_ARRAYS
-    )
-
-
-def _split_of(flow: Flow, name: ast.Name, after: ast.Call) -> ast.Call | None:
-    """The call of train_test_split that cuts what a name holds."""
-    for node in own_nodes(flow.program.scope(name)):
-        if not isinstance(node, ast.Call) or flow.program.called(node) != SPLIT_ARRAYS or node.lineno <= after.lineno:
-            continue
-        if any(is_name(given, name.id) and flow.value(given) is after for given in node.args[:1]):
-            return node
-    return None
 
 
 @RULES.add("trained-on-the-whole", "the validation says nothing about new data", "give the loader the training part")
@@ -362,6 +342,7 @@ def _whole_and_part(program: Program) -> Iterator[Remark]:
 def _overlapping(program: Program) -> Iterator[Remark]:
     """Training and held-out slices of one thing that share rows."""
     flow = flow_of(program)
+    yield from _drawn_anew(flow)
     for scope in program.scopes():
         cut: list[tuple[ast.Assign, str, str, ast.expr | None, ast.expr | None]] = []
         for node in own_nodes(scope):
@@ -377,8 +358,30 @@ def _overlapping(program: Program) -> Iterator[Remark]:
                     continue
                 if TRAINING.sub("", one[1]).strip("_") != HELD_OUT.sub("", other[1]).strip("_"):
                     continue
+                between = range(*sorted((one[0].lineno, other[0].lineno)))
+                if any(node.lineno in between and node is not one[0] and one[2] in names_set(node) for node in own(scope, ast.Assign)):
+                    continue
                 if _share_rows(flow, one[3:], other[3:]):
                     yield Remark(other[0], f"{one[1]} and {other[1]} share rows of {one[2]}: what is evaluated on was trained on")
+
+
+def _drawn_anew(flow: Flow) -> Iterator[Remark]:
+    """The two ends of one order, which is drawn once more between them."""
+    program = flow.program
+    ends: dict[tuple[ast.AST, str], list[tuple[ast.Subscript, ast.Slice]]] = {}
+    for node in program.everywhere(ast.Subscript):
+        if isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Slice) and isinstance(node.ctx, ast.Load):
+            ends.setdefault((program.scope(node), node.value.id), []).append((node, node.slice))
+    for (scope, name), found in ends.items():
+        for one, first in found:
+            for other, second in found:
+                if first.lower is not None or first.upper is None or second.lower is None or ast.unparse(first.upper) != ast.unparse(second.lower) or seeded(scope):
+                    continue
+                made, again = flow.held(one.value), flow.held(other.value)
+                drawn = program.called(made) in ("torch.randperm", "numpy.random.permutation") and not any(word.arg == "generator" for word in getattr(made, "keywords", []))
+                if made is not None and again is not None and made is not again and drawn and ast.dump(made) == ast.dump(again):
+                    yield Remark(other, f"{short(one)} and {short(other)} are parts of two orders: {name} is drawn anew in line {again.lineno}, and both parts share rows")
+                    return
 
 
 def _rows(node: ast.expr) -> tuple[str, ast.expr | None, ast.expr | None] | None:
@@ -400,8 +403,32 @@ def _share_rows(flow: Flow, one: tuple[ast.expr | None, ...], other: tuple[ast.e
         return True
     if low is None and from_ is None and high is not None and to is not None:
         first, second = flow.number(high), flow.number(to)
-        return ast.unparse(high) == ast.unparse(to) or (first is not None and second is not None and (first > 0) == (second > 0))
+        return _both_from_the_start(flow, high, to) or (first is not None and second is not None and (first > 0) == (second > 0))
     if low is None and high is not None and from_ is not None and to is None:
         cut, begin = flow.number(high), flow.number(from_)
-        return cut is not None and begin is not None and cut < 0 and begin < 0 and cut > begin / 2
+        if cut is None or begin is None:
+            share, start = _share_of(flow, high), _share_of(flow, from_)
+            return share is not None and start is not None and share[0] == start[0] and share[1] > start[1]
+        return cut < 0 and begin < 0 and cut > begin / 2
     return False
+
+
+def _both_from_the_start(flow: Flow, one: ast.expr, other: ast.expr) -> bool:
+    """Whether both bounds are counts from the first row on: the same, or each a part of the length."""
+    if ast.unparse(one) == ast.unparse(other):
+        return True
+    counts = [flow.value(bound) for bound in (one, other)]
+    negative = any(isinstance(bound, ast.UnaryOp) for bound in counts)
+    lengths = [any(is_call(part, "len") or is_attribute(part, "shape") for part in flow.origins(bound)) for bound in (one, other)]
+    return all(lengths) and not negative
+
+
+def _share_of(flow: Flow, bound: ast.expr) -> tuple[str, float] | None:
+    """The length and the share of `int(0.8 * n)`."""
+    value = flow.value(bound)
+    value = flow.value(value.args[0]) if is_call(value, "int") and value.args else value
+    for length, share in operands(value) if is_binary(value, ast.Mult) else ():
+        number = flow.number(share)
+        if number is not None and 0 < number < 1 and flow.number(length) is None:
+            return ast.unparse(flow.value(length)), number
+    return None

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, RANDOM_SPLITS, SPLIT_ARRAYS, TRAINING, data_sets
+from probe.diagnose.code.data.data_flow import (
+    HELD_OUT,
+    RANDOM_SPLITS,
+    SPLIT_ARRAYS,
+    TRAINING,
+    data_sets,
+    parts_at,
+)
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_attribute,
     is_binary,
     is_false,
     is_method,
     is_name,
     is_own,
+    last_word,
     names_of,
     names_read,
     number_in,
     own,
+    own_nodes,
     pairs_of,
     parameters,
     returned,
@@ -29,6 +40,10 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
+_FITTED = frozenset({
+    "StandardScaler", "MinMaxScaler", "RobustScaler", "MaxAbsScaler", "PowerTransformer", "QuantileTransformer",
+    "PCA", "TruncatedSVD", "SimpleImputer", "KNNImputer", "SelectKBest", "VarianceThreshold",
+})
 _APPLIED = ("forward", "transform", "normalize", "encode", "scale", "apply")
 _STATISTICS = ("mean", "std", "min", "max", "amin", "amax", "median", "var")
 
@@ -78,6 +93,48 @@ def _before_the_split(program: Program) -> Iterator[Remark]:
             fitted = _fitted(program, flow, call.args[0])
             if fitted is not None and program.scope(fitted) is not program.scope(call):
                 yield Remark(fitted, f"{short(fitted)} takes the statistics of all rows, and line {call.lineno} cuts held-out rows from them")
+
+
+@RULES.add("target-in-a-feature", "each row knows a part of its own target, and the held-out rows those of theirs: the score is better than on new data", "split first, and take the means from the training part alone")
+def _encoded_target(program: Program) -> Iterator[Remark]:
+    """A column that is the mean of the target for each group of rows, made before the rows are split."""
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            column = _mean_of_groups(node.value)
+            if column is None or not isinstance(node.targets[0], ast.Subscript) or not is_name(node.targets[0].value) or not _is_target(program, column):
+                continue
+            name = node.targets[0].value.id
+            reached = {name}
+            for later in program.after(node):
+                split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and program.called(one) == SPLIT_ARRAYS and names_of(one) & reached), None)
+                if split is not None:
+                    yield Remark(node, f"{short(node)} takes the mean of {column!r}, the target, over all rows, and line {split.lineno} cuts held-out rows from them")
+                    break
+                reached |= {one.id for target, value in (pairs_of(later) if isinstance(later, ast.Assign) else ()) if names_of(value) & reached for one in [target] if isinstance(one, ast.Name)}
+
+
+def _mean_of_groups(node: ast.expr) -> str | None:
+    """The column of `rows.groupby(key)[column].transform("mean")`, or of `rows[key].map(rows.groupby(key)[column].mean())`."""
+    if is_method(node, "map") and len(node.args) == 1:
+        node = node.args[0]
+    told = is_method(node, "transform") and node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value in ("mean", "median")
+    if not isinstance(node, ast.Call) or not (told or is_method(node, "mean", "median")) or not is_attribute(node.func):
+        return None
+    of = node.func.value
+    if isinstance(of, ast.Subscript) and is_method(of.value, "groupby") and isinstance(of.slice, ast.Constant) and isinstance(of.slice.value, str):
+        return of.slice.value
+    return None
+
+
+def _is_target(program: Program, column: str) -> bool:
+    """Whether a column is dropped from the inputs, or taken alone as what is learned."""
+    for call in program.calls():
+        if is_method(call, "drop") and any(isinstance(one, ast.Constant) and one.value == column for one in ast.walk(call)):
+            return True
+    return any(
+        re.fullmatch(r"y|targets?|labels?", text_of(target), re.I) and isinstance(value, (ast.Subscript, ast.Attribute, ast.Call)) and any(isinstance(one, ast.Constant) and one.value == column for one in ast.walk(value))
+        for node in program.everywhere(ast.Assign) for target, value in pairs_of(node)
+    )
 
 
 def _fitted(program: Program, flow: Flow, data: ast.AST) -> ast.expr | None:
@@ -160,7 +217,8 @@ def _made_with_statistics(program: Program) -> Iterator[tuple[ast.Call, ast.Name
             one for one in ast.walk(of) if isinstance(one, ast.Call)
             and (text_of(one.func) in names or (is_method(one, *_APPLIED) and text_of(one.func.value) in names))
         ]
-        for call in program.calls() if used else ():
+        parts = [_scaled(flow_of(program), one.value) for one in start.body if isinstance(one, ast.Assign)] if start is not None else []
+        for call in program.calls() if used or any(is_name(one, *given, "") for one in parts) else ():
             statement = program.statement(call)
             if program.called(call) == of.name and isinstance(statement, ast.Assign):
                 for target, value in pairs_of(statement):
@@ -200,3 +258,164 @@ def _by_variance(program: Program) -> Iterator[Remark]:
         centred = _is_statistic_of(flow, node.left.right, of)
         if centred and is_method(value, "var") and (varied := program.operand(value)) is not None and text_of(varied) == text_of(of):
             yield Remark(node, f"{short(node)} divides by the variance, {short(value)}")
+
+
+@RULES.add("statistics-of-two-axes", "nothing is on the scale of 1: the mean is that of each row, and the deviation that of each column", "take both statistics over the same axis")
+def _two_axes(program: Program) -> Iterator[Remark]:
+    """A difference from the mean over one axis that is divided by the deviation over another one."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Div) or not is_binary(node.left, ast.Sub):
+            continue
+        divisor = node.right.left if is_binary(node.right, ast.Add) else node.right
+        mean, deviation = _statistic(flow, node.left.right), _statistic(flow, divisor)
+        if mean is None or deviation is None or mean[0] != "mean" or deviation[0] != "std" or mean[1] != deviation[1] or None in (mean[2], deviation[2]):
+            continue
+        if mean[2] != deviation[2]:
+            yield Remark(node, f"{short(node)} takes the mean over axis {mean[2]} and the deviation over axis {deviation[2]}")
+
+
+@RULES.add("mean-for-deviation", "inputs are on no scale that the model was made for", "(x - mean) / deviation")
+def _mean_for_deviation(program: Program) -> Iterator[Remark]:
+    """The deviation taken away and the mean divided by: the two in each other's place."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Div) or not is_binary(node.left, ast.Sub):
+            continue
+        divisor = node.right.left if is_binary(node.right, ast.Add) else node.right
+        taken, divided = _statistic(flow, node.left.right), _statistic(flow, divisor)
+        if taken is not None and divided is not None and (taken[0], divided[0]) == ("std", "mean") and taken[1] == divided[1]:
+            yield Remark(node, f"{short(node)} takes the deviation away and divides by the mean")
+    for call in program.calls():
+        mean, deviation = argument(call, "mean", 0), argument(call, "std", 1)
+        if program.called(call).rpartition(".")[2] == "Normalize" and mean is not None and deviation is not None and not isinstance(flow.value(mean), (ast.Tuple, ast.List)):
+            names = last_word(mean).lower(), last_word(deviation).lower()
+            if re.search(r"(^|_)(std|stds|deviation)(_|$)", names[0]) and re.search(r"(^|_)(mean|means|mu)(_|$)", names[1]):
+                yield Remark(call, f"{short(call)} is given the deviation for the mean, and the mean for the deviation")
+
+
+def _statistic(flow: Flow, node: ast.AST) -> tuple[str, str, str | None] | None:
+    """Which statistic an expression is, of what, and over which axis."""
+    value = flow.value(node)
+    if not is_method(value, "mean", "std"):
+        return None
+    free = flow.program.dotted(value.func) is not None
+    of = flow.program.operand(value)
+    axis = argument(value, "axis", int(free)) or argument(value, "dim", int(free))
+    return value.func.attr, "" if of is None else text_of(of), None if axis is None else text_of(axis)
+
+
+@RULES.add("fitted-on-held-out", "the held-out data are not on the scale that the model was trained on, or its score knows more than a new sample would give", "split first; fit on the training part; only transform the other")
+def _fitted_again(program: Program) -> Iterator[Remark]:
+    """Statistics that are fitted to held-out data, alone or with the rest."""
+    flow = flow_of(program)
+    for call in program.calls():
+        func = call.func
+        if not is_attribute(func, "fit_transform", "fit") or not call.args:
+            continue
+        made = flow.value(func.value)
+        name = program.called(made).rpartition(".")[2]
+        if name not in _FITTED or not program.called(made).startswith("sklearn."):
+            continue
+        given = call.args[0]
+        if _held_out_part(flow, given) or _fitted_for_each(flow, call, given):
+            yield Remark(call, f"{short(func.value)} is fitted to {short(given)}, which is held out: it is scaled by its own statistics, not by those of the training data")
+        elif func.attr == "fit_transform":
+            statement = program.parent.get(call)
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+                split = _split_of(flow, statement.targets[0], call)
+                if split is not None:
+                    yield Remark(call, f"{name} is fitted to all of {short(given)} before it is split in line {split.lineno}: the held-out rows are in its statistics")
+    yield from _fitted_before_the_cut(flow)
+
+
+def _fitted_before_the_cut(flow: Flow) -> Iterator[Remark]:
+    """Statistics that are fitted to all rows of what is then cut in two: `x[:n]` for the training, `x[n:]` held out."""
+    program = flow.program
+    told: set[ast.Call] = set()
+    for scope in program.scopes():
+        cut = [(target, value) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)]
+        for target, value in cut:
+            piece = value.slice if isinstance(value, ast.Subscript) else None
+            if not isinstance(value, ast.Subscript) or not isinstance(piece, ast.Slice) or piece.lower is not None or piece.upper is None or not TRAINING.search(last_word(target)):
+                continue
+            rest = [
+                one for place, one in cut
+                if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) and one.slice.lower is not None
+                and ast.unparse(one.value) == ast.unparse(value.value) and HELD_OUT.search(last_word(place))
+            ]
+            fitted = _fitted_on(flow, value.value) if rest else None
+            if fitted is not None and fitted not in told and fitted.args:
+                told.add(fitted)
+                yield Remark(fitted, f"{short(fitted)} is fitted to all rows, and line {rest[0].lineno} cuts held-out rows from them: they are in its statistics")
+
+
+def _fitted_on(flow: Flow, node: ast.AST, depth: int = 4) -> ast.Call | None:
+    """The call that scales what an array is made of, by statistics of all its rows; None where it is given a part."""
+    for one in flow.origins(node):
+        if is_method(one, "fit_transform") and one.args:
+            made = flow.program.called(flow.value(one.func.value))
+            given = one.args[0]
+            part = any(_is_row_slice(part) or TRAINING.search(last_word(part)) for part in flow.origins(given))
+            return one if made.startswith("sklearn.") and made.rpartition(".")[2] in _FITTED and not part else None
+        found = flow.given(one) if isinstance(one, (ast.Name, ast.Attribute)) else None
+        parts = parts_at(flow, found) if found is not None else []
+        for made_of in [*parts, *flow.passed(one)] if depth else ():
+            inner = _fitted_on(flow, made_of, depth - 1)
+            if inner is not None:
+                return inner
+    return None
+
+
+def _is_row_slice(node: ast.AST) -> bool:
+    """Whether an expression takes some of the rows of an array."""
+    if not isinstance(node, ast.Subscript):
+        return False
+    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    return isinstance(first, ast.Slice) and (first.lower is not None or first.upper is not None)
+
+
+def _fitted_for_each(flow: Flow, call: ast.Call, given: ast.expr) -> bool:
+    """Whether what is fitted to held-out rows is also fitted to training rows: by name, or in a function that is called
+    for both parts."""
+    program = flow.program
+    if any(isinstance(one, (ast.If, ast.IfExp, ast.Try)) for one in program.parents(call)) or not isinstance(call.func, ast.Attribute):
+        return False
+    part = _part_named(given)
+    key = flow.key(call.func.value)
+    if part == "held" and key is not None:
+        fits = [one for one in flow.calls.get(key, []) if one is not call and is_method(one, "fit", "fit_transform") and one.args]
+        return any(_part_named(one.args[0]) == "training" for one in fits)
+    roots = [one for one in ast.walk(given) if isinstance(one, ast.Name) and any(binding.how == "parameter" for binding in flow.bindings(one))]
+    made_here = program.frame(flow.value(call.func.value)) is program.frame(call)
+    parts = {_part_named(one) for root in roots for one in flow.passed(root)} if made_here else set()
+    return {"held", "training"} <= parts
+
+
+def _part_named(node: ast.expr) -> str | None:
+    """Which part of the data an expression reads, by the names in it."""
+    names = [last_word(one) for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))]
+    held, trained = any(HELD_OUT.search(one) for one in names), any(TRAINING.search(one) for one in names)
+    return None if held == trained else "held" if held else "training"
+
+
+def _held_out_part(flow: Flow, node: ast.expr) -> bool:
+    """Whether a value is the second part of a split of arrays."""
+    while is_method(node, "reshape", "values", "to_numpy"):
+        node = node.func.value
+    one = flow.given(node)
+    return (
+        one is not None and one.place is not None and one.place % 2 == 1 and isinstance(one.value, ast.Call)
+        and flow.program.called(one.value) == SPLIT_ARRAYS
+    )
+
+
+def _split_of(flow: Flow, name: ast.Name, after: ast.Call) -> ast.Call | None:
+    """The call of train_test_split that cuts what a name holds."""
+    for node in own_nodes(flow.program.scope(name)):
+        folds = is_method(node, "split") and flow.program.called(flow.value(node.func.value)).startswith("sklearn.model_selection.")
+        if not isinstance(node, ast.Call) or (flow.program.called(node) != SPLIT_ARRAYS and not folds) or node.lineno <= after.lineno:
+            continue
+        if any(is_name(given, name.id) and flow.value(given) is after for given in node.args[:1]):
+            return node
+    return None

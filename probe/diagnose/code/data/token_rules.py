@@ -14,10 +14,13 @@ from probe.diagnose.code.syntax import (
     argument,
     compares,
     is_binary,
+    is_call,
     is_method,
     is_name,
     is_read,
+    last_word,
     names_read,
+    number_in,
     own,
     own_nodes,
     pairs_of,
@@ -129,6 +132,8 @@ def _not_ignored(program: Program) -> Iterator[Remark]:
     """Labels that are padded with another number than the one that the loss is told to ignore."""
     flow = flow_of(program)
     told = {flow.number(argument(made, "ignore_index", 2 if program.called(made).endswith("CrossEntropyLoss") else 3)) for made in program.calls() if program.called(made) in _TOLD and argument(made, "ignore_index") is not None}
+    if not told and _takes_no_padding_out(program):
+        told.add(-100)  # what the losses ignore by themselves
     if len(told) != 1 or None in told:
         return
     ignored = told.pop()
@@ -141,6 +146,30 @@ def _not_ignored(program: Program) -> Iterator[Remark]:
         targets = [target for target, value in pairs_of(statement) if value is call] if isinstance(statement, ast.Assign) else []
         if number is not None and number != ignored and len(targets) == 1 and _LABELS.search(text_of(targets[0])):
             yield Remark(call, f"{short(call)} pads {text_of(targets[0])} with {number:g}, and the loss ignores {ignored:g}")
+
+
+def _takes_no_padding_out(program: Program) -> bool:
+    """Whether all losses over classes are means, and nothing in a program is a mask or counts lengths."""
+    losses = [call for call in program.calls() if program.called(call) in _TOLD]
+    names = {last_word(one).lower() for one in program.everywhere(ast.Name, ast.Attribute)} | {word.arg or "" for call in program.calls() for word in call.keywords}
+    kept = ("mask", "length", "lens", "pack_padded", "nonzero", "valid", "ignore", "crf")
+    taken = any(len(call.args) > 1 and loss_name(program, call) in _OF_WORDS for call in program.calls())
+    return taken and bool(losses) and not any(word.arg in ("reduction", "weight", None) for call in losses for word in call.keywords) and not any(word in name for name in names for word in kept)
+
+
+@RULES.add("perplexity-of-another-base", "the logarithms of torch are natural: the perplexity that is reported is too small", "torch.exp(loss), or math.exp(loss)")
+def _other_base(program: Program) -> Iterator[Remark]:
+    """2 to the power of a cross entropy in natural logarithms."""
+    flow = flow_of(program)
+    if any("log2" in source.text or "log(2" in source.text for source in program.sources):
+        return
+    for node in program.everywhere(ast.BinOp, ast.Call):
+        power = node.right if is_binary(node, ast.Pow) and number_in(node.left) == 2 else None
+        if is_method(node, "pow", "power") and len(node.args) == 2 and number_in(node.args[0]) == 2:
+            power = node.args[1]
+        found = next((one for one in _behind(flow, program.scope(node), power, 2) if loss_name(program, one) in _OF_WORDS), None) if power is not None else None
+        if found is not None:
+            yield Remark(node, f"{short(node)} takes 2 for the base of {short(found, 40)}, whose logarithms are natural")
 
 
 @RULES.add("perplexity-with-smoothing", "what is reported is no perplexity: the smoothed loss is larger, and cannot reach that of a perfect model", "compute the loss of the evaluation without label_smoothing")
@@ -165,6 +194,9 @@ def _behind(flow: Flow, scope: ast.AST, node: ast.AST, depth: int) -> Iterator[a
     for added in own(scope, ast.AugAssign):
         if is_name(added.target, *(part.id for part in found if isinstance(part, ast.Name)), ""):
             found += flow.origins(added.value)
+    for kept in own(scope, ast.Call):
+        if is_method(kept, "append") and kept.args and is_name(kept.func.value, *(part.id for part in found if isinstance(part, ast.Name)), ""):
+            found += flow.origins(kept.args[0])
     for one in found:
         if isinstance(one, ast.Call):
             yield one
@@ -178,6 +210,16 @@ def _behind(flow: Flow, scope: ast.AST, node: ast.AST, depth: int) -> Iterator[a
 def _perplexity(program: Program) -> Iterator[Remark]:
     """A perplexity that is computed for each batch and averaged."""
     flow = flow_of(program)
+    for call in program.calls():
+        value = flow.value(call.args[0]) if is_method(call, "append") and len(call.args) == 1 and is_name(call.func.value) and program.loops(call) else None
+        while is_method(value, "item", "cpu", "detach"):
+            value = flow.value(value.func.value)
+        source = (value.args[0] if value.args else value.func.value) if is_method(value, "exp") else None
+        if source is None or not any(loss_name(program, one) in _OF_WORDS for one in flow.origins(source)) or not is_method(call):
+            continue
+        listed = text_of(call.func.value)
+        if any((is_method(one, "mean", "fmean") or is_call(one, "sum", "mean")) and one.args and text_of(one.args[0]) == listed and one is not call for one in own(program.scope(call), ast.Call)):
+            yield Remark(call, f"{short(call)} keeps a perplexity for each batch")
     for node in program.everywhere(ast.AugAssign):
         if not isinstance(node.op, ast.Add) or not isinstance(node.target, ast.Name) or not program.loops(node):
             continue

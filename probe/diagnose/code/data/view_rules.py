@@ -298,3 +298,33 @@ def _belong(flow: Flow, one: ast.AST, other: ast.AST) -> bool:
     first, second = (flow.bindings(side)[:1] for side in (one, other))
     together = [(a, b) for a in first for b in second if a.how == b.how]
     return any((a.how == "parameter" and flow.program.scope(a.node) is flow.program.scope(b.node)) or (a.how == "for" and a.node is b.node) for a, b in together)
+
+
+@RULES.add("changed-by-two-draws", "the input is turned where its target is not, and the other way round", "draw once, and change both by it")
+def _two_draws(program: Program) -> Iterator[Remark]:
+    """An input and its target that are flipped in one way, each by a draw of its own."""
+    for function in program.everywhere(ast.FunctionDef):
+        given_back = [set(map(text_of, one.elts)) for one in returned(function) if isinstance(one, ast.Tuple)]
+        found: list[tuple[ast.If, str, str, str]] = []
+        for node in own(function, ast.If):
+            drawn = any(is_method(one, "random", "rand", "uniform", "randint") or is_call(one, "random", "randint") for one in ast.walk(node.test) if isinstance(one, ast.Call))
+            if drawn and len(node.body) == 1 and not node.orelse and isinstance(node.body[0], ast.Assign) and is_name(node.body[0].targets[0]):
+                name, value = node.body[0].targets[0].id, node.body[0].value
+                flips = isinstance(value, ast.Call) and last_word(value.func).lower() in (*_FLIPS, "horizontal_flip", "vertical_flip", "rotate", "transpose")
+                if flips and name in names_read(value):
+                    found.append((node, name, re.sub(rf"\b{re.escape(name)}\b", "x", text_of(value)), text_of(node.test)))
+        for one, first, change, test in found:
+            for other, second, same, again in found:
+                pair = one.lineno < other.lineno and first != second and change == same and test == again and any({first, second} <= back for back in given_back)
+                if pair and _from_two(program, function, first, second):
+                    yield Remark(other, f"{first} and {second} are changed alike ({short(other.body[0])}), each by a draw of its own (lines {one.lineno} and {other.lineno})")
+
+
+def _from_two(program: Program, function: ast.FunctionDef, first: str, second: str) -> bool:
+    """Whether two variables begin as items of two stores: `self.images[i]` and `self.masks[i]`."""
+    begun = []
+    for name in (first, second):
+        values = [one.value for one in program.bound.get((function, name), []) if one.whole is not None]
+        stores = {part.attr for part in ast.walk(values[0]) if is_attribute(part) and is_name(part.value, "self")} if values and values[0] is not None else set()
+        begun.append(stores)
+    return bool(begun[0]) and bool(begun[1]) and not begun[0] & begun[1]

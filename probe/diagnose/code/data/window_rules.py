@@ -112,6 +112,11 @@ def _target_in_window(program: Program) -> Iterator[Remark]:
     """A window of a series as the input, and the last value of the same window as the target."""
     flow = flow_of(program)
     for first, second in _samples(program, flow):
+        whole = flow.value(first)
+        last = isinstance(second, ast.Subscript) and flow.number(second.slice) == -1 and ast.unparse(second.value) == ast.unparse(first)
+        if last and isinstance(whole, ast.Subscript) and isinstance(whole.slice, ast.Slice) and whole.slice.lower is not None and whole.slice.upper is not None:
+            yield Remark(second, f"{short(second)} is the last value of the window {short(whole)} itself: the target is a part of the input")
+            continue
         windows = [one for part in _parts_of(flow, first) if (one := _window(flow, part)) is not None]
         target = _plain(flow, second)
         same = [one for one in windows if isinstance(target, ast.Subscript) and ast.unparse(one[0].value) == ast.unparse(target.value)]

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT
+from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING, sources
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -27,6 +27,7 @@ from probe.diagnose.code.syntax import (
     parameters,
     returned,
     short,
+    text_of,
 )
 
 RULES = Rules("data")
@@ -52,6 +53,8 @@ def _numbered_apart(program: Program) -> Iterator[Remark]:
             for name in read:
                 shape = re.sub(rf"\b{re.escape(name)}\b", "x", shape)
             sources.setdefault(shape, []).append((made, read, _is_held(read)))
+    for coded, column, read in _coded(program, flow):
+        sources.setdefault(f"codes of {column}", []).append((coded, read, _is_held(read)))
     for name, call in _made_by_classes(program, flow, numbering):
         for target in _names_given(program, call):
             sources.setdefault(name, []).append((call, {target}, _is_held({target})))
@@ -63,8 +66,32 @@ def _numbered_apart(program: Program) -> Iterator[Remark]:
                 break
 
 
+def _coded(program: Program, flow: Flow) -> Iterator[tuple[ast.AST, str, set[str]]]:
+    """Columns of a frame that pandas numbers by what they hold: where, which, and what the frame is called there."""
+    found: list[ast.expr] = [one.value.value for one in program.everywhere(ast.Attribute) if one.attr == "codes" and isinstance(one.value, ast.Attribute) and one.value.attr == "cat"]
+    found += [call.args[0] for call in program.calls() if program.called(call) == "pandas.factorize" and call.args]
+    for column in found:
+        if any(is_call(one, "CategoricalDtype") or is_method(one, "CategoricalDtype", "set_categories") or (isinstance(one, ast.Call) and argument(one, "categories") is not None) for one in flow.origins(column)):
+            continue
+        frame = next((one for one in ast.walk(column) if isinstance(one, ast.Name)), None)
+        if frame is None:
+            continue
+        text = re.sub(rf"\b{re.escape(frame.id)}\b", "x", text_of(column))
+        within = program.function_of(column)
+        if within is None or frame.id not in {one.arg for one in parameters(within)}:
+            yield column, text, {frame.id}
+        for call in program.calls():
+            local = program.local_function(call)
+            statement = program.statement(call)
+            if local is not None and local is program.function_of(column) and frame.id in {one.arg for one in parameters(local)} and isinstance(statement, ast.Assign):
+                yield from ((call, text, {target.id}) for target, value in pairs_of(statement) if value is call and is_name(target))
+
+
 def _counts_up(function: Function, node: ast.AST | None) -> bool:
-    """Whether a dict is filled by `numbers[word] = len(numbers)`."""
+    """Whether a dict is filled by `numbers[word] = len(numbers)`, or by setdefault."""
+    for one in ast.walk(function):
+        if is_name(node) and is_method(one, "setdefault") and is_name(one.func.value, node.id) and len(one.args) == 2 and is_call(one.args[1], "len"):
+            return True
     return any(
         isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript) and is_name(node) and is_name(one.targets[0].value, node.id)
         and is_call(one.value, "len") and len(one.value.args) == 1 and is_name(one.value.args[0], node.id)
@@ -162,6 +189,55 @@ def _sets_zero(flow: Flow, made: ast.DictComp, node: ast.Assign) -> bool:
     names = names_set(statement) if isinstance(statement, ast.Assign) else set()
     target = node.targets[0]
     return isinstance(target, ast.Subscript) and is_name(target.value, *names) and bool(names) and is_string(target.slice)
+
+
+@RULES.add("unknown-is-a-word", "words that the numbering does not know are read as its first word", "keep a number of its own for unknown words")
+def _unknown(program: Program) -> Iterator[Remark]:
+    """A number for unknown words that is also the number of the first word: `numbers.get(word, 0)`."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "get") or len(call.args) != 2 or not isinstance(call.args[1], ast.Constant) or flow.number(call.args[1]) != 0:
+            continue
+        found = flow.bindings(call.func.value)
+        made = found[0].value if len(found) == 1 and found[0].place is None else None
+        name = text_of(call.func.value)
+        entries = [one for one in program.everywhere(ast.Assign) if isinstance(one.targets[0], ast.Subscript) and text_of(one.targets[0].value) == name]
+        filled = [one for one in entries if is_call(one.value, "len") and one.value.args and text_of(one.value.args[0]) == name]
+        if any(is_string(one.targets[0].slice) or one not in filled for one in entries if isinstance(one.targets[0], ast.Subscript)) or _changed_else(flow, call.func.value):
+            continue
+        if not _of_a_part(flow, call, made, filled):
+            continue
+        if filled and isinstance(made, ast.Dict) and not made.keys:
+            yield Remark(call, f"{short(call)} gives unknown words the number 0, which the first word has: {short(filled[0])} (line {filled[0].lineno}) counts from 0")
+        elif isinstance(made, ast.DictComp) and isinstance(made.value, ast.Name) and _numbers(made, flow) and isinstance(made.generators[0].iter, ast.Call):
+            over = made.generators[0].iter
+            listed = list(flow.origins(over.args[0])) if over.args and len(over.args) == 1 and not over.keywords else []
+            distinct = any(isinstance(one, ast.SetComp) or (isinstance(one, ast.Call) and last_word(one.func) in _DISTINCT) for one in listed)
+            if distinct and not any(is_string(one) and not isinstance(flow.program.parent.get(one), ast.Call) for one in listed) and not any(is_method(one, "insert") for one in program.calls()):
+                yield Remark(call, f"{short(call)} gives unknown words the number 0, which the first word has: {short(made)} (line {made.lineno}) counts from 0")
+
+
+def _of_a_part(flow: Flow, call: ast.Call, made: ast.AST | None, filled: list[ast.Assign]) -> bool:
+    """Whether a numbering lacks words that are asked for: it is made of the training part or of the frequent words, or
+    words of held-out data are looked up."""
+    around = [one for node in filled for one in flow.program.parents(node) if isinstance(one, ast.For)]
+    over = [one.iter for one in around]
+    if isinstance(made, ast.DictComp) and isinstance(made.generators[0].iter, ast.Call):
+        over += made.generators[0].iter.args
+    found = [one for node in over for value in (node, *sources(flow, node)) for one in flow.origins(value)]
+    found += [one for node in list(found) if isinstance(node, ast.Name) for value in flow.passed(node) for one in ast.walk(value)]
+    rare = any((is_method(one, "most_common") and one.args) or (isinstance(one, ast.comprehension) and any(isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.In, ast.NotIn)) for test in one.ifs for part in ast.walk(test))) for one in found)
+    trained = any(TRAINING.search(last_word(one)) for one in found)
+    looked_up = [one for value in sources(flow, call.args[0]) for one in flow.origins(value)] + list(flow.origins(call.args[0]))
+    looped = [one.iter for one in flow.program.parents(call) if isinstance(one, (ast.For, ast.comprehension))]
+    looped += [one.iter for around in flow.program.parents(call) if isinstance(around, (ast.ListComp, ast.GeneratorExp)) for one in around.generators]
+    looked_up += [one for node in looped for one in flow.origins(node)]
+    return rare or trained or any(HELD_OUT.search(last_word(one)) for one in looked_up)
+
+
+def _changed_else(flow: Flow, node: ast.expr) -> bool:
+    """Whether a dict is given entries by a method."""
+    return bool(flow.called_on(flow.key(node)) & {"update", "setdefault", "pop"})
 
 
 @RULES.add("order-of-a-set", "the numbers differ in each process that Python starts: a model that is loaded later takes one class for another", "number sorted(set(...))")

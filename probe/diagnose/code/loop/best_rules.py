@@ -202,6 +202,7 @@ def _chosen_by_test(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     if not _has_validation(program):
         return
+    yield from _best_of_tests(program, flow)
     for node, test, best, score, _ in _scores(program):
         made = flow.value(score)
         given = [*made.args, *(one.value for one in made.keywords)] if isinstance(made, ast.Call) else []
@@ -209,6 +210,19 @@ def _chosen_by_test(program: Program) -> Iterator[Remark]:
         kept = any(is_method(one, "state_dict", "deepcopy") or is_call(one, "deepcopy") or program.called(one) == "torch.save" for part in node.body for one in ast.walk(part))
         if len(on_test) == 1 and kept and isinstance(best, (ast.Name, ast.Attribute, ast.Subscript)) and program.loops(node):
             yield Remark(test, f"{short(test)} keeps what is best on the test part: {short(made) if isinstance(made, ast.Call) else ''}")
+
+
+def _best_of_tests(program: Program, flow: Flow) -> Iterator[Remark]:
+    """The largest of the scores on the test part: `best = max(best, test(model, test_loader))`."""
+    for node in program.everywhere(ast.Assign):
+        call = node.value
+        if not is_call(call, "max", "min") or len(call.args) != 2 or not program.loops(node) or text_of(node.targets[0]) not in {text_of(one) for one in call.args}:
+            continue
+        score = next((one for one in call.args if text_of(one) != text_of(node.targets[0])), call.args[0])
+        made = flow.value(score)
+        on_test = [one for one in made.args if _TEST.fullmatch(one.id if is_name(one) else "")] if isinstance(made, ast.Call) else []
+        if len(on_test) == 1:
+            yield Remark(node, f"{short(node)} reports what is best on the test part: {short(made) if isinstance(made, ast.Call) else ''}")
 
 
 def _has_validation(program: Program) -> bool:

@@ -1,0 +1,123 @@
+"""What is printed, logged and kept of a training: by which count it is divided, and under which name. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
+from probe.diagnose.code.evaluation.mean_rules import added_of, divisions
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    compares,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    is_string,
+    last_word,
+    number_in,
+    own,
+    short,
+    text_of,
+)
+
+RULES = Rules("data")
+
+
+@RULES.add("divided-by-the-last-index", "what is reported is too large: numbers that count from 0 end one below how many there are", "divide by len(loader), or by the last number + 1")
+def _last_index(program: Program) -> Iterator[Remark]:
+    """A sum over the turns of a loop that is divided by the number of the last turn."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        counter = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) and loop.target.elts else None
+        if not is_name(counter) or not is_call(loop.iter, "enumerate") or len(loop.iter.args) != 1 or loop.iter.keywords:
+            continue
+        scope, end = program.scope(loop), loop.end_lineno or 0
+        sums = {text_of(one.target) for one in ast.walk(loop) if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and program.loops(one)[:1] == [loop]}
+        for node, name, divisor in divisions(flow, scope):
+            if name in sums and is_name(divisor, counter.id) and getattr(node, "lineno", 0) > end and loop not in program.parents(node):
+                changed = [one for one in flow.bound.get((scope, counter.id), []) if one.node is not loop and loop.lineno <= getattr(one.node, "lineno", 0) <= getattr(node, "lineno", 0)]
+                if not changed:
+                    yield Remark(node, f"{name} adds up all turns of the loop, and {counter.id} is the number of the last one, counted from 0: {short(node)} lacks one")
+
+
+def _reports(flow: Flow) -> Iterator[tuple[ast.If, float, ast.AST, str, float, bool]]:
+    """What is divided by a number every so many turns of a loop: where, how many turns, the division, the sum, the
+    number, and whether the sum begins anew there."""
+    program = flow.program
+    for node in program.everywhere(ast.If):
+        loop = next(iter(program.loops(node)), None)
+        test = node.test
+        if not compares(test, ast.Eq) or not is_binary(test.left, ast.Mod) or not isinstance(loop, ast.For) or program.parent.get(node) is not loop:
+            continue
+        every = flow.number(test.left.right)
+        sums = {text_of(one.target): one for one in loop.body if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add)}
+        inside = [one for part in node.body for one in ast.walk(part)]
+        for where, name, divisor in divisions(flow, program.scope(node)):
+            number = number_in(divisor)
+            if where not in inside or name not in sums or every is None or number is None or not _is_mean(flow, sums[name].value, loop) or not isinstance(where, ast.BinOp):
+                continue
+            anew = any(isinstance(one, ast.Assign) and text_of(target) == name for one in inside for target in getattr(one, "targets", []))
+            yield node, every, where, name, number, anew
+
+
+def _is_mean(flow: Flow, value: ast.expr, loop: ast.For) -> bool:
+    """Whether what is added is one number for each batch: a mean, or the loss that is trained on."""
+    if is_method(value, "item") and is_name(value.func.value):
+        trained = {text_of(one.func.value) for one in ast.walk(loop) if is_method(one, "backward")}
+        return text_of(value.func.value) in trained
+    return added_of(flow, value) == "mean"
+
+
+@RULES.add("divided-by-another-interval", "what is reported is not the mean that it is called", "divide by the number of turns that are added up")
+def _other_interval(program: Program) -> Iterator[Remark]:
+    """A sum of so many batches that is divided by another number, and begins anew."""
+    for node, every, where, name, number, anew in _reports(flow_of(program)):
+        if anew and number != every and number > 1:
+            yield Remark(where, f"{name} adds up {every:g} batches between two reports (line {node.lineno}) and is divided by {number:g}")
+
+
+@RULES.add("sum-kept-between-reports", "what is reported grows from report to report whatever the model does", "set the sum to 0 after each report")
+def _kept(program: Program) -> Iterator[Remark]:
+    """A sum that is divided by the number of turns since the last report, and goes on growing."""
+    flow = flow_of(program)
+    for node, every, where, name, number, anew in _reports(flow):
+        loop = program.loops(node)[0]
+        set_again = any(isinstance(one, ast.Assign) and name in {text_of(target) for target in one.targets} for one in ast.walk(loop))
+        if not anew and not set_again and number == every and every > 1:
+            yield Remark(where, f"{name} is divided by the {every:g} batches since the last report (line {node.lineno}), and is not set back to 0: the second report holds twice as many")
+
+
+@RULES.add("kept-under-another-name", "the curve that is shown for one part is that of another", "keep the score of the part that the name says")
+def _other_name(program: Program) -> Iterator[Remark]:
+    """A score of the training that is kept as that of held-out data, or the other way round."""
+    for scope in program.scopes():
+        for node in own(scope, ast.Call, ast.Dict):
+            pairs: list[tuple[str, ast.expr]] = []
+            if is_method(node, "append") and len(node.args) == 1:
+                pairs = [(_called(node.func.value), node.args[0])]
+            elif isinstance(node, ast.Dict):
+                pairs = [(key.value, value) for key, value in zip(node.keys, node.values, strict=True) if is_string(key)]
+            for name, value in pairs:
+                given = _called(value.func.value if is_method(value, "item") else value)
+                first, second = _part(name), _part(given)
+                if first is not None and second is not None and first[0] != second[0] and first[1] == second[1]:
+                    yield Remark(value, f"{short(node)} keeps {given} as {name}")
+
+
+def _called(node: ast.AST) -> str:
+    return node.slice.value if isinstance(node, ast.Subscript) and is_string(node.slice) else last_word(node)
+
+
+def _part(name: str) -> tuple[str, str] | None:
+    """Which part of the data a name says, and of what: `val_losses` is the loss of the held-out part."""
+    held, trained = HELD_OUT.search(name), TRAINING.search(name)
+    found = held or trained
+    if found is None or (held is not None and trained is not None) or len(name) > 40:
+        return None
+    rest = (name[: found.start()] + "_" + name[found.end() :]).strip("_").lower()
+    rest = rest.removesuffix("_list").removesuffix("_history").removesuffix("es").removesuffix("s").removesuffix("e")
+    return ("held out" if held else "training"), rest
