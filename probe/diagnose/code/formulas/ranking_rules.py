@@ -54,7 +54,7 @@ def _triplet(program: Program) -> Iterator[Remark]:
         inner, ranked = _hinged(program, call), _logistic(program, call)
         if ranked is not None and is_binary(ranked, ast.Sub) and _is_of(ranked.left, _NEGATIVE, _POSITIVE) and _is_of(ranked.right, _POSITIVE, _NEGATIVE):
             around = program.statement(call)
-            if any(is_negative(one) and call in ast.walk(one) for one in ast.walk(around)) and not any(_closeness(program, flow, one) == "distance" for one in (ranked.left, ranked.right)):
+            if any(is_negative(one) and call in ast.walk(one) for one in ast.walk(around)) and not any(closeness(program, flow, one) == "distance" for one in (ranked.left, ranked.right)):
                 yield Remark(call, f"{short(call)} grows with {text_of(ranked.left)}: its negative, which is minimized, ranks negatives above positives")
         if inner is None:
             continue
@@ -63,7 +63,7 @@ def _triplet(program: Program) -> Iterator[Remark]:
         negative = [(sign, term) for sign, term in signed if _is_of(term, _NEGATIVE, _POSITIVE)]
         if len(positive) != 1 or len(negative) != 1 or positive[0][0] != -negative[0][0]:
             continue
-        kinds = {_closeness(program, flow, one) for _, one in (positive[0], negative[0])}
+        kinds = {closeness(program, flow, one) for _, one in (positive[0], negative[0])}
         if kinds == {"distance"} and positive[0][0] < 0:
             yield Remark(call, f"{short(call)} falls as the distance {short(positive[0][1], 30)} grows")
         elif kinds == {"similarity"} and positive[0][0] > 0:
@@ -95,7 +95,7 @@ def _hinged(program: Program, call: ast.Call) -> ast.AST | None:
     return program.operand(call)
 
 
-def _closeness(program: Program, flow: Flow, node: ast.AST) -> str:
+def closeness(program: Program, flow: Flow, node: ast.AST) -> str:
     value = flow.value(node)
     calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
     if any(last_word(one.func) in _SIMILARITIES for one in calls):
@@ -267,5 +267,5 @@ def _margin_without_end(program: Program) -> Iterator[Remark]:
         distance = flow.value(difference.right)
         squared = text_of(difference.right)
         pulled = [one for one in ast.walk(program.frame(node)) if (is_method(one, "pow", "square") and text_of(one.func.value) == squared) or (is_binary(one, ast.Pow) and text_of(one.left) == squared)]
-        if pulled and _closeness(program, flow, distance) == "distance":
+        if pulled and closeness(program, flow, distance) == "distance":
             yield Remark(node, f"{short(node)} is smallest at {text_of(difference.left)} and grows beyond it")
