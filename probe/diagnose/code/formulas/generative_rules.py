@@ -96,9 +96,10 @@ def _not_squared(program: Program) -> Iterator[Remark]:
         plain = [(sign, one) for sign, one in signed if isinstance(one, (ast.Name, ast.Attribute)) and text_of(one) in exponents]
         ones = [sign for sign, one in signed if number_in(one) == 1]
         rest = [(sign, one) for sign, one in signed if isinstance(one, (ast.Name, ast.Attribute)) and text_of(one) not in exponents]
-        if len(signed) == 4 and len(exponents) == len(plain) == len(ones) == len(rest) == 1:
-            if plain[0][0] == ones[0] == -exponents[text_of(plain[0][1])] and rest[0][0] == -ones[0]:
-                yield Remark(node, f"{short(node)} is the divergence from a standard normal distribution, and {text_of(rest[0][1])} is not squared in it")
+        if not (len(signed) == 4 and len(exponents) == len(plain) == len(ones) == len(rest) == 1):
+            continue
+        if plain[0][0] == ones[0] == -exponents[text_of(plain[0][1])] and rest[0][0] == -ones[0]:
+            yield Remark(node, f"{short(node)} is the divergence from a standard normal distribution, and {text_of(rest[0][1])} is not squared in it")
 
 
 @RULES.add(
@@ -176,9 +177,11 @@ def _indexes_schedule(program: Program, flow: Flow, loop: ast.For, step: str) ->
             continue
         given = program.arguments(function, call)
         for one in parameters(function):
-            if one.arg in given and names_of(given[one.arg]) & _derived(loop, step):
-                if _reads_schedule(function, {one.arg}) and not any(is_binary(part, ast.Sub) and is_name(part.right, one.arg) for part in ast.walk(function)):
-                    return True
+            if one.arg not in given or not names_of(given[one.arg]) & _derived(loop, step):
+                continue
+            turned = any(is_binary(part, ast.Sub) and is_name(part.right, one.arg) for part in ast.walk(function))
+            if not turned and _reads_schedule(function, {one.arg}):
+                return True
     return False
 
 
@@ -186,9 +189,10 @@ def _derived(loop: ast.For, step: str) -> set[str]:
     """A step, and the tensors that a loop fills with it."""
     found = {step}
     for one in ast.walk(loop):
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.Call) and step in names_of(one.value):
-            if is_method(one.value, "full", "tensor", "full_like"):
-                found.add(one.targets[0].id)
+        if not isinstance(one, ast.Assign) or not isinstance(one.targets[0], ast.Name) or step not in names_of(one.value):
+            continue
+        if is_method(one.value, "full", "tensor", "full_like"):
+            found.add(one.targets[0].id)
     return found
 
 

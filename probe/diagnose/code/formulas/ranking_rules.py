@@ -96,6 +96,7 @@ def _hinged(program: Program, call: ast.Call) -> ast.AST | None:
 
 
 def closeness(program: Program, flow: Flow, node: ast.AST) -> str:
+    """What an expression measures of two codes: their `distance`, their `similarity`, or nothing known."""
     value = flow.value(node)
     calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
     if any(last_word(one.func) in _SIMILARITIES for one in calls):
@@ -189,10 +190,31 @@ def _agree(program: Program) -> Iterator[Remark]:
                         sign, term = (sign * parts[0][0], parts[0][1]) if len(parts) == 1 else (0, term)
                     if sign and isinstance(term, ast.Call) and len(term.args) == 1 and is_model(flow, term.func) and _generated(flow, term.args[0]):
                         answers.append((text_of(term.func), _detached(flow, term.args[0]), -sign, call))
-        for judge, detached, wanted, call in answers:
+        misled: set[str] = set()
+        for number, (judge, detached, wanted, call) in enumerate(answers):
+            same = [one for one in answers[:number] if one[0] == judge and one[2] == wanted and type(one[2]) is type(wanted)]
+            first = next((one[3] for one in same if _real(program, flow, _judged(flow, one[3], judge))), None)
+            if detached and first is not None and _generated(flow, _judged(flow, call, judge)) and _one_loss(flow, first, call):
+                misled.add(judge)
+                yield Remark(call, f"{short(call)} asks {judge} for the same answer for generated samples as {short(first)} (line {first.lineno}) for real ones: it learns to tell nothing apart")
             against = [one for one in answers if one[0] == judge and one[1] and type(one[2]) is type(wanted)]
-            if not detached and len(against) == 1 and against[0][2] == wanted and _generated(flow, _judged(flow, call, judge)):
+            if judge not in misled and not detached and len(against) == 1 and against[0][2] == wanted and _generated(flow, _judged(flow, call, judge)):
                 yield Remark(call, f"{short(call)} wants the same answer of {judge} for generated samples as line {against[0][3].lineno}, where {judge} learns to recognize them")
+
+
+def _real(program: Program, flow: Flow, node: ast.AST | None) -> bool:
+    """Whether an expression is a part of what a loop over batches gives."""
+    value = unshaped(flow, node)
+    given = flow.given(value) if isinstance(value, ast.Name) else None
+    return given is not None and isinstance(given.node, ast.For)
+
+
+def _one_loss(flow: Flow, first: ast.Call, second: ast.Call) -> bool:
+    """Whether two losses are added up."""
+    return any(
+        is_binary(node, ast.Add) and {first, second} <= {flow.value(node.left), flow.value(node.right)}
+        for node in flow.program.everywhere(ast.BinOp)
+    )
 
 
 def _judged(flow: Flow, call: ast.Call, judge: str) -> ast.AST | None:

@@ -13,16 +13,13 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import terms
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
-    is_attribute,
     is_binary,
     is_method,
-    is_own,
     is_read,
     last_word,
     number_in,
     operands,
     own,
-    returned,
     says,
     short,
     text_of,

@@ -88,6 +88,5 @@ def _elsewhere(flow: Flow, key: Key) -> bool:
             return True
     if key[1].startswith("self."):
         name = key[1].removeprefix("self.")
-        outside = [one for one in flow.program.everywhere(ast.Attribute) if one.attr == name and is_attribute(one) and not flow.key(one) == key]
-        return bool(outside)
+        return any(one.attr == name and flow.key(one) != key for one in flow.program.everywhere(ast.Attribute))
     return False

@@ -104,7 +104,7 @@ def _layer_before(flow: Flow, layers: dict[str, str], node: ast.AST) -> str | No
 
 def _either(program: Program, one: ast.AST, other: ast.AST) -> bool:
     """Whether two nodes stand in different branches of one `if`, or behind a return of the first one's."""
-    around = {at: child for at, child in _ways(program, other)}
+    around = dict(_ways(program, other))
     for at, child in _ways(program, one):
         if at in around and isinstance(at, (ast.If, ast.IfExp)):
             return around[at] is not child
@@ -178,12 +178,13 @@ def _output_unread(program: Program) -> Iterator[Remark]:
             kind = layers.get(value.func.attr, "") if is_own(value.func) else ""
             known = kind.startswith((*_LEARNED, "Dropout", "ReLU", "Sequential")) and not kind.startswith(("LSTM", "GRU", "RNN"))
             read = any(is_read(one, target.id) or (isinstance(one, (ast.Global, ast.Nonlocal)) and target.id in one.names) for one in ast.walk(method))
-            if known and value.args and not read and not any(is_call(one, "locals", "eval", "exec", "vars") for one in ast.walk(method)):
-                if len([one for one in ast.walk(method) if is_name(one, target.id)]) == 1 and _goes_on(program, node, method):
-                    yield Remark(node, f"{target.id} = {short(value)} is read nowhere in {method.name}")
+            hidden = any(is_call(one, "locals", "eval", "exec", "vars") for one in ast.walk(method))
+            once = len([one for one in ast.walk(method) if is_name(one, target.id)]) == 1
+            if known and value.args and not read and not hidden and once and _goes_on(node, method):
+                yield Remark(node, f"{target.id} = {short(value)} is read nowhere in {method.name}")
 
 
-def _goes_on(program: Program, node: ast.stmt, method: Function) -> bool:
+def _goes_on(node: ast.stmt, method: Function) -> bool:
     """Whether a method returns a value after a statement."""
     return any(value is not None and _after(value, node) for value in returned(method))
 
@@ -233,7 +234,7 @@ def _without_its_past(program: Program) -> Iterator[Remark]:
             continue
         loop = next((one for one in program.loops(call) if isinstance(one, ast.For)), None)
         steps = names_of(loop.target) if loop is not None else set()
-        if loop is None or not _over_positions(flow, loop) or not any(_picks(one, steps) for one in ast.walk(call.args[0])):
+        if loop is None or not _over_positions(loop) or not any(_picks(one, steps) for one in ast.walk(call.args[0])):
             continue
         states = [one for one in ast.walk(call.args[1]) if isinstance(one, ast.Name)]
         plain = isinstance(call.args[1], ast.Name) or (isinstance(call.args[1], ast.Tuple) and len(states) == len(call.args[1].elts))
@@ -244,7 +245,7 @@ def _without_its_past(program: Program) -> Iterator[Remark]:
                 yield Remark(call, f"{short(call)} is given {text_of(call.args[1])} as it was before the loop of line {loop.lineno}, for every position")
 
 
-def _over_positions(flow: Flow, loop: ast.For) -> bool:
+def _over_positions(loop: ast.For) -> bool:
     """Whether a loop counts the positions of a sequence: range(x.size(1)), range(T)."""
     return is_call(loop.iter, "range") and isinstance(loop.target, ast.Name)
 
