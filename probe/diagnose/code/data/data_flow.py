@@ -10,12 +10,14 @@ from functools import lru_cache
 from probe.diagnose.code.flow import DEPTH, Flow
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.syntax import (
+    Function,
     argument,
     is_attribute,
     is_method,
     is_negative,
     is_self,
     iterated,
+    last_word,
     returned,
 )
 
@@ -116,10 +118,20 @@ def meant_by(flow: Flow, node: ast.AST | None, depth: int = 8) -> Iterator[ast.A
     elif one.place is not None and isinstance(one.node, ast.For):
         for loader in loaders_of(flow, iterated(one.node)):
             collate = argument(loader, "collate_fn", 7)
-            functions = flow.program.functions.get(collate.id, []) if isinstance(collate, ast.Name) else []
-            for batch in returned(functions[0]) if len(functions) == 1 else ():
+            function = _collating(flow, collate)
+            for batch in returned(function) if function is not None else ():
                 if isinstance(batch, ast.Tuple) and one.place < len(batch.elts):
                     yield from meant_by(flow, batch.elts[one.place], depth - 1)
+
+
+def _collating(flow: Flow, node: ast.AST | None) -> Function | None:
+    """The function of the program that makes the batches of a loader: by its name, a method, or an object's call."""
+    value = flow.value(node)
+    name = flow.program.called(value)
+    if name in flow.program.classes:
+        return flow.program.method(flow.program.classes[name][0], "__call__")
+    found = flow.program.functions.get(last_word(value), []) if isinstance(value, (ast.Name, ast.Attribute)) else []
+    return found[0] if len(found) == 1 else None
 
 
 def sample_of(flow: Flow, loader: ast.Call) -> ast.expr | None:

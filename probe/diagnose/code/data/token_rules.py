@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import meant_by
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -129,6 +130,8 @@ def _not_ignored(program: Program) -> Iterator[Remark]:
     """Labels that are padded with another number than the one that the loss is told to ignore."""
     flow = flow_of(program)
     told = {flow.number(argument(made, "ignore_index", 2 if program.called(made).endswith("CrossEntropyLoss") else 3)) for made in program.calls() if program.called(made) in _TOLD and argument(made, "ignore_index") is not None}
+    if not told and not _masks(program):
+        yield from _told_nothing(program, flow)
     if len(told) != 1 or None in told:
         return
     ignored = told.pop()
@@ -141,6 +144,28 @@ def _not_ignored(program: Program) -> Iterator[Remark]:
         targets = [target for target, value in pairs_of(statement) if value is call] if isinstance(statement, ast.Assign) else []
         if number is not None and number != ignored and len(targets) == 1 and _LABELS.search(text_of(targets[0])):
             yield Remark(call, f"{short(call)} pads {text_of(targets[0])} with {number:g}, and the loss ignores {ignored:g}")
+
+
+def _masks(program: Program) -> bool:
+    """Whether a program may leave the padding out of its loss in another way than by a number."""
+    words = ("ignore_index", "mask", "pack_padded", "-100", "reduction", "nonpad", "non_pad", "weight=")
+    return any(word in source.text for source in program.sources for word in words)
+
+
+def _told_nothing(program: Program, flow: Flow) -> Iterator[Remark]:
+    """Labels that are filled up with a class, for a cross-entropy that is told of no padding."""
+    for loss in program.calls():
+        if loss_name(program, loss) not in _OF_WORDS or len(loss.args) < 2:
+            continue
+        for one in (part for part in flow.origins(loss.args[1]) if isinstance(part, ast.Name)):
+            for made in meant_by(flow, one):
+                if not isinstance(made, ast.Call) or program.called(made) != "torch.nn.utils.rnn.pad_sequence":
+                    continue
+                padding = argument(made, "padding_value", 2)
+                number = 0.0 if padding is None else flow.number(padding)
+                if number is not None and number >= 0:
+                    yield Remark(loss, f"{short(loss)} counts the padding: {short(made, 40)} (line {made.lineno}) fills the labels up with {number:g}, and no ignore_index is given")
+                    return
 
 
 @RULES.add("perplexity-with-smoothing", "what is reported is no perplexity: the smoothed loss is larger, and cannot reach that of a perfect model", "compute the loss of the evaluation without label_smoothing")

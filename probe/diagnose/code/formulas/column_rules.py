@@ -207,3 +207,22 @@ def _part(program: Program, flow: Flow, value: ast.AST, place: int, depth: int) 
         wide = argument(value, "n_targets")
         return wide is None or flow.number(wide) == 1
     return False
+
+
+@RULES.add(
+    "one-class",
+    "the softmax over one value is 1: the loss is 0 from the first step, and nothing is learned",
+    "give the layer as many outputs as classes, or take BCEWithLogitsLoss",
+)
+def _one_class(program: Program) -> Iterator[Remark]:
+    """A cross-entropy over the classes of a network that has one output, or a softmax behind it."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if loss_name(program, call) in ("cross_entropy", "CrossEntropyLoss") and call.args and _is_column(program, flow, call.args[0]):
+            yield Remark(call, f"{short(call)} is the loss of one class: {short(call.args[0], 30)} has one output for each sample")
+        elif program.called(call) == "torch.nn.Sequential" and len(call.args) > 1:
+            before, last = flow.value(call.args[-2]), flow.value(call.args[-1])
+            if program.called(last) not in ("torch.nn.Softmax", "torch.nn.LogSoftmax") or not isinstance(last, ast.Call):
+                continue
+            if program.called(before) == "torch.nn.Linear" and isinstance(before, ast.Call) and flow.number(argument(before, "out_features", 1)) == 1 and flow.number(argument(last, "dim", 0)) in (1, -1):
+                yield Remark(last, f"{short(last)} follows {short(before)}: it is 1 for each sample")

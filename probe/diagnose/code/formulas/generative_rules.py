@@ -191,7 +191,7 @@ def _derived(loop: ast.For, step: str) -> set[str]:
     for one in ast.walk(loop):
         if not isinstance(one, ast.Assign) or not isinstance(one.targets[0], ast.Name) or step not in names_of(one.value):
             continue
-        if is_method(one.value, "full", "tensor", "full_like"):
+        if any(is_method(part, "full", "tensor", "full_like", "ones") for part in ast.walk(one.value)):
             found.add(one.targets[0].id)
     return found
 

@@ -113,7 +113,7 @@ def _positive_masked(program: Program) -> Iterator[Remark]:
         if loss_name(program, call) not in ("cross_entropy", "CrossEntropyLoss") or len(call.args) < 2:
             continue
         labels, scores = flow.value(call.args[1]), flow.value(call.args[0])
-        if program.called(labels) != "torch.arange" or not isinstance(labels, ast.Call) or len(labels.args) != 1:
+        if not _counts_rows(program, flow, labels):
             continue
         masked = is_method(scores, "masked_fill", "masked_fill_") and len(scores.args) == 2 and _holds_diagonal(flow, scores.args[0])
         value = scores.args[1] if masked and isinstance(scores, ast.Call) else _filled(program, call)
@@ -148,6 +148,15 @@ def _is_mask(flow: Flow, node: ast.AST) -> bool:
     if is_binary(value, ast.Sub) and number_in(value.left) == 1:
         return _is_mask(flow, value.right)
     return isinstance(value, ast.Compare) or is_method(value, "eq", "ne", "lt", "gt", "le", "ge", "logical_not", "isfinite")
+
+
+def _counts_rows(program: Program, flow: Flow, labels: ast.AST) -> bool:
+    """Whether labels are the numbers of their rows: arange(n), or cat([arange(n), arange(n)]), at least in one half."""
+    if program.called(labels) in ("torch.cat", "torch.concat") and isinstance(labels, ast.Call) and labels.args:
+        parts = labels.args[0].elts if isinstance(labels.args[0], (ast.List, ast.Tuple)) else []
+        found = [flow.value(one) for one in parts]
+        return len(found) == 2 and all(_counts_rows(program, flow, one) for one in found) and text_of(found[0]) == text_of(found[1])
+    return program.called(labels) == "torch.arange" and isinstance(labels, ast.Call) and len(labels.args) == 1
 
 
 def _holds_diagonal(flow: Flow, mask: ast.AST) -> bool:
@@ -203,10 +212,11 @@ def _agree(program: Program) -> Iterator[Remark]:
 
 
 def _real(program: Program, flow: Flow, node: ast.AST | None) -> bool:
-    """Whether an expression is a part of what a loop over batches gives."""
+    """Whether an expression is a part of what a loop over batches gives, or what a function is given."""
     value = unshaped(flow, node)
     given = flow.given(value) if isinstance(value, ast.Name) else None
-    return given is not None and isinstance(given.node, ast.For)
+    passed = isinstance(value, ast.Name) and given is None and [one.how for one in flow.bindings(value)] == ["parameter"]
+    return passed or (given is not None and isinstance(given.node, ast.For))
 
 
 def _one_loss(flow: Flow, first: ast.Call, second: ast.Call) -> bool:

@@ -16,7 +16,10 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_method,
     is_read,
+    iterated,
     last_word,
+    names_of,
+    names_read,
     number_in,
     operands,
     own,
@@ -68,7 +71,7 @@ def _per_sample(program: Program, flow: Flow, call: ast.Call, weights: ast.AST) 
         (isinstance(value.slice, ast.Constant) and isinstance(value.slice.value, str) and says(value.slice, "weight", "mask"))
         or isinstance(flow.value(value.slice), ast.Compare)
     )
-    named = isinstance(weights, ast.Name) and ("mask" in weights.id.lower() or weights.id in ("sample_weight", "sample_weights"))
+    named = isinstance(weights, ast.Name) and ("mask" in weights.id.lower() or weights.id in ("sample_weight", "sample_weights", "weights"))
     return divided or isinstance(value, ast.Compare) or of_batch or entry or named
 
 
@@ -268,3 +271,88 @@ def _without_hinge(program: Program) -> Iterator[Remark]:
 def _is_margin(flow: Flow, node: ast.AST) -> bool:
     named = isinstance(node, (ast.Name, ast.Attribute)) and "margin" in last_word(node).lower()
     return named or number_in(node) is not None
+
+
+@RULES.add(
+    "only-the-last-parameter",
+    "the penalty is that of one layer, often a bias",
+    "add them up: reg = reg + p.norm(), from reg = 0 before the loop",
+)
+def _last_parameter(program: Program) -> Iterator[Remark]:
+    """A penalty on the weights that each pass of a loop over the parameters sets anew."""
+    for loop in program.everywhere(ast.For):
+        over = iterated(loop)
+        if not is_method(over, "parameters", "named_parameters") or over.args:
+            continue
+        names = names_of(loop.target)
+        for node in own(loop, ast.Assign):
+            target = node.targets[0]
+            if not isinstance(target, ast.Name) or not names & names_read(node.value) or target.id in names_read(node.value):
+                continue
+            if not _is_penalty(node.value) or any(is_read(one, target.id) for one in ast.walk(loop)) or program.loops(node)[0] is not loop:
+                continue
+            added = [one for later in program.after(loop) for one in ast.walk(later) if (is_binary(one, ast.Add) or isinstance(one, ast.AugAssign)) and target.id in names_read(one)]
+            if added and not any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(loop)):
+                yield Remark(node, f"{short(node)} is set anew for each parameter, and line {getattr(added[0], 'lineno', 0)} adds the last one to the loss")
+
+
+def _is_penalty(node: ast.AST) -> bool:
+    """Whether an expression is a norm, or a sum of squares or of sizes."""
+    return any(is_method(one, "norm", "sum") or is_binary(one, ast.Pow) for one in ast.walk(node))
+
+
+@RULES.add(
+    "penalty-subtracted",
+    "the weights grow without end, because that makes the loss smaller",
+    "add it: loss = loss + lam * penalty",
+)
+def _penalty_subtracted(program: Program) -> Iterator[Remark]:
+    """A norm of the parameters that is a term of what backward starts from, with a minus."""
+    flow = flow_of(program)
+    seen: set[ast.AST] = set()
+    for _, loss in backwards(program):
+        for sign, term in _all_terms(flow, loss):
+            call = term if isinstance(term, ast.Call) else None
+            if sign >= 0 or call is None or term in seen or not isinstance(call.func, ast.Name) or call.func.id != "sum" or not call.args:
+                continue
+            inner = call.args[0]
+            over = [one.iter for one in inner.generators] if isinstance(inner, (ast.GeneratorExp, ast.ListComp)) else []
+            if any(is_method(one, "parameters") for one in over) and _is_penalty(inner):
+                seen.add(term)
+                yield Remark(term, f"{short(term)} is subtracted from what is minimized")
+
+
+@RULES.add(
+    "no-stop-gradient",
+    "the loss is smallest where all samples have one and the same code, and both branches move there",
+    "detach the target: cosine_similarity(p, z.detach())",
+)
+def _no_stop(program: Program) -> Iterator[Remark]:
+    """A predictor's output that is drawn to the code of the other view, with a gradient through both."""
+    flow = flow_of(program)
+    calls = [one for one in program.calls() if program.called(one).rpartition(".")[2] in ("cosine_similarity",) or loss_name(program, one) in ("mse_loss", "MSELoss")]
+    if any(loss_name(program, one) in ("cross_entropy", "CrossEntropyLoss") or is_method(one, "logsumexp", "detach", "var", "std") for one in program.calls()):
+        return
+    for call in calls:
+        if len(call.args) < 2 or program.without_gradient(call):
+            continue
+        one, other = (_two_calls(program, flow, part) for part in call.args[:2])
+        for predicted, code in ((one, other), (other, one)):
+            if len(predicted) > 1 and code and predicted[1:] == code[: len(predicted) - 1] and predicted[0] not in code:
+                yield Remark(call, f"{short(call)} compares what {predicted[0]} makes of one code with another code of {code[0]}, and both have a gradient: nothing keeps the codes apart")
+                break
+
+
+def _two_calls(program: Program, flow: Flow, node: ast.AST) -> list[str]:
+    """The networks that a value went through, the last one first."""
+    found: list[str] = []
+    for _ in range(8):
+        node = unshaped(flow, node) or node
+        if isinstance(node, ast.Call) and program.called(node) == "torch.nn.functional.normalize" and node.args:
+            node = node.args[0]
+        elif isinstance(node, ast.Call) and program.family(node.func) == "module" and len(node.args) == 1 and not program.without_gradient(node):
+            found.append(text_of(node.func))
+            node = node.args[0]
+        else:
+            break
+    return found

@@ -127,10 +127,25 @@ def _reads_ahead(program: Program) -> Iterator[Remark]:
         of, made = program.class_of(call), flow.maker(call)
         name = program.called(made)
         attends = name == "torch.nn.MultiheadAttention" and len(call.args) >= 3 and len({text_of(one) for one in call.args[:3]}) == 1
+        fused = program.called(call) == "torch.nn.functional.scaled_dot_product_attention" and len(call.args) == 3 and not call.keywords
+        attends = attends or fused or _weighs(program, flow, call)
         encodes = name in ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer") and len(call.args) == 1
         if of is not None and (attends or encodes) and not any(one.arg is None for one in call.keywords):
             yield Remark(call, f"{short(call)} has no mask, and {cut} one position apart: each position sees the token that it should predict")
             return
+
+
+def _weighs(program: Program, flow: Flow, call: ast.Call) -> bool:
+    """Whether a call is the softmax of the scores of an attention, written out in a module's forward."""
+    of = program.class_of(call)
+    if of is None or not program.is_module_class(of) or not is_method(call, "softmax"):
+        return False
+    found = softmax_of(flow, call)
+    scores = flow.value(found[1]) if found is not None and found[0] is call else None
+    while is_binary(scores, ast.Mult, ast.Div):
+        scores = flow.value(scores.left)
+    turned = is_binary(scores, ast.MatMult) and is_method(flow.value(scores.right), "transpose")
+    return turned or (is_method(scores, "matmul", "bmm") and any(is_method(flow.value(one), "transpose") for one in scores.args))
 
 
 def _next_tokens(program: Program) -> Iterator[str]:
@@ -144,10 +159,18 @@ def _next_tokens(program: Program) -> Iterator[str]:
     for of in data_sets(program):
         getter = program.method(of, "__getitem__")
         for pair in returned(getter) if getter is not None else ():
-            parts = [flow.value(one) for one in pair.elts] if isinstance(pair, ast.Tuple) and len(pair.elts) == 2 else []
-            slices = [_sliced(flow, one) for one in parts]
-            if len(slices) == 2 and None not in slices and _one_apart(slices[0], slices[1]):
-                yield f"{short(pair, 50)} are read and predicted"
+            yield from _pair_apart(flow, pair)
+    for function in program.everywhere(ast.FunctionDef):
+        for pair in returned(function) if "batch" in function.name else ():
+            yield from _pair_apart(flow, pair)
+
+
+def _pair_apart(flow: Flow, pair: ast.expr | None) -> Iterator[str]:
+    """Two slices of one text that are one position apart, also stacked to a batch."""
+    parts = [flow.value(one) for one in pair.elts] if isinstance(pair, ast.Tuple) and len(pair.elts) == 2 else []
+    slices = [_sliced(flow, one) for one in parts]
+    if pair is not None and len(slices) == 2 and None not in slices and _one_apart(slices[0], slices[1]):
+        yield f"{short(pair, 50)} are read and predicted"
 
 
 def _way(node: ast.Subscript) -> str:
@@ -160,8 +183,10 @@ def _sliced(flow: Flow, node: ast.AST) -> ast.Subscript | None:
     for _ in range(4):
         if isinstance(node, ast.Subscript):
             return node if isinstance(node.slice, ast.Slice) else None
-        if is_method(node, "long", "to", "astype", "clone"):
+        if is_method(node, "long", "to", "astype", "clone") and not flow.program.called(node):
             node = flow.value(node.func.value)
+        elif is_method(node, "stack") and node.args and isinstance(node.args[0], ast.ListComp):
+            node = flow.value(node.args[0].elt)
         elif isinstance(node, ast.Call) and flow.program.called(node) in ("torch.tensor", "torch.LongTensor", "torch.as_tensor", "torch.from_numpy") and node.args:
             node = flow.value(node.args[0])
         else:

@@ -1,18 +1,30 @@
-"""Normalization: settings in another's place, a softmax over the samples of a batch. Pure."""
+"""Settings of normalization and dropout in another's place, a softmax over another axis than the classes. Pure."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
-from probe.diagnose.code.syntax import Function, argument, is_call, is_method, returned, short
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_call,
+    is_method,
+    last_word,
+    returned,
+    short,
+    text_of,
+)
 
 RULES = Rules("model")
 _STATISTICS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "LazyBatchNorm1d", "LazyBatchNorm2d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d")
 _NORMS = (*_STATISTICS, "LayerNorm", "RMSNorm")
+_SOFTMAXES = ("torch.softmax", "torch.log_softmax", "torch.nn.functional.softmax", "torch.nn.functional.log_softmax")
+_KEEP = re.compile(r"^keep_?(prob|rate|ratio|p)|^p_?keep|prob_?keep", re.I)
 LEAST_EPSILON, MOST_MOMENTUM = 0.05, 0.9
 """What is added to a variance is small, and at most this share of a running mean is replaced in each step."""
 
@@ -101,7 +113,7 @@ def _scores(program: Program, flow: Flow, call: ast.Call) -> ast.AST | None:
         return flow.value(call.args[0]) if _is_zero(flow, argument(made, "dim", 0)) else None
     if not is_method(call, "softmax", "log_softmax") or is_call(call):
         return None
-    free = program.called(call) in ("torch.softmax", "torch.log_softmax", "torch.nn.functional.softmax", "torch.nn.functional.log_softmax")
+    free = program.called(call) in _SOFTMAXES
     if not _is_zero(flow, argument(call, "dim", 1 if free else 0)):
         return None
     return flow.value(program.operand(call))
@@ -112,3 +124,58 @@ def _wide(program: Program, flow: Flow, made: ast.AST) -> bool:
     if not isinstance(made, ast.Call) or program.called(made) != "torch.nn.Linear":
         return False
     return flow.number(argument(made, "out_features", 1)) != 1
+
+
+@RULES.add(
+    "kept-for-dropped",
+    "nearly all units are dropped in training where nearly all were to be kept",
+    "in torch, p is the share that is dropped: nn.Dropout(1 - keep_prob)",
+)
+def _kept(program: Program) -> Iterator[Remark]:
+    """A dropout that is given the probability of keeping a unit."""
+    flow = flow_of(program)
+    for call in program.calls():
+        name = program.called(call)
+        place = 1 if name.startswith("torch.nn.functional.") else 0
+        if not name.startswith("torch.nn.") or not name.rpartition(".")[2].lower().startswith("dropout"):
+            continue
+        given = argument(call, "p", place)
+        number = flow.number(given)
+        if given is not None and _KEEP.search(last_word(given)) and (number is None or number > 0.5):
+            yield Remark(call, f"{short(call)} drops with the probability {text_of(given)}, which is named for what is kept")
+
+
+@RULES.add(
+    "softmax-over-the-width",
+    "the probabilities of a pixel do not add up to 1, and depend on the other pixels of its row",
+    "run it over the channels: dim=1",
+)
+def _over_the_width(program: Program) -> Iterator[Remark]:
+    """A model of classes for each pixel that ends in a softmax along the last axis of a convolution's output."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if program.called(call) == "torch.nn.Sequential" and len(call.args) > 1:
+            last, before = flow.value(call.args[-1]), flow.value(call.args[-2])
+            if _is_softmax(program, last) and isinstance(last, ast.Call) and _is_last(flow, argument(last, "dim", 0)) and _is_convolution(program, before):
+                yield Remark(last, f"{short(last)} follows {short(before)}, and the last axis of its output is the width")
+            continue
+        function = program.function_of(call)
+        if not isinstance(function, Function) or function.name != "forward" or [flow.value(one) for one in returned(function)] != [call]:
+            continue
+        free = program.called(call) in _SOFTMAXES
+        made = flow.maker(call)
+        of_module = made is not None and _is_softmax(program, made)
+        if not of_module and not (is_method(call, "softmax", "log_softmax") and (free or not program.called(call))):
+            continue
+        axis = argument(made, "dim", 0) if of_module and made is not None else argument(call, "dim", 1 if free else 0)
+        scores = flow.value(call.args[0] if of_module and call.args else program.operand(call))
+        if _is_last(flow, axis) and isinstance(scores, ast.Call) and _is_convolution(program, flow.maker(scores)):
+            yield Remark(call, f"{short(call)} runs over the width of {short(scores, 40)}, which is (batch, classes, height, width)")
+
+
+def _is_last(flow: Flow, node: ast.AST | None) -> bool:
+    return flow.number(node) in (-1, 2, 3)
+
+
+def _is_convolution(program: Program, node: ast.AST | None) -> bool:
+    return program.called(node) in ("torch.nn.Conv2d", "torch.nn.ConvTranspose2d")

@@ -39,8 +39,9 @@ def _in_no_optimizer(program: Program) -> Iterator[Remark]:
             if key is None or key in seen or made is None or text_of(call.func) in given:
                 continue
             seen.add(key)
-            inner = [one for argument in call.args for one in flow.origins(argument) if isinstance(one, ast.Call) and text_of(one.func) in given]
-            if inner and _has_weights(program, made) and not _elsewhere(flow, key) and not program.without_gradient(call):
+            inner = any(isinstance(one, ast.Call) and text_of(one.func) in given for argument in call.args for one in flow.origins(argument))
+            looked_up = program.called(made) == "torch.nn.Embedding" and len(made.args) > 1
+            if (inner or looked_up) and _has_weights(program, made) and not _elsewhere(flow, key) and not program.without_gradient(call):
                 yield Remark(call, f"{short(call)} has weights ({short(made)}), and no optimizer is given them: {short(optimizers[0])} (line {optimizers[0].lineno})")
 
 
@@ -70,6 +71,8 @@ def _has_weights(program: Program, made: ast.Call) -> bool:
     last = name.removeprefix("torch.nn.")
     if name == f"torch.nn.{last}" and last.startswith(_LEARNED):
         return True
+    if name == "torch.nn.Sequential":
+        return any(isinstance(one, ast.Call) and _has_weights(program, one) for one in made.args)
     of = program.classes.get(name, [])
     if len(of) != 1:
         return False

@@ -8,17 +8,19 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import forwards, module_classes
-from probe.diagnose.code.program import Binding, Program
+from probe.diagnose.code.program import Binding, Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_attribute,
     is_binary,
     is_call,
     is_method,
     is_name,
     is_own,
     is_read,
+    iterated,
     last_word,
     names_of,
     names_set,
@@ -36,6 +38,8 @@ _MIXING = ("Linear", "Conv", "Bilinear", "LazyLinear", "LazyConv")
 _PASSES = ("ReLU", "GELU", "Dropout", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "ELU", "MaxPool", "AvgPool")
 _FUNCTIONS = ("relu", "gelu", "dropout", "leaky_relu", "tanh", "sigmoid", "silu", "elu", "max_pool2d", "contiguous")
 _CELLS = frozenset({"GRUCell", "LSTMCell", "RNNCell", "GRU", "LSTM", "RNN"})
+_MAINTAINED = ("eval", "train", "to", "cuda", "cpu", "load_state_dict", "requires_grad_", "parameters", "named_parameters", "half", "float", "state_dict")
+"""What is done with a network without an input."""
 _BY_NAME = ("getattr", "_modules", "named_children", "children", "modules", "named_modules", "__getattr__", "vars", "__dict__")
 """What reaches the layers of a module without their names."""
 
@@ -66,6 +70,7 @@ def _shared_norm(program: Program) -> Iterator[Remark]:
         norms = {name for name, kind in layers.items() if kind.startswith(("BatchNorm", "SyncBatchNorm", "LazyBatchNorm"))}
         norms = {name for name in norms if not _without_statistics(program, of, name)}
         for method in (one for one in of.body if isinstance(one, Function)) if norms else ():
+            yield from _behind_many(program, layers, norms, method)
             behind: dict[str, dict[str, ast.Call]] = {}
             for call in own(method, ast.Call):
                 if not is_own(call.func) or call.func.attr not in norms or len(call.args) != 1:
@@ -78,6 +83,40 @@ def _shared_norm(program: Program) -> Iterator[Remark]:
                 if first is not None and len(others) == 1:
                     yield Remark(call, f"self.{call.func.attr} is one BatchNorm, and stands behind self.{first} (line {others[first].lineno}) and self.{before}: its running mean and variance are those of neither")
                 others.setdefault(before, call)
+
+
+def _behind_many(program: Program, layers: dict[str, str], norms: set[str], method: Function) -> Iterator[Remark]:
+    """A BatchNorm in a loop over the layers of a ModuleList, one after the other."""
+    for call in own(method, ast.Call):
+        if not is_own(call.func) or call.func.attr not in norms or len(call.args) != 1 or not isinstance(call.args[0], ast.Call):
+            continue
+        before = call.args[0].func
+        for loop in (one for one in program.loops(call)[:1] if isinstance(one, ast.For)):
+            over = iterated(loop)
+            drawn = loop.target.elts[1] if isinstance(loop.target, ast.Tuple) and len(loop.target.elts) == 2 else loop.target
+            if isinstance(before, ast.Name) and is_name(drawn, before.id) and is_own(over) and layers.get(over.attr) == "ModuleList":
+                yield Remark(call, f"self.{call.func.attr} is one BatchNorm, and stands behind each layer of self.{over.attr}: its running mean and variance are those of none")
+
+
+@RULES.add(
+    "one-layer-in-two-places",
+    "the two places share weights and running statistics, which were meant to be two layers' own",
+    "make a new layer for each place",
+)
+def _two_places(program: Program) -> Iterator[Remark]:
+    """A layer with weights or statistics that stands twice in one Sequential."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if program.called(call) != "torch.nn.Sequential":
+            continue
+        names = [one for one in call.args if isinstance(one, ast.Name) or is_own(one)]
+        for one in names:
+            first = next(other for other in names if text_of(other) == text_of(one))
+            made = flow.value(one)
+            kind = program.called(made).removeprefix("torch.nn.")
+            if first is not one and kind.startswith(_LEARNED) and program.called(made).startswith("torch.nn."):
+                yield Remark(one, f"{text_of(one)} is one {kind}, and stands twice in {short(call, 50)}")
+                break
 
 
 def _without_statistics(program: Program, of: ast.ClassDef, name: str) -> bool:
@@ -132,19 +171,28 @@ def _in_anothers_place(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for of in module_classes(program):
         layers = _layers(program, of)
-        unused = [name for name, kind in layers.items() if _numbered(name) and not flow.attributes.get(name) and _has_weights(program, kind)]
+        unused = [name for name, kind in layers.items() if not flow.attributes.get(name) and _has_weights(program, kind)]
         if not unused or any(last_word(one) in _BY_NAME for one in ast.walk(of) if isinstance(one, (ast.Name, ast.Attribute))):
             continue
         if program.method(of, "forward") is None or any(of.name in [last_word(base) for base in other.bases] for other in program.everywhere(ast.ClassDef)):
             continue
         for name in unused:
-            alike = {other for other, kind in layers.items() if other != name and kind == layers[name] and _numbered(other) == _numbered(name)}
+            alike = {
+                other for other, kind in layers.items() if other != name and kind == layers[name]
+                and ((_numbered(name) and _numbered(other) == _numbered(name)) or _made_by(of, other) == _made_by(of, name) != "")
+            }
             for method in (one for one in of.body if isinstance(one, Function)):
                 calls = [one for one in own(method, ast.Call) if is_own(one.func) and one.func.attr in alike]
                 twice = next((two for one in calls for two in calls if two is not one and _after(two, one) and text_of(one.func) == text_of(two.func) and not _either(program, two, one)), None)
                 if twice is not None:
                     yield Remark(twice, f"{text_of(twice.func)} is called a second time, and self.{name}, a {layers[name]} too, is never called")
                     break
+
+
+def _made_by(of: ast.ClassDef, name: str) -> str:
+    """The call that makes a layer, as the program writes it; empty where it has no arguments."""
+    made = (node.value for node in ast.walk(of) if isinstance(node, ast.Assign) and any(is_own(one) and one.attr == name for one in node.targets))
+    return next((text_of(one) for one in made if isinstance(one, ast.Call) and one.args), "")
 
 
 def _numbered(name: str) -> str:
@@ -227,7 +275,6 @@ def _changed(method: Function, name: str, start: ast.AST, end: ast.AST) -> bool:
 )
 def _without_its_past(program: Program) -> Iterator[Remark]:
     """A recurrent cell that is called for each position with a state that the loop never sets."""
-    flow = flow_of(program)
     for call in program.calls():
         kind = program.kind_name(call.func).rpartition(".")[2]
         if kind not in _CELLS or len(call.args) < 2:
@@ -253,3 +300,68 @@ def _over_positions(loop: ast.For) -> bool:
 def _picks(node: ast.AST, steps: set[str]) -> bool:
     """Whether a node takes one position of a sequence: x[:, t], x[t]."""
     return isinstance(node, ast.Subscript) and bool(names_of(node.slice) & steps)
+
+
+@RULES.add(
+    "network-never-called",
+    "what it was made and loaded for does not happen: the training goes on without it",
+    "call it where its output is meant",
+)
+def _never_called(program: Program) -> Iterator[Remark]:
+    """A second network that is moved, loaded and put in a mode, beside one that is trained, and never called."""
+    flow = flow_of(program)
+    if not any(is_method(one, "backward") for one in program.calls()):
+        return
+    for key, values in flow.assigned():
+        made = _new_network(program, values)
+        if made is None:
+            continue
+        reads = flow.reads.get(key, [])
+        kept = [program.parent.get(one) for one in reads]
+        used = [one for one in kept if not is_attribute(one, *_MAINTAINED)]
+        readied = any(is_attribute(one, "eval", "load_state_dict", "requires_grad_") for one in kept)
+        if not reads or used or not readied or _reached_by_name(flow, key):
+            continue
+        others = [one for one, more in flow.assigned() if one != key and (other := _new_network(program, more)) is not None and program.called(other) == program.called(made)]
+        called = any(isinstance(program.parent.get(one), ast.Call) for other in others for one in flow.reads.get(other, []))
+        if called:
+            yield Remark(made, f"{key[1]} is made and put in place, and never called: no loss and no output depends on it")
+
+
+def _new_network(program: Program, values: list[ast.expr | None]) -> ast.Call | None:
+    """The call that makes a module of the program, which is all that a variable is given."""
+    made = values[0] if len(values) == 1 else None
+    while is_method(made, "to", "cuda", "eval", "float") and not program.called(made):
+        made = made.func.value
+    return made if isinstance(made, ast.Call) and program.called(made) in program.classes and program.family(made) == "module" else None
+
+
+def _reached_by_name(flow: Flow, key: Key) -> bool:
+    """Whether an attribute of self, or a variable of a file, may be read from elsewhere."""
+    if key[1].startswith("self."):
+        name = key[1].removeprefix("self.")
+        return sum(one.attr == name for one in flow.program.everywhere(ast.Attribute)) > len(flow.reads.get(key, [])) + 1
+    return len(flow.program.sources) > 1 and isinstance(key[0], ast.Module)
+
+
+@RULES.add(
+    "part-written-twice",
+    "the first values are lost, and the part that was meant keeps what it was filled with",
+    "give the second one its own part: pe[:, 1::2] = torch.cos(...)",
+)
+def _written_twice(program: Program) -> Iterator[Remark]:
+    """The same part of a tensor that is set in two statements in a row."""
+    for node in program.everywhere(ast.Assign):
+        target = node.targets[0]
+        if not isinstance(target, ast.Subscript) or not isinstance(target.value, (ast.Name, ast.Attribute)) or not _has_slice(target.slice):
+            continue
+        later = next(iter(program.after(node)), None)
+        if not isinstance(later, ast.Assign) or text_of(later.targets[0]) != text_of(target) or text_of(later.value) == text_of(node.value):
+            continue
+        calls = [one for value in (node.value, later.value) for one in ast.walk(value) if isinstance(one, ast.Call)]
+        if last_word(target.value) not in {last_word(one) for one in ast.walk(later.value)} and len(calls) > 1:
+            yield Remark(later, f"{short(later, 50)} writes over line {node.lineno}, which set the same part")
+
+
+def _has_slice(index: ast.AST) -> bool:
+    return any(isinstance(one, ast.Slice) for one in ast.walk(index))
