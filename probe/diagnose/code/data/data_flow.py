@@ -125,12 +125,12 @@ def meant_by(flow: Flow, node: ast.AST | None, depth: int = 8) -> Iterator[ast.A
 
 
 def _collating(flow: Flow, node: ast.AST | None) -> Function | None:
-    """The function of the program that makes the batches of a loader: by its name, a method, or an object's call."""
+    """What makes the batches of a loader: a function, a method, or the call of an object of the program."""
     value = flow.value(node)
     name = flow.program.called(value)
     if name in flow.program.classes:
         return flow.program.method(flow.program.classes[name][0], "__call__")
-    found = flow.program.functions.get(last_word(value), []) if isinstance(value, (ast.Name, ast.Attribute)) else []
+    found = flow.program.functions.get(last_word(value), [])
     return found[0] if len(found) == 1 else None
 
 

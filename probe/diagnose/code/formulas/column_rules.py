@@ -95,6 +95,8 @@ def _is_row(program: Program, flow: Flow, node: ast.AST) -> bool:
         value = flow.value(value.func.value)
     if is_method(value, *_FLAT) or (is_method(value, "view", "reshape") and len(value.args) == 1 and flow.number(value.args[0]) == -1):
         return _single(flow, value)
+    if _one_axis(program, flow, node):
+        return True
     given = flow.given(value) if isinstance(value, ast.Name) else None
     if given is None or (given.place is None and not isinstance(given.node, ast.For)):
         return any(_is_row(program, flow, one) for one in flow.passed(value)[:1]) if isinstance(value, ast.Name) else False

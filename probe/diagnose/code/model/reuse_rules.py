@@ -48,7 +48,9 @@ def _layers(program: Program, of: ast.ClassDef) -> dict[str, str]:
     """The attributes of a module that are made once, each by one call of a layer of torch.nn; with its class."""
     made: dict[str, list[str]] = {}
     for node in ast.walk(of):
-        for target in node.targets if isinstance(node, ast.Assign) else ():
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
             parts = target.elts if isinstance(target, ast.Tuple) else [target]
             values = node.value.elts if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) else [node.value]
             for part, value in zip(parts, values, strict=False):
