@@ -29,11 +29,14 @@ from probe.diagnose.code.evaluation import (
     selection_rules,
 )
 from probe.diagnose.code.formulas import (
+    column_rules,
     detection_rules,
     embedding_rules,
+    generative_rules,
     gradient_rules,
     overlap_rules,
     ranking_rules,
+    reduction_rules,
     score_rules,
     sequence_rules,
 )
@@ -51,7 +54,17 @@ from probe.diagnose.code.loop import (
     setting_rules,
     state_rules,
 )
-from probe.diagnose.code.model import attention_rules, axes, layers, masks, ranges, sampling_rules
+from probe.diagnose.code.model import (
+    attention_rules,
+    axes,
+    layers,
+    masks,
+    norm_rules,
+    optimized_rules,
+    ranges,
+    reuse_rules,
+    sampling_rules,
+)
 from probe.diagnose.code.rollout import (
     critic_rules,
     divergence_rules,
@@ -74,5 +87,6 @@ RULES: tuple[Rule, ...] = (
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
+    *reuse_rules.RULES, *norm_rules.RULES, *optimized_rules.RULES, *reduction_rules.RULES, *generative_rules.RULES, *column_rules.RULES,
     *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )

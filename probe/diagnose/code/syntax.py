@@ -67,6 +67,14 @@ def parameters(function: Function | ast.Lambda) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
+def entry_of(node: object, key: str) -> ast.expr | None:
+    """The value of one key of a dict that is written out, with braces or by dict()."""
+    if is_call(node, "dict"):
+        return argument(node, key)
+    found = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return next((value for one, value in found if is_string(one) and one.value == key), None)
+
+
 # Names and attributes -------------------------------------------------------
 
 

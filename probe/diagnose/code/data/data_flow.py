@@ -10,6 +10,7 @@ from functools import lru_cache
 from probe.diagnose.code.flow import DEPTH, Flow
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.syntax import (
+    Function,
     argument,
     is_attribute,
     is_call,
@@ -17,6 +18,7 @@ from probe.diagnose.code.syntax import (
     is_negative,
     is_self,
     iterated,
+    last_word,
     names_of,
     names_set,
     own,
@@ -165,10 +167,20 @@ def meant_by(flow: Flow, node: ast.AST | None, depth: int = 8) -> Iterator[ast.A
     elif one.place is not None and isinstance(one.node, ast.For):
         for loader in loaders_of(flow, iterated(one.node)):
             collate = argument(loader, "collate_fn", 7)
-            functions = flow.program.functions.get(collate.id, []) if isinstance(collate, ast.Name) else []
-            for batch in returned(functions[0]) if len(functions) == 1 else ():
+            function = _collating(flow, collate)
+            for batch in returned(function) if function is not None else ():
                 if isinstance(batch, ast.Tuple) and one.place < len(batch.elts):
                     yield from meant_by(flow, batch.elts[one.place], depth - 1)
+
+
+def _collating(flow: Flow, node: ast.AST | None) -> Function | None:
+    """What makes the batches of a loader: a function, a method, or the call of an object of the program."""
+    value = flow.value(node)
+    name = flow.program.called(value)
+    if name in flow.program.classes:
+        return flow.program.method(flow.program.classes[name][0], "__call__")
+    found = flow.program.functions.get(last_word(value), [])
+    return found[0] if len(found) == 1 else None
 
 
 def sample_of(flow: Flow, loader: ast.Call) -> ast.expr | None:

@@ -54,7 +54,7 @@ def _triplet(program: Program) -> Iterator[Remark]:
         inner, ranked = _hinged(program, call), _logistic(program, call)
         if ranked is not None and is_binary(ranked, ast.Sub) and _is_of(ranked.left, _NEGATIVE, _POSITIVE) and _is_of(ranked.right, _POSITIVE, _NEGATIVE):
             around = program.statement(call)
-            if any(is_negative(one) and call in ast.walk(one) for one in ast.walk(around)) and not any(_closeness(program, flow, one) == "distance" for one in (ranked.left, ranked.right)):
+            if any(is_negative(one) and call in ast.walk(one) for one in ast.walk(around)) and not any(closeness(program, flow, one) == "distance" for one in (ranked.left, ranked.right)):
                 yield Remark(call, f"{short(call)} grows with {text_of(ranked.left)}: its negative, which is minimized, ranks negatives above positives")
         if inner is None:
             continue
@@ -63,7 +63,7 @@ def _triplet(program: Program) -> Iterator[Remark]:
         negative = [(sign, term) for sign, term in signed if _is_of(term, _NEGATIVE, _POSITIVE)]
         if len(positive) != 1 or len(negative) != 1 or positive[0][0] != -negative[0][0]:
             continue
-        kinds = {_closeness(program, flow, one) for _, one in (positive[0], negative[0])}
+        kinds = {closeness(program, flow, one) for _, one in (positive[0], negative[0])}
         if kinds == {"distance"} and positive[0][0] < 0:
             yield Remark(call, f"{short(call)} falls as the distance {short(positive[0][1], 30)} grows")
         elif kinds == {"similarity"} and positive[0][0] > 0:
@@ -95,7 +95,8 @@ def _hinged(program: Program, call: ast.Call) -> ast.AST | None:
     return program.operand(call)
 
 
-def _closeness(program: Program, flow: Flow, node: ast.AST) -> str:
+def closeness(program: Program, flow: Flow, node: ast.AST) -> str:
+    """What an expression measures of two codes: their `distance`, their `similarity`, or nothing known."""
     value = flow.value(node)
     calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
     if any(last_word(one.func) in _SIMILARITIES for one in calls):
@@ -112,7 +113,7 @@ def _positive_masked(program: Program) -> Iterator[Remark]:
         if loss_name(program, call) not in ("cross_entropy", "CrossEntropyLoss") or len(call.args) < 2:
             continue
         labels, scores = flow.value(call.args[1]), flow.value(call.args[0])
-        if program.called(labels) != "torch.arange" or not isinstance(labels, ast.Call) or len(labels.args) != 1:
+        if not _counts_rows(program, flow, labels):
             continue
         masked = is_method(scores, "masked_fill", "masked_fill_") and len(scores.args) == 2 and _holds_diagonal(flow, scores.args[0])
         value = scores.args[1] if masked and isinstance(scores, ast.Call) else _filled(program, call)
@@ -147,6 +148,15 @@ def _is_mask(flow: Flow, node: ast.AST) -> bool:
     if is_binary(value, ast.Sub) and number_in(value.left) == 1:
         return _is_mask(flow, value.right)
     return isinstance(value, ast.Compare) or is_method(value, "eq", "ne", "lt", "gt", "le", "ge", "logical_not", "isfinite")
+
+
+def _counts_rows(program: Program, flow: Flow, labels: ast.AST) -> bool:
+    """Whether labels are the numbers of their rows: arange(n), or cat([arange(n), arange(n)]), at least in one half."""
+    if program.called(labels) in ("torch.cat", "torch.concat") and isinstance(labels, ast.Call) and labels.args:
+        parts = labels.args[0].elts if isinstance(labels.args[0], (ast.List, ast.Tuple)) else []
+        found = [flow.value(one) for one in parts]
+        return len(found) == 2 and all(_counts_rows(program, flow, one) for one in found) and text_of(found[0]) == text_of(found[1])
+    return program.called(labels) == "torch.arange" and isinstance(labels, ast.Call) and len(labels.args) == 1
 
 
 def _holds_diagonal(flow: Flow, mask: ast.AST) -> bool:
@@ -189,10 +199,32 @@ def _agree(program: Program) -> Iterator[Remark]:
                         sign, term = (sign * parts[0][0], parts[0][1]) if len(parts) == 1 else (0, term)
                     if sign and isinstance(term, ast.Call) and len(term.args) == 1 and is_model(flow, term.func) and _generated(flow, term.args[0]):
                         answers.append((text_of(term.func), _detached(flow, term.args[0]), -sign, call))
-        for judge, detached, wanted, call in answers:
+        misled: set[str] = set()
+        for number, (judge, detached, wanted, call) in enumerate(answers):
+            same = [one for one in answers[:number] if one[0] == judge and one[2] == wanted and type(one[2]) is type(wanted)]
+            first = next((one[3] for one in same if _real(program, flow, _judged(flow, one[3], judge))), None)
+            if detached and first is not None and _generated(flow, _judged(flow, call, judge)) and _one_loss(flow, first, call):
+                misled.add(judge)
+                yield Remark(call, f"{short(call)} asks {judge} for the same answer for generated samples as {short(first)} (line {first.lineno}) for real ones: it learns to tell nothing apart")
             against = [one for one in answers if one[0] == judge and one[1] and type(one[2]) is type(wanted)]
-            if not detached and len(against) == 1 and against[0][2] == wanted and _generated(flow, _judged(flow, call, judge)):
+            if judge not in misled and not detached and len(against) == 1 and against[0][2] == wanted and _generated(flow, _judged(flow, call, judge)):
                 yield Remark(call, f"{short(call)} wants the same answer of {judge} for generated samples as line {against[0][3].lineno}, where {judge} learns to recognize them")
+
+
+def _real(program: Program, flow: Flow, node: ast.AST | None) -> bool:
+    """Whether an expression is a part of what a loop over batches gives, or what a function is given."""
+    value = unshaped(flow, node)
+    given = flow.given(value) if isinstance(value, ast.Name) else None
+    passed = isinstance(value, ast.Name) and given is None and [one.how for one in flow.bindings(value)] == ["parameter"]
+    return passed or (given is not None and isinstance(given.node, ast.For))
+
+
+def _one_loss(flow: Flow, first: ast.Call, second: ast.Call) -> bool:
+    """Whether two losses are added up."""
+    return any(
+        is_binary(node, ast.Add) and {first, second} <= {flow.value(node.left), flow.value(node.right)}
+        for node in flow.program.everywhere(ast.BinOp)
+    )
 
 
 def _judged(flow: Flow, call: ast.Call, judge: str) -> ast.AST | None:
@@ -267,5 +299,5 @@ def _margin_without_end(program: Program) -> Iterator[Remark]:
         distance = flow.value(difference.right)
         squared = text_of(difference.right)
         pulled = [one for one in ast.walk(program.frame(node)) if (is_method(one, "pow", "square") and text_of(one.func.value) == squared) or (is_binary(one, ast.Pow) and text_of(one.left) == squared)]
-        if pulled and _closeness(program, flow, distance) == "distance":
+        if pulled and closeness(program, flow, distance) == "distance":
             yield Remark(node, f"{short(node)} is smallest at {text_of(difference.left)} and grows beyond it")

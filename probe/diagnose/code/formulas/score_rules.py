@@ -146,11 +146,11 @@ def _uniform(program: Program) -> Iterator[Remark]:
         for _, spread in operands(node) if is_binary(node, ast.Add) else ():
             for deviation, noise in operands(spread) if is_binary(spread, ast.Mult) else ():
                 drawn = program.called(flow.value(noise)) in ("torch.rand_like", "torch.rand")
-                if drawn and _is_deviation(program, flow, deviation):
+                if drawn and is_deviation(program, flow, deviation):
                     yield Remark(node, f"{short(node)} takes noise of {short(flow.value(noise))}, which lies between 0 and 1")
 
 
-def _is_deviation(program: Program, flow: Flow, node: ast.AST) -> bool:
+def is_deviation(program: Program, flow: Flow, node: ast.AST) -> bool:
     """Whether an expression is exp(0.5 * x) or exp(x / 2), the deviation of a variance's logarithm."""
     value = flow.value(node)
     if not is_method(value, "exp"):

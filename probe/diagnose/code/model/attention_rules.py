@@ -5,10 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.data.data_flow import data_sets, is_model
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
-from probe.diagnose.code.syntax import Function, argument, is_false, is_method, short, text_of
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_binary,
+    is_false,
+    is_method,
+    last_word,
+    number_in,
+    returned,
+    short,
+    text_of,
+)
 
 RULES = Rules("model")
 _TURNS = ("permute", "movedim", "rearrange", "swapaxes", "t", "einsum", "stack", "view", "reshape")
@@ -97,6 +110,154 @@ def _without_mask(program: Program) -> Iterator[Remark]:
             continue
         if shifted is not None:
             yield Remark(call, f"{short(call)} has no tgt_mask, and {shifted} are read and predicted one apart")
+
+
+@RULES.add(
+    "language-model-without-mask",
+    "each position reads the token that it has to predict: the loss falls to nearly 0, and what is generated is wrong",
+    "give it a causal mask: mask=nn.Transformer.generate_square_subsequent_mask(n), or is_causal=True",
+)
+def _reads_ahead(program: Program) -> Iterator[Remark]:
+    """A model of the next token whose only attention is that of an encoder, and that has no mask of any kind."""
+    cut = next(_next_tokens(program), None)
+    if cut is None or _may_be_masked(program) or not _predicts_tokens(program):
+        return
+    flow = flow_of(program)
+    for call in program.calls():
+        of, made = program.class_of(call), flow.maker(call)
+        name = program.called(made)
+        attends = name == "torch.nn.MultiheadAttention" and len(call.args) >= 3 and len({text_of(one) for one in call.args[:3]}) == 1
+        fused = program.called(call) == "torch.nn.functional.scaled_dot_product_attention" and len(call.args) == 3 and not call.keywords
+        attends = attends or fused or _weighs(program, flow, call)
+        encodes = name in ("torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer") and len(call.args) == 1
+        if of is not None and (attends or encodes) and not any(one.arg is None for one in call.keywords):
+            yield Remark(call, f"{short(call)} has no mask, and {cut} one position apart: each position sees the token that it should predict")
+            return
+
+
+def _weighs(program: Program, flow: Flow, call: ast.Call) -> bool:
+    """Whether a call is the softmax of the scores of an attention, written out in a module's forward."""
+    of = program.class_of(call)
+    if of is None or not program.is_module_class(of) or not is_method(call, "softmax"):
+        return False
+    found = softmax_of(flow, call)
+    scores = flow.value(found[1]) if found is not None and found[0] is call else None
+    while is_binary(scores, ast.Mult, ast.Div):
+        scores = flow.value(scores.left)
+    turned = is_binary(scores, ast.MatMult) and is_method(flow.value(scores.right), "transpose")
+    return turned or (is_method(scores, "matmul", "bmm") and any(is_method(flow.value(one), "transpose") for one in scores.args))
+
+
+def _next_tokens(program: Program) -> Iterator[str]:
+    """What says that a model reads tokens and predicts those one further on."""
+    flow = flow_of(program)
+    cut = set(_shifted(program))
+    for call in program.calls():
+        whole = flow.value(call.args[0]) if call.args else None
+        if isinstance(whole, ast.Subscript) and is_model(flow, call.func) and len(call.args) == 1 and text_of(whole.value) in cut and _way(whole) == ":-1":
+            yield f"{text_of(whole.value)} is read and predicted"
+    for of in data_sets(program):
+        getter = program.method(of, "__getitem__")
+        for pair in returned(getter) if getter is not None else ():
+            yield from _pair_apart(flow, pair)
+    for function in program.everywhere(ast.FunctionDef):
+        for pair in returned(function) if "batch" in function.name else ():
+            yield from _pair_apart(flow, pair)
+
+
+def _pair_apart(flow: Flow, pair: ast.expr | None) -> Iterator[str]:
+    """Two slices of one text that are one position apart, also stacked to a batch."""
+    parts = [flow.value(one) for one in pair.elts] if isinstance(pair, ast.Tuple) and len(pair.elts) == 2 else []
+    slices = [_sliced(flow, one) for one in parts]
+    if pair is not None and len(slices) == 2 and None not in slices and _one_apart(slices[0], slices[1]):
+        yield f"{short(pair, 50)} are read and predicted"
+
+
+def _way(node: ast.Subscript) -> str:
+    index = text_of(node.slice).replace(" ", "").strip("()")
+    return index.rpartition(",")[2]
+
+
+def _sliced(flow: Flow, node: ast.AST) -> ast.Subscript | None:
+    """The slice that a sample is made of, but for its type."""
+    for _ in range(4):
+        if isinstance(node, ast.Subscript):
+            return node if isinstance(node.slice, ast.Slice) else None
+        if is_method(node, "long", "to", "astype", "clone") and not flow.program.called(node):
+            node = flow.value(node.func.value)
+        elif is_method(node, "stack") and node.args and isinstance(node.args[0], ast.ListComp):
+            node = flow.value(node.args[0].elt)
+        elif isinstance(node, ast.Call) and flow.program.called(node) in ("torch.tensor", "torch.LongTensor", "torch.as_tensor", "torch.from_numpy") and node.args:
+            node = flow.value(node.args[0])
+        else:
+            return None
+    return None
+
+
+def _one_apart(first: ast.Subscript | None, second: ast.Subscript | None) -> bool:
+    """Whether two slices of one thing are one element apart: [i:i + n] and [i + 1:i + n + 1], or [:-1] and [1:]."""
+    if first is None or second is None or text_of(first.value) != text_of(second.value):
+        return False
+    one, other = first.slice, second.slice
+    if not isinstance(one, ast.Slice) or not isinstance(other, ast.Slice) or other.lower is None:
+        return False
+    if one.lower is None:
+        return one.upper is not None and text_of(one.upper) == "-1" and text_of(other.lower) == "1" and other.upper is None
+    return is_binary(other.lower, ast.Add) and text_of(other.lower.left) == text_of(one.lower) and text_of(other.lower.right) == "1"
+
+
+def _may_be_masked(program: Program) -> bool:
+    """Whether a program has a mask, a decoder, or an encoder of something else beside the model."""
+    for node in program.everywhere(ast.Name, ast.Attribute, ast.keyword, ast.arg, ast.FunctionDef, ast.ClassDef):
+        text = last_word(node) if isinstance(node, (ast.Name, ast.Attribute)) else getattr(node, "arg", None) or getattr(node, "name", None) or ""
+        word = text.lower()
+        if any(one in word for one in ("causal", "triu", "tril", "subsequent", "decoder", "mask")) and "padding_mask" not in word:
+            return True
+    return False
+
+
+def _predicts_tokens(program: Program) -> bool:
+    """Whether a program embeds tokens, and its loss is that of classes."""
+    names = {program.called(one).rpartition(".")[2] for one in program.calls()}
+    return "Embedding" in names and bool(names & {"cross_entropy", "CrossEntropyLoss"})
+
+
+@RULES.add(
+    "scaled-after-softmax",
+    "the weights of a position add up to a fraction of 1, and the scores themselves stay as large as they were",
+    "divide the scores before the softmax: softmax(q @ k.T / sqrt(d), dim=-1)",
+)
+def _scaled_after(program: Program) -> Iterator[Remark]:
+    """Weights of an attention that are divided by the root of the width after their softmax."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Div, ast.Mult):
+            continue
+        found = softmax_of(flow, node.left)
+        if found is None or found[0] is not flow.value(node.left):
+            continue
+        if _are_scores(flow, found[1]) and _is_width(program, flow, node.right):
+            yield Remark(node, f"{short(node)} scales by {short(node.right, 30)} what {short(found[0], 40)} has already normalized")
+
+
+def _are_scores(flow: Flow, node: ast.AST) -> bool:
+    """Whether an expression is a product of queries and keys, masked in some branch or not."""
+    scores = flow.value(node)
+    while is_method(scores, "masked_fill", "masked_fill_"):
+        scores = flow.value(scores.func.value)
+    values = flow.values(flow.key(scores)) if isinstance(scores, ast.Name) else [scores]
+    kept = [one for one in values if not is_method(one, "masked_fill", "masked_fill_")]
+    return bool(kept) and all(is_binary(one, ast.MatMult) or is_method(one, "matmul", "bmm", "einsum", "mm") for one in kept)
+
+
+def _is_width(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether a factor is a root: sqrt(d), d ** 0.5, d ** -0.5, or 1 / sqrt(d)."""
+    value = flow.value(node)
+    if is_binary(value, ast.Div) and number_in(value.left) == 1:
+        value = flow.value(value.right)
+    if isinstance(value, ast.Call) and program.called(value) in ("math.sqrt", "numpy.sqrt", "torch.sqrt"):
+        return True
+    return is_binary(value, ast.Pow) and flow.number(value.right) in (0.5, -0.5)
 
 
 def _shifted(program: Program) -> Iterator[str]:

@@ -25,6 +25,7 @@ from probe.diagnose.code.syntax import (
     own_nodes,
     short,
     text_of,
+    without_data,
 )
 
 RULES = Rules("model")
@@ -108,14 +109,39 @@ def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
             elements = [value.elt]
         elif isinstance(value, ast.DictComp):
             elements = [value.value]
+        elif isinstance(value, ast.Name):
+            elements = _gathered(program, value)
     elif isinstance(node, ast.Expr) and is_method(node.value, "append") and len(node.value.args) == 1:
         target, elements = node.value.func.value, [*node.value.args]
         if program.family(target) != "tuple":
             return None
     else:
         return None
-    layer = next((found for one in elements if (found := _layer(program, one))), None)
+    kinds = (_layer(program, one) or _parameter(program, one) for one in elements)
+    layer = next((found for found in kinds if found), None)
     return (target.attr, layer) if layer is not None and is_own(target) else None
+
+
+def _parameter(program: Program, node: ast.AST) -> str | None:
+    return "Parameter" if program.called(node) == "torch.nn.Parameter" else None
+
+
+def _gathered(program: Program, node: ast.Name) -> list[ast.AST]:
+    """What is in a local list that is only filled and then kept: it is read for nothing else."""
+    scope = program.scope(node)
+    found: list[ast.AST] = []
+    for one in own_nodes(scope):
+        if not is_name(one, node.id) or one is node:
+            continue
+        around = program.parent.get(one)
+        call = program.parent.get(around) if around is not None else None
+        if isinstance(around, ast.Assign) and isinstance(around.value, (ast.List, ast.ListComp)):
+            found += around.value.elts if isinstance(around.value, ast.List) else [around.value.elt]
+        elif is_attribute(around, "append") and isinstance(call, ast.Call) and len(call.args) == 1:
+            found.append(call.args[0])
+        else:
+            return []
+    return found
 
 
 def _given_to_container(program: Program, name: str) -> bool:
@@ -364,6 +390,64 @@ def _isinstance_of(program: Program, test: ast.AST, name: str) -> list[str]:
     while len(parts) == 1 and isinstance(parts[0], ast.BinOp):
         parts = [parts[0].left, parts[0].right]
     return [program.dotted(one) or "" for one in parts]
+
+
+@RULES.add(
+    "layers-of-one-number",
+    "the units of a layer compute the same and get the same gradient: the model is as wide as one unit",
+    "draw the weights at random; only biases may be constant",
+)
+def _of_one_number(program: Program) -> Iterator[Remark]:
+    """A model all of whose layers get one number for all their weights, each by its name or in one loop."""
+    for of in module_classes(program):
+        layers = {
+            target.attr for node in ast.walk(of) if isinstance(node, ast.Assign) for target in node.targets
+            if is_own(target) and program.called(node.value).startswith(("torch.nn.Linear", "torch.nn.Conv"))
+        }
+        filled = {name: call for call in ast.walk(of) for name in _filled_alike(program, call)}
+        constant = [call for name, call in filled.items() if name in layers]
+        others = [call for call in ast.walk(of) if _layer(program, call) and not _is_mixing(program, call)]
+        if len(layers) > 1 and layers <= set(filled) and not others:
+            said = f"{short(constant[0])}, and the other layers of {of.name} too are filled with one number"
+            yield Remark(constant[0], said)
+    for loop in program.everywhere(ast.For):
+        if not is_method(loop.iter, "parameters") or len(loop.body) != 1 or isinstance(loop.body[0], ast.If):
+            continue
+        of_loop = text_of(loop.target)
+        for call in ast.walk(loop.body[0]):
+            target, number = _filling(program, call) or (None, None)
+            if target is None or not number or text_of(without_data(target)) != of_loop:
+                continue
+            made = program.classes.get(program.kind_name(loop.iter.func.value), [])
+            if sum(_is_mixing(program, one) for of in made for one in ast.walk(of)) > 1:
+                yield Remark(call, f"{short(call)} gives all weights of {made[0].name} the same value")
+
+
+def _is_mixing(program: Program, node: ast.AST) -> bool:
+    return program.called(node).startswith(("torch.nn.Linear", "torch.nn.Conv"))
+
+
+def _filling(program: Program, call: ast.AST) -> tuple[ast.AST, float | None] | None:
+    """The tensor that a call fills with one number, and the number (None: not known)."""
+    flow = flow_of(program)
+    name = program.called(call)
+    if not isinstance(call, ast.Call):
+        return None
+    if name in ("torch.nn.init.zeros_", "torch.nn.init.ones_") and call.args:
+        return call.args[0], float(name.endswith("ones_"))
+    if name == "torch.nn.init.constant_" and len(call.args) == 2:
+        return call.args[0], flow.number(call.args[1])
+    if is_method(call, "fill_") and len(call.args) == 1 and not name:
+        return call.func.value, flow.number(call.args[0])
+    return (call.func.value, 0.0) if is_method(call, "zero_") and not name else None
+
+
+def _filled_alike(program: Program, call: ast.AST) -> Iterator[str]:
+    """The layer of self whose weight a call fills with one number."""
+    found = _filling(program, call)
+    target = without_data(found[0]) if found is not None else None
+    if is_attribute(target, "weight") and is_own(target.value):
+        yield target.value.attr
 
 
 @RULES.add(

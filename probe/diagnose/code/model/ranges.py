@@ -14,11 +14,13 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    entry_of,
     is_binary,
     is_call,
     is_method,
     is_name,
     is_set,
+    is_string,
     is_true,
     names_of,
     names_read,
@@ -72,10 +74,20 @@ class _Domains:
             within = index is not None and index < len(node.elts)
             return self.of(node.elts[index or 0], depth - 1) if within else None
         if isinstance(node, ast.Subscript):
+            if is_string(node.slice):
+                return self._of_entry(node, node.slice.value, depth)
             place = number_in(node.slice)
             known = isinstance(place, int) and self._gives_tuple(node.value)
             return self.of(node.value, depth - 1, int(place)) if known and place is not None else None
         return self._of_call(node, depth, index) if isinstance(node, ast.Call) else None
+
+    def _of_entry(self, node: ast.Subscript, key: str, depth: int) -> str | None:
+        """The same, of one entry of a dict that is written out here, or that a function returns."""
+        value = self.flow.value(node.value)
+        method = self._forward(value) if isinstance(value, ast.Call) else None
+        whole = [value] if method is None else [self.flow.value(one) for one in returned(method)]
+        entries = [entry_of(one, key) for one in whole]
+        return self.of(entries[0], depth - 1) if len(entries) == 1 and entries[0] is not None else None
 
     def _gives_tuple(self, node: ast.AST) -> bool:
         value = self.flow.value(node)
@@ -174,12 +186,13 @@ def _wrong_range(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         name = program.called(call)
         last = name.rpartition(".")[2]
+        module: ast.AST | None = None
         if name.startswith("torch.distributions."):
             given = argument(call, "logits")
         elif name in (f"torch.nn.functional.{last}", f"torch.{last}"):
             given = call.args[0] if call.args else argument(call, "input")
         else:
-            module = domains.flow.value(call.func)
+            module = _module(domains.flow, call)
             made = program.called(module) if isinstance(module, ast.Call) else program.kind_name(call.func)
             last = by_module.get(made, "")
             given = call.args[0] if call.args else argument(call, "input")
@@ -197,7 +210,9 @@ def _wrong_range(program: Program) -> Iterator[Remark]:
         elif found in wrong:
             shown = last if name else text_of(call.func)
             yield Remark(call, f"{shown} takes {expected}, and {short(given, 40)} is {_WORDS[found]}")
-        elif last == "kl_div" and argument(call, "log_target") is None and name:
+        elif last == "kl_div" and not any(
+            isinstance(one, ast.Call) and argument(one, "log_target") is not None for one in (call, module)
+        ):
             target = call.args[1] if len(call.args) > 1 else argument(call, "target")
             if domains.of(target) == "log":
                 yield Remark(
@@ -205,6 +220,17 @@ def _wrong_range(program: Program) -> Iterator[Remark]:
                     "kl_div takes probabilities as its target without log_target=True, and "
                     f"{short(target or call, 40)} is {_WORDS['log']}",
                 )
+
+
+def _module(flow: Flow, call: ast.Call) -> ast.AST:
+    """What made the module that a call runs, also where a dict keeps it: `self.losses["cls"](x, y)`."""
+    of = flow.value(call.func)
+    if not isinstance(of, ast.Subscript) or not is_string(of.slice):
+        return of
+    kept = flow.value(of.value)
+    if flow.program.called(kept) == "torch.nn.ModuleDict" and isinstance(kept, ast.Call) and kept.args:
+        kept = flow.value(kept.args[0])
+    return entry_of(kept, of.slice.value) or of
 
 
 @RULES.add(

@@ -1,0 +1,203 @@
+"""Formulas of generative models: penalties, divergences, noise, and the order of the steps. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.formulas.score_rules import is_deviation
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rollout.terms import exponent_of, terms
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    Function,
+    argument,
+    is_binary,
+    is_call,
+    is_method,
+    is_name,
+    iterated,
+    names_of,
+    names_set,
+    number_in,
+    operands,
+    own,
+    parameters,
+    says,
+    short,
+    text_of,
+)
+
+RULES = Rules("model")
+
+
+@RULES.add(
+    "penalty-of-each-pixel",
+    "the gradient at each pixel is pulled to length 1, and not that of the sample: the penalty is far too strong",
+    "flatten it first: grad.flatten(1).norm(2, dim=1)",
+)
+def _of_each_pixel(program: Program) -> Iterator[Remark]:
+    """A gradient penalty of images whose norm is taken over axis 1, the channels."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "norm", "sum") or program.called(call) not in ("", "torch.norm", "torch.linalg.norm", "torch.linalg.vector_norm", "torch.sum"):
+            continue
+        source = program.operand(call)
+        free = int(program.called(call) != "")
+        over = argument(call, "dim", free if call.func.attr == "sum" else free + 1)
+        if flow.number(over) != 1 or source is None:
+            continue
+        if call.func.attr == "sum":
+            square = flow.value(source)
+            source = square.left if is_binary(square, ast.Pow) else square.func.value if is_method(square, "pow", "square") else None
+        taken = _derivative(program, flow, source)
+        inputs = argument(taken, "inputs", 1) if taken is not None else None
+        if inputs is not None and any(_for_images(program, one) for one in flow.origins(inputs)):
+            yield Remark(call, f"{short(call)} is taken over axis 1 of the gradient of images, which is the channels")
+
+
+def _derivative(program: Program, flow: Flow, node: ast.AST | None) -> ast.Call | None:
+    """The call of autograd.grad whose first result a value is."""
+    if isinstance(node, ast.Name):
+        given = flow.given(node)
+        if given is None or given.value is None:
+            return None
+        if given.place == 0 and isinstance(given.value, ast.Call):
+            return given.value if program.called(given.value) == "torch.autograd.grad" else None
+        node = given.whole
+    if isinstance(node, ast.Subscript) and number_in(node.slice) == 0:
+        value = flow.value(node.value)
+        return value if isinstance(value, ast.Call) and program.called(value) == "torch.autograd.grad" else None
+    return _derivative(program, flow, node) if isinstance(node, ast.Name) else None
+
+
+def _for_images(program: Program, node: ast.AST) -> bool:
+    """Whether a call draws one number for each image: torch.rand(n, 1, 1, 1)."""
+    if not isinstance(node, ast.Call) or program.called(node) not in ("torch.rand", "torch.empty"):
+        return False
+    sizes = node.args[0].elts if len(node.args) == 1 and isinstance(node.args[0], (ast.Tuple, ast.List)) else node.args
+    return len(sizes) >= 4 and all(number_in(one) == 1 for one in sizes[1:])
+
+
+@RULES.add(
+    "mean-not-squared",
+    "means below 0 are rewarded without end: the codes drift away, and the divergence is none",
+    "square the mean: -0.5 * sum(1 + logvar - mu.pow(2) - logvar.exp())",
+)
+def _not_squared(program: Program) -> Iterator[Remark]:
+    """The divergence of a normal distribution from the standard one, whose mean stands there as it is."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Add, ast.Sub) or is_binary(program.parent.get(node), ast.Add, ast.Sub):
+            continue
+        signed = list(terms(flow, node))
+        exponents = {text_of(inner): sign for sign, one in signed if (inner := exponent_of(program, one)) is not None}
+        plain = [(sign, one) for sign, one in signed if isinstance(one, (ast.Name, ast.Attribute)) and text_of(one) in exponents]
+        ones = [sign for sign, one in signed if number_in(one) == 1]
+        rest = [(sign, one) for sign, one in signed if isinstance(one, (ast.Name, ast.Attribute)) and text_of(one) not in exponents]
+        if not (len(signed) == 4 and len(exponents) == len(plain) == len(ones) == len(rest) == 1):
+            continue
+        if plain[0][0] == ones[0] == -exponents[text_of(plain[0][1])] and rest[0][0] == -ones[0]:
+            yield Remark(node, f"{short(node)} is the divergence from a standard normal distribution, and {text_of(rest[0][1])} is not squared in it")
+
+
+@RULES.add(
+    "one-noise-for-the-batch",
+    "all samples of a batch are moved the same way, so the noise says nothing of a sample, and its mean does not come out",
+    "draw it for each element: torch.randn_like(std)",
+)
+def _one_noise(program: Program) -> Iterator[Remark]:
+    """A sample mean + deviation * noise whose noise has no axis for the batch."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for _, spread in operands(node) if is_binary(node, ast.Add) else ():
+            for deviation, noise in operands(spread) if is_binary(spread, ast.Mult) else ():
+                drawn = flow.value(noise)
+                while is_method(drawn, "to", "cuda", "item") and not program.called(drawn):
+                    drawn = flow.value(drawn.func.value)
+                if program.called(drawn) == "torch.randn" and isinstance(drawn, ast.Call) and _is_one_row(drawn) and is_deviation(program, flow, deviation):
+                    yield Remark(node, f"{short(node)} takes noise of {short(drawn)}, which has no axis for the samples")
+
+
+def _is_one_row(drawn: ast.Call) -> bool:
+    """Whether a call draws one number, or one for each feature."""
+    one = drawn.args[0] if len(drawn.args) == 1 else None
+    plain = isinstance(one, ast.Constant) or (isinstance(one, ast.Attribute) and is_name(one.value, "self"))
+    return one is not None and plain and not says(one, "shape", "size")
+
+
+@RULES.add(
+    "steps-in-the-order-of-noising",
+    "the noise is removed from the clean end: what is sampled stays noise",
+    "count down: for t in reversed(range(T))",
+)
+def _order(program: Program) -> Iterator[Remark]:
+    """A sampler of a diffusion model that starts from noise and counts its steps up."""
+    if not any(is_method(one, "cumprod") for one in program.calls()):
+        return
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        counted = iterated(loop)
+        up = is_call(counted, "range") and isinstance(loop.target, ast.Name) and (
+            len(counted.args) == 1 or (len(counted.args) == 2 and flow.number(counted.args[0]) in (0, 1))
+        )
+        if not up or not isinstance(loop.target, ast.Name):
+            continue
+        changed = {name for one in loop.body for name in names_set(one)}
+        starts = [name for name in changed if _starts_as_noise(program, loop, name)]
+        if len(starts) != 1 or not any(is_name(one, starts[0]) and isinstance(one.ctx, ast.Load) for one in ast.walk(loop)):
+            continue
+        step = loop.target.id
+        turned = any(is_binary(one, ast.Sub) and step in names_of(one.right) and is_name(one.right, step) for one in ast.walk(loop))
+        if not turned and _indexes_schedule(program, flow, loop, step):
+            yield Remark(loop, f"{starts[0]} is noise before the loop, and {short(counted)} counts {step} up from the step with the least noise")
+
+
+def _starts_as_noise(program: Program, loop: ast.For, name: str) -> bool:
+    """Whether a variable is drawn at random before a loop, in its block, and changed in it by itself."""
+    block = program.block(loop)
+    before = block[: block.index(loop)] if loop in block else []
+    drawn = [one for one in before if isinstance(one, ast.Assign) and is_name(one.targets[0], name)]
+    found = drawn[-1].value if drawn else None
+    while is_method(found, "to", "cuda") and not program.called(found):
+        found = found.func.value
+    if program.called(found) not in ("torch.randn", "torch.randn_like"):
+        return False
+    return any(isinstance(one, ast.Assign) and is_name(one.targets[0], name) for one in ast.walk(loop))
+
+
+def _indexes_schedule(program: Program, flow: Flow, loop: ast.For, step: str) -> bool:
+    """Whether a step is the index of the schedule's alphas or betas, in a loop or in a function that it calls."""
+    if _reads_schedule(loop, _derived(loop, step)):
+        return True
+    for call in own(loop, ast.Call):
+        function = program.local_function(call)
+        if not isinstance(function, Function) or function.name == "forward":
+            continue
+        given = program.arguments(function, call)
+        for one in parameters(function):
+            if one.arg not in given or not names_of(given[one.arg]) & _derived(loop, step):
+                continue
+            turned = any(is_binary(part, ast.Sub) and is_name(part.right, one.arg) for part in ast.walk(function))
+            if not turned and _reads_schedule(function, {one.arg}):
+                return True
+    return False
+
+
+def _derived(loop: ast.For, step: str) -> set[str]:
+    """A step, and the tensors that a loop fills with it."""
+    found = {step}
+    for one in ast.walk(loop):
+        if not isinstance(one, ast.Assign) or not isinstance(one.targets[0], ast.Name) or step not in names_of(one.value):
+            continue
+        if any(is_method(part, "full", "tensor", "full_like", "ones") for part in ast.walk(one.value)):
+            found.add(one.targets[0].id)
+    return found
+
+
+def _reads_schedule(scope: ast.AST, steps: set[str]) -> bool:
+    return any(
+        isinstance(one, ast.Subscript) and says(one.value, "beta", "alpha") and isinstance(one.slice, ast.Name) and one.slice.id in steps
+        for one in ast.walk(scope)
+    )

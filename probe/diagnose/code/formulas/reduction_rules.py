@@ -1,0 +1,358 @@
+"""Losses whose reduction, sign or arguments are not those that were meant. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.data.data_flow import is_model, unshaped
+from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.formulas.ranking_rules import closeness
+from probe.diagnose.code.loop.loss_rules import backwards
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rollout.terms import terms
+from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.syntax import (
+    is_binary,
+    is_method,
+    is_read,
+    iterated,
+    last_word,
+    names_of,
+    names_read,
+    number_in,
+    operands,
+    own,
+    says,
+    short,
+    text_of,
+)
+from probe.diagnose.code.torch_losses import gives_mean, is_loss, loss_name
+
+RULES = Rules("model")
+_PRESENCE = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss", "binary_cross_entropy", "BCELoss")
+_TAKES_LOGITS = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss")
+_PURE = ("t", "transpose", "matmul", "mm", "view", "reshape", "float", "long", "squeeze", "unsqueeze", "permute", "flatten", "contiguous", "div", "mul")
+"""Methods that give the same tensor each time they are called on the same one."""
+_CASTS = ("float", "long", "to", "view", "unsqueeze", "squeeze", "reshape", "type", "double", "cuda", "type_as", "view_as", "flatten")
+
+
+@RULES.add(
+    "weights-after-the-mean",
+    "the mean is one number: all samples count alike, and positions that the mask leaves out are in the loss",
+    'make the loss with reduction="none", multiply, and take the mean then',
+)
+def _after_the_mean(program: Program) -> Iterator[Remark]:
+    """A mean over the batch that is multiplied by the weights or the mask of its samples, and averaged again."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "mean", "sum"):
+            continue
+        product = flow.value(program.operand(call))
+        if is_binary(product, ast.Mult):
+            for loss, weights in operands(product):
+                made = flow.value(loss)
+                if isinstance(made, ast.Call) and gives_mean(flow, made) and _per_sample(program, flow, call, weights):
+                    yield Remark(product, f"{short(product)} weights the samples after {short(made, 40)} has taken their mean")
+                    break
+
+
+def _per_sample(program: Program, flow: Flow, call: ast.Call, weights: ast.AST) -> bool:
+    """Whether a value has a number for each sample: its sum is divided by, it is a comparison, a part of a
+    batch, or a mask by its name."""
+    around = program.parent.get(call)
+    divided = is_binary(around, ast.Div) and around.left is call and any(
+        is_method(one, "sum") and text_of(weights) in text_of(one) for one in flow.origins(around.right)
+    )
+    value = unshaped(flow, weights)
+    given = flow.given(value) if isinstance(value, ast.Name) else None
+    of_batch = given is not None and (isinstance(given.node, ast.For) or (isinstance(given.value, ast.Name) and given.place is not None))
+    entry = isinstance(value, ast.Subscript) and (
+        (isinstance(value.slice, ast.Constant) and isinstance(value.slice.value, str) and says(value.slice, "weight", "mask"))
+        or isinstance(flow.value(value.slice), ast.Compare)
+    )
+    named = isinstance(weights, ast.Name) and ("mask" in weights.id.lower() or weights.id in ("sample_weight", "sample_weights", "weights"))
+    return divided or isinstance(value, ast.Compare) or of_batch or entry or named
+
+
+@RULES.add(
+    "overlap-minimized",
+    "training makes the overlap smaller: the model learns to miss the target",
+    "minimize 1 - overlap",
+)
+def _overlap_minimized(program: Program) -> Iterator[Remark]:
+    """A Dice or Jaccard overlap that is a term of what backward starts from, with a plus."""
+    flow = flow_of(program)
+    seen: set[ast.AST] = set()
+    for _, loss in backwards(program):
+        for sign, term in _all_terms(flow, loss):
+            if sign > 0 and term not in seen and _is_overlap(program, flow, term):
+                seen.add(term)
+                yield Remark(term, f"{short(term)} is an overlap, which is 1 where prediction and target agree, and it is minimized")
+
+
+def _all_terms(flow: Flow, node: ast.AST, sign: int = 1, depth: int = 4) -> Iterator[tuple[int, ast.AST]]:
+    """The terms of a loss, each with its sign, also those that functions of the program return."""
+    for turn, term in terms(flow, node, sign):
+        results = [one for one in flow.program.results(term) if isinstance(one, ast.expr)] if depth and turn else []
+        if len(results) == 1:
+            yield from _all_terms(flow, results[0], turn, depth - 1)
+        else:
+            yield turn, term
+
+
+def _is_overlap(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether a ratio is an overlap: the sum of a product over sums of both factors."""
+    if not is_binary(node, ast.Div):
+        return False
+    above = [one for one in _summed(program, flow, node.left) if is_binary(one, ast.Mult)]
+    below = {text_of(unshaped(flow, one) or one) for one in _summed(program, flow, node.right)}
+    return any({text_of(unshaped(flow, one.left) or one.left), text_of(unshaped(flow, one.right) or one.right)} <= below for one in above)
+
+
+def _summed(program: Program, flow: Flow, node: ast.AST, depth: int = 5) -> Iterator[ast.expr]:
+    """What is summed in an expression, through its variables; the squares of a sum count as what is squared."""
+    for one in ast.walk(node):
+        if is_method(one, "sum") and (inner := program.operand(one)) is not None:
+            inner = inner.left if is_binary(inner, ast.Pow) else inner
+            yield from (inner.left, inner.right) if is_binary(inner, ast.Add) else (inner,)
+        elif depth and isinstance(one, ast.Name) and isinstance(held := flow.held(one), (ast.BinOp, ast.Call)):
+            yield from _summed(program, flow, held, depth - 1)
+
+
+@RULES.add(
+    "prediction-and-target-swapped",
+    "the data is taken for the prediction: the loss is another one, and its gradient is wrong or unbounded",
+    "give the output first, and the target second",
+)
+def _swapped(program: Program) -> Iterator[Remark]:
+    """A binary cross-entropy that is given the target first and the output of a network second."""
+    flow = flow_of(program)
+    for call in program.calls():
+        name = loss_name(program, call)
+        if name not in _PRESENCE or len(call.args) < 2:
+            continue
+        first, second = call.args[:2]
+        if _of_batch(flow, first) and _computed(program, flow, second, name):
+            yield Remark(call, f"{short(call)} takes {short(first, 30)}, which the batch holds, for the prediction, and {short(second, 30)} for the target")
+
+
+def _of_batch(flow: Flow, node: ast.AST) -> bool:
+    """Whether a value is a part of what a loop over batches gives, but for its type and shape."""
+    value = unshaped(flow, node)
+    for _ in range(3):
+        given = flow.given(value) if isinstance(value, ast.Name) else None
+        if given is None:
+            break
+        if isinstance(given.node, ast.For):
+            return not is_method(given.node.iter, "range") and last_word(getattr(given.node.iter, "func", None)) not in ("range", "zip")
+        if given.place is None or not isinstance(given.value, ast.Name):
+            return False
+        bound = flow.bindings(given.value)
+        if len(bound) == 1 and bound[0].how == "parameter":
+            return given.value.id == "batch"
+        value = given.value
+    return False
+
+
+def _computed(program: Program, flow: Flow, node: ast.AST, loss: str) -> bool:
+    """Whether a value is what a network gives, after a sigmoid or not."""
+    value = unshaped(flow, node)
+    if is_method(value, "sigmoid"):
+        value = unshaped(flow, program.operand(value))
+    given = flow.given(value) if isinstance(value, ast.Name) else None
+    if given is not None and given.place is not None and isinstance(given.value, ast.Call):
+        value = given.value
+    if not isinstance(value, ast.Call) or program.without_gradient(value):
+        return False
+    return is_model(flow, value.func) and program.family(value.func) != "loss"
+
+
+@RULES.add(
+    "one-term-twice",
+    "it counts double, and the term that was meant in its place is not trained at all",
+    "compute the second one of what it is for: the other direction, the other output",
+)
+def _twice(program: Program) -> Iterator[Remark]:
+    """A sum of two losses that are the same: the same function of the same tensors."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Add):
+            continue
+        left, right = flow.value(node.left), flow.value(node.right)
+        if left is right or not isinstance(left, ast.Call) or not isinstance(right, ast.Call) or not is_loss(program, left):
+            continue
+        if len(left.args) > 1 and _meaning(program, flow, left) == _meaning(program, flow, right) != "":
+            yield Remark(node, f"{short(left)} (line {left.lineno}) and {short(right)} (line {right.lineno}) are the same loss of the same tensors")
+
+
+def _meaning(program: Program, flow: Flow, node: ast.AST, depth: int = 8) -> str:
+    """What an expression computes, as text that is equal for equal values; each call of a network, and each
+    variable whose value is not known, stands for itself."""
+    if not depth:
+        return f"?{id(node)}"
+    if isinstance(node, ast.Name):
+        given = flow.given(node)
+        if given is not None and isinstance(given.whole, (ast.BinOp, ast.Name, ast.Call, ast.Subscript, ast.Attribute)) and _is_pure(program, given.whole):
+            return _meaning(program, flow, given.whole, depth - 1)
+        bound = flow.bindings(node)
+        if given is None and (len(bound) != 1 or bound[0].how != "parameter"):
+            return f"?{id(node)}" if len(bound) > 1 else node.id
+        return f"{node.id}@{getattr(given.node if given is not None else node, 'lineno', 0) if given is not None else ''}"
+    if isinstance(node, ast.Call) and not is_loss(program, node) and not _is_pure(program, node):
+        return f"?{id(node)}"
+    parts = [_meaning(program, flow, one, depth - 1) for one in ast.iter_child_nodes(node) if not isinstance(one, ast.expr_context)]
+    own_text = repr(node.value) if isinstance(node, ast.Constant) else node.attr if isinstance(node, ast.Attribute) else getattr(node, "arg", "")
+    return f"{type(node).__name__}{own_text}({','.join(parts)})"
+
+
+def _is_pure(program: Program, node: ast.AST) -> bool:
+    """Whether an expression gives the same value each time."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Call):
+            name = program.called(one)
+            known = is_method(one, *_PURE) or name in ("torch.arange", "torch.matmul", "torch.mm", "len", "torch.ones_like", "torch.zeros_like", "torch.einsum")
+            if not known and not is_method(one, "normalize", "size"):
+                return False
+    return True
+
+
+@RULES.add(
+    "output-in-two-losses",
+    "one output is asked for two things, and the other one is never trained",
+    "compare the second target with the second output",
+)
+def _in_two_losses(program: Program) -> Iterator[Remark]:
+    """A network with several outputs, of which two losses take one, and none takes another."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            target = node.targets[0]
+            if not isinstance(target, ast.Tuple) or not all(isinstance(one, ast.Name) for one in target.elts) or not isinstance(node.value, ast.Call):
+                continue
+            names = [one.id for one in target.elts if isinstance(one, ast.Name)]
+            unread = [name for name in names if not name.startswith("_") and not any(is_read(one, name) for one in ast.walk(scope))]
+            if not unread or len(set(names)) != len(names):
+                continue
+            losses: dict[str, list[ast.Call]] = {}
+            for call in own(scope, ast.Call):
+                if len(call.args) > 1 and is_loss(program, call) and isinstance(call.args[0], ast.Name) and isinstance(call.args[1], ast.Name):
+                    given = flow.given(call.args[0])
+                    if given is not None and given.node is node:
+                        losses.setdefault(call.args[0].id, []).append(call)
+            for name, calls in losses.items():
+                targets = {text_of(one.args[1]) for one in calls}
+                if len(calls) > 1 and len(targets) == len(calls) and loss_name(program, calls[0]) == loss_name(program, calls[1]):
+                    yield Remark(calls[1], f"{short(calls[1])} takes {name} a second time (the first is in line {calls[0].lineno}), and {unread[0]} is read nowhere")
+
+
+@RULES.add(
+    "margin-without-hinge",
+    "a constant that is added to a loss has no gradient: the margin does nothing, and distances grow without end",
+    "cut it off at 0: F.relu(d_pos - d_neg + margin)",
+)
+def _without_hinge(program: Program) -> Iterator[Remark]:
+    """The difference of two distances and a margin, of which the mean is taken with nothing that ends it at 0."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "mean", "sum") or (call.func.attr == "sum" and call.args):
+            continue
+        total = flow.value(program.operand(call))
+        if not is_binary(total, ast.Add, ast.Sub):
+            continue
+        signed = list(terms(flow, total))
+        margins = [one for _, one in signed if _is_margin(flow, one)]
+        distances = [(sign, one) for sign, one in signed if closeness(program, flow, one) in ("distance", "similarity") and one not in margins]
+        kinds = {closeness(program, flow, one) for _, one in distances}
+        if len(signed) == 3 and len(margins) == 1 and len(kinds) == 1 and [sign for sign, _ in distances] in ([1, -1], [-1, 1]):
+            yield Remark(call, f"{short(call)}: {short(total, 60)} has no relu around it, so {short(margins[0], 30)} is only added to the number")
+
+
+def _is_margin(flow: Flow, node: ast.AST) -> bool:
+    named = isinstance(node, (ast.Name, ast.Attribute)) and "margin" in last_word(node).lower()
+    return named or number_in(node) is not None
+
+
+@RULES.add(
+    "only-the-last-parameter",
+    "the penalty is that of one layer, often a bias",
+    "add them up: reg = reg + p.norm(), from reg = 0 before the loop",
+)
+def _last_parameter(program: Program) -> Iterator[Remark]:
+    """A penalty on the weights that each pass of a loop over the parameters sets anew."""
+    for loop in program.everywhere(ast.For):
+        over = iterated(loop)
+        if not is_method(over, "parameters", "named_parameters") or over.args:
+            continue
+        names = names_of(loop.target)
+        for node in own(loop, ast.Assign):
+            target = node.targets[0]
+            if not isinstance(target, ast.Name) or not names & names_read(node.value) or target.id in names_read(node.value):
+                continue
+            if not _is_penalty(node.value) or any(is_read(one, target.id) for one in ast.walk(loop)) or program.loops(node)[0] is not loop:
+                continue
+            added = [one for later in program.after(loop) for one in ast.walk(later) if (is_binary(one, ast.Add) or isinstance(one, ast.AugAssign)) and target.id in names_read(one)]
+            if added and not any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(loop)):
+                yield Remark(node, f"{short(node)} is set anew for each parameter, and line {getattr(added[0], 'lineno', 0)} adds the last one to the loss")
+
+
+def _is_penalty(node: ast.AST) -> bool:
+    """Whether an expression is a norm, or a sum of squares or of sizes."""
+    return any(is_method(one, "norm", "sum") or is_binary(one, ast.Pow) for one in ast.walk(node))
+
+
+@RULES.add(
+    "penalty-subtracted",
+    "the weights grow without end, because that makes the loss smaller",
+    "add it: loss = loss + lam * penalty",
+)
+def _penalty_subtracted(program: Program) -> Iterator[Remark]:
+    """A norm of the parameters that is a term of what backward starts from, with a minus."""
+    flow = flow_of(program)
+    seen: set[ast.AST] = set()
+    for _, loss in backwards(program):
+        for sign, term in _all_terms(flow, loss):
+            call = term if isinstance(term, ast.Call) else None
+            if sign >= 0 or call is None or term in seen or not isinstance(call.func, ast.Name) or call.func.id != "sum" or not call.args:
+                continue
+            inner = call.args[0]
+            over = [one.iter for one in inner.generators] if isinstance(inner, (ast.GeneratorExp, ast.ListComp)) else []
+            if any(is_method(one, "parameters") for one in over) and _is_penalty(inner):
+                seen.add(term)
+                yield Remark(term, f"{short(term)} is subtracted from what is minimized")
+
+
+@RULES.add(
+    "no-stop-gradient",
+    "the loss is smallest where all samples have one and the same code, and both branches move there",
+    "detach the target: cosine_similarity(p, z.detach())",
+)
+def _no_stop(program: Program) -> Iterator[Remark]:
+    """A predictor's output that is drawn to the code of the other view, with a gradient through both."""
+    flow = flow_of(program)
+    calls = [one for one in program.calls() if program.called(one).rpartition(".")[2] in ("cosine_similarity",) or loss_name(program, one) in ("mse_loss", "MSELoss")]
+    if any(loss_name(program, one) in ("cross_entropy", "CrossEntropyLoss") or is_method(one, "logsumexp", "detach", "var", "std") for one in program.calls()):
+        return
+    for call in calls:
+        if len(call.args) < 2 or program.without_gradient(call):
+            continue
+        one, other = (_two_calls(program, flow, part) for part in call.args[:2])
+        for predicted, code in ((one, other), (other, one)):
+            if len(predicted) > 1 and code and predicted[1:] == code[: len(predicted) - 1] and predicted[0] not in code:
+                yield Remark(call, f"{short(call)} compares what {predicted[0]} makes of one code with another code of {code[0]}, and both have a gradient: nothing keeps the codes apart")
+                break
+
+
+def _two_calls(program: Program, flow: Flow, node: ast.AST) -> list[str]:
+    """The networks that a value went through, the last one first."""
+    found: list[str] = []
+    for _ in range(8):
+        node = unshaped(flow, node) or node
+        if isinstance(node, ast.Call) and program.called(node) == "torch.nn.functional.normalize" and node.args:
+            node = node.args[0]
+        elif isinstance(node, ast.Call) and program.family(node.func) == "module" and len(node.args) == 1 and not program.without_gradient(node):
+            found.append(text_of(node.func))
+            node = node.args[0]
+        else:
+            break
+    return found
