@@ -47,12 +47,15 @@ class Flow:
         self.calls: dict[Key, list[ast.Call]] = {}
         self.reads: dict[Key, list[ast.AST]] = {}
         self.attributes: dict[str, int] = {}
+        self._stores: dict[str, int] = {}
         self._sites: dict[Function, list[ast.Call]] = {}
         for node in program.everywhere(ast.Call, ast.Name, ast.Attribute):
             if isinstance(node, ast.Call):
                 self._called(node)
             elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
                 self._read(node)
+            elif isinstance(node, ast.Attribute):
+                self._stores[node.attr] = self._stores.get(node.attr, 0) + 1
 
     def _called(self, call: ast.Call) -> None:
         if is_method(call) and (key := self.key(call.func.value)) is not None:
@@ -113,6 +116,10 @@ class Flow:
         user = self.program.parent.get(around)
         return not isinstance(user, ast.Expr) and not (isinstance(user, ast.Call) and user.func is around)
 
+    def stores_of(self, attribute: str) -> int:
+        """How often an attribute of that name is given a value, or deleted, on whatever object."""
+        return self._stores.get(attribute, 0)
+
     def called_on(self, key: Key | None) -> set[str]:
         """The names of the methods that are called on a variable."""
         return {call.func.attr for call in (self.calls.get(key, []) if key else []) if is_method(call)}
@@ -147,7 +154,7 @@ class Flow:
     def origin(self, key: Key | None) -> Key | None:
         """The variable that a parameter gets at the one call of its function, or that the function that is
         called returns; another variable is itself."""
-        for _ in range(3):
+        for _ in range(4):
             found = self.bound.get(key, []) if key is not None else []
             given = self._from_elsewhere(found[0]) if len(found) == 1 else []
             if len(given) != 1 or (other := self.key(given[0])) is None:
@@ -159,6 +166,8 @@ class Flow:
         """What a variable gets from another function: as a parameter, or as a part of what a call returns."""
         if one.how == "parameter":
             return [*self.arguments(one)]
+        if is_name(one.whole) and any(two.how == "parameter" for two in self.bindings(one.whole)):
+            return [one.whole]  # self.model = model
         results = self.program.results(one.value) if one.how == "assign" else []
         if one.place is None or len(results) != 1:
             return results

@@ -30,7 +30,7 @@ RULES = Rules("loop")
 _ORDER = "each update is made of other gradients than those of its batches"
 
 
-def _bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
+def bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
     """What runs as one pass: bodies of loops, functions, files and branches."""
     for source in program.sources:
         for node in ast.walk(source.tree):
@@ -68,7 +68,7 @@ def _runs(program: Program, node: ast.AST, name: str) -> bool:
 @RULES.add("cleared-before-step", "no parameter changes (momentum and weight decay aside)", "zero_grad, backward, step: in this order")
 def _cleared_before_step(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         events = [event for event in events_of(flow, body) if event.what in ("zero", "backward", "step")]
         if not any(event.what == "backward" and event.always for event in events):
             continue
@@ -92,7 +92,7 @@ def _cleared_before_step(program: Program) -> Iterator[Remark]:
 @RULES.add("stepped-twice", "the rate is twice what it says, and moments are counted twice", "step once for each backward")
 def _stepped_twice(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         events = [event for event in events_of(flow, body) if event.what in ("backward", "step", "zero")]
         for number, event in enumerate(events):
             if event.what != "step" or not event.always or event.of is None or (event.node.args and not event.scaled):
@@ -116,7 +116,7 @@ def _of_torch(flow: Flow, key: Key | None) -> bool:
 @RULES.add("backward-twice", "its gradient is twice as large", "call backward once")
 def _backward_twice(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         seen: dict[Key, ast.Call] = {}
         for statement in body:
             written = names_set(statement)
@@ -137,7 +137,7 @@ def _backward_twice(program: Program) -> Iterator[Remark]:
 @RULES.add("clipped-in-vain", "the clip has no effect", "clip after backward (and unscale_), before step")
 def _clipped_in_vain(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         events = [event for event in events_of(flow, body) if event.what in ("zero", "backward", "step", "clip")]
         if not any(event.what == "backward" for event in events):
             continue
@@ -159,7 +159,7 @@ def _clipped_in_vain(program: Program) -> Iterator[Remark]:
 def _clipped_scaled(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     yield from _clipped_in_a_part(program, flow)
-    for owner, body in _bodies(program):
+    for owner, body in bodies(program):
         if isinstance(owner, ast.Module):
             continue
         events = events_of(flow, body)
@@ -182,7 +182,7 @@ def _clipped_in_a_part(program: Program, flow: Flow) -> Iterator[Remark]:
         return
     if not any(is_method(one, "step") and program.family(one.func.value) == "scaler" for one in program.calls()):
         return
-    for owner, body in _bodies(program):
+    for owner, body in bodies(program):
         events = events_of(flow, body) if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
         whats = [one.what for one in events]
         if "step" in whats or "clip" not in whats or "backward" not in whats[: whats.index("clip")]:
@@ -203,7 +203,7 @@ def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) 
 @RULES.add("scaler-passed-by", "updates are made with gradients that are wrong by the scaler's factor (65536 at first)", "scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()")
 def _scaler_passed_by(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         events = [one for one in events_of(flow, body) if one.what in ("backward", "step", "unscale") and one.always]
         for before, event in itertools.pairwise(events):
             if before.what != "backward" or event.what != "step" or before.scaled == event.scaled:
@@ -230,7 +230,7 @@ def _scaler_never_updated(program: Program) -> Iterator[Remark]:
 def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
     """zero_grad in every pass, step only in some of them, or only after all of them."""
     flow = flow_of(program)
-    for owner, body in _bodies(program):
+    for owner, body in bodies(program):
         if not isinstance(owner, Loop):
             continue
         events = events_of(flow, body)
@@ -300,7 +300,7 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
         isinstance(node.ctx, ast.Store) or isinstance(program.parent.get(node), ast.Attribute)
         for node in program.everywhere(ast.Attribute) if node.attr == "grad"
     )
-    for owner, body in _bodies(program):
+    for owner, body in bodies(program):
         if not isinstance(owner, Loop):
             continue
         events = events_of(flow, body)
@@ -313,7 +313,7 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
             above = [around for around in flow.loops(step.node) if around is not owner]
             cleared = {call: flow.origin(flow.key(call.func.value)) for call in zeroed}
             net = optimized(flow, key)
-            own = [call for call, of in cleared.items() if of == key or (of is not None and net is not None and _is_part(net, of))]
+            own = [call for call, of in cleared.items() if of == key or (of is not None and net is not None and is_part(net, of))]
             if not zeroed:
                 yield Remark(step.node, f"nothing clears the gradients before or after {short(step.node)}: each step uses the sum of all gradients so far")
             elif not own and _others_cleared(flow, events, key, cleared.values()) and not _escapes(flow, key) and all(flow.made(of) is not None for of in cleared.values()):
@@ -324,7 +324,7 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
                 yield Remark(own[0], f"{short(own[0])} runs once for a whole inner loop, and {short(step.node)} in each of its passes: the gradients pile up")
 
 
-def _is_part(net: Key, of: Key) -> bool:
+def is_part(net: Key, of: Key) -> bool:
     """Whether a network is another one, or an attribute of it."""
     return net[0] is of[0] and f"{net[1]}.".startswith(f"{of[1]}.")
 

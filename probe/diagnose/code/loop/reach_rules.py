@@ -21,8 +21,8 @@ def _cut_off(program: Program) -> Iterator[Remark]:
     losses = [call.func.value for call in program.calls() if is_method(call, "backward") and not is_method(call.func.value, "scale")]
     if not losses:
         return
-    reached = {text_of(one.func) for loss in losses for one in _calls(flow, loss, through=False)}
-    known = [one for loss in losses for one in _calls(flow, loss, through=True)]
+    reached = {text_of(one.func) for loss in losses for one in modules_called(flow, loss, through=False)}
+    known = [one for loss in losses for one in modules_called(flow, loss, through=True)]
     behind = {text_of(one.func): one for one in known}
     for call in program.calls():
         if not is_torch_optimizer(program, call):
@@ -35,7 +35,7 @@ def _cut_off(program: Program) -> Iterator[Remark]:
             yield Remark(used, f"{short(used)} is detached in every loss, and the optimizer in line {call.lineno} steps {name}")
 
 
-def _calls(flow: Flow, loss: ast.AST, through: bool) -> Iterator[ast.Call]:
+def modules_called(flow: Flow, loss: ast.AST, through: bool = False) -> Iterator[ast.Call]:
     """The calls of modules that a loss is made of; without those behind a detach() or no_grad, unless `through`."""
     waiting, seen = [loss], {loss}
     while waiting:
