@@ -47,10 +47,13 @@ from probe.diagnose.code.loop import (
 )
 from probe.diagnose.code.model import attention_rules, axes, layers, masks, ranges, sampling_rules
 from probe.diagnose.code.rollout import (
+    bootstrap_rules,
     critic_rules,
     divergence_rules,
+    objective_rules,
     one_rank,
     policies,
+    replay_rules,
     return_rules,
     several_ranks,
     signs,
@@ -68,5 +71,5 @@ RULES: tuple[Rule, ...] = (
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
-    *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
+    *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *bootstrap_rules.RULES, *objective_rules.RULES, *replay_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )

@@ -40,7 +40,7 @@ _COSTS = ("cost", "length", "dist", "loss", "regret", "penalt", "makespan", "ene
 """Words for what an action should make small: its product with a log probability is minimized as it is."""
 
 
-def _minimized(program: Program, flow: Flow) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
+def minimized(program: Program, flow: Flow) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
     """The terms of what is minimized, with their signs: of what `backward` is called on, what a training_step
     returns, and what a function returns that adds a loss of torch to something."""
     for call in program.calls():
@@ -111,7 +111,7 @@ def _appended(program: Program, node: ast.AST) -> ast.AST | None:
 def _signs(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     reported: set[ast.AST] = set()
-    for added, whole in _minimized(program, flow):
+    for added, whole in minimized(program, flow):
         for remark in (
             *_of_kl(program, added),
             *_of_policy(program, flow, added),
@@ -176,7 +176,7 @@ def is_kl(program: Program, added: list[tuple[int, ast.AST]]) -> bool:
 def _variance_as_deviation(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     names = set()
-    for added, _ in _minimized(program, flow):
+    for added, _ in minimized(program, flow):
         for _, term in added:
             variance = _exponent(program, term)
             plain = any(text_of(other) == variance for _, other in added)

@@ -34,7 +34,7 @@ from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("rollout")
 
-_ENDS = (
+ENDS = (
     "done", "dones", "terminated", "terminal", "terminals", "is_done", "done_batch", "batch_done",
     "dones_batch", "done_b", "b_done",
 )
@@ -132,7 +132,7 @@ def _not_turned(program: Program, loop: ast.For, rest: list[ast.stmt], name: str
 
 
 def _end_unused(loop: ast.For, node: ast.stmt) -> Iterator[Remark]:
-    ends = [one for one in names_of(loop.target) if one in _ENDS]
+    ends = [one for one in names_of(loop.target) if one in ENDS]
     if len(ends) == 1 and ends[0] not in names_read(loop):
         yield Remark(
             node,
@@ -154,7 +154,7 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
                 continue
             names = [one.id for one in target.elts if isinstance(one, ast.Name)]
             rewards = [one for one in names if "rew" in one.lower() or one in ("r", "rs")]
-            ends = [one for one in names if one in _ENDS or (one in ("d", "ds") and rewards)]
+            ends = [one for one in names if one in ENDS or (one in ("d", "ds") and rewards)]
             if len(ends) != 1 or not rewards or is_method(node.value, "step"):
                 continue
             later = [one for one in own_nodes(function) if getattr(one, "lineno", 0) > node.lineno]
@@ -175,9 +175,9 @@ def _ends_given(function: ast.AST) -> Iterator[Remark]:
         return
     nodes = list(own_nodes(function))
     listed = {one.func.value for one in nodes if is_method(one, "append")}
-    names = {one.arg for one in parameters(function)} | {one.id for one in listed if is_name(one, *_ENDS)}
+    names = {one.arg for one in parameters(function)} | {one.id for one in listed if is_name(one, *ENDS)}
     unused = [
-        name for name in _ENDS
+        name for name in ENDS
         if name in names and not any(is_read(one, name) and one not in listed for one in nodes)
     ]
     if len(unused) != 1:
@@ -331,7 +331,7 @@ def _end_inverted(program: Program) -> Iterator[Remark]:
                 continue
             for end in multiplied:
                 bare = _without_casts(end)
-                if last_word(bare).lower() in _ENDS and not _goes_on_in(flow, bare):
+                if last_word(bare).lower() in ENDS and not _goes_on_in(flow, bare):
                     yield Remark(
                         node,
                         f"{short(node)} takes the value of what follows only where {text_of(end)} is 1",
@@ -366,7 +366,7 @@ def _best_action(program: Program) -> Iterator[Remark]:
             continue
         predicted, target = call.args[:2]
         best = _largest(flow, predicted)
-        if best is None or not _is_bootstrap(flow, target):
+        if best is None or not is_bootstrap(flow, target):
             continue
         if any(isinstance(one, ast.Call) and program.family(one.func) == "module" for one in ast.walk(best)):
             yield Remark(
@@ -389,7 +389,7 @@ def _largest(flow: Flow, node: ast.AST) -> ast.AST | None:
     return None
 
 
-def _is_bootstrap(flow: Flow, node: ast.AST) -> bool:
+def is_bootstrap(flow: Flow, node: ast.AST) -> bool:
     """Whether an expression is a reward and a discounted value."""
     value = flow.value(node)
     while is_method(value, "detach", "unsqueeze", "squeeze", "view", "float"):
@@ -414,7 +414,7 @@ def _target_with_gradient(program: Program) -> Iterator[Remark]:
         if not is_loss(program, call) or len(call.args) < 2 or program.without_gradient(call):
             continue
         predicted, target = call.args[:2]
-        if not _is_bootstrap(flow, target) or any(is_method(one, *CUT) for one in flow.origins(target)):
+        if not is_bootstrap(flow, target) or any(is_method(one, *CUT) for one in flow.origins(target)):
             continue
         networks = _called_networks(flow, predicted)
         for one in flow.origins(target):
