@@ -31,6 +31,7 @@ _IN_PLACE = ("mul_", "add_", "lerp_", "copy_", "sub_", "div_", "addcmul_")
 def _shares(program: Program) -> Iterator[Remark]:
     """A store of parameters that holds the parameters themselves, and is changed in place."""
     flow = flow_of(program)
+    yield from _shared_at_once(program, flow)
     for loop in program.everywhere(ast.For):
         named = _parameter_of(loop)
         if named is None:
@@ -42,6 +43,34 @@ def _shares(program: Program) -> Iterator[Remark]:
             changed = _changed_in_place(program, store) if store is not None else None
             if changed is not None:
                 yield Remark(node, f"{short(node)} keeps the parameter itself, and {short(changed)} (line {changed.lineno}) changes it")
+
+
+def _shared_at_once(program: Program, flow: Flow) -> Iterator[Remark]:
+    """A store of parameters that one expression fills with the parameters themselves, and that is changed in place."""
+    for node in program.everywhere(ast.Assign):
+        value = node.value
+        if not isinstance(value, (ast.DictComp, ast.ListComp)) or len(value.generators) != 1:
+            continue
+        one = value.generators[0]
+        named = _parameter_in(one.iter, one.target)
+        store = flow.key(node.targets[0])
+        if named is None or store is None or not _is_itself(value.value if isinstance(value, ast.DictComp) else value.elt, named):
+            continue
+        changed = _changed_in_place(program, store) or _changed_beside(program, flow, store)
+        if changed is not None:
+            yield Remark(node, f"{short(node)} keeps the parameters themselves, and {short(changed)} (line {changed.lineno}) changes them")
+
+
+def _changed_beside(program: Program, flow: Flow, store: Key) -> ast.Call | None:
+    """A call that changes what a loop over a store and the parameters of a model takes out of the store."""
+    for loop in program.everywhere(ast.For):
+        if not is_call(loop.iter, "zip") or not isinstance(loop.target, ast.Tuple) or not any(is_method(one, "parameters") for one in loop.iter.args):
+            continue
+        for one, target in zip(loop.iter.args, loop.target.elts, strict=False):
+            for call in ast.walk(loop) if flow.key(one) == store and isinstance(target, ast.Name) else ():
+                if is_method(call, *_IN_PLACE) and _is_itself(call.func.value, target.id):  # type: ignore[attr-defined]
+                    return call
+    return None
 
 
 def _parameter_of(loop: ast.For) -> str | None:

@@ -193,10 +193,13 @@ def _clipped_in_a_part(program: Program, flow: Flow) -> Iterator[Remark]:
 
 
 def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) -> bool:
-    """Whether the lines from a backward to its step read gradients, or the scaler's factor."""
+    """Whether the lines from a backward to its step read gradients, but to clamp them, or the scaler's factor."""
+    nodes = [one for statement in body for one in ast.walk(statement)]
+    clamped = {part for one in nodes if is_method(one, "clamp_") for part in ast.walk(one.func.value)}
+    asked = {part for one in nodes if isinstance(one, ast.If) for part in ast.walk(one.test)}
     return any(
         is_attribute(one, "grad", "get_scale", "_scale") and backward.lineno <= one.lineno <= step.lineno
-        for statement in body for one in ast.walk(statement)
+        for one in nodes if one not in clamped and one not in asked
     )
 
 

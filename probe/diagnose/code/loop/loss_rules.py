@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import SETTINGS, Flow, flow_of
-from probe.diagnose.code.loop.step_calls import events_of
+from probe.diagnose.code.loop.step_calls import events_of, goes_over
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -14,12 +14,14 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_call,
+    is_false,
     is_method,
     is_name,
     is_read,
     is_true,
     last_word,
     names_of,
+    number_in,
     operands,
     own,
     returned,
@@ -69,7 +71,13 @@ class _Gradients:
             return next((one for one in found if one), None) if plain else None
         if isinstance(node, ast.UnaryOp):
             return self.cut(node.operand, depth - 1)
+        if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+            return self.cut(node.elt, depth - 1)
         key = self.flow.key(node)
+        added = self.flow.values(key) if key is not None and key[0] is self.function else []
+        if len(added) > 1 and any(isinstance(self.program.parent.get(one), ast.AugAssign) for one in added if one is not None):
+            found = [self.cut(one, depth - 1) for one in added if one is None or number_in(one) is None]
+            return next((one for one in found if one), None) if all(found) else None
         value = self.flow.only(key) if key is not None and key[0] is self.function else None
         if value is None or self.program.loops(value)[:1] not in ([], self.program.loops(node)[:1]):
             return None
@@ -87,6 +95,8 @@ class _Gradients:
             if func.attr in ("mean", "sum", "abs", "pow", "sqrt", "log", "exp", "float", "to", "cuda", "clone", "view", "squeeze"):
                 return self.cut(func.value, depth - 1)
             return None
+        if is_name(func, "sum") and node.args:
+            return self.cut(node.args[0], depth - 1)
         if is_name(func, "float") and len(node.args) == 1:
             return "float()" if self.learned(node.args[0]) else None
         if name.startswith("torch.") and last in _OF_TENSORS and node.args:
@@ -112,6 +122,8 @@ class _Gradients:
         """Whether an expression is made of what a module or a loss gives."""
         if node is None or depth == 0:
             return False
+        if _is_parameter(self.program, node):
+            return True
         if isinstance(node, ast.Call):
             if is_loss(self.program, node):
                 return any(self.learned(one, depth - 1) or self.program.family(one) is None for one in node.args[:1])
@@ -131,6 +143,18 @@ class _Gradients:
             return any(self.learned(one, depth - 1) for one in node.elts)
         values = self.flow.values(self.flow.key(node))[:3] if isinstance(node, ast.Name) else []
         return any(value is not node and self.learned(value, depth - 1) for value in values)
+
+
+def _is_parameter(program: Program, node: ast.AST) -> bool:
+    """Whether a variable goes through the parameters of a model, in a loop or a comprehension."""
+    if not isinstance(node, ast.Name) or goes_over(program, node, "parameters", "named_parameters"):
+        return isinstance(node, ast.Name)
+    for around in program.parents(node):
+        for one in around.generators if isinstance(around, (ast.GeneratorExp, ast.ListComp)) else ():
+            names = [part.id for part in ast.walk(one.target) if isinstance(part, ast.Name)]
+            if is_method(one.iter, "parameters", "named_parameters") and names[-1:] == [node.id]:
+                return True
+    return False
 
 
 def backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
@@ -228,6 +252,50 @@ def _made_anew(program: Program) -> Iterator[Remark]:
         inner = call.args[0]
         if not isinstance(inner, (ast.Constant, ast.List, ast.Tuple)) and _goes_backward(program, flow, call):
             yield Remark(call, f"{short(call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
+
+
+@RULES.add("gradient-asked-of-the-loss", "backward has nothing to go back through: no parameter gets a gradient, and the error that would say so is silenced", "leave it out, and keep the graph from the model to the loss: no tensor(...), item() or no_grad on the way")
+def _asked_of_the_loss(program: Program) -> Iterator[Remark]:
+    """`loss.requires_grad = True` for a loss that is made of numbers, or of a network without gradients."""
+    flow = flow_of(program)
+    for call, value in backwards(program):
+        if not isinstance(value, ast.Name):
+            continue
+        asked: list[tuple[ast.stmt | ast.Call, ast.expr]] = [(one, one.targets[0]) for one in own(program.scope(call), ast.Assign) if is_attribute(one.targets[0], "requires_grad") and is_true(one.value)]
+        asked += [(one, one.func) for one in own(program.scope(call), ast.Call) if is_method(one, "requires_grad_") and not any(map(is_false, one.args))]
+        for node, target in asked:
+            if not is_attribute(target) or not is_name(target.value, value.id) or node.lineno > call.lineno:
+                continue
+            nodes = list(flow.origins(target.value))
+            made = [one for one in nodes if isinstance(one, ast.Call) and program.called(one).rpartition(".")[2] in _OF_TENSORS and one.args and not isinstance(one.args[0], ast.Constant)]
+            frozen = [one for one in nodes if isinstance(one, ast.Call) and program.family(one.func) == "module" and _frozen(program, text_of(one.func))]
+            runs = [one for one in nodes if is_method(one, "log_prob") or (isinstance(one, ast.Call) and program.family(one.func) == "module" and one not in frozen and not program.without_gradient(one))]
+            cut = _Gradients(flow, program.scope(call)).cut(target.value)
+            if cut is not None or ((made or frozen) and not runs):
+                why = cut or (short(made[0], 40) if made else f"{short(frozen[0].func)}, which is frozen")
+                yield Remark(node, f"{short(target)} asks for a gradient of a loss that has no graph ({why}): backward reaches no parameter")
+
+
+def _frozen(program: Program, name: str) -> bool:
+    """Whether all parameters of a network are frozen, and nothing gives any a gradient again."""
+    off = False
+    for node in program.calls():
+        if not is_method(node, "requires_grad_"):
+            continue
+        loops = [one.iter for one in program.loops(node) if isinstance(one, ast.For)]
+        whole = [text_of(one.func.value) for one in loops if is_method(one, "parameters")]
+        if any(map(is_false, node.args)):
+            off = off or name in (*whole, text_of(node.func.value))
+        elif whole or program.family(node.func.value) == "module":
+            return False
+    for one in program.everywhere(ast.Assign):
+        if is_attribute(one.targets[0], "requires_grad"):
+            over = [loop.iter for loop in program.loops(one) if isinstance(loop, ast.For)]
+            walked = [text_of(it.func.value) for it in over if is_method(it, "parameters")]
+            if not is_false(one.value) and walked:
+                return False
+            off = off or (is_false(one.value) and name in walked and not any(isinstance(around, ast.If) for around in program.parents(one)))
+    return off
 
 
 def _goes_backward(program: Program, flow: Flow, node: ast.AST) -> bool:

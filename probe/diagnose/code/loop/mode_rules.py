@@ -228,7 +228,7 @@ def _never_counted(program: Program) -> Iterator[Remark]:
             continue
         if any(one.how != "assign" for one in flow.bound[key]) or isinstance(key[0], ast.ClassDef) is not key[1].startswith("self."):
             continue
-        if isinstance(key[0], ast.ClassDef) and (flow.stores_of(name) != 1 or not _closed(program, key[0])):
+        if isinstance(key[0], ast.ClassDef) and (flow.stores_of(name) != 1 or not closed(program, key[0])):
             continue
         start = values[0]
         assert start is not None
@@ -240,8 +240,11 @@ def _never_counted(program: Program) -> Iterator[Remark]:
                 break
 
 
-def _closed(program: Program, of: ast.ClassDef) -> bool:
-    """Whether no other class can count for a class: it has no bases but object and Module, and no class is made of it."""
+def closed(program: Program, of: ast.ClassDef) -> bool:
+    """Whether a class is used in the program, and no other class can count for it: it has no bases but object and
+    Module, and no class is made of it."""
+    if not any(program.called(call) == of.name for call in program.calls()):
+        return False
     plain = all(is_name(base, "object") or program.dotted(base) == "torch.nn.Module" for base in of.bases)
     return plain and not any(last_word(base) == of.name for other in program.everywhere(ast.ClassDef) for base in other.bases)
 

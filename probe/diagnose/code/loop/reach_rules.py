@@ -9,7 +9,7 @@ from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import is_torch_optimizer
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
-from probe.diagnose.code.syntax import is_attribute, is_method, is_read, short, text_of
+from probe.diagnose.code.syntax import is_attribute, is_method, is_read, last_word, returned, short, text_of
 
 RULES = Rules("loop")
 
@@ -45,6 +45,9 @@ def modules_called(flow: Flow, loss: ast.AST, through: bool = False) -> Iterator
         following: list[ast.AST] = list(ast.iter_child_nodes(at))
         if not through and (is_method(at, "detach", "item", "numpy") or is_attribute(at, "data")):
             following = []
+        local = flow.program.local_function(at) if isinstance(at, ast.Call) and flow.program.family(at.func) != "module" else None
+        if local is not None:
+            following += [one for one in returned(local) if one is not None and (through or not flow.program.without_gradient(one))]
         value = found.value if is_read(at) and (found := flow.given(at)) is not None else None
         if value is not None and (through or not flow.program.without_gradient(value)):
             following.append(value)
@@ -62,6 +65,7 @@ def _all_known(program: Program, name: str, known: list[ast.Call]) -> bool:
             continue
         around = program.parent.get(node)
         called = isinstance(around, ast.Call) and around.func is node and (around in known or program.without_gradient(around))
-        if not called and not is_attribute(around, *maintained):
+        copied = isinstance(around, ast.Call) and last_word(around.func) == "deepcopy"
+        if not called and not copied and not is_attribute(around, *maintained):
             return False
     return True

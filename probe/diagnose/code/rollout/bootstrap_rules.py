@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.kept_rules import trained
+from probe.diagnose.code.loop.step_calls import events_of, optimized
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rollout.signs import minimized
 from probe.diagnose.code.rollout.targets import ENDS, is_bootstrap
@@ -15,6 +17,7 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
+    is_call,
     is_method,
     is_name,
     is_negative,
@@ -26,6 +29,7 @@ from probe.diagnose.code.syntax import (
     says,
     short,
     text_of,
+    without_data,
 )
 from probe.diagnose.code.torch_losses import is_loss
 
@@ -255,6 +259,81 @@ def _again(flow: Flow, node: ast.AST, depth: int = 5) -> bool:
     if mentioned > len(calls):
         return True
     return any(_again(flow, one, depth - 1) for one in calls)
+
+
+@RULES.add("copied-after-each-step", "the target is the trained network itself, and moves with every step", "copy every few hundred steps, or move the copy a little: target * 0.995 + net * 0.005")
+def _copied_each_time(program: Program) -> Iterator[Remark]:
+    """A target network that is given all weights of the trained one beside each of its optimizer's steps."""
+    flow = flow_of(program)
+    copies = {flow.key(call.func) for _, prediction, target in compared(flow) for call in following(flow, target)}
+    for call in program.calls():
+        statement = program.parent.get(call)
+        if not is_method(call, "load_state_dict") or flow.key(call.func.value) not in copies - {None} or not isinstance(statement, ast.Expr):
+            continue
+        given = call.args[0] if call.args else None
+        block = program.block(statement)
+        steps = [one for one in events_of(flow, block) if one.what == "step" and one.always and one.node.lineno < call.lineno]
+        straight = [one for one in steps if program.block(program.statement(one.node)) == block]
+        nets = [optimized(flow, one.of) for one in straight]
+        if is_method(given, "state_dict") and straight and any(net is not None and net == flow.key(given.func.value) for net in nets):
+            yield Remark(call, f"{short(call)} follows each {short(straight[-1].node)}: the copy that the targets are made with is always the trained network as it is")
+
+
+@RULES.add("judged-by-the-trained-network", "the value of the next action comes from the network that is trained, and the copy only chooses: targets move with each step", "choose with the trained network, and take the value of the copy")
+def _swapped(program: Program) -> Iterator[Remark]:
+    """A double target whose action the copy chooses and whose value the trained network gives."""
+    flow = flow_of(program)
+    seen: set[ast.AST] = set()
+    for _, prediction, target in compared(flow):
+        mine = {flow.key(one.func) for one in flow.origins(prediction) if isinstance(one, ast.Call)} - {None}
+        for one in flow.origins(target):
+            if not is_method(one, "gather") or len(one.args) < 2 or one in seen:
+                continue
+            value, index = flow.value(one.func.value), one.args[-1]
+            chosen = [call for part in flow.origins(index) if is_method(part, "argmax", "max") for call in flow.origins(part.func.value) if isinstance(call, ast.Call) and _runs(flow, call)]
+            if isinstance(value, ast.Call) and flow.key(value.func) in mine and chosen and all(flow.key(call.func) not in mine for call in chosen):
+                seen.add(one)
+                yield Remark(one, f"{short(one)} takes the value of {short(value)}, the network that is trained, for the action that {short(chosen[0])} chooses")
+
+
+@RULES.add("trained-network-pulled-to-the-copy", "the copy never changes, and each step is undone a little: the network stays near its first weights", "move the copy towards the network: give it as the one that is changed")
+def _pulled(program: Program) -> Iterator[Remark]:
+    """A soft update that changes the network which an optimizer holds, towards a copy that none holds."""
+    flow = flow_of(program)
+    held = trained(flow)
+    for loop in program.everywhere(ast.For):
+        over = loop.iter
+        if not is_call(over, "zip") or len(over.args) != 2 or not isinstance(loop.target, ast.Tuple) or not all(is_method(one, "parameters") for one in over.args):
+            continue
+        names = [last_word(one) for one in loop.target.elts]
+        changed = [number for number, name in enumerate(names) if any(_moves(node, name, names[1 - number]) for node in ast.walk(loop))]
+        if len(names) != 2 or len(changed) != 1:
+            continue
+        owners = [one.func.value for one in over.args if is_method(one)]
+        mine, other = owners[changed[0]], owners[1 - changed[0]]
+        function = program.function_of(loop)
+        pairs: list[tuple[ast.AST, ast.AST, ast.AST]] = []
+        if function is not None and isinstance(mine, ast.Name) and isinstance(other, ast.Name):
+            for call in program.calls():
+                given = program.arguments(function, call) if program.run_by(call) is function else {}
+                if mine.id in given and other.id in given:
+                    pairs.append((given[mine.id], given[other.id], call))
+        for one, two, place in pairs or [(mine, other, loop)]:
+            first, second = flow.origin(flow.key(one)), flow.origin(flow.key(two))
+            copy = flow.made(second)
+            if first in held and second not in held and copy is not None and last_word(copy.func) == "deepcopy":
+                yield Remark(place, f"{short(one)}, which an optimizer trains, is moved towards {short(two)}, its copy: the copy is what should follow")
+
+
+def _moves(node: ast.AST, name: str, other: str) -> bool:
+    """Whether a node changes a parameter in place by a mixture with another one."""
+    if is_method(node, "copy_", "lerp_", "add_") and node.args and last_word(without_data(node.func.value)) == name:
+        mixed = is_method(node, "lerp_", "add_") or names_of(node.args[0]) >= {name, other}
+        return mixed and other in names_of(node)
+    if is_method(node, "add_") and is_method(node.func.value, "mul_") and last_word(without_data(node.func.value.func.value)) == name:
+        return other in names_of(node)
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    return is_attribute(target, "data") and last_word(target.value) == name and isinstance(node, ast.Assign) and names_of(node.value) >= {name, other}
 
 
 # The policy -----------------------------------------------------------------------------

@@ -4,9 +4,11 @@ that never begin again. Pure."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.mode_rules import closed
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -29,7 +31,10 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("rollout")
+_UNIFORM = frozenset({"random.random", "numpy.random.rand", "numpy.random.random", "numpy.random.uniform", "torch.rand", "random.uniform"})
 _FILLED = frozenset({"numpy.zeros", "numpy.empty", "torch.zeros", "torch.empty"})
+_OF_STEPS = re.compile(r"rew|done|terminal|terminated|log_?prob|returns?$|advantage|next_(state|obs)", re.I)
+"""Words in the names of what belongs to one step of an environment."""
 _SPACES = ("_batch", "batch_", "_b", "b_", "_list", "_t", "_buf", "_buffer", "_tensor", "_arr")
 
 
@@ -132,7 +137,8 @@ def _another_order(program: Program) -> Iterator[Remark]:
             local = program.local_function(node.value) if isinstance(node.value, ast.Call) else None
             results = list(returned(local)) if local is not None else []
             given = _names(results[0].elts) if len(results) == 1 and isinstance(results[0], ast.Tuple) else None
-            if taken is not None and given is not None and local is not None and len(given) >= 4 and _permuted(given, taken):
+            swapped = taken is not None and given is not None and local is not None and _permuted(given, taken)
+            if swapped and taken and given and local is not None and not _swapped_before(program, flow, node.value):
                 yield Remark(node, f"{short(node)} takes ({', '.join(taken)}), and {local.name}() returns ({', '.join(given)})")
     for loop in program.everywhere(ast.For):
         taken = _names(loop.target.elts) if isinstance(loop.target, ast.Tuple) and isinstance(loop.iter, (ast.Name, ast.Attribute)) else None
@@ -143,8 +149,17 @@ def _another_order(program: Program) -> Iterator[Remark]:
         if given is None or len(given) < 4:
             continue
         fields = _fields(program, flow, call)
-        if fields is not None and _permuted(fields[: len(given)], given):
+        statement = program.parent.get(call)
+        taken_apart = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
+        if fields is not None and _permuted(fields[: len(given)], given) and not taken_apart:
             yield Remark(call, f"{short(call)} gives ({', '.join(given)}) in the places of ({', '.join(fields)})")
+
+
+def _swapped_before(program: Program, flow: Flow, call: ast.AST) -> bool:
+    """Whether the arguments of a call are in another order too: then its results may be meant to be."""
+    given = _names(call.args) if isinstance(call, ast.Call) else None
+    fields = _fields(program, flow, call) if isinstance(call, ast.Call) else None
+    return given is not None and fields is not None and _permuted(fields[: len(given)], given)
 
 
 def _compared(kept: Sequence[list[str]], taken: list[str], node: ast.AST, what: str) -> Iterator[Remark]:
@@ -168,7 +183,8 @@ def _put_in(program: Program) -> list[list[str]]:
 def _names(parts: Sequence[ast.AST]) -> list[str] | None:
     """The names of variables in a row; None where one is something else, or two are the same."""
     names = [last_word(one) for one in parts]
-    return names if len(names) >= 4 and all(names) and len(set(names)) == len(names) and "_" not in names else None
+    told = len(names) >= 4 and all(names) and len(set(names)) == len(names) and "_" not in names
+    return names if told and any(_OF_STEPS.search(one) for one in names) else None
 
 
 def _bare(name: str) -> str:
@@ -226,6 +242,34 @@ def _named_tuple(program: Program, flow: Flow, func: ast.AST) -> list[str] | Non
     if isinstance(fields, (ast.Tuple, ast.List)) and all(is_string(one) for one in fields.elts):
         return [one.value for one in fields.elts if is_string(one)]
     return None
+
+
+# Exploration -------------------------------------------------------------------------------
+
+
+@RULES.add("exploration-never-falls", "every action is drawn at random for the whole training: what is learned is never tried", "make it smaller with the steps: epsilon = max(least, epsilon * decay)")
+def _never_falls(program: Program) -> Iterator[Remark]:
+    """A share of random actions that is 1 and stays 1."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Compare):
+        if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.Lt, ast.LtE)):
+            continue
+        drawn: ast.AST = node.left
+        share = node.comparators[0]
+        key = flow.key(share)
+        values = [one for one in flow.values(key) if one is not None]
+        drawn = flow.value(drawn) if isinstance(drawn, ast.Name) else drawn
+        if program.called(drawn) not in _UNIFORM or key is None or len(values) != 1 or len(flow.bound[key]) != 1 or flow.number(values[0]) != 1:
+            continue
+        if any(one.how == "parameter" for one in flow.bound[key]) or any(one.how == "add" for one in flow.bound[key]):
+            continue
+        if isinstance(key[0], ast.ClassDef) and (flow.stores_of(key[1].removeprefix("self.")) != 1 or not closed(program, key[0])):
+            continue
+        test = program.parent.get(node)
+        chosen = test.body if isinstance(test, ast.If) else []
+        acts = any(is_method(one, "sample", "randint", "randrange", "choice") for part in chosen for one in ast.walk(part))
+        if acts and any(is_attribute(one, "backward") for one in program.everywhere(ast.Attribute)):
+            yield Remark(node, f"{short(node)} is always true: {last_word(share)} is {short(values[0])} and nothing changes it")
 
 
 # Episodes that never begin again ----------------------------------------------------------

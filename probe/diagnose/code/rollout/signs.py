@@ -18,6 +18,7 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_negative,
     is_read,
+    last_word,
     names_set,
     number_in,
     operands,
@@ -69,7 +70,10 @@ def _expanded(
         if depth and isinstance(term, ast.Call):
             name = program.called(term)
             if (name in ("torch.cat", "torch.stack") or is_call(term, "sum")) and len(term.args) >= 1:
-                inner = _appended(program, term.args[0])
+                listed = term.args[0]
+                inner = _appended(program, listed)
+                if isinstance(listed, (ast.ListComp, ast.GeneratorExp)):
+                    inner = listed.elt
             elif (local := program.local_function(term)) is not None:
                 inner = _result(local, None)
         elif depth and isinstance(term, ast.Name):
@@ -213,8 +217,13 @@ def _policy_product(program: Program, flow: Flow, term: ast.AST) -> tuple[int, a
             if is_negative(value):
                 sign, value = -sign, flow.value(value.operand)
             factors.append((at, value))
-    logs = [at for at, value in factors if _is_log_prob(at, _stacked(program, value))]
-    worth = [at for at, _ in factors if says(at, "adv", "return", "reward", "delta", "td_err", "gae")]
+    elements = {at: _element(program, at) for at, _ in factors}
+    logs = [
+        at for at, value in factors
+        if _is_log_prob(at, _stacked(program, value)) or _is_list_of_logs(program, elements[at])
+    ]
+    words = ("adv", "return", "reward", "delta", "td_err", "gae")
+    worth = [at for at, _ in factors if says(at, *words) or says(elements[at] or at, *words)]
     if len(logs) != 1 or len(worth) != 1 or len(factors) > 3:
         return None
     cost = any(is_name(one) and says(one, *_COSTS) for one in flow.origins(worth[0]))
@@ -226,6 +235,32 @@ def _stacked(program: Program, value: ast.AST) -> ast.AST:
     if isinstance(value, ast.Call) and program.called(value) in ("torch.stack", "torch.cat") and value.args:
         return _appended(program, value.args[0]) or value
     return value
+
+
+def _element(program: Program, node: ast.AST) -> ast.AST | None:
+    """The list that a loop or comprehension over zip() takes a variable from."""
+    for around in program.parents(node) if isinstance(node, ast.Name) else ():
+        loops = around.generators if isinstance(around, (ast.ListComp, ast.GeneratorExp)) else [around]
+        for one in loops:
+            over = one.iter if isinstance(one, (ast.For, ast.comprehension)) else None
+            target = one.target if isinstance(one, (ast.For, ast.comprehension)) else None
+            if is_call(over, "zip") and isinstance(target, ast.Tuple) and len(target.elts) == len(over.args):
+                for name, given in zip(target.elts, over.args, strict=True):
+                    if text_of(name) == text_of(node):
+                        return given
+        if isinstance(around, Function):
+            return None
+    return None
+
+
+def _is_list_of_logs(program: Program, node: ast.AST | None) -> bool:
+    """Whether a list is filled with what log_prob() gives."""
+    filled = [
+        one.args[0] for one in program.calls()
+        if node is not None and is_method(one, "append") and len(one.args) == 1
+        and last_word(one.func.value) == last_word(node) != ""
+    ]
+    return bool(filled) and all(is_method(one, "log_prob") for one in filled)
 
 
 def _is_log_prob(at: ast.AST, value: ast.AST) -> bool:
