@@ -18,6 +18,7 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_read,
     iterated,
+    last_word,
     short,
     text_of,
 )
@@ -200,3 +201,39 @@ def _read_again(program: Program, store: Key, kept: ast.AST) -> bool:
         if one not in inside and not isinstance(call, ast.Call):
             return True
     return False
+
+
+def past_of_lists(program: Program) -> Iterator[Remark]:
+    """The difference between the parameters of a model and a list of the same parameters, made before."""
+    flow = flow_of(program)
+    for call in program.calls():
+        loop = program.parent.get(call)
+        if not is_call(call, "zip") or len(call.args) != 2 or not isinstance(loop, (ast.For, ast.comprehension)) or loop.iter is not call:
+            continue
+        names = [one.id for one in loop.target.elts if isinstance(one, ast.Name)] if isinstance(loop.target, ast.Tuple) else []
+        owners = [_listed(flow, one) for one in call.args]
+        if len(names) != 2 or None in owners or owners[0] != owners[1] or all(is_method(one, "parameters") for one in call.args):
+            continue
+        around: ast.AST = loop if isinstance(loop, ast.For) else program.parent.get(loop, loop)
+        for node in ast.walk(around):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and {last_word(_bare(node.left)), last_word(_bare(node.right))} == set(names):
+                yield Remark(node, f"{short(node)} is 0: both lists hold the parameters of {owners[0]} themselves, as they are now")
+                break
+
+
+def _bare(node: ast.AST) -> ast.AST:
+    while is_attribute(node, "data") or is_method(node, "detach"):
+        node = node.value if isinstance(node, ast.Attribute) else node.func.value
+    return node
+
+
+def _listed(flow: Flow, node: ast.AST) -> str | None:
+    """The module whose parameters a list holds, without copies of them."""
+    value = flow.value(node)
+    if is_call(value, "list", "tuple") and len(value.args) == 1:
+        value = value.args[0]
+    if isinstance(value, (ast.ListComp, ast.GeneratorExp)) and len(value.generators) == 1:
+        one = value.generators[0]
+        itself = is_name(_bare(value.elt)) and text_of(_bare(value.elt)) == text_of(one.target)
+        value = one.iter if itself else node
+    return text_of(value.func.value) if is_method(value, "parameters") and not value.args else None

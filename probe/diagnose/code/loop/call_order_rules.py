@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.loop.step_calls import Event, events_of, optimized
+from probe.diagnose.code.loop.step_calls import Event, events_of, goes_over, optimized
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -303,6 +303,11 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
         isinstance(node.ctx, ast.Store) or isinstance(program.parent.get(node), ast.Attribute)
         for node in program.everywhere(ast.Attribute) if node.attr == "grad"
     )
+    for call in program.calls() if not zeroed and not by_hand else ():
+        given = call.args[0] if is_method(call, "step") and len(call.args) == 1 and _of_torch(flow, flow.key(call.func.value)) else None
+        closures = program.functions.get(given.id, []) if isinstance(given, ast.Name) else []
+        if len(closures) == 1 and mentions(closures[0], "backward"):
+            yield Remark(call, f"{short(call)} runs {closures[0].name}() again and again, and nothing in it clears the gradients: each of its backwards adds to all before")
     for owner, body in bodies(program):
         if not isinstance(owner, Loop):
             continue
@@ -353,6 +358,41 @@ def _escapes(flow: Flow, key: Key) -> bool:
         if flow.program.family(call) != "scheduler" and not is_method(call, "step", "unscale_"):
             return True
     return False
+
+
+@RULES.add("gradients-read-after-clearing", "what is logged of the gradients is 0, or nothing, whatever they were", "read them after backward, before zero_grad")
+def _read_after_clearing(program: Program) -> Iterator[Remark]:
+    """The gradients of a model that are looked at between zero_grad and the next backward."""
+    flow = flow_of(program)
+    remarked: set[ast.AST] = set()
+    for _, body in bodies(program):
+        cleared: Event | None = None
+        seen = False
+        for statement in body:
+            events = events_of(flow, [statement])
+            reads = next(_gradients_read(program, statement), None)
+            if cleared is not None and seen and reads is not None and not events and statement not in remarked:
+                remarked.add(statement)
+                yield Remark(reads, f"{short(reads)} reads the gradients after {short(cleared.node)} (line {cleared.node.lineno}) has cleared them")
+            for event in events:
+                seen = seen or event.what == "backward"
+                if event.what in ("backward", "zero"):
+                    whole = event.what == "zero" and event.always and len(events) == 1
+                    cleared = event if whole else None
+            if any(_runs(program, one, "backward") for one in ast.walk(statement)):
+                cleared = None
+
+
+def _gradients_read(program: Program, statement: ast.stmt) -> Iterator[ast.AST]:
+    """Where a statement, or a function of the program that it calls, takes a norm of the gradients of a model."""
+    for node in ast.walk(statement):
+        if (is_method(node, "norm", "abs", "item", "mean", "max") and is_attribute(node.func.value, "grad") and goes_over(program, node.func.value.value, "parameters", "named_parameters")) or (is_method(node, "norm", "abs", "mean", "max") and is_attribute(node.func.value, "grad") and any(isinstance(one, ast.comprehension) and is_method(one.iter, "parameters") for one in ast.walk(statement))):
+            yield node
+        local = program.local_function(node) if isinstance(node, ast.Call) and node.args else None
+        if local is not None and not mentions(local, "backward", "step"):
+            inside = [one for one in ast.walk(local) if is_attribute(one, "grad")]
+            if inside and all(isinstance(one.ctx, ast.Load) for one in inside) and any(is_method(one, "norm") for one in ast.walk(local)) and any(isinstance(one, ast.Return) for one in ast.walk(local)):
+                yield node
 
 
 @RULES.add("never-stepped", "it has no effect on the training", "call its step, or delete it")

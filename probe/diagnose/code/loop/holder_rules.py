@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.loop.call_order_rules import bodies, is_part
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.loop.reach_rules import modules_called
@@ -17,15 +18,19 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     Loop,
+    argument,
     is_attribute,
     is_binary,
     is_call,
+    is_false,
     is_method,
     is_name,
     is_own,
     is_string,
     last_word,
     mentions,
+    names_read,
+    names_set,
     own,
     short,
     text_of,
@@ -149,6 +154,34 @@ def _lone_parameter(flow: Flow, key: Key) -> bool:
             continue
         return False
     return True
+
+
+@RULES.add("layer-in-no-group", "the layers of that part keep their first values: what they do is random", "add a group with the parameters that are left")
+def _in_no_group(program: Program) -> Iterator[Remark]:
+    """A part of a network that is in none of the groups which an optimizer is given, part by part."""
+    flow = flow_of(program)
+    makers = [call for call in program.calls() if program.family(call) == "optimizer"]
+    if any(is_attribute(one, "requires_grad", "requires_grad_", "add_param_group") for one in program.everywhere(ast.Attribute)):
+        return
+    for call in makers:
+        groups = [one.func.value for value in [flow.value(argument(call, "params", 0))] if value is not None for one in ast.walk(value) if is_method(one, "parameters", "named_parameters")]
+        parts = [one for one in groups if isinstance(one, ast.Attribute)]
+        wholes = {flow.key(one.value) for one in parts}
+        whole = parts[0].value if len(parts) == len(groups) >= 2 and len(wholes) == 1 else None
+        kind = program.kind(whole)
+        of = program.classes.get(kind.name, []) if kind is not None and kind.family == "module" else []
+        if len(of) != 1 or len(makers) > 1 or not program.called(call).startswith("torch.optim.") or whole is None or is_name(whole, "self"):
+            continue
+        given = {one.attr for one in parts}
+        for key, values in flow.assigned():
+            made, name = flow.made(key), key[1].removeprefix("self.")
+            learned = made is not None and program.called(made).startswith("torch.nn.") and program.called(made).rpartition(".")[2].startswith(_LEARNED)
+            if key[0] is of[0] and key[1].startswith("self.") and learned and len(values) == 1 and name not in given and any(word in text_of(made or call) for word in _LEARNED if word != "Sequential"):
+                forward = program.method(of[0], "forward")
+                runs = forward is not None and any(is_own(one.func) and one.func.attr == name for one in ast.walk(forward) if isinstance(one, ast.Call))
+                elsewhere = flow.attributes.get(name, 0) > len(flow.reads.get(key, []))
+                if runs and not elsewhere and not mentions(of[0], "load_state_dict", "detach") and program.family(made) == "module":
+                    yield Remark(call, f"{short(call, 40)} is given {', '.join(sorted(given))} of {text_of(whole)}, and {name} (line {getattr(made, 'lineno', 0)}) is in no group")
 
 
 # Clips and gradients of another network ---------------------------------------------
@@ -288,6 +321,72 @@ def _only_shown(program: Program, node: ast.AST) -> bool:
 
 def _returned(frame: ast.AST, name: str) -> bool:
     return any(is_name(one, name) for node in own(frame, ast.Return) for one in ast.walk(node))
+
+
+@RULES.add("best-overwritten", "the file holds the last state, not the best one", "save the last state under another name")
+def _best_overwritten(program: Program) -> Iterator[Remark]:
+    """The best state, saved to a file that a later save of whatever state goes to as well."""
+    saves = [call for call in program.calls() if program.called(call) == "torch.save" and len(call.args) > 1]
+    places = [(save, save) for save in saves]
+    for save in saves:
+        function = program.function_of(save)
+        if function is not None and not any(isinstance(one, ast.If) for one in program.parents(save)):
+            places += [(save, call) for call in program.calls() if program.run_by(call) is function and not call.args and not call.keywords]
+    for save, place in places:
+        if comparison_above(program, place) is None:
+            continue
+        path = text_of(save.args[1])
+        for other, later in places:
+            same = text_of(other.args[1]) == path and text_of(other.args[0]) == text_of(save.args[0]) and program.frame(later) is program.frame(place)
+            branch = next((one for one in program.parents(place) if isinstance(one, ast.If)), None)
+            steady = not any(isinstance(one, (ast.If, ast.Try, ast.ExceptHandler)) for one in program.parents(later))
+            varies = any(isinstance(one, (ast.JoinedStr, ast.BinOp, ast.Call)) and names_read(one) & _set_in(program, place) for one in ast.walk(save.args[1]))
+            if same and steady and branch is not None and later.lineno > place.lineno and not varies and not _read_back(program, path, place, later):
+                yield Remark(later, f"{short(later)} writes to the file in which line {place.lineno} kept the best state: nothing of that is left")
+                break
+
+
+def _set_in(program: Program, node: ast.AST) -> set[str]:
+    """The names that the loops around a node set."""
+    return {name for loop in program.loops(node) for name in names_set(loop)}
+
+
+def _read_back(program: Program, path: str, first: ast.Call, last: ast.Call) -> bool:
+    """Whether the best state is loaded again before the file is written to."""
+    return any(
+        program.called(one) == "torch.load" and one.args and text_of(one.args[0]) == path and first.lineno < one.lineno < last.lineno
+        for one in program.calls()
+    )
+
+
+@RULES.add("saved-under-other-names", "no name of the file is one of the model: nothing is loaded, and strict=False says nothing of it", "save model.module.state_dict(), or load with strict=True")
+def _other_names(program: Program) -> Iterator[Remark]:
+    """A state of a wrapped model, whose names begin with `module.`, that is loaded into a bare one with strict=False."""
+    flow = flow_of(program)
+    if any(isinstance(one, ast.Constant) and isinstance(one.value, str) and "module." in one.value for one in program.everywhere(ast.Constant)):
+        return
+    states = [one for one in program.calls() if is_method(one, "state_dict") and not one.args]
+    saved = [one for call in program.calls() if program.called(call) == "torch.save" for part in flow.origins(call.args[0]) for one in states if part is one] if states else []
+    if not saved or not all(_wrapped(flow, one.func.value) for one in saved if is_method(one)):
+        return
+    for call in program.calls():
+        if not is_method(call, "load_state_dict") or not any(one.arg == "strict" and is_false(one.value) for one in call.keywords) or not call.args:
+            continue
+        if _wrapped(flow, call.func.value) is False and any(program.called(one) == "torch.load" for one in flow.origins(call.args[0]) if isinstance(one, ast.Call)):
+            yield Remark(call, f"{short(call)} loads into a bare model what line {saved[0].lineno} saved of a wrapped one: each name begins with 'module.', and none fits")
+
+
+def _wrapped(flow: Flow, node: ast.AST) -> bool | None:
+    """Whether a model is wrapped for several devices where it stands; None where that is not known."""
+    given = flow.value(node)
+    if not isinstance(given, ast.Call):
+        values = [one for one in flow.possible(node) if isinstance(one, ast.Call)]
+        given = values[0] if len(values) == 1 else node
+    if not isinstance(given, ast.Call):
+        return None
+    while is_method(given, *_KEEPS) and isinstance(given.func.value, ast.Call):
+        given = given.func.value
+    return flow.program.called(given).startswith(("torch.nn.parallel.", "torch.nn.DataParallel"))
 
 
 @RULES.add("average-never-used", "the average is not one, or the training goes on from it", "call its update in each step, and put the weights back after each evaluation")

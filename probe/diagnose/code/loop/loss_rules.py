@@ -14,7 +14,6 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_call,
-    is_false,
     is_method,
     is_name,
     is_read,
@@ -44,10 +43,10 @@ _OF_A_TENSOR = (
     "unsqueeze", "clamp", "clamp_min", "clip", "exp", "log", "relu", "max", "min", "float", "double", "to", "contiguous", "t",
 )
 """Methods through which the gradient of their tensor flows."""
-_OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
+OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
 
 
-class _Gradients:
+class Gradients:
     """Which expressions of one function carry no gradient, and why."""
 
     def __init__(self, flow: Flow, function: ast.AST) -> None:
@@ -99,7 +98,7 @@ class _Gradients:
             return self.cut(node.args[0], depth - 1)
         if is_name(func, "float") and len(node.args) == 1:
             return "float()" if self.learned(node.args[0]) else None
-        if name.startswith("torch.") and last in _OF_TENSORS and node.args:
+        if name.startswith("torch.") and last in OF_TENSORS and node.args:
             return f"{last}()" if self.learned(node.args[0]) else None
         if name.startswith("torch.") and name.count(".") == 1 and last in _STEPS and node.args:
             return f"torch.{last}" if self.learned(node.args[0]) else None
@@ -213,7 +212,7 @@ def _terms_without_gradient(program: Program) -> Iterator[Remark]:
     for _, value in list(starts):
         starts += [(one, one.value) for one in _returned(program, flow, value) if one.value is not None]
     for call, value in starts:
-        gradients = _Gradients(flow, program.scope(call))
+        gradients = Gradients(flow, program.scope(call))
         terms = list(dict.fromkeys(_terms(flow, value, call)))
         if len(terms) < 2:
             continue
@@ -245,57 +244,13 @@ def _made_anew(program: Program) -> Iterator[Remark]:
         name = program.called(call)
         last = name.rpartition(".")[2]
         wants = argument(call, "requires_grad")
-        if not name.startswith("torch.") or last not in (*_OF_TENSORS, "Variable") or not call.args:
+        if not name.startswith("torch.") or last not in (*OF_TENSORS, "Variable") or not call.args:
             continue
         if not is_true(wants):
             continue
         inner = call.args[0]
         if not isinstance(inner, (ast.Constant, ast.List, ast.Tuple)) and _goes_backward(program, flow, call):
             yield Remark(call, f"{short(call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
-
-
-@RULES.add("gradient-asked-of-the-loss", "backward has nothing to go back through: no parameter gets a gradient, and the error that would say so is silenced", "leave it out, and keep the graph from the model to the loss: no tensor(...), item() or no_grad on the way")
-def _asked_of_the_loss(program: Program) -> Iterator[Remark]:
-    """`loss.requires_grad = True` for a loss that is made of numbers, or of a network without gradients."""
-    flow = flow_of(program)
-    for call, value in backwards(program):
-        if not isinstance(value, ast.Name):
-            continue
-        asked: list[tuple[ast.stmt | ast.Call, ast.expr]] = [(one, one.targets[0]) for one in own(program.scope(call), ast.Assign) if is_attribute(one.targets[0], "requires_grad") and is_true(one.value)]
-        asked += [(one, one.func) for one in own(program.scope(call), ast.Call) if is_method(one, "requires_grad_") and not any(map(is_false, one.args))]
-        for node, target in asked:
-            if not is_attribute(target) or not is_name(target.value, value.id) or node.lineno > call.lineno:
-                continue
-            nodes = list(flow.origins(target.value))
-            made = [one for one in nodes if isinstance(one, ast.Call) and program.called(one).rpartition(".")[2] in _OF_TENSORS and one.args and not isinstance(one.args[0], ast.Constant)]
-            frozen = [one for one in nodes if isinstance(one, ast.Call) and program.family(one.func) == "module" and _frozen(program, text_of(one.func))]
-            runs = [one for one in nodes if is_method(one, "log_prob") or (isinstance(one, ast.Call) and program.family(one.func) == "module" and one not in frozen and not program.without_gradient(one))]
-            cut = _Gradients(flow, program.scope(call)).cut(target.value)
-            if cut is not None or ((made or frozen) and not runs):
-                why = cut or (short(made[0], 40) if made else f"{short(frozen[0].func)}, which is frozen")
-                yield Remark(node, f"{short(target)} asks for a gradient of a loss that has no graph ({why}): backward reaches no parameter")
-
-
-def _frozen(program: Program, name: str) -> bool:
-    """Whether all parameters of a network are frozen, and nothing gives any a gradient again."""
-    off = False
-    for node in program.calls():
-        if not is_method(node, "requires_grad_"):
-            continue
-        loops = [one.iter for one in program.loops(node) if isinstance(one, ast.For)]
-        whole = [text_of(one.func.value) for one in loops if is_method(one, "parameters")]
-        if any(map(is_false, node.args)):
-            off = off or name in (*whole, text_of(node.func.value))
-        elif whole or program.family(node.func.value) == "module":
-            return False
-    for one in program.everywhere(ast.Assign):
-        if is_attribute(one.targets[0], "requires_grad"):
-            over = [loop.iter for loop in program.loops(one) if isinstance(loop, ast.For)]
-            walked = [text_of(it.func.value) for it in over if is_method(it, "parameters")]
-            if not is_false(one.value) and walked:
-                return False
-            off = off or (is_false(one.value) and name in walked and not any(isinstance(around, ast.If) for around in program.parents(one)))
-    return off
 
 
 def _goes_backward(program: Program, flow: Flow, node: ast.AST) -> bool:
@@ -359,7 +314,7 @@ def _total_not_used(program: Program) -> Iterator[Remark]:
                 continue
             terms = list(_terms(flow, total, call))
             mine = [one for one in terms if isinstance(one, ast.Name) and flow.key(one) == key]
-            gradients = _Gradients(flow, scope)
+            gradients = Gradients(flow, scope)
             rest = [one for one in terms if one not in mine and gradients.learned(one) and not any(
                 isinstance(name, ast.Name) and flow.key(name) in started for name in ast.walk(one)
             )]

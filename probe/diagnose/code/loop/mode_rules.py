@@ -26,6 +26,7 @@ from probe.diagnose.code.syntax import (
     names_set,
     number_in,
     short,
+    text_of,
 )
 
 RULES = Rules("loop")
@@ -139,6 +140,43 @@ def _maker(flow: Flow, key: Key | None) -> ast.AST | None:
     return made
 
 
+@RULES.add("part-back-in-train-mode", "the part that was to stay as it is uses the statistics of the batch, and batch normalization goes on learning", "call eval() of the part after each train() of the whole")
+def _back_in_train_mode(program: Program) -> Iterator[Remark]:
+    """A part of the model that is put into eval mode once, before a loop that puts the whole into train mode."""
+    flow = flow_of(program)
+    if any(is_attribute(one, "train") and isinstance(program.parent.get(one), ast.FunctionDef) for one in program.everywhere(ast.Attribute)):
+        return
+    for call in program.calls():
+        part = call.func.value if is_method(call, "eval") and not call.args else None
+        if not isinstance(part, ast.Attribute) or program.loops(call) or not isinstance(program.parent.get(call), ast.Expr):
+            continue
+        whole, name = flow.origin(flow.key(part.value)), text_of(part)
+        if whole is None or is_name(part.value, "self") or _overrides(program, flow, part.value) or not _has_modes(flow, _child(flow, part)):
+            continue
+        for loop in (one for one in ast.walk(program.frame(call)) if isinstance(one, ast.For) and one.lineno > call.lineno):
+            parts = reached(program, loop)
+            inside = [one for at in parts for one in ast.walk(at) if isinstance(one, ast.Call)]
+            on = [one for one in inside if is_method(one, "train") and not (one.args and not is_true(one.args[0])) and flow.origin(flow.key(one.func.value)) == whole]
+            off = [one for one in inside if is_method(one, "eval") and (text_of(one.func.value) == name or last_word(one.func.value) == part.attr)]
+            if on and not off and trains(program, loop):
+                yield Remark(on[0], f"{short(on[0])} puts {name} back into train mode, which {short(call)} (line {call.lineno}) took it out of")
+                break
+
+
+def _child(flow: Flow, part: ast.Attribute) -> ast.AST | None:
+    """What makes a part of a network: the assignment in its class."""
+    kind = flow.program.kind(part.value)
+    of = flow.program.classes.get(kind.name, []) if kind is not None else []
+    return flow.made((of[0], f"self.{part.attr}")) if len(of) == 1 else None
+
+
+def _overrides(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether the class of a network has a train() of its own."""
+    kind = program.kind(node)
+    of = program.classes.get(kind.name, []) if kind is not None else []
+    return any(program.method(one, "train") is not None for one in of)
+
+
 # Random numbers -----------------------------------------------------------------
 
 
@@ -161,7 +199,7 @@ def _seeded(program: Program) -> Iterator[Remark]:
                 break  # each pass is a training of its own
             for call, seed in _seeds(flow, loop, {}, 3):
                 changes = {one.id for one in ast.walk(seed) if isinstance(one, ast.Name)} & names_set(loop)
-                if call not in remarked and not changes and _is_constant(flow, seed):
+                if call not in remarked and not changes and is_constant(flow, seed):
                     remarked.add(call)
                     yield Remark(call, f"{short(call)} runs in each pass of the loop of line {loop.lineno}, with the same seed: all passes draw the same random numbers")
 
@@ -171,7 +209,7 @@ def _seeds(flow: Flow, node: ast.AST, given: Mapping[str, ast.expr], depth: int)
     what the parameters of the function are there."""
     program = flow.program
     for call in ast.walk(node):
-        if not isinstance(call, ast.Call) or not _each_time(program, call, node) or program.without_gradient(call):
+        if not isinstance(call, ast.Call) or not each_time(program, call, node) or program.without_gradient(call):
             continue
         if program.called(call) in _SEEDS and len(call.args) == 1:
             seed = call.args[0]
@@ -194,16 +232,16 @@ def defaults(function: Function) -> Iterator[tuple[str, ast.expr]]:
             yield one.arg, other
 
 
-def _is_constant(flow: Flow, seed: ast.expr) -> bool:
+def is_constant(flow: Flow, seed: ast.expr) -> bool:
     """Whether a seed is one number for the whole program."""
     if flow.number(seed) is not None:
         return True
     if is_own(seed):
         return len(flow.values(flow.key(seed))) == 1 and flow.stores_of(seed.attr) == 1
-    return isinstance(seed, ast.Attribute) and is_name(seed.value, *SETTINGS) and flow.stores_of(seed.attr) == 0
+    return isinstance(seed, ast.Attribute) and last_word(seed.value) in SETTINGS and flow.stores_of(seed.attr) == 0
 
 
-def _each_time(program: Program, node: ast.AST, top: ast.AST) -> bool:
+def each_time(program: Program, node: ast.AST, top: ast.AST) -> bool:
     """Whether a node runs in each pass of a loop, or in each call of a function, around it."""
     for around in program.parents(node):
         if around is top:
@@ -211,6 +249,15 @@ def _each_time(program: Program, node: ast.AST, top: ast.AST) -> bool:
         if isinstance(around, (ast.If, ast.IfExp, ast.ExceptHandler, ast.Lambda, Function)):
             return False
     return False
+
+
+def in_each_pass(flow: Flow, node: ast.AST, loop: ast.AST) -> bool:
+    """Whether a node runs in each pass of a loop, perhaps in the one function that is called there."""
+    if loop in flow.program.parents(node):
+        return each_time(flow.program, node, loop)
+    function = flow.program.function_of(node)
+    site = flow.site(function)
+    return function is not None and site is not None and each_time(flow.program, node, function) and in_each_pass(flow, site, loop)
 
 
 # Counters -----------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.average_rules import past_of_lists
 from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.loop.step_calls import (
     calls_in,
@@ -118,7 +119,7 @@ def _loaded_back(flow: Flow, call: ast.AST, state: ast.Call) -> bool:
 def _two_of_one_state(program: Program) -> Iterator[Remark]:
     """The difference between two states of one module, of which neither is a copy."""
     flow = flow_of(program)
-    yield from _past_of_lists(program)
+    yield from past_of_lists(program)
     for node in program.everywhere(ast.BinOp):
         if not isinstance(node.op, ast.Sub) or not isinstance(node.left, ast.Subscript) or not isinstance(node.right, ast.Subscript):
             continue
@@ -128,42 +129,6 @@ def _two_of_one_state(program: Program) -> Iterator[Remark]:
             continue
         if flow.key(one.func.value) is not None and flow.key(one.func.value) == flow.key(other.func.value):
             yield Remark(node, f"{short(node)} is 0: {text_of(one)} of line {one.lineno} and of line {other.lineno} are the same tensors")
-
-
-def _past_of_lists(program: Program) -> Iterator[Remark]:
-    """The difference between the parameters of a model and a list of the same parameters, made before."""
-    flow = flow_of(program)
-    for call in program.calls():
-        loop = program.parent.get(call)
-        if not is_call(call, "zip") or len(call.args) != 2 or not isinstance(loop, (ast.For, ast.comprehension)) or loop.iter is not call:
-            continue
-        names = [one.id for one in loop.target.elts if isinstance(one, ast.Name)] if isinstance(loop.target, ast.Tuple) else []
-        owners = [_listed(flow, one) for one in call.args]
-        if len(names) != 2 or None in owners or owners[0] != owners[1] or all(is_method(one, "parameters") for one in call.args):
-            continue
-        around: ast.AST = loop if isinstance(loop, ast.For) else program.parent.get(loop, loop)
-        for node in ast.walk(around):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and {last_word(_bare(node.left)), last_word(_bare(node.right))} == set(names):
-                yield Remark(node, f"{short(node)} is 0: both lists hold the parameters of {owners[0]} themselves, as they are now")
-                break
-
-
-def _bare(node: ast.AST) -> ast.AST:
-    while is_attribute(node, "data") or is_method(node, "detach"):
-        node = node.value if isinstance(node, ast.Attribute) else node.func.value
-    return node
-
-
-def _listed(flow: Flow, node: ast.AST) -> str | None:
-    """The module whose parameters a list holds, without copies of them."""
-    value = flow.value(node)
-    if is_call(value, "list", "tuple") and len(value.args) == 1:
-        value = value.args[0]
-    if isinstance(value, (ast.ListComp, ast.GeneratorExp)) and len(value.generators) == 1:
-        one = value.generators[0]
-        itself = is_name(_bare(value.elt)) and text_of(_bare(value.elt)) == text_of(one.target)
-        value = one.iter if itself else node
-    return text_of(value.func.value) if is_method(value, "parameters") and not value.args else None
 
 
 def _loaded_into_itself(program: Program) -> Iterator[Remark]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.loop.mode_rules import closed
+from probe.diagnose.code.loop.mode_rules import closed, in_each_pass, is_constant, reached
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -299,6 +299,26 @@ def _never_reset(program: Program) -> Iterator[Remark]:
             unused = not any(reads(one, ends[1]) for one in own(program.frame(node), ast.stmt)) if ends[1] else True
             if unused:
                 yield Remark(call, f"the loop of line {loop.lineno} goes on until {ends[0]}, and does not look at whether the episode was truncated: after the time limit {short(call)} goes on as if there were none")
+
+
+@RULES.add("reset-to-one-start", "each episode begins in the same state, with the same random numbers: the policy learns one start by heart", "give the seed to the first reset alone")
+def _one_start(program: Program) -> Iterator[Remark]:
+    """An environment that is reset with one and the same seed in each episode of a loop."""
+    flow = flow_of(program)
+    for call in program.calls():
+        seed = next((one.value for one in call.keywords if one.arg == "seed"), None) if is_method(call, "reset") else None
+        if seed is None or program.without_gradient(call) or re.search(r"eval|test|valid|play|render|record", program.function_name(call) or "", re.I):
+            continue
+        if re.search(r"eval|test|val", text_of(call.func), re.I):
+            continue
+        loops = flow.loops(call)
+        for loop in loops:
+            steps = any(is_method(one, "step") for part in reached(program, loop, 2) for one in ast.walk(part))
+            fresh = any(program.called(one) in ("gymnasium.make", "gym.make") for one in ast.walk(loop) if isinstance(one, ast.Call))
+            trains_here = any(is_attribute(one, "backward") for one in program.everywhere(ast.Attribute))
+            if steps and not fresh and trains_here and is_constant(flow, seed) and in_each_pass(flow, call, loop):
+                yield Remark(call, f"{short(call)} gives the same seed in each episode of the loop of line {loop.lineno}")
+                break
 
 
 def _single(flow: Flow, node: ast.AST) -> bool:

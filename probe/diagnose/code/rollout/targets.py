@@ -73,6 +73,7 @@ def _discounted(node: ast.stmt) -> tuple[str, ast.AST] | None:
 )
 def _returns(program: Program) -> Iterator[Remark]:
     for loop in program.everywhere(ast.For):
+        yield from _estimated_forwards(program, loop)
         for number, node in enumerate(loop.body):
             found = _discounted(node)
             if found is None:
@@ -95,6 +96,27 @@ def _returns(program: Program) -> Iterator[Remark]:
             elif _reversed(loop.iter):
                 yield from _not_turned(program, loop, loop.body[number + 1 :], name)
                 yield from _end_unused(loop, node)
+
+
+def _estimated_forwards(program: Program, loop: ast.For) -> Iterator[Remark]:
+    """A generalized advantage that is added up from the first step on."""
+    summed = _sums_up(loop)
+    counted = is_call(loop.iter, "range", "enumerate", "zip") and not _reversed(loop.iter)
+    if summed is None or not counted or not isinstance(summed, ast.Assign) or not says(summed, "lam", "tau"):
+        return
+    differences = [
+        one for one in own(loop, ast.Assign)
+        if is_binary(one.value, ast.Sub) and says(one, "gamma", "discount")
+        and _last_names(one) & names_of(summed)
+    ]
+    steps = any(is_method(one, "step") for one in ast.walk(loop))
+    if differences and not steps and not _turned(program, loop):
+        said = "each advantage adds up the errors before it and not those after it"
+        yield Remark(summed, f"{short(summed)} runs over {short(loop.iter, 40)} from the start: {said}")
+
+
+def _last_names(node: ast.Assign) -> set[str]:
+    return {target.id for target in node.targets if isinstance(target, ast.Name)}
 
 
 def _turned(program: Program, loop: ast.For) -> bool:
