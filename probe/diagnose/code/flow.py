@@ -99,6 +99,15 @@ class Flow:
         value = self.only(key)
         return value if isinstance(value, ast.Call) else None
 
+    def made_for(self, key: Key | None) -> ast.Call | None:
+        """The one call whose result a variable holds, also of a parameter: what the one call of its
+        function is given, as a variable or written out."""
+        key = self.origin(key)
+        found = self.bound.get(key, []) if key is not None else []
+        given = self.arguments(found[0]) if len(found) == 1 and found[0].how == "parameter" else []
+        written = given[0] if len(given) == 1 else None
+        return written if isinstance(written, ast.Call) else self.made(key)
+
     def escapes(self, key: Key) -> list[ast.AST]:
         """Where a variable is read as a whole, or its `x.step` is: it may be changed or called elsewhere."""
         return [

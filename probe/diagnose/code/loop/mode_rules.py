@@ -131,7 +131,7 @@ def _judged(flow: Flow, loop: ast.For, held: set[Key]) -> ast.Call | None:
 
 def _maker(flow: Flow, key: Key | None) -> ast.AST | None:
     """The call that made a network, but for wrappers and for where it lies."""
-    made = flow.made(key)
+    made = flow.made_for(key)
     for _ in range(4):
         if made is None or not is_method(made, "to", "cuda", "float", "double", "train"):
             break

@@ -96,7 +96,7 @@ def is_torch_optimizer(program: Program, call: ast.Call) -> bool:
 
 def optimized(flow: Flow, key: Key | None) -> Key | None:
     """The one module whose parameters an optimizer was made with."""
-    made = flow.made(flow.origin(key))
+    made = flow.made_for(key)
     return flow.key(first_module(made)) if made is not None else None
 
 

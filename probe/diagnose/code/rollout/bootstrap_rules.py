@@ -275,7 +275,7 @@ def _copied_each_time(program: Program) -> Iterator[Remark]:
         steps = [one for one in events_of(flow, block) if one.what == "step" and one.always and one.node.lineno < call.lineno]
         straight = [one for one in steps if program.block(program.statement(one.node)) == block]
         nets = [optimized(flow, one.of) for one in straight]
-        if is_method(given, "state_dict") and straight and any(net is not None and net == flow.key(given.func.value) for net in nets):
+        if is_method(given, "state_dict") and straight and any(net is not None and flow.origin(net) == flow.origin(flow.key(given.func.value)) for net in nets):
             yield Remark(call, f"{short(call)} follows each {short(straight[-1].node)}: the copy that the targets are made with is always the trained network as it is")
 
 
