@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -19,6 +21,7 @@ from probe.diagnose.code.syntax import (
     is_read,
     iterated,
     last_word,
+    pairs_of,
     short,
     text_of,
 )
@@ -201,6 +204,53 @@ def _read_again(program: Program, store: Key, kept: ast.AST) -> bool:
         if one not in inside and not isinstance(call, ast.Call):
             return True
     return False
+
+
+@RULES.add("snapshots-alike", "all entries are one state, the last one: what is averaged or chosen among them is that", "keep copies: copy.deepcopy(model.state_dict())")
+def _snapshots(program: Program) -> Iterator[Remark]:
+    """States of one model that a loop puts into a list while it trains the model, without copies."""
+    flow = flow_of(program)
+    for call in program.calls():
+        given = call.args[0] if is_method(call, "append") and len(call.args) == 1 else None
+        loop = next(iter(program.loops(call)), None)
+        if given is None or loop is None or not isinstance(program.parent.get(call), ast.Expr):
+            continue
+        results = program.results(given)
+        state: ast.AST | None = given if is_method(given, "state_dict") else results[0] if len(results) == 1 else None
+        if not is_method(state, "state_dict") or state.args:
+            continue
+        owner: ast.AST | None = state.func.value
+        if state is not given and isinstance(given, ast.Call) and is_name(owner):
+            local = program.local_function(given)
+            owner = program.arguments(local, given).get(owner.id) if local is not None else None
+        key = flow.key(owner)
+        values = list(flow.bound.get(key, [])) if key is not None else []
+        fresh = [one for one in values if loop in program.parents(one.node) or one.node is loop]
+        alias = [flow.key(one.whole) for one in fresh if one.whole is not None]
+        if owner is None or key is None or not values or (fresh and (len(alias) != 1 or alias[0] is None or program.family(fresh[0].whole) != "module")):
+            continue
+        store = flow.key(call.func.value) if is_method(call) else None
+        if store is not None and not program.without_gradient(call) and trains(program, loop) and program.family(owner) in ("module", None) and any(one.how != "for" for one in values):
+            yield Remark(call, f"{short(call)} keeps the weights of {text_of(owner)} themselves, not a copy: the training in the loop of line {loop.lineno} changes all entries")
+
+
+@RULES.add("best-is-the-same-model", "what is used as the best model is the last one", "best_model = copy.deepcopy(model)")
+def _best_alias(program: Program) -> Iterator[Remark]:
+    """The best model so far, kept under another name and not as a copy, while its training goes on."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Assign):
+        for target, value in pairs_of(node):
+            key, of = flow.key(target), flow.key(value) if isinstance(value, (ast.Name, ast.Attribute)) else None
+            loops = program.loops(node)
+            if key is None or of is None or key == of or program.family(value) != "module" or not loops or comparison_above(program, node) is None:
+                continue
+            made = flow.made(of)
+            if made is not None and any(made in ast.walk(loop) for loop in loops):
+                continue
+            outer = loops[-1]
+            later = [one for one in flow.reads.get(key, []) if one not in ast.walk(outer) and getattr(one, "lineno", 0) > node.lineno]
+            if later and any(trains(program, loop) for loop in loops) and not any(one.how == "for" for one in flow.bound.get(of, [])):
+                yield Remark(node, f"{short(node)} gives {text_of(value)} a second name: the epochs after the best one change it too")
 
 
 def past_of_lists(program: Program) -> Iterator[Remark]:

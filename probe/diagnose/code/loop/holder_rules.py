@@ -184,6 +184,39 @@ def _in_no_group(program: Program) -> Iterator[Remark]:
                     yield Remark(call, f"{short(call, 40)} is given {', '.join(sorted(given))} of {text_of(whole)}, and {name} (line {getattr(made, 'lineno', 0)}) is in no group")
 
 
+@RULES.add("copied-optimizer", "its steps change parameters that no model has: the copy of the model stays as it is", "make a new optimizer with the parameters of the copy")
+def _copied(program: Program) -> Iterator[Remark]:
+    """An optimizer that is a deep copy of another one, and so holds copies of parameters."""
+    flow = flow_of(program)
+    for call in program.calls():
+        parent = program.parent.get(call)
+        if program.called(call) != "copy.deepcopy" or len(call.args) != 1 or program.family(call.args[0]) != "optimizer" or not isinstance(parent, ast.Assign):
+            continue
+        key = flow.key(parent.targets[0])
+        if key is not None and "step" in flow.called_on(key):
+            yield Remark(call, f"{short(call)} copies the parameters along with the optimizer: no step of {key[1]} changes a model")
+
+
+@RULES.add("schedule-of-the-other-optimizer", "one rate falls twice as fast as it should, and the other never changes", "make each schedule with its own optimizer")
+def _other_schedule(program: Program) -> Iterator[Remark]:
+    """Two optimizers and two schedules in one place, both schedules made with one of the optimizers."""
+    flow = flow_of(program)
+    schedules = [call for call in program.calls() if program.family(call) == "scheduler" and program.called(call).startswith("torch.optim.lr_scheduler.")]
+    makers = [call for call in program.calls() if program.family(call) == "optimizer"]
+    variables = {made: key for key in list(flow.bound) if (made := flow.made(key)) is not None}
+    targets = [variables.get(call) for call in makers]
+    if len(schedules) != 2 or len(makers) != 2 or len({*targets} - {None}) != 2:
+        return
+    of = [flow.key(argument(one, "optimizer", 0)) for one in schedules]
+    kept = [variables.get(call) for call in schedules]
+    steps = [flow.called_on(key) for key in kept]
+    if of[0] is not None and of[0] == of[1] and of[0] in targets and len(set(kept)) == 2 and None not in kept and all("step" in one for one in steps):
+        other = next(key for key in targets if key != of[0])
+        apart = program.called(schedules[0]) == program.called(schedules[1]) and program.frame(schedules[0]) is program.frame(schedules[1])
+        if other is not None and apart:
+            yield Remark(schedules[1], f"the schedules of lines {schedules[0].lineno} and {schedules[1].lineno} are both made with {of[0][1]}, and {other[1]} has none")
+
+
 # Clips and gradients of another network ---------------------------------------------
 
 

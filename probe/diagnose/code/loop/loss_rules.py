@@ -121,7 +121,7 @@ class Gradients:
         """Whether an expression is made of what a module or a loss gives."""
         if node is None or depth == 0:
             return False
-        if _is_parameter(self.program, node):
+        if is_parameter(self.program, node):
             return True
         if isinstance(node, ast.Call):
             if is_loss(self.program, node):
@@ -144,7 +144,7 @@ class Gradients:
         return any(value is not node and self.learned(value, depth - 1) for value in values)
 
 
-def _is_parameter(program: Program, node: ast.AST) -> bool:
+def is_parameter(program: Program, node: ast.AST) -> bool:
     """Whether a variable goes through the parameters of a model, in a loop or a comprehension."""
     if not isinstance(node, ast.Name) or goes_over(program, node, "parameters", "named_parameters"):
         return isinstance(node, ast.Name)

@@ -113,6 +113,14 @@ def _reward_inside(program: Program) -> Iterator[Remark]:
     """A target of one step whose reward is multiplied by the discount or by `1 - done`."""
     flow = flow_of(program)
     for node, parts in _products(program):
+        whole = program.parent.get(node)
+        running = whole.targets[0] if isinstance(whole, ast.Assign) else None
+        for part in parts if len(parts) == 2 and is_name(running) and program.loops(node) else ():
+            others = [one for one in parts if one is not part]
+            sides = [part.left, part.right] if is_binary(part, ast.Add) else []
+            back = [one for one in sides if is_name(one, last_word(running))]
+            if len(back) == 1 and any(_reward(one) and one not in back for one in sides) and says(others[0], "gamma", "discount"):
+                yield Remark(node, f"{short(node)} multiplies the reward of this step by {short(others[0])} too")
         for part in parts:
             inner = part
             if not is_binary(inner, ast.Add) or not _one_step(flow, inner):

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import filled_with, is_model
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.loop.step_calls import events_of, optimized
@@ -20,9 +21,12 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_negative,
     last_word,
+    own,
+    returned,
     short,
     text_of,
 )
+from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("rollout")
 _LOG = re.compile(r"log_?(p|prob|pi|pis|probs|probability)?(s|_|$|\d)|logp|neglogp", re.I)
@@ -153,6 +157,82 @@ def _named_log_prob(node: ast.AST) -> bool:
     while is_method(node, *_SHAPED):
         node = node.func.value
     return bool(re.search(r"log_?(p|prob|pi)", last_word(node), re.I))
+
+
+@RULES.add("temperature-the-wrong-way", "the temperature rises where the policy is random enough already, and falls where it is too sure", "minimize -(log_alpha * (log_prob + target_entropy).detach()).mean()")
+def _temperature(program: Program) -> Iterator[Remark]:
+    """The loss of a temperature without its minus."""
+    flow = flow_of(program)
+    for call, value in backwards(program):
+        signs = {term: sign for sign, term in terms(flow, value)}
+        for term in flow.origins(value):
+            parts = list(factors(term)) if is_binary(term, ast.Mult) else []
+            held = [one for one in parts if is_method(flow.value(one), "detach")]
+            known = [sign for one, sign in signs.items() if one is term or any(one in (part, flow.value(part)) for part in parts)]
+            if known != [1] or len(parts) != 2 or len(held) != 1:  # `alpha` is a positive factor: the other one is the term
+                continue
+            other = parts[1 - parts.index(held[0])]
+            inner = flow.value(held[0])
+            added = list(terms(flow, inner.func.value)) if is_method(inner) else []
+            logs = [turn for turn, one in added if _named_log_prob(one)]
+            wanted = [turn for turn, one in added if re.search(r"entropy|target", last_word(one), re.I)]
+            if len(added) == 2 and logs == [1] and wanted == [1] and re.search(r"alpha|temp", text_of(other), re.I):
+                yield Remark(term, f"{short(call)} minimizes {short(term)} without a minus: it moves the temperature away from where the entropy is the one that is wanted")
+
+
+@RULES.add("squashed-without-correction", "the entropy is that of another action than the one that is taken: it is rewarded for values far out, where tanh is flat", "subtract the logarithm of the slope: log_prob - log(1 - action ** 2 + eps)")
+def _squashed(program: Program) -> Iterator[Remark]:
+    """A policy that gives tanh of a sample with a gradient, and the log probability of the sample itself."""
+    flow = flow_of(program)
+    for function in (*program.everywhere(ast.FunctionDef),):
+        given = [one for value in returned(function) if isinstance(value, ast.Tuple) for one in value.elts]
+        logs = [one for one in given if is_method(_under(flow, one), "log_prob")]
+        squashed = [part for one in given for part in flow.origins(one, 3) if is_method(part, "tanh") and _sample_of(flow, part) is not None]
+        if not logs or not squashed or re.search(r"\blog1?p?\(|\.log1?p?\(|softplus|logsigmoid|Transform", text_of(function)):
+            continue
+        call = _under(flow, logs[0])
+        drawn = _sample_of(flow, squashed[0])
+        if is_method(call, "log_prob") and call.args and drawn is not None and text_of(call.args[0]) == drawn:
+            yield Remark(call, f"{short(call)} is the log probability of {drawn}, and the action is {short(squashed[0])}: what tanh does to the density is left out")
+
+
+def _under(flow: Flow, node: ast.AST) -> ast.AST:
+    """What a value is made of, but for sums over the parts of an action and its shape."""
+    value = flow.value(node)
+    while is_method(value, *_SHAPED) and flow.program.dotted(value.func) is None:
+        value = flow.value(value.func.value)
+    return value
+
+
+def _sample_of(flow: Flow, call: ast.AST) -> str | None:
+    """The variable in `torch.tanh(u)` that is a sample with a gradient."""
+    inner = flow.program.operand(call) if isinstance(call, ast.Call) else None
+    return text_of(inner) if is_name(inner) and is_method(flow.value(inner), "rsample") else None
+
+
+# Adversaries ------------------------------------------------------------------------
+
+
+@RULES.add("one-label-for-both", "the judge learns to answer the same to everything: it tells the generator nothing", "give real samples ones and generated samples zeros")
+def _one_label(program: Program) -> Iterator[Remark]:
+    """A discriminator that is trained with the same label for real and for generated samples."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        answers: list[tuple[str, bool, float, ast.Call]] = []
+        for call in own(scope, ast.Call):
+            if not is_loss(program, call) or len(call.args) < 2:
+                continue
+            answer, label = flow.value(call.args[0]), filled_with(flow, call.args[1])
+            if isinstance(answer, ast.Call) and len(answer.args) == 1 and label is not None and is_model(flow, answer.func):
+                parts = list(flow.origins(answer.args[0]))
+                made = any(isinstance(one, ast.Call) and is_model(flow, one.func) for one in parts)
+                answers.append((text_of(answer.func), made, label, call))
+        for judge, made, label, call in answers:
+            cut = any(is_method(one, "detach") for one in flow.origins(call.args[0]))
+            real = [one for one in answers if one[0] == judge and not one[1]]
+            others = [one for one in answers if one[0] == judge and one[1] and one[3] is not call]
+            if made and cut and len(real) == 1 and real[0][2] == label and not others:
+                yield Remark(call, f"{short(call)} asks {judge} for the same answer to generated samples as line {real[0][3].lineno} does for real ones")
 
 
 # What a policy wants of its critic ----------------------------------------------------

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.loss_rules import is_parameter
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import exponent_of, terms
 from probe.diagnose.code.rule import Remark, Rules
@@ -120,6 +121,7 @@ def _signs(program: Program) -> Iterator[Remark]:
             *_of_kl(program, added),
             *_of_policy(program, flow, added),
             *_of_clip(program, flow, added),
+            *_of_penalty(program, flow, added),
         ):
             if remark.node not in reported:
                 reported.add(remark.node)
@@ -292,6 +294,25 @@ def _of_policy(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -
                 f"{short(term)} is minimized without a minus: actions with a high "
                 f"{short(product[1], 30)} become less probable"
             )
+            yield Remark(term, said)
+
+
+def _of_penalty(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
+    """A penalty that is subtracted: of weights, of a gradient's length, the error of a policy's critic."""
+    policy = any(_policy_product(program, flow, term) is not None for _, term in added)
+    for sign, term in added:
+        if sign >= 0:
+            continue
+        base = term.left if is_binary(term, ast.Pow) else term.func.value if is_method(term, "pow") else None
+        length = base.left if is_binary(base, ast.Sub) and number_in(base.right) == 1 else None
+        parts = list(flow.origins(length)) if length is not None else []
+        if any(program.called(one) == "torch.autograd.grad" for one in parts):
+            said = "training drives the gradient away from length 1"
+            yield Remark(term, f"{short(term)} is subtracted: {said}")
+        elif _square(term) and base is not None and is_parameter(program, base):
+            yield Remark(term, f"{short(term)} is subtracted: training makes the weights larger without end")
+        elif policy and is_loss(program, term):
+            said = f"{short(term)} is subtracted from what is minimized: the critic's error grows"
             yield Remark(term, said)
 
 
