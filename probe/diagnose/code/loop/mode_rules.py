@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, loaders_of, trains
+from probe.diagnose.code.data.data_flow import HELD_OUT, data_sets, loaders_of, trains
 from probe.diagnose.code.flow import SETTINGS, Flow, flow_of
 from probe.diagnose.code.loop.kept_rules import trained
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -32,6 +32,8 @@ from probe.diagnose.code.syntax import (
 RULES = Rules("loop")
 _MODED = re.compile(r"(Dropout\w*|BatchNorm\w*|SyncBatchNorm|TransformerEncoderLayer|TransformerDecoderLayer|Transformer)$")
 """Layers of torch that do another thing in eval mode."""
+_OTHER_SEEDS = {"numpy.random.seed": "numpy.random.", "random.seed": "random."}
+"""What sets the seed of other random numbers, and what the functions that draw those begin with."""
 _SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed", "lightning.seed_everything", "transformers.set_seed", "accelerate.utils.set_seed"})
 _DEEPEST = 3
 
@@ -98,6 +100,9 @@ def _in_train_mode(program: Program) -> Iterator[Remark]:
     if not held:
         return
     anywhere = any(_turns_off(node) for node in program.everywhere(ast.Call, ast.Attribute, ast.Constant))
+    for call in program.calls() if not anywhere else ():
+        if _evaluated_by(flow, call, held):
+            yield Remark(call, f"{short(call)} is an evaluation in train mode: nothing in the program calls eval()")
     remarked: set[ast.AST] = set()
     for backward, _ in backwards(program):
         for around in flow.loops(backward):
@@ -106,10 +111,22 @@ def _in_train_mode(program: Program) -> Iterator[Remark]:
                 continue
             on = any(is_method(one, "train") for part in parts for one in ast.walk(part))
             for loop in (one for part in parts for one in ast.walk(part) if isinstance(one, ast.For)) if on or not anywhere else ():
-                call = _judged(flow, loop, held) if loop not in remarked else None
-                if call is not None:
+                judged = _judged(flow, loop, held) if loop not in remarked else None
+                if judged is not None:
                     remarked.add(loop)
-                    yield Remark(call, f"{short(call)} is evaluated in train mode: nothing in the loop of line {around.lineno} calls eval() before it")
+                    yield Remark(judged, f"{short(judged)} is evaluated in train mode: nothing in the loop of line {around.lineno} calls eval() before it")
+
+
+def _evaluated_by(flow: Flow, call: ast.Call, held: set[Key]) -> bool:
+    """Whether a call under no_grad runs a function of the program, which may train as well, over held-out data with a
+    trained network that has modes."""
+    program = flow.program
+    local = program.local_function(call)
+    if local is None or not program.without_gradient(call) or not trains(program, local):
+        return False
+    given = [*call.args, *(one.value for one in call.keywords)]
+    nets = [key for one in given if (key := flow.origin(flow.key(one))) in held and _has_modes(flow, _maker(flow, key))]
+    return bool(nets) and any(HELD_OUT.search(one.id) for value in given for one in ast.walk(value) if isinstance(one, ast.Name))
 
 
 def _judged(flow: Flow, loop: ast.For, held: set[Key]) -> ast.Call | None:
@@ -187,7 +204,8 @@ def _overrides(program: Program, flow: Flow, node: ast.AST) -> bool:
 def _seeded(program: Program) -> Iterator[Remark]:
     """The seed of torch that is set to one number in every pass of a training."""
     flow = flow_of(program)
-    if not any(program.called(call) in _SEEDS for call in program.calls()):
+    yield from _seeded_for_each(program, flow)
+    if not any(program.called(call) in _SEEDS or program.called(call) in _OTHER_SEEDS for call in program.calls()):
         return
     if any(is_attribute(one, "fork_rng", "get_rng_state", "set_rng_state") for one in program.everywhere(ast.Attribute)):
         return
@@ -198,10 +216,30 @@ def _seeded(program: Program) -> Iterator[Remark]:
             if any(program.family(one) in ("module", "optimizer") and program.called(one) for one in inside):
                 break  # each pass is a training of its own
             for call, seed in _seeds(flow, loop, {}, 3):
+                if not _draws(program, call, inside):
+                    continue
                 changes = {one.id for one in ast.walk(seed) if isinstance(one, ast.Name)} & names_set(loop)
                 if call not in remarked and not changes and is_constant(flow, seed):
                     remarked.add(call)
                     yield Remark(call, f"{short(call)} runs in each pass of the loop of line {loop.lineno}, with the same seed: all passes draw the same random numbers")
+
+
+def _seeded_for_each(program: Program, flow: Flow) -> Iterator[Remark]:
+    """A data set that sets a seed to one number whenever it gives a sample, and draws after that."""
+    for of in data_sets(program):
+        getter = program.method(of, "__getitem__")
+        for call, seed in _seeds(flow, getter, {}, 1) if getter is not None else ():
+            inside = [one for part in reached(program, getter, 1) for one in ast.walk(part) if isinstance(one, ast.Call)] if getter is not None else []
+            random = [one for one in inside if program.called(one).startswith(("random.", "numpy.random.", "torch.rand", "torchvision.transforms")) and program.called(one) not in _OTHER_SEEDS]
+            if random and _draws(program, call, inside) and is_constant(flow, seed):
+                yield Remark(call, f"{short(call)} runs for each sample, with the same seed: all samples get the same random numbers")
+
+
+def _draws(program: Program, call: ast.Call, inside: list[ast.Call]) -> bool:
+    """Whether random numbers of the kind that a call seeds are drawn; of torch, where nearly all may be, always."""
+    name = program.called(call)
+    start = _OTHER_SEEDS.get(name)
+    return start is None or any(program.called(one).startswith(start) and program.called(one) != name for one in inside)
 
 
 def _seeds(flow: Flow, node: ast.AST, given: Mapping[str, ast.expr], depth: int) -> Iterator[tuple[ast.Call, ast.expr]]:
@@ -211,7 +249,7 @@ def _seeds(flow: Flow, node: ast.AST, given: Mapping[str, ast.expr], depth: int)
     for call in ast.walk(node):
         if not isinstance(call, ast.Call) or not each_time(program, call, node) or program.without_gradient(call):
             continue
-        if program.called(call) in _SEEDS and len(call.args) == 1:
+        if (program.called(call) in _SEEDS or program.called(call) in _OTHER_SEEDS) and len(call.args) == 1:
             seed = call.args[0]
             yield call, given.get(seed.id, seed) if isinstance(seed, ast.Name) else seed
             continue

@@ -163,8 +163,18 @@ def _is_target(flow: Flow, node: ast.AST) -> bool:
     return False
 
 
-def compared(flow: Flow) -> Iterator[tuple[ast.Call, ast.AST, ast.AST]]:
-    """The losses that compare a prediction with a bootstrapped target: the call, the prediction, the target."""
+def compared(flow: Flow) -> Iterator[tuple[ast.AST, ast.AST, ast.AST]]:
+    """The losses that compare a prediction with a bootstrapped target, squared differences among them: the loss, the
+    prediction, the target."""
+    for node in flow.program.everywhere(ast.BinOp):
+        around = flow.program.parent.get(node)
+        method = flow.program.parent.get(around) if is_attribute(around, "pow", "square") else None
+        squared = around if is_binary(around, ast.Pow) and flow.number(around.right) == 2 else method
+        if is_binary(node, ast.Sub) and isinstance(squared, (ast.BinOp, ast.Call)):
+            for one, other in ((node.left, node.right), (node.right, node.left)):
+                if is_bootstrap(flow, other):
+                    yield squared, one, other
+                    break
     for call in flow.program.calls():
         if is_loss(flow.program, call) and len(call.args) > 1:
             for one, other in ((call.args[0], call.args[1]), (call.args[1], call.args[0])):
@@ -188,14 +198,19 @@ def _same_state(program: Program) -> Iterator[Remark]:
     """A bootstrapped target whose value is that of the state of the prediction."""
     flow = flow_of(program)
     for call, prediction, target in compared(flow):
-        here = [one for one in flow.origins(prediction) if isinstance(one, ast.Call) and _runs(flow, one)]
-        there = following(flow, target)
+        here = _outermost(program, [one for one in flow.origins(prediction) if isinstance(one, ast.Call) and _runs(flow, one)])
+        there = _outermost(program, following(flow, target))
         sliced = any(isinstance(one, ast.Slice) or is_attribute(one, "roll", "cat", "shift") for one in [*flow.origins(target), *flow.origins(prediction)])
         if len(here) != 1 or len(there) != 1 or sliced or here[0] is there[0]:
             continue
         state, after = here[0].args[0], there[0].args[0]
         if is_read(state) and is_read(after) and text_of(state) == text_of(after) and _one_value(flow, state, after) and len(here[0].args) == len(there[0].args):
             yield Remark(there[0], f"{short(there[0])} is the value of the state that {short(here[0])} predicts: {short(call)} compares a state with itself")
+
+
+def _outermost(program: Program, calls: list[ast.Call]) -> list[ast.Call]:
+    """The calls that stand in no other one's arguments."""
+    return [one for one in calls if not any(around in calls for around in program.calls_around(one))]
 
 
 def _one_value(flow: Flow, one: ast.AST, other: ast.AST) -> bool:
