@@ -22,6 +22,7 @@ from probe.diagnose.code.syntax import (
     last_word,
     names_of,
     names_read,
+    number_in,
     operands,
     own,
     own_nodes,
@@ -338,8 +339,12 @@ def _from_module(flow: Flow, name: ast.AST) -> bool:
     "multiply by (1 - done)",
 )
 def _end_inverted(program: Program) -> Iterator[Remark]:
-    """A bootstrapped target that is multiplied by the end of the episode itself."""
+    """A bootstrapped target that is multiplied by the end of the episode itself. `0.0 if done else 1.0` is put
+    under whatever name: then nothing is said."""
     flow = flow_of(program)
+    choices = [(number_in(one.body), number_in(one.orelse)) for one in program.everywhere(ast.IfExp)]
+    if (0, 1) in choices:
+        return
     for node in program.everywhere(ast.BinOp):
         for reward, rest in operands(node) if is_binary(node, ast.Add) else ():
             multiplied = list(factors(rest))
