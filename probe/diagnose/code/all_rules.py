@@ -46,8 +46,10 @@ from probe.diagnose.code.loop import (
     call_order_rules,
     carried_rules,
     group_rules,
+    holder_rules,
     kept_rules,
     loss_rules,
+    mode_rules,
     name_rules,
     reach_rules,
     schedule_rules,
@@ -66,10 +68,13 @@ from probe.diagnose.code.model import (
     sampling_rules,
 )
 from probe.diagnose.code.rollout import (
+    bootstrap_rules,
     critic_rules,
     divergence_rules,
+    objective_rules,
     one_rank,
     policies,
+    replay_rules,
     return_rules,
     several_ranks,
     signs,
@@ -82,11 +87,11 @@ from probe.diagnose.code.rule import Rule
 RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
-    *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES,
+    *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES, *mode_rules.RULES, *holder_rules.RULES,
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
     *reuse_rules.RULES, *norm_rules.RULES, *optimized_rules.RULES, *reduction_rules.RULES, *generative_rules.RULES, *column_rules.RULES,
-    *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
+    *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *bootstrap_rules.RULES, *objective_rules.RULES, *replay_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )

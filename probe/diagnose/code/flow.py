@@ -47,12 +47,15 @@ class Flow:
         self.calls: dict[Key, list[ast.Call]] = {}
         self.reads: dict[Key, list[ast.AST]] = {}
         self.attributes: dict[str, int] = {}
+        self._stores: dict[str, int] = {}
         self._sites: dict[Function, list[ast.Call]] = {}
         for node in program.everywhere(ast.Call, ast.Name, ast.Attribute):
             if isinstance(node, ast.Call):
                 self._called(node)
             elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
                 self._read(node)
+            elif isinstance(node, ast.Attribute):
+                self._stores[node.attr] = self._stores.get(node.attr, 0) + 1
 
     def _called(self, call: ast.Call) -> None:
         if is_method(call) and (key := self.key(call.func.value)) is not None:
@@ -96,6 +99,15 @@ class Flow:
         value = self.only(key)
         return value if isinstance(value, ast.Call) else None
 
+    def made_for(self, key: Key | None) -> ast.Call | None:
+        """The one call whose result a variable holds, also of a parameter: what the one call of its
+        function is given, as a variable or written out."""
+        key = self.origin(key)
+        found = self.bound.get(key, []) if key is not None else []
+        given = self.arguments(found[0]) if len(found) == 1 and found[0].how == "parameter" else []
+        written = given[0] if len(given) == 1 else None
+        return written if isinstance(written, ast.Call) else self.made(key)
+
     def escapes(self, key: Key) -> list[ast.AST]:
         """Where a variable is read as a whole, or its `x.step` is: it may be changed or called elsewhere."""
         return [
@@ -112,6 +124,10 @@ class Flow:
             return False
         user = self.program.parent.get(around)
         return not isinstance(user, ast.Expr) and not (isinstance(user, ast.Call) and user.func is around)
+
+    def stores_of(self, attribute: str) -> int:
+        """How often an attribute of that name is given a value, or deleted, on whatever object."""
+        return self._stores.get(attribute, 0)
 
     def called_on(self, key: Key | None) -> set[str]:
         """The names of the methods that are called on a variable."""
@@ -147,7 +163,7 @@ class Flow:
     def origin(self, key: Key | None) -> Key | None:
         """The variable that a parameter gets at the one call of its function, or that the function that is
         called returns; another variable is itself."""
-        for _ in range(3):
+        for _ in range(4):
             found = self.bound.get(key, []) if key is not None else []
             given = self._from_elsewhere(found[0]) if len(found) == 1 else []
             if len(given) != 1 or (other := self.key(given[0])) is None:
@@ -159,6 +175,8 @@ class Flow:
         """What a variable gets from another function: as a parameter, or as a part of what a call returns."""
         if one.how == "parameter":
             return [*self.arguments(one)]
+        if is_name(one.whole) and any(two.how == "parameter" for two in self.bindings(one.whole)):
+            return [one.whole]  # self.model = model
         results = self.program.results(one.value) if one.how == "assign" else []
         if one.place is None or len(results) != 1:
             return results

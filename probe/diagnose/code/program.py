@@ -363,11 +363,9 @@ class Program:
 
     def kind(self, node: ast.AST | None) -> Kind | None:
         """What an expression gives; None where that is not known."""
-        if node is None:
-            return None
-        if node not in self._known:  # else a chain of calls takes time that doubles with each
+        if node is not None and node not in self._known:  # else a chain of calls takes twice as long
             self._known[node] = self._kind_of(node)
-        return self._known[node]
+        return None if node is None else self._known[node]
 
     def _kind_of(self, node: ast.AST) -> Kind | None:
         if isinstance(node, ast.Constant):
@@ -478,10 +476,13 @@ class Program:
             self._returns[function] = next(iter(found)) if len(found) == 1 else None
         self._known.clear()
 
-
     def _element(self, binding: Binding) -> Kind | None:
-        """What a loop over layers gives: `for block in self.blocks`, where those are one ModuleList."""
-        key = self.key(getattr(binding.node, "iter", None)) if binding.place is None else None
+        """What a part of a call's results is, and what a loop over layers, one ModuleList, gives."""
+        if binding.place is not None:
+            results = self.results(binding.value) if binding.how == "assign" else []
+            parts = results[0].elts if len(results) == 1 and isinstance(results[0], ast.Tuple) else []
+            return self.kind(parts[binding.place]) if binding.place < len(parts) else None
+        key = self.key(getattr(binding.node, "iter", None))
         found = self.bound.get(key, []) if key is not None else []
         made = found[0].value if len(found) == 1 and found[0].place is None else None
         if not isinstance(made, ast.Call) or self.dotted(made.func) not in _LAYERS or not made.args:

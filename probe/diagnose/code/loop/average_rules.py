@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -18,6 +20,8 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_read,
     iterated,
+    last_word,
+    pairs_of,
     short,
     text_of,
 )
@@ -31,6 +35,7 @@ _IN_PLACE = ("mul_", "add_", "lerp_", "copy_", "sub_", "div_", "addcmul_")
 def _shares(program: Program) -> Iterator[Remark]:
     """A store of parameters that holds the parameters themselves, and is changed in place."""
     flow = flow_of(program)
+    yield from _shared_at_once(program, flow)
     for loop in program.everywhere(ast.For):
         named = _parameter_of(loop)
         if named is None:
@@ -42,6 +47,34 @@ def _shares(program: Program) -> Iterator[Remark]:
             changed = _changed_in_place(program, store) if store is not None else None
             if changed is not None:
                 yield Remark(node, f"{short(node)} keeps the parameter itself, and {short(changed)} (line {changed.lineno}) changes it")
+
+
+def _shared_at_once(program: Program, flow: Flow) -> Iterator[Remark]:
+    """A store of parameters that one expression fills with the parameters themselves, and that is changed in place."""
+    for node in program.everywhere(ast.Assign):
+        value = node.value
+        if not isinstance(value, (ast.DictComp, ast.ListComp)) or len(value.generators) != 1:
+            continue
+        one = value.generators[0]
+        named = _parameter_in(one.iter, one.target)
+        store = flow.key(node.targets[0])
+        if named is None or store is None or not _is_itself(value.value if isinstance(value, ast.DictComp) else value.elt, named):
+            continue
+        changed = _changed_in_place(program, store) or _changed_beside(program, flow, store)
+        if changed is not None:
+            yield Remark(node, f"{short(node)} keeps the parameters themselves, and {short(changed)} (line {changed.lineno}) changes them")
+
+
+def _changed_beside(program: Program, flow: Flow, store: Key) -> ast.Call | None:
+    """A call that changes what a loop over a store and the parameters of a model takes out of the store."""
+    for loop in program.everywhere(ast.For):
+        if not is_call(loop.iter, "zip") or not isinstance(loop.target, ast.Tuple) or not any(is_method(one, "parameters") for one in loop.iter.args):
+            continue
+        for one, target in zip(loop.iter.args, loop.target.elts, strict=False):
+            for call in ast.walk(loop) if flow.key(one) == store and isinstance(target, ast.Name) else ():
+                if is_method(call, *_IN_PLACE) and _is_itself(call.func.value, target.id):  # type: ignore[attr-defined]
+                    return call
+    return None
 
 
 def _parameter_of(loop: ast.For) -> str | None:
@@ -171,3 +204,86 @@ def _read_again(program: Program, store: Key, kept: ast.AST) -> bool:
         if one not in inside and not isinstance(call, ast.Call):
             return True
     return False
+
+
+@RULES.add("snapshots-alike", "all entries are one state, the last one: what is averaged or chosen among them is that", "keep copies: copy.deepcopy(model.state_dict())")
+def _snapshots(program: Program) -> Iterator[Remark]:
+    """States of one model that a loop puts into a list while it trains the model, without copies."""
+    flow = flow_of(program)
+    for call in program.calls():
+        given = call.args[0] if is_method(call, "append") and len(call.args) == 1 else None
+        loop = next(iter(program.loops(call)), None)
+        if given is None or loop is None or not isinstance(program.parent.get(call), ast.Expr):
+            continue
+        results = program.results(given)
+        state: ast.AST | None = given if is_method(given, "state_dict") else results[0] if len(results) == 1 else None
+        if not is_method(state, "state_dict") or state.args:
+            continue
+        owner: ast.AST | None = state.func.value
+        if state is not given and isinstance(given, ast.Call) and is_name(owner):
+            local = program.local_function(given)
+            owner = program.arguments(local, given).get(owner.id) if local is not None else None
+        key = flow.key(owner)
+        values = list(flow.bound.get(key, [])) if key is not None else []
+        fresh = [one for one in values if loop in program.parents(one.node) or one.node is loop]
+        alias = [flow.key(one.whole) for one in fresh if one.whole is not None]
+        if owner is None or key is None or not values or (fresh and (len(alias) != 1 or alias[0] is None or program.family(fresh[0].whole) != "module")):
+            continue
+        store = flow.key(call.func.value) if is_method(call) else None
+        if store is not None and not program.without_gradient(call) and trains(program, loop) and program.family(owner) in ("module", None) and any(one.how != "for" for one in values):
+            yield Remark(call, f"{short(call)} keeps the weights of {text_of(owner)} themselves, not a copy: the training in the loop of line {loop.lineno} changes all entries")
+
+
+@RULES.add("best-is-the-same-model", "what is used as the best model is the last one", "best_model = copy.deepcopy(model)")
+def _best_alias(program: Program) -> Iterator[Remark]:
+    """The best model so far, kept under another name and not as a copy, while its training goes on."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Assign):
+        for target, value in pairs_of(node):
+            key, of = flow.key(target), flow.key(value) if isinstance(value, (ast.Name, ast.Attribute)) else None
+            loops = program.loops(node)
+            if key is None or of is None or key == of or program.family(value) != "module" or not loops or comparison_above(program, node) is None:
+                continue
+            made = flow.made(of)
+            if made is not None and any(made in ast.walk(loop) for loop in loops):
+                continue
+            outer = loops[-1]
+            later = [one for one in flow.reads.get(key, []) if one not in ast.walk(outer) and getattr(one, "lineno", 0) > node.lineno]
+            if later and any(trains(program, loop) for loop in loops) and not any(one.how == "for" for one in flow.bound.get(of, [])):
+                yield Remark(node, f"{short(node)} gives {text_of(value)} a second name: the epochs after the best one change it too")
+
+
+def past_of_lists(program: Program) -> Iterator[Remark]:
+    """The difference between the parameters of a model and a list of the same parameters, made before."""
+    flow = flow_of(program)
+    for call in program.calls():
+        loop = program.parent.get(call)
+        if not is_call(call, "zip") or len(call.args) != 2 or not isinstance(loop, (ast.For, ast.comprehension)) or loop.iter is not call:
+            continue
+        names = [one.id for one in loop.target.elts if isinstance(one, ast.Name)] if isinstance(loop.target, ast.Tuple) else []
+        owners = [_listed(flow, one) for one in call.args]
+        if len(names) != 2 or None in owners or owners[0] != owners[1] or all(is_method(one, "parameters") for one in call.args):
+            continue
+        around: ast.AST = loop if isinstance(loop, ast.For) else program.parent.get(loop, loop)
+        for node in ast.walk(around):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and {last_word(_bare(node.left)), last_word(_bare(node.right))} == set(names):
+                yield Remark(node, f"{short(node)} is 0: both lists hold the parameters of {owners[0]} themselves, as they are now")
+                break
+
+
+def _bare(node: ast.AST) -> ast.AST:
+    while is_attribute(node, "data") or is_method(node, "detach"):
+        node = node.value if isinstance(node, ast.Attribute) else node.func.value
+    return node
+
+
+def _listed(flow: Flow, node: ast.AST) -> str | None:
+    """The module whose parameters a list holds, without copies of them."""
+    value = flow.value(node)
+    if is_call(value, "list", "tuple") and len(value.args) == 1:
+        value = value.args[0]
+    if isinstance(value, (ast.ListComp, ast.GeneratorExp)) and len(value.generators) == 1:
+        one = value.generators[0]
+        itself = is_name(_bare(value.elt)) and text_of(_bare(value.elt)) == text_of(one.target)
+        value = one.iter if itself else node
+    return text_of(value.func.value) if is_method(value, "parameters") and not value.args else None

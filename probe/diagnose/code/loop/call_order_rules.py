@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.loop.step_calls import Event, events_of, optimized
+from probe.diagnose.code.loop.step_calls import Event, events_of, goes_over, optimized
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -30,7 +30,7 @@ RULES = Rules("loop")
 _ORDER = "each update is made of other gradients than those of its batches"
 
 
-def _bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
+def bodies(program: Program) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
     """What runs as one pass: bodies of loops, functions, files and branches."""
     for source in program.sources:
         for node in ast.walk(source.tree):
@@ -68,7 +68,7 @@ def _runs(program: Program, node: ast.AST, name: str) -> bool:
 @RULES.add("cleared-before-step", "no parameter changes (momentum and weight decay aside)", "zero_grad, backward, step: in this order")
 def _cleared_before_step(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         events = [event for event in events_of(flow, body) if event.what in ("zero", "backward", "step")]
         if not any(event.what == "backward" and event.always for event in events):
             continue
@@ -92,7 +92,7 @@ def _cleared_before_step(program: Program) -> Iterator[Remark]:
 @RULES.add("stepped-twice", "the rate is twice what it says, and moments are counted twice", "step once for each backward")
 def _stepped_twice(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         events = [event for event in events_of(flow, body) if event.what in ("backward", "step", "zero")]
         for number, event in enumerate(events):
             if event.what != "step" or not event.always or event.of is None or (event.node.args and not event.scaled):
@@ -116,7 +116,7 @@ def _of_torch(flow: Flow, key: Key | None) -> bool:
 @RULES.add("backward-twice", "its gradient is twice as large", "call backward once")
 def _backward_twice(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         seen: dict[Key, ast.Call] = {}
         for statement in body:
             written = names_set(statement)
@@ -137,7 +137,7 @@ def _backward_twice(program: Program) -> Iterator[Remark]:
 @RULES.add("clipped-in-vain", "the clip has no effect", "clip after backward (and unscale_), before step")
 def _clipped_in_vain(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         events = [event for event in events_of(flow, body) if event.what in ("zero", "backward", "step", "clip")]
         if not any(event.what == "backward" for event in events):
             continue
@@ -159,7 +159,7 @@ def _clipped_in_vain(program: Program) -> Iterator[Remark]:
 def _clipped_scaled(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     yield from _clipped_in_a_part(program, flow)
-    for owner, body in _bodies(program):
+    for owner, body in bodies(program):
         if isinstance(owner, ast.Module):
             continue
         events = events_of(flow, body)
@@ -182,7 +182,7 @@ def _clipped_in_a_part(program: Program, flow: Flow) -> Iterator[Remark]:
         return
     if not any(is_method(one, "step") and program.family(one.func.value) == "scaler" for one in program.calls()):
         return
-    for owner, body in _bodies(program):
+    for owner, body in bodies(program):
         events = events_of(flow, body) if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
         whats = [one.what for one in events]
         if "step" in whats or "clip" not in whats or "backward" not in whats[: whats.index("clip")]:
@@ -193,17 +193,20 @@ def _clipped_in_a_part(program: Program, flow: Flow) -> Iterator[Remark]:
 
 
 def _unscaled_by_hand(body: list[ast.stmt], backward: ast.Call, step: ast.Call) -> bool:
-    """Whether the lines from a backward to its step read gradients, or the scaler's factor."""
+    """Whether the lines from a backward to its step read gradients, but to clamp them, or the scaler's factor."""
+    nodes = [one for statement in body for one in ast.walk(statement)]
+    clamped = {part for one in nodes if is_method(one, "clamp_") for part in ast.walk(one.func.value)}
+    asked = {part for one in nodes if isinstance(one, ast.If) for part in ast.walk(one.test)}
     return any(
         is_attribute(one, "grad", "get_scale", "_scale") and backward.lineno <= one.lineno <= step.lineno
-        for statement in body for one in ast.walk(statement)
+        for one in nodes if one not in clamped and one not in asked
     )
 
 
 @RULES.add("scaler-passed-by", "updates are made with gradients that are wrong by the scaler's factor (65536 at first)", "scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()")
 def _scaler_passed_by(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
-    for _, body in _bodies(program):
+    for _, body in bodies(program):
         events = [one for one in events_of(flow, body) if one.what in ("backward", "step", "unscale") and one.always]
         for before, event in itertools.pairwise(events):
             if before.what != "backward" or event.what != "step" or before.scaled == event.scaled:
@@ -230,7 +233,7 @@ def _scaler_never_updated(program: Program) -> Iterator[Remark]:
 def _cleared_in_micro_steps(program: Program) -> Iterator[Remark]:
     """zero_grad in every pass, step only in some of them, or only after all of them."""
     flow = flow_of(program)
-    for owner, body in _bodies(program):
+    for owner, body in bodies(program):
         if not isinstance(owner, Loop):
             continue
         events = events_of(flow, body)
@@ -300,7 +303,12 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
         isinstance(node.ctx, ast.Store) or isinstance(program.parent.get(node), ast.Attribute)
         for node in program.everywhere(ast.Attribute) if node.attr == "grad"
     )
-    for owner, body in _bodies(program):
+    for call in program.calls() if not zeroed and not by_hand else ():
+        given = call.args[0] if is_method(call, "step") and len(call.args) == 1 and _of_torch(flow, flow.key(call.func.value)) else None
+        closures = program.functions.get(given.id, []) if isinstance(given, ast.Name) else []
+        if len(closures) == 1 and mentions(closures[0], "backward"):
+            yield Remark(call, f"{short(call)} runs {closures[0].name}() again and again, and nothing in it clears the gradients: each of its backwards adds to all before")
+    for owner, body in bodies(program):
         if not isinstance(owner, Loop):
             continue
         events = events_of(flow, body)
@@ -313,7 +321,7 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
             above = [around for around in flow.loops(step.node) if around is not owner]
             cleared = {call: flow.origin(flow.key(call.func.value)) for call in zeroed}
             net = optimized(flow, key)
-            own = [call for call, of in cleared.items() if of == key or (of is not None and net is not None and _is_part(net, of))]
+            own = [call for call, of in cleared.items() if of == key or (of is not None and net is not None and is_part(net, of))]
             if not zeroed:
                 yield Remark(step.node, f"nothing clears the gradients before or after {short(step.node)}: each step uses the sum of all gradients so far")
             elif not own and _others_cleared(flow, events, key, cleared.values()) and not _escapes(flow, key) and all(flow.made(of) is not None for of in cleared.values()):
@@ -324,7 +332,7 @@ def _never_cleared(program: Program) -> Iterator[Remark]:
                 yield Remark(own[0], f"{short(own[0])} runs once for a whole inner loop, and {short(step.node)} in each of its passes: the gradients pile up")
 
 
-def _is_part(net: Key, of: Key) -> bool:
+def is_part(net: Key, of: Key) -> bool:
     """Whether a network is another one, or an attribute of it."""
     return net[0] is of[0] and f"{net[1]}.".startswith(f"{of[1]}.")
 
@@ -350,6 +358,41 @@ def _escapes(flow: Flow, key: Key) -> bool:
         if flow.program.family(call) != "scheduler" and not is_method(call, "step", "unscale_"):
             return True
     return False
+
+
+@RULES.add("gradients-read-after-clearing", "what is logged of the gradients is 0, or nothing, whatever they were", "read them after backward, before zero_grad")
+def _read_after_clearing(program: Program) -> Iterator[Remark]:
+    """The gradients of a model that are looked at between zero_grad and the next backward."""
+    flow = flow_of(program)
+    remarked: set[ast.AST] = set()
+    for _, body in bodies(program):
+        cleared: Event | None = None
+        seen = False
+        for statement in body:
+            events = events_of(flow, [statement])
+            reads = next(_gradients_read(program, statement), None)
+            if cleared is not None and seen and reads is not None and not events and statement not in remarked:
+                remarked.add(statement)
+                yield Remark(reads, f"{short(reads)} reads the gradients after {short(cleared.node)} (line {cleared.node.lineno}) has cleared them")
+            for event in events:
+                seen = seen or event.what == "backward"
+                if event.what in ("backward", "zero"):
+                    whole = event.what == "zero" and event.always and len(events) == 1
+                    cleared = event if whole else None
+            if any(_runs(program, one, "backward") for one in ast.walk(statement)):
+                cleared = None
+
+
+def _gradients_read(program: Program, statement: ast.stmt) -> Iterator[ast.AST]:
+    """Where a statement, or a function of the program that it calls, takes a norm of the gradients of a model."""
+    for node in ast.walk(statement):
+        if (is_method(node, "norm", "abs", "item", "mean", "max") and is_attribute(node.func.value, "grad") and goes_over(program, node.func.value.value, "parameters", "named_parameters")) or (is_method(node, "norm", "abs", "mean", "max") and is_attribute(node.func.value, "grad") and any(isinstance(one, ast.comprehension) and is_method(one.iter, "parameters") for one in ast.walk(statement))):
+            yield node
+        local = program.local_function(node) if isinstance(node, ast.Call) and node.args else None
+        if local is not None and not mentions(local, "backward", "step"):
+            inside = [one for one in ast.walk(local) if is_attribute(one, "grad")]
+            if inside and all(isinstance(one.ctx, ast.Load) for one in inside) and any(is_method(one, "norm") for one in ast.walk(local)) and any(isinstance(one, ast.Return) for one in ast.walk(local)):
+                yield node
 
 
 @RULES.add("never-stepped", "it has no effect on the training", "call its step, or delete it")

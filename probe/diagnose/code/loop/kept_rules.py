@@ -191,7 +191,7 @@ def _repeats(program: Program, call: ast.AST, top: ast.AST) -> bool:
     return True
 
 
-def _trained(flow: Flow) -> set[Key]:
+def trained(flow: Flow) -> set[Key]:
     """The modules whose parameters an optimizer of torch holds."""
     program = flow.program
     found = {
@@ -211,12 +211,12 @@ def _left_in_eval_mode(program: Program) -> Iterator[Remark]:
     if not any(word in source.text.lower() for source in program.sources for word in _WITH_MODES):
         return
     flow = flow_of(program)
-    trained = _trained(flow)
+    held = trained(flow)
     remarked: set[ast.AST] = set()
     for backward, _ in backwards(program):
         for loop in flow.loops(backward):
             reached = list(_reached(flow, loop, {}, True))
-            off = [one for one in reached if _evaluates(program, one.call, backward) and one.of in trained and one.again]
+            off = [one for one in reached if _evaluates(program, one.call, backward) and one.of in held and one.again]
             if not off:
                 continue
             if not _restored(program, reached) and off[0].call not in remarked:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import SETTINGS, Flow, flow_of
-from probe.diagnose.code.loop.step_calls import events_of
+from probe.diagnose.code.loop.step_calls import events_of, goes_over
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -20,6 +20,7 @@ from probe.diagnose.code.syntax import (
     is_true,
     last_word,
     names_of,
+    number_in,
     operands,
     own,
     returned,
@@ -42,10 +43,10 @@ _OF_A_TENSOR = (
     "unsqueeze", "clamp", "clamp_min", "clip", "exp", "log", "relu", "max", "min", "float", "double", "to", "contiguous", "t",
 )
 """Methods through which the gradient of their tensor flows."""
-_OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
+OF_TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "FloatTensor", "Tensor"})
 
 
-class _Gradients:
+class Gradients:
     """Which expressions of one function carry no gradient, and why."""
 
     def __init__(self, flow: Flow, function: ast.AST) -> None:
@@ -69,7 +70,13 @@ class _Gradients:
             return next((one for one in found if one), None) if plain else None
         if isinstance(node, ast.UnaryOp):
             return self.cut(node.operand, depth - 1)
+        if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+            return self.cut(node.elt, depth - 1)
         key = self.flow.key(node)
+        added = self.flow.values(key) if key is not None and key[0] is self.function else []
+        if len(added) > 1 and any(isinstance(self.program.parent.get(one), ast.AugAssign) for one in added if one is not None):
+            found = [self.cut(one, depth - 1) for one in added if one is None or number_in(one) is None]
+            return next((one for one in found if one), None) if all(found) else None
         value = self.flow.only(key) if key is not None and key[0] is self.function else None
         if value is None or self.program.loops(value)[:1] not in ([], self.program.loops(node)[:1]):
             return None
@@ -87,9 +94,11 @@ class _Gradients:
             if func.attr in ("mean", "sum", "abs", "pow", "sqrt", "log", "exp", "float", "to", "cuda", "clone", "view", "squeeze"):
                 return self.cut(func.value, depth - 1)
             return None
+        if is_name(func, "sum") and node.args:
+            return self.cut(node.args[0], depth - 1)
         if is_name(func, "float") and len(node.args) == 1:
             return "float()" if self.learned(node.args[0]) else None
-        if name.startswith("torch.") and last in _OF_TENSORS and node.args:
+        if name.startswith("torch.") and last in OF_TENSORS and node.args:
             return f"{last}()" if self.learned(node.args[0]) else None
         if name.startswith("torch.") and name.count(".") == 1 and last in _STEPS and node.args:
             return f"torch.{last}" if self.learned(node.args[0]) else None
@@ -112,6 +121,8 @@ class _Gradients:
         """Whether an expression is made of what a module or a loss gives."""
         if node is None or depth == 0:
             return False
+        if is_parameter(self.program, node):
+            return True
         if isinstance(node, ast.Call):
             if is_loss(self.program, node):
                 return any(self.learned(one, depth - 1) or self.program.family(one) is None for one in node.args[:1])
@@ -131,6 +142,18 @@ class _Gradients:
             return any(self.learned(one, depth - 1) for one in node.elts)
         values = self.flow.values(self.flow.key(node))[:3] if isinstance(node, ast.Name) else []
         return any(value is not node and self.learned(value, depth - 1) for value in values)
+
+
+def is_parameter(program: Program, node: ast.AST) -> bool:
+    """Whether a variable goes through the parameters of a model, in a loop or a comprehension."""
+    if not isinstance(node, ast.Name) or goes_over(program, node, "parameters", "named_parameters"):
+        return isinstance(node, ast.Name)
+    for around in program.parents(node):
+        for one in around.generators if isinstance(around, (ast.GeneratorExp, ast.ListComp)) else ():
+            names = [part.id for part in ast.walk(one.target) if isinstance(part, ast.Name)]
+            if is_method(one.iter, "parameters", "named_parameters") and names[-1:] == [node.id]:
+                return True
+    return False
 
 
 def backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
@@ -189,7 +212,7 @@ def _terms_without_gradient(program: Program) -> Iterator[Remark]:
     for _, value in list(starts):
         starts += [(one, one.value) for one in _returned(program, flow, value) if one.value is not None]
     for call, value in starts:
-        gradients = _Gradients(flow, program.scope(call))
+        gradients = Gradients(flow, program.scope(call))
         terms = list(dict.fromkeys(_terms(flow, value, call)))
         if len(terms) < 2:
             continue
@@ -221,7 +244,7 @@ def _made_anew(program: Program) -> Iterator[Remark]:
         name = program.called(call)
         last = name.rpartition(".")[2]
         wants = argument(call, "requires_grad")
-        if not name.startswith("torch.") or last not in (*_OF_TENSORS, "Variable") or not call.args:
+        if not name.startswith("torch.") or last not in (*OF_TENSORS, "Variable") or not call.args:
             continue
         if not is_true(wants):
             continue
@@ -291,7 +314,7 @@ def _total_not_used(program: Program) -> Iterator[Remark]:
                 continue
             terms = list(_terms(flow, total, call))
             mine = [one for one in terms if isinstance(one, ast.Name) and flow.key(one) == key]
-            gradients = _Gradients(flow, scope)
+            gradients = Gradients(flow, scope)
             rest = [one for one in terms if one not in mine and gradients.learned(one) and not any(
                 isinstance(name, ast.Name) and flow.key(name) in started for name in ast.walk(one)
             )]

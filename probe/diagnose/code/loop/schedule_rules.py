@@ -278,6 +278,10 @@ def _made_in_the_loop(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
         parent = program.parent.get(call)
+        if program.family(call) == "scaler" and isinstance(parent, ast.Assign) and (around := program.loops(call)) and program.parent.get(parent) is around[0]:
+            own_steps = [one for one in events_of(flow, around[0].body) if one.what in ("backward", "step") and one.scaled]
+            if {one.what for one in own_steps if one.always} == {"backward", "step"}:
+                yield Remark(call, f"{short(call)} is made anew in each pass of the loop that uses it (line {around[0].lineno}): its scale never follows the gradients")
         if not is_torch_optimizer(program, call) or not isinstance(parent, ast.Assign):
             continue
         key, module, loops = flow.key(parent.targets[0]), first_module(call), program.loops(call)

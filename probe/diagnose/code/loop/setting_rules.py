@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.loop.step_calls import goes_over, is_torch_optimizer, owner_of_group
@@ -45,6 +46,8 @@ _WALKS = frozenset({"list", "tuple", "set", "sum", "dict", "sorted", "max", "min
 _GROUP_KEYS = frozenset(
     ["params", "lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "alpha", "centered", "rho", "lr_decay", "lambd", "t0", "name", "initial_accumulator_value", "etas", "step_sizes", "tolerance_grad", "decoupled_weight_decay", "momentum_decay", "max_iter"]
 )
+_MEANT = frozenset({"learning_rate", "learning_rates", "rate", "lrate", "base_lr", "decay", "wd", "l2", "weight_dacay", "regularization", "mom", "beta1", "beta2"})
+"""What people call settings that have another name in torch."""
 _MISSPELT = frozenset({"require_grad", "required_grad", "requires_grads", "require_grads", "requires_gradient", "require_gradient", "requiresgrad", "requires_gard"})
 
 
@@ -226,6 +229,40 @@ def _set_in_vain(program: Program) -> Iterator[Remark]:
             yield Remark(node, f"{said} is set, and the optimizer does not read it: its settings are in param_groups")
         elif made in program.classes and family == "module" and name == "training" and isinstance(node.value, ast.Constant):
             yield Remark(node, f"{said} = {short(node.value)} sets the mode of the outermost module alone: its layers keep theirs")
+
+
+@RULES.add("unknown-group-setting", "the group is trained with the settings of all others", "give the setting by the name that the optimizer knows")
+def _unknown_in_groups(program: Program) -> Iterator[Remark]:
+    """A number in a group of parameters under a name that looks like a setting and is none."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_torch_optimizer(program, call) or not program.called(call).startswith("torch.optim."):
+            continue
+        given = argument(call, "params", 0)
+        results = program.results(flow.value(given))
+        listed = flow.value(results[0]) if len(results) == 1 else flow.value(given)
+        groups = listed.elts if isinstance(listed, (ast.List, ast.Tuple)) else []
+        for group in map(flow.value, groups):
+            for word, value, node in _entries(group):
+                number = flow.number(value) is not None or is_attribute(value) or is_binary(value, ast.Mult, ast.Div)
+                if word in _GROUP_KEYS or not number or not (word in _MEANT or get_close_matches(word, sorted(_GROUP_KEYS), 1, 0.8)):
+                    continue
+                inside = sum(isinstance(one, ast.Constant) and one.value == word for other in groups for one in ast.walk(flow.value(other)))
+                quoted = sum(isinstance(one, ast.Constant) and one.value == word for one in program.everywhere(ast.Constant))
+                if quoted <= inside:
+                    yield Remark(node, f"{last_word(call.func)} knows no setting {word!r}, and takes it without a word: the group has the optimizer's own value")
+
+
+def _entries(group: ast.AST) -> Iterator[tuple[str, ast.expr, ast.AST]]:
+    """The settings of a group of parameters: the word, its value, and where it stands."""
+    if isinstance(group, ast.Dict):
+        for name, value in zip(group.keys, group.values, strict=True):
+            if is_string(name):
+                yield name.value, value, value
+    elif is_call(group, "dict"):
+        for one in group.keywords:
+            if one.arg is not None:
+                yield one.arg, one.value, one.value
 
 
 def _group_key(program: Program, node: ast.Assign, target: ast.Subscript) -> Iterator[Remark]:

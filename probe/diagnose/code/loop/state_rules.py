@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.average_rules import past_of_lists
 from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.loop.step_calls import (
     calls_in,
@@ -21,6 +22,7 @@ from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
     is_call,
+    is_false,
     is_method,
     is_name,
     is_string,
@@ -65,6 +67,7 @@ def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
 def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
     """The best state, kept as what it is rather than as what it was."""
     flow = flow_of(program)
+    yield from _loaded_into_itself(program)
     for node in program.everywhere(ast.Assign):
         for target, value in pairs_of(node):
             if isinstance(value, ast.Dict):
@@ -116,6 +119,7 @@ def _loaded_back(flow: Flow, call: ast.AST, state: ast.Call) -> bool:
 def _two_of_one_state(program: Program) -> Iterator[Remark]:
     """The difference between two states of one module, of which neither is a copy."""
     flow = flow_of(program)
+    yield from past_of_lists(program)
     for node in program.everywhere(ast.BinOp):
         if not isinstance(node.op, ast.Sub) or not isinstance(node.left, ast.Subscript) or not isinstance(node.right, ast.Subscript):
             continue
@@ -125,6 +129,27 @@ def _two_of_one_state(program: Program) -> Iterator[Remark]:
             continue
         if flow.key(one.func.value) is not None and flow.key(one.func.value) == flow.key(other.func.value):
             yield Remark(node, f"{short(node)} is 0: {text_of(one)} of line {one.lineno} and of line {other.lineno} are the same tensors")
+
+
+def _loaded_into_itself(program: Program) -> Iterator[Remark]:
+    """A state that is kept before a training and loaded into its module after it, and is no copy."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Assign):
+        state = _state_of(program, node.value)
+        key = flow.key(node.targets[0])
+        if not is_method(state) or key is None or not is_name(node.targets[0]) or len(flow.values(key)) != 1 or is_optimizer(flow, state.func.value):
+            continue
+        owner = text_of(state.func.value)
+        for load in program.calls():
+            if not is_method(load, "load_state_dict") or len(load.args) != 1 or flow.key(load.args[0]) != key or text_of(load.func.value) != owner or load.lineno < node.lineno:
+                continue
+            between = [one for one in ast.walk(program.frame(node)) if node.lineno < getattr(one, "lineno", 0) <= load.lineno]
+            again = any(isinstance(one, ast.Assign) and owner in [text_of(target) for target in one.targets] for one in between)
+            moved = any(is_method(one, "step") and is_optimizer(flow, one.func.value) for one in between if isinstance(one, ast.Call))
+            moved = moved or any(isinstance(one, (ast.AugAssign, ast.Assign)) and is_attribute(one.target if isinstance(one, ast.AugAssign) else one.targets[0], "data") for one in between)
+            moved = moved or any(isinstance(one, ast.Call) and trains(program, one) and owner in [text_of(part) for part in one.args] for one in between)
+            if moved and not again and comparison_above(program, node) is None:
+                yield Remark(load, f"{short(load)} changes nothing: {key[1]} holds the weights of {owner} themselves, and the steps since line {node.lineno} changed it too")
 
 
 @RULES.add("alias-for-a-copy", "both are one network: it is compared with itself", "copy.deepcopy(model)")
@@ -315,10 +340,26 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
         weights = [at for at in taken.values() if _given_to_load(program, at)]
         if whole or not counted or not weights or flow.calls.get(key):
             continue
+        for word, best in _best_saved(program, flow):
+            if word not in taken:
+                yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and {best}, which is saved under {word!r}, begins anew: the first epoch after the resumption counts as the best one")
         for word, family in saved.items():
             if word not in taken:
                 what = "moments and momentum start from 0 again" if family == "optimizer" else "the schedule starts from its beginning again"
                 yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {word!r} is not loaded: {what}")
+
+
+def _best_saved(program: Program, flow: Flow) -> Iterator[tuple[str, str]]:
+    """The best scores so far that a checkpoint holds, and that begin as a number and are compared with later ones."""
+    for node in program.everywhere(ast.Dict):
+        for name, value in zip(node.keys, node.values, strict=False):
+            if not is_string(name) or not isinstance(value, (ast.Name, ast.Attribute)) or "best" not in last_word(value).lower():
+                continue
+            values = flow.values(flow.key(value))
+            begins = any(flow.number(one) is not None for one in values if one is not None)
+            compared = any(isinstance(one, ast.Compare) and any(text_of(part) == text_of(value) for part in (one.left, *one.comparators)) for one in program.everywhere(ast.Compare))
+            if len(values) == 2 and begins and compared and not any(is_method(one, "get") or isinstance(one, ast.Subscript) for one in values):
+                yield name.value, last_word(value)
 
 
 def _harmless(program: Program, node: ast.AST) -> bool:
@@ -360,6 +401,35 @@ def _thawed(program: Program) -> Iterator[Remark]:
             if later and (thawed := _thaws(program, node)) is not None:
                 yield Remark(node, f"{thawed} gets a gradient here, and the optimizer of line {call.lineno} holds only the parameters that had one before")
                 break
+    yield from _thawed_beside(program, flow)
+
+
+def _thawed_beside(program: Program, flow: Flow) -> Iterator[Remark]:
+    """A part of a network that gets a gradient, where the one optimizer was given the parameters of other parts."""
+    makers = [call for call in program.calls() if program.family(call) == "optimizer"]
+    if len(makers) != 1 or not is_torch_optimizer(program, makers[0]) or any(is_attribute(one, "add_param_group") for one in program.everywhere(ast.Attribute)):
+        return
+    held = [text_of(one) for one in _optimized_modules(flow, makers[0])]
+    frozen = any(isinstance(one.targets[0], ast.Attribute) and one.targets[0].attr == "requires_grad" and is_false(one.value) for one in program.everywhere(ast.Assign))
+    frozen = frozen or any(is_method(one, "requires_grad_") and one.args and is_false(one.args[0]) for one in program.calls())
+    if not held or not frozen or not any(is_method(one, "backward") for one in program.calls()):
+        return
+    for loop in program.everywhere(ast.For):
+        over = iterated(loop)
+        if not is_method(over, "parameters") or loop.lineno < makers[0].lineno or program.frame(loop) is not program.frame(makers[0]):
+            continue
+        owner = text_of(over.func.value)
+        inside = any(f"{owner}.".startswith((f"{one}.", f"{one}[")) for one in held)
+        root = any(one.startswith((f"{owner}.", f"{owner}[")) or _root(one) == _root(owner) for one in held)
+        thaws = any(isinstance(one, ast.Assign) and is_attribute(one.targets[0], "requires_grad") and is_true(one.value) for one in loop.body)
+        if thaws and root and not inside:
+            yield Remark(loop, f"the parameters of {owner} get a gradient here, and the optimizer of line {makers[0].lineno} holds those of {held[0]} alone")
+
+
+def _root(text: str) -> str:
+    """`model` of `model.layer4[0]`; `self.model` of `self.model.layer4`."""
+    words = re.split(r"[.\[]", text)
+    return ".".join(words[:2]) if words[0] == "self" else words[0]
 
 
 def _thaws(program: Program, node: ast.AST) -> str | None:
@@ -369,6 +439,12 @@ def _thaws(program: Program, node: ast.AST) -> str | None:
         if is_true(node.value) and goes_over(program, target, "parameters", "named_parameters"):
             return short(target)
     local = program.local_function(node) if isinstance(node, ast.Call) and isinstance(program.parent.get(node), ast.Expr) else None
+    if local is not None:
+        for one in ast.walk(local):
+            thawed = one.targets[0] if isinstance(one, ast.Assign) and is_true(one.value) else None
+            always = not any(isinstance(around, ast.If) for around in program.parents(one))
+            if always and is_attribute(thawed, "requires_grad") and goes_over(program, thawed.value, "parameters", "named_parameters"):
+                return short(node)
     given = program.arguments(local, node) if local is not None and isinstance(node, ast.Call) else {}
     told = {name for name, value in given.items() if is_true(value)}
     for one in ast.walk(local) if local is not None and told else ():

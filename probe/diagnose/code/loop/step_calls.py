@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from probe.diagnose.code.flow import Flow
 from probe.diagnose.code.program import Key, Program
-from probe.diagnose.code.syntax import Scope, argument, is_attribute, is_method, is_name, last_word
+from probe.diagnose.code.syntax import (
+    Scope,
+    argument,
+    is_attribute,
+    is_method,
+    is_name,
+    last_word,
+    without_data,
+)
 
 _MAYBE = (ast.If, ast.For, ast.While, ast.Try, ast.IfExp, ast.BoolOp, ast.AsyncFor, ast.Match)
 """What runs a part of itself in some cases only, or more than once."""
@@ -43,6 +51,8 @@ def _event(flow: Flow, call: ast.Call, always: bool) -> Event | None:
     name, family = last_word(call.func), flow.program.family
     if name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
         return Event("clip", flow.key(first_module(call)), call, always, False)
+    if is_method(call, "clamp_") and is_attribute(without_data(call.func.value), "grad"):
+        return Event("clip", None, call, always, False)
     if not is_method(call):
         return None
     of, first = call.func.value, call.args[0] if call.args else None
@@ -86,7 +96,7 @@ def is_torch_optimizer(program: Program, call: ast.Call) -> bool:
 
 def optimized(flow: Flow, key: Key | None) -> Key | None:
     """The one module whose parameters an optimizer was made with."""
-    made = flow.made(flow.origin(key))
+    made = flow.made_for(key)
     return flow.key(first_module(made)) if made is not None else None
 
 

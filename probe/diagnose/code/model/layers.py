@@ -98,9 +98,15 @@ def _unregistered(program: Program) -> Iterator[Remark]:
 def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
     """The attribute of self that is a plain list or dict of new layers, and their class."""
     target: ast.expr
-    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+    elements: list[ast.AST]
+    filled = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    if isinstance(node, ast.Assign) and isinstance(filled, ast.Subscript) and is_own(filled.value):
+        target, elements = filled.value, [node.value]
+        if program.family(target) != "tuple":
+            return None
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
         target, value = node.targets[0], node.value
-        elements: list[ast.AST] = []
+        elements = []
         if isinstance(value, (ast.List, ast.Tuple)):
             elements = list(value.elts)
         elif isinstance(value, ast.Dict):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.loop.loss_rules import is_parameter
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import exponent_of, terms
 from probe.diagnose.code.rule import Remark, Rules
@@ -18,6 +19,7 @@ from probe.diagnose.code.syntax import (
     is_name,
     is_negative,
     is_read,
+    last_word,
     names_set,
     number_in,
     operands,
@@ -40,7 +42,7 @@ _COSTS = ("cost", "length", "dist", "loss", "regret", "penalt", "makespan", "ene
 """Words for what an action should make small: its product with a log probability is minimized as it is."""
 
 
-def _minimized(program: Program, flow: Flow) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
+def minimized(program: Program, flow: Flow) -> Iterator[tuple[list[tuple[int, ast.AST]], ast.AST]]:
     """The terms of what is minimized, with their signs: of what `backward` is called on, what a training_step
     returns, and what a function returns that adds a loss of torch to something."""
     for call in program.calls():
@@ -69,7 +71,10 @@ def _expanded(
         if depth and isinstance(term, ast.Call):
             name = program.called(term)
             if (name in ("torch.cat", "torch.stack") or is_call(term, "sum")) and len(term.args) >= 1:
-                inner = _appended(program, term.args[0])
+                listed = term.args[0]
+                inner = _appended(program, listed)
+                if isinstance(listed, (ast.ListComp, ast.GeneratorExp)):
+                    inner = listed.elt
             elif (local := program.local_function(term)) is not None:
                 inner = _result(local, None)
         elif depth and isinstance(term, ast.Name):
@@ -111,11 +116,12 @@ def _appended(program: Program, node: ast.AST) -> ast.AST | None:
 def _signs(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     reported: set[ast.AST] = set()
-    for added, whole in _minimized(program, flow):
+    for added, whole in minimized(program, flow):
         for remark in (
             *_of_kl(program, added),
             *_of_policy(program, flow, added),
             *_of_clip(program, flow, added),
+            *_of_penalty(program, flow, added),
         ):
             if remark.node not in reported:
                 reported.add(remark.node)
@@ -176,7 +182,7 @@ def is_kl(program: Program, added: list[tuple[int, ast.AST]]) -> bool:
 def _variance_as_deviation(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     names = set()
-    for added, _ in _minimized(program, flow):
+    for added, _ in minimized(program, flow):
         for _, term in added:
             variance = _exponent(program, term)
             plain = any(text_of(other) == variance for _, other in added)
@@ -213,8 +219,13 @@ def _policy_product(program: Program, flow: Flow, term: ast.AST) -> tuple[int, a
             if is_negative(value):
                 sign, value = -sign, flow.value(value.operand)
             factors.append((at, value))
-    logs = [at for at, value in factors if _is_log_prob(at, _stacked(program, value))]
-    worth = [at for at, _ in factors if says(at, "adv", "return", "reward", "delta", "td_err", "gae")]
+    elements = {at: _element(program, at) for at, _ in factors}
+    logs = [
+        at for at, value in factors
+        if _is_log_prob(at, _stacked(program, value)) or _is_list_of_logs(program, elements[at])
+    ]
+    words = ("adv", "return", "reward", "delta", "td_err", "gae")
+    worth = [at for at, _ in factors if says(at, *words) or says(elements[at] or at, *words)]
     if len(logs) != 1 or len(worth) != 1 or len(factors) > 3:
         return None
     cost = any(is_name(one) and says(one, *_COSTS) for one in flow.origins(worth[0]))
@@ -226,6 +237,32 @@ def _stacked(program: Program, value: ast.AST) -> ast.AST:
     if isinstance(value, ast.Call) and program.called(value) in ("torch.stack", "torch.cat") and value.args:
         return _appended(program, value.args[0]) or value
     return value
+
+
+def _element(program: Program, node: ast.AST) -> ast.AST | None:
+    """The list that a loop or comprehension over zip() takes a variable from."""
+    for around in program.parents(node) if isinstance(node, ast.Name) else ():
+        loops = around.generators if isinstance(around, (ast.ListComp, ast.GeneratorExp)) else [around]
+        for one in loops:
+            over = one.iter if isinstance(one, (ast.For, ast.comprehension)) else None
+            target = one.target if isinstance(one, (ast.For, ast.comprehension)) else None
+            if is_call(over, "zip") and isinstance(target, ast.Tuple) and len(target.elts) == len(over.args):
+                for name, given in zip(target.elts, over.args, strict=True):
+                    if text_of(name) == text_of(node):
+                        return given
+        if isinstance(around, Function):
+            return None
+    return None
+
+
+def _is_list_of_logs(program: Program, node: ast.AST | None) -> bool:
+    """Whether a list is filled with what log_prob() gives."""
+    filled = [
+        one.args[0] for one in program.calls()
+        if node is not None and is_method(one, "append") and len(one.args) == 1
+        and last_word(one.func.value) == last_word(node) != ""
+    ]
+    return bool(filled) and all(is_method(one, "log_prob") for one in filled)
 
 
 def _is_log_prob(at: ast.AST, value: ast.AST) -> bool:
@@ -257,6 +294,25 @@ def _of_policy(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -
                 f"{short(term)} is minimized without a minus: actions with a high "
                 f"{short(product[1], 30)} become less probable"
             )
+            yield Remark(term, said)
+
+
+def _of_penalty(program: Program, flow: Flow, added: list[tuple[int, ast.AST]]) -> Iterator[Remark]:
+    """A penalty that is subtracted: of weights, of a gradient's length, the error of a policy's critic."""
+    policy = any(_policy_product(program, flow, term) is not None for _, term in added)
+    for sign, term in added:
+        if sign >= 0:
+            continue
+        base = term.left if is_binary(term, ast.Pow) else term.func.value if is_method(term, "pow") else None
+        length = base.left if is_binary(base, ast.Sub) and number_in(base.right) == 1 else None
+        parts = list(flow.origins(length)) if length is not None else []
+        if any(program.called(one) == "torch.autograd.grad" for one in parts):
+            said = "training drives the gradient away from length 1"
+            yield Remark(term, f"{short(term)} is subtracted: {said}")
+        elif _square(term) and base is not None and is_parameter(program, base):
+            yield Remark(term, f"{short(term)} is subtracted: training makes the weights larger without end")
+        elif policy and is_loss(program, term):
+            said = f"{short(term)} is subtracted from what is minimized: the critic's error grows"
             yield Remark(term, said)
 
 

@@ -53,7 +53,11 @@ def _averages(program: Program) -> Iterator[Remark]:
         if is_method(call, "copy_") and len(call.args) == 1:
             yield from _of_average(flow, call, call.func.value, call.args[0])
     for node in program.everywhere(ast.Assign):
-        if is_attribute(node.targets[0], "data"):
+        stored = isinstance(node.targets[0], ast.Subscript) and any(
+            isinstance(one, ast.For) and is_method(one.iter, "named_parameters", "state_dict")
+            for one in program.parents(node)
+        )
+        if is_attribute(node.targets[0], "data") or stored:
             yield from _of_average(flow, node, node.targets[0], node.value)
     for call in program.calls():
         share = None

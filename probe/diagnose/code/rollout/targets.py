@@ -22,6 +22,7 @@ from probe.diagnose.code.syntax import (
     last_word,
     names_of,
     names_read,
+    number_in,
     operands,
     own,
     own_nodes,
@@ -34,7 +35,7 @@ from probe.diagnose.code.torch_losses import is_loss
 
 RULES = Rules("rollout")
 
-_ENDS = (
+ENDS = (
     "done", "dones", "terminated", "terminal", "terminals", "is_done", "done_batch", "batch_done",
     "dones_batch", "done_b", "b_done",
 )
@@ -73,6 +74,7 @@ def _discounted(node: ast.stmt) -> tuple[str, ast.AST] | None:
 )
 def _returns(program: Program) -> Iterator[Remark]:
     for loop in program.everywhere(ast.For):
+        yield from _estimated_forwards(program, loop)
         for number, node in enumerate(loop.body):
             found = _discounted(node)
             if found is None:
@@ -95,6 +97,27 @@ def _returns(program: Program) -> Iterator[Remark]:
             elif _reversed(loop.iter):
                 yield from _not_turned(program, loop, loop.body[number + 1 :], name)
                 yield from _end_unused(loop, node)
+
+
+def _estimated_forwards(program: Program, loop: ast.For) -> Iterator[Remark]:
+    """A generalized advantage that is added up from the first step on."""
+    summed = _sums_up(loop)
+    counted = is_call(loop.iter, "range", "enumerate", "zip") and not _reversed(loop.iter)
+    if summed is None or not counted or not isinstance(summed, ast.Assign) or not says(summed, "lam", "tau"):
+        return
+    differences = [
+        one for one in own(loop, ast.Assign)
+        if is_binary(one.value, ast.Sub) and says(one, "gamma", "discount")
+        and _last_names(one) & names_of(summed)
+    ]
+    steps = any(is_method(one, "step") for one in ast.walk(loop))
+    if differences and not steps and not _turned(program, loop):
+        said = "each advantage adds up the errors before it and not those after it"
+        yield Remark(summed, f"{short(summed)} runs over {short(loop.iter, 40)} from the start: {said}")
+
+
+def _last_names(node: ast.Assign) -> set[str]:
+    return {target.id for target in node.targets if isinstance(target, ast.Name)}
 
 
 def _turned(program: Program, loop: ast.For) -> bool:
@@ -132,7 +155,7 @@ def _not_turned(program: Program, loop: ast.For, rest: list[ast.stmt], name: str
 
 
 def _end_unused(loop: ast.For, node: ast.stmt) -> Iterator[Remark]:
-    ends = [one for one in names_of(loop.target) if one in _ENDS]
+    ends = [one for one in names_of(loop.target) if one in ENDS]
     if len(ends) == 1 and ends[0] not in names_read(loop):
         yield Remark(
             node,
@@ -154,7 +177,7 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
                 continue
             names = [one.id for one in target.elts if isinstance(one, ast.Name)]
             rewards = [one for one in names if "rew" in one.lower() or one in ("r", "rs")]
-            ends = [one for one in names if one in _ENDS or (one in ("d", "ds") and rewards)]
+            ends = [one for one in names if one in ENDS or (one in ("d", "ds") and rewards)]
             if len(ends) != 1 or not rewards or is_method(node.value, "step"):
                 continue
             later = [one for one in own_nodes(function) if getattr(one, "lineno", 0) > node.lineno]
@@ -175,9 +198,9 @@ def _ends_given(function: ast.AST) -> Iterator[Remark]:
         return
     nodes = list(own_nodes(function))
     listed = {one.func.value for one in nodes if is_method(one, "append")}
-    names = {one.arg for one in parameters(function)} | {one.id for one in listed if is_name(one, *_ENDS)}
+    names = {one.arg for one in parameters(function)} | {one.id for one in listed if is_name(one, *ENDS)}
     unused = [
-        name for name in _ENDS
+        name for name in ENDS
         if name in names and not any(is_read(one, name) and one not in listed for one in nodes)
     ]
     if len(unused) != 1:
@@ -316,8 +339,12 @@ def _from_module(flow: Flow, name: ast.AST) -> bool:
     "multiply by (1 - done)",
 )
 def _end_inverted(program: Program) -> Iterator[Remark]:
-    """A bootstrapped target that is multiplied by the end of the episode itself."""
+    """A bootstrapped target that is multiplied by the end of the episode itself. `0.0 if done else 1.0` is
+    put under whatever name: then nothing is said."""
     flow = flow_of(program)
+    choices = [(number_in(one.body), number_in(one.orelse)) for one in program.everywhere(ast.IfExp)]
+    if (0, 1) in choices:
+        return
     for node in program.everywhere(ast.BinOp):
         for reward, rest in operands(node) if is_binary(node, ast.Add) else ():
             multiplied = list(factors(rest))
@@ -331,7 +358,7 @@ def _end_inverted(program: Program) -> Iterator[Remark]:
                 continue
             for end in multiplied:
                 bare = _without_casts(end)
-                if last_word(bare).lower() in _ENDS and not _goes_on_in(flow, bare):
+                if last_word(bare).lower() in ENDS and not _goes_on_in(flow, bare):
                     yield Remark(
                         node,
                         f"{short(node)} takes the value of what follows only where {text_of(end)} is 1",
@@ -366,7 +393,7 @@ def _best_action(program: Program) -> Iterator[Remark]:
             continue
         predicted, target = call.args[:2]
         best = _largest(flow, predicted)
-        if best is None or not _is_bootstrap(flow, target):
+        if best is None or not is_bootstrap(flow, target):
             continue
         if any(isinstance(one, ast.Call) and program.family(one.func) == "module" for one in ast.walk(best)):
             yield Remark(
@@ -389,7 +416,7 @@ def _largest(flow: Flow, node: ast.AST) -> ast.AST | None:
     return None
 
 
-def _is_bootstrap(flow: Flow, node: ast.AST) -> bool:
+def is_bootstrap(flow: Flow, node: ast.AST) -> bool:
     """Whether an expression is a reward and a discounted value."""
     value = flow.value(node)
     while is_method(value, "detach", "unsqueeze", "squeeze", "view", "float"):
@@ -414,7 +441,7 @@ def _target_with_gradient(program: Program) -> Iterator[Remark]:
         if not is_loss(program, call) or len(call.args) < 2 or program.without_gradient(call):
             continue
         predicted, target = call.args[:2]
-        if not _is_bootstrap(flow, target) or any(is_method(one, *CUT) for one in flow.origins(target)):
+        if not is_bootstrap(flow, target) or any(is_method(one, *CUT) for one in flow.origins(target)):
             continue
         networks = _called_networks(flow, predicted)
         for one in flow.origins(target):

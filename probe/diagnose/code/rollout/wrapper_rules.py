@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import is_model, loader_loops, loaders_of, trains
 from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.several_ranks import SAMPLERS, WRAPPERS, trained_by_hand
 from probe.diagnose.code.rule import Remark, Rules
-from probe.diagnose.code.syntax import argument, is_attribute, is_method, own_nodes, short
+from probe.diagnose.code.syntax import argument, is_attribute, is_method, iterated, own_nodes, short
 
 RULES = Rules("rollout")
 _NO_FORWARD = ("state_dict", "load_state_dict", "parameters", "named_parameters", "eval", "train", "to", "modules", "children", "zero_grad", "requires_grad_")
@@ -38,6 +40,45 @@ def _told_another(program: Program) -> Iterator[Remark]:
             f"{short(asked[0])} does not reach the DistributedSampler: a loader that is made with batch_sampler "
             f"(line {held[0].lineno}) has another sampler of its own",
         )
+
+
+@RULES.add("wrapper-never-called", "the gradients of the ranks are never averaged: each rank trains a model of its own", "call the wrapper in the training: loss(ddp(x), y)")
+def _wrapper_unused(program: Program) -> Iterator[Remark]:
+    """A model that is wrapped under another name, and trained under its own."""
+    flow = flow_of(program)
+    if any(is_attribute(one, "all_reduce") for one in program.everywhere(ast.Attribute)):
+        return
+    for key in list(flow.bound):
+        made = flow.made(key)
+        inner = flow.key(made.args[0]) if made is not None and program.called(made) in WRAPPERS and made.args else None
+        if made is None or inner is None or inner == key or len(flow.values(inner)) != 1:
+            continue
+        reads = [program.parent.get(one) for one in flow.reads.get(key, [])]
+        if any(not is_attribute(one, *_NO_FORWARD, "module") for one in reads):
+            continue
+        for call, loss in backwards(program):
+            runs = [one for one in flow.origins(loss) if isinstance(one, ast.Call) and flow.key(one.func) == inner]
+            if runs and not program.without_gradient(runs[0]):
+                yield Remark(runs[0], f"{short(call)} goes through {short(runs[0])}, and {key[1]}, which averages the gradients, is never called")
+                break
+
+
+@RULES.add("score-of-one-rank", "the score is that of one part of the held-out data, another one on each rank", "add the sums up over all ranks: dist.all_reduce(total)")
+def _of_one_rank(program: Program) -> Iterator[Remark]:
+    """An evaluation on the part of the held-out data that a DistributedSampler gives one rank, and no exchange."""
+    exchanged = ("reduce", "gather", "broadcast", "accelerat", "torchmetrics", "synchronize", "join")
+    if any(word in source.text.lower() for source in program.sources for word in exchanged):
+        return
+    flow = flow_of(program)
+    for loop in loader_loops(flow):
+        made = loaders_of(flow, iterated(loop))
+        sampler = flow.value(argument(made[0], "sampler", 3)) if len(made) == 1 else None
+        if sampler is None or program.called(sampler) not in SAMPLERS or trains(program, loop):
+            continue
+        runs = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and is_model(flow, one.func)]
+        sums = [one for one in ast.walk(loop) if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add)]
+        if sums and any(program.without_gradient(one) for one in runs):
+            yield Remark(sums[0], f"{short(sums[0])} adds up what this rank sees alone: {short(sampler)} gives each rank its own part, and nothing joins the sums")
 
 
 @RULES.add("around-the-wrapper", "the gradients of the ranks are never averaged: each rank trains a model of its own", "call the wrapper itself in the training: model(x), with the loss in forward() if it belongs to the model")
