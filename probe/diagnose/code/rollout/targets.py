@@ -339,8 +339,8 @@ def _from_module(flow: Flow, name: ast.AST) -> bool:
     "multiply by (1 - done)",
 )
 def _end_inverted(program: Program) -> Iterator[Remark]:
-    """A bootstrapped target that is multiplied by the end of the episode itself. `0.0 if done else 1.0` is
-    put under whatever name: then nothing is said."""
+    """A bootstrapped target that is multiplied by the end of the episode itself; where `0.0 if done else 1.0`
+    is put under whatever name, nothing is said."""
     flow = flow_of(program)
     choices = [(number_in(one.body), number_in(one.orelse)) for one in program.everywhere(ast.IfExp)]
     if (0, 1) in choices:
