@@ -1,4 +1,4 @@
-"""Layers that are not registered, are one layer, or are made anew; weights that start alike. Pure."""
+"""Layers that are not registered, are one layer, or are made anew. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from probe.diagnose.code.syntax import (
     own_nodes,
     short,
     text_of,
-    without_data,
 )
 
 RULES = Rules("model")
@@ -38,7 +37,6 @@ _MIXES = (
     "LazyLinear",
 )
 """Beginnings of the layers of torch.nn whose first weights are drawn at random."""
-_FILLS = ("normal_", "uniform_", "copy_", "fill_", "kaiming_uniform_", "xavier_uniform_", "load_state_dict")
 _NO_PARAMETER = (
     "cuda", "half", "view", "reshape", "unsqueeze", "double", "expand", "repeat", "t", "transpose",
 )
@@ -46,14 +44,14 @@ _NO_PARAMETER = (
 _CONTAINERS = ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 
 
-def _layer(program: Program, node: ast.AST | None) -> str | None:
+def layer_of(program: Program, node: ast.AST | None) -> str | None:
     """The class of a layer with parameters that a call makes; None for all else."""
     name = program.called(node)
     if name in program.classes:
         of = program.classes[name][0]
         return name if program.is_module_class(of) and _has_layers(program, of, 4) else None
     if name == "torch.nn.Sequential" and isinstance(node, ast.Call):
-        return next((found for one in node.args if (found := _layer(program, one))), None)
+        return next((found for one in node.args if (found := layer_of(program, one))), None)
     last = name.removeprefix("torch.nn.")
     return last if name == f"torch.nn.{last}" and last.startswith(_MIXES) else None
 
@@ -123,7 +121,7 @@ def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
             return None
     else:
         return None
-    kinds = (_layer(program, one) or _parameter(program, one) for one in elements)
+    kinds = (layer_of(program, one) or _parameter(program, one) for one in elements)
     layer = next((found for found in kinds if found), None)
     return (target.attr, layer) if layer is not None and is_own(target) else None
 
@@ -179,7 +177,7 @@ def _one_layer(program: Program) -> Iterator[Remark]:
             element = node.elt if free and is_call(node.generators[0].iter, "range") else None
         if element is None:
             continue
-        layer = _layer(program, flow.value(element))
+        layer = layer_of(program, flow.value(element))
         if layer is None and isinstance(element, ast.Name):
             name = program.kind_name(element)
             of_program = name in program.classes and program.family(element) == "module"
@@ -207,7 +205,7 @@ def _made_in_forward(program: Program) -> Iterator[Remark]:
     for method in forwards(program):
         for call in own(method, ast.Call):
             name = program.called(call)
-            layer = _layer(program, call)
+            layer = layer_of(program, call)
             random = name.removeprefix("torch.nn.").startswith(_RANDOM) and name.startswith("torch.nn.")
             if layer is None and not random:
                 continue
@@ -396,110 +394,3 @@ def _isinstance_of(program: Program, test: ast.AST, name: str) -> list[str]:
     while len(parts) == 1 and isinstance(parts[0], ast.BinOp):
         parts = [parts[0].left, parts[0].right]
     return [program.dotted(one) or "" for one in parts]
-
-
-@RULES.add(
-    "layers-of-one-number",
-    "the units of a layer compute the same and get the same gradient: the model is as wide as one unit",
-    "draw the weights at random; only biases may be constant",
-)
-def _of_one_number(program: Program) -> Iterator[Remark]:
-    """A model all of whose layers get one number for all their weights, each by its name or in one loop."""
-    for of in module_classes(program):
-        layers = {
-            target.attr for node in ast.walk(of) if isinstance(node, ast.Assign) for target in node.targets
-            if is_own(target) and program.called(node.value).startswith(("torch.nn.Linear", "torch.nn.Conv"))
-        }
-        filled = {name: call for call in ast.walk(of) for name in _filled_alike(program, call)}
-        constant = [call for name, call in filled.items() if name in layers]
-        others = [call for call in ast.walk(of) if _layer(program, call) and not _is_mixing(program, call)]
-        if len(layers) > 1 and layers <= set(filled) and not others:
-            said = f"{short(constant[0])}, and the other layers of {of.name} too are filled with one number"
-            yield Remark(constant[0], said)
-    for loop in program.everywhere(ast.For):
-        if not is_method(loop.iter, "parameters") or len(loop.body) != 1 or isinstance(loop.body[0], ast.If):
-            continue
-        of_loop = text_of(loop.target)
-        for call in ast.walk(loop.body[0]):
-            target, number = _filling(program, call) or (None, None)
-            if target is None or not number or text_of(without_data(target)) != of_loop:
-                continue
-            made = program.classes.get(program.kind_name(loop.iter.func.value), [])
-            if sum(_is_mixing(program, one) for of in made for one in ast.walk(of)) > 1:
-                yield Remark(call, f"{short(call)} gives all weights of {made[0].name} the same value")
-
-
-def _is_mixing(program: Program, node: ast.AST) -> bool:
-    return program.called(node).startswith(("torch.nn.Linear", "torch.nn.Conv"))
-
-
-def _filling(program: Program, call: ast.AST) -> tuple[ast.AST, float | None] | None:
-    """The tensor that a call fills with one number, and the number (None: not known)."""
-    flow = flow_of(program)
-    name = program.called(call)
-    if not isinstance(call, ast.Call):
-        return None
-    if name in ("torch.nn.init.zeros_", "torch.nn.init.ones_") and call.args:
-        return call.args[0], float(name.endswith("ones_"))
-    if name == "torch.nn.init.constant_" and len(call.args) == 2:
-        return call.args[0], flow.number(call.args[1])
-    if is_method(call, "fill_") and len(call.args) == 1 and not name:
-        return call.func.value, flow.number(call.args[0])
-    return (call.func.value, 0.0) if is_method(call, "zero_") and not name else None
-
-
-def _filled_alike(program: Program, call: ast.AST) -> Iterator[str]:
-    """The layer of self whose weight a call fills with one number."""
-    found = _filling(program, call)
-    target = without_data(found[0]) if found is not None else None
-    if is_attribute(target, "weight") and is_own(target.value):
-        yield target.value.attr
-
-
-@RULES.add(
-    "product-of-zeros",
-    "the gradient of each is the other times something, which is 0: neither ever changes",
-    "draw one of the two at random, and start only the other at zero",
-)
-def _product_of_zeros(program: Program) -> Iterator[Remark]:
-    """Two parameters of a module that both start at zero, and of which only the product is used."""
-    for of in module_classes(program):
-        zeros = _zeros(program, of)
-        own_names = [one for one in ast.walk(of) if is_own(one) and one.attr in zeros]
-        reads = [one for one in own_names if isinstance(one.ctx, ast.Load)]
-        for node in ast.walk(of) if len(zeros) > 1 else ():
-            if not _multiplies(program, node) or _multiplies(program, program.parent.get(node)):
-                continue
-            factors = [one for one in ast.walk(node) if one in reads]
-            names = [one.attr for one in factors if is_own(one)]
-            elsewhere = [one for one in reads if one.attr in names and one not in factors]
-            if len(names) == len(set(names)) == 2 and not elsewhere and not _adds(node):
-                yield Remark(
-                    node, f"{short(node)} multiplies self.{names[0]} by self.{names[1]}, and both start at 0"
-                )
-
-
-def _multiplies(program: Program, node: ast.AST | None) -> bool:
-    """Whether a node is a product of matrices, as an operator or as a linear layer without a bias."""
-    linear = isinstance(node, ast.Call) and program.called(node) == "torch.nn.functional.linear"
-    return is_binary(node, ast.MatMult) or (linear and len(node.args) == 2)  # type: ignore[union-attr]
-
-
-def _adds(node: ast.AST) -> bool:
-    return any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(node))
-
-
-def _zeros(program: Program, of: ast.ClassDef) -> set[str]:
-    """The attributes of a module that are parameters made of zeros, and that nothing initialises later."""
-    made = {
-        target.attr for node in ast.walk(of) if isinstance(node, ast.Assign) for target in node.targets
-        if is_own(target) and program.called(node.value) == "torch.nn.Parameter"
-        and isinstance(node.value, ast.Call) and node.value.args
-        and program.called(node.value.args[0]) in ("torch.zeros", "torch.zeros_like")
-    }
-    given = {
-        inner.attr for call in program.calls() for inner in ast.walk(call) if isinstance(inner, ast.Attribute)
-        if inner.attr in made
-        and (program.called(call).startswith("torch.nn.init.") or is_method(call, *_FILLS))
-    }
-    return made - given
