@@ -80,6 +80,17 @@ def test_a_slice_that_is_another_one_at_each_look_is_a_batch_and_no_part(
         assert found == ({} if not look else {"cut.data.rows": 50, "cut.data.whole": 600})
 
 
+def test_a_held_out_part_beside_the_larger_one_of_the_training_is_no_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = ROWS.clone()
+    parts = {"train": ROWS[:480], "val": ROWS[480:540], "test": ROWS[540:], "small": rows[:60]}
+    monkeypatch.setattr(data_cuts, "named_things", lambda thread: list(parts.items()))
+    variables = data_cuts.Variables()
+    assert dict(variables.facts(None)) == {}
+    assert dict(variables.facts(None)) == {"cut.small.rows": 60, "cut.small.whole": len(rows)}
+
+
 def episode(lengths: list[int], *, reset: bool) -> list[tuple[Any, ...]]:
     """Transitions of episodes of these lengths; without a reset each goes on from the end of the former."""
     found, state = [], torch.zeros(4)

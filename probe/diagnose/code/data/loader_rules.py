@@ -181,6 +181,9 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
             written = node.value if isinstance(node, ast.Assign) else None
             for name in [name for name in views if written is not None and (_written_by_object(flow, written, name) or _written_by(program, written, name))]:
                 yield Remark(node, f"{short(node)} changes {short(views.pop(name))} where it is stored: the sample is changed once more each time it is drawn")
+            stored = isinstance(written, ast.Subscript) and is_own(written.value) and is_name(written.slice, index)
+            if isinstance(written, ast.Subscript) and stored and program.called(flow.value(written.value)) == "torch.utils.data.TensorDataset":
+                views |= {one.id: written for target, _ in pairs for one in getattr(target, "elts", ()) if is_name(one)}
             for target, value in ((one.id, value) for one, value in pairs if is_name(one)):
                 array = target in arrays
                 if program.called(value) == "torch.from_numpy" and isinstance(value, ast.Call) and value.args:

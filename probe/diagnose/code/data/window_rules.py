@@ -15,6 +15,7 @@ from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
+    is_binary,
     is_call,
     is_false,
     is_method,
@@ -26,6 +27,7 @@ from probe.diagnose.code.syntax import (
     names_read,
     names_set,
     number_in,
+    operands,
     own,
     returned,
     short,
@@ -170,14 +172,14 @@ def _samples(program: Program, flow: Flow) -> Iterator[tuple[ast.expr, ast.expr]
 def _windows_split(program: Program) -> Iterator[Remark]:
     """Windows of a series that begin one step after the other, split into parts at random."""
     flow = flow_of(program)
-    overlapping = dict(_window_classes(program, flow))
+    overlapping = {**dict(_window_lists(program, flow)), **dict(_window_classes(program, flow))}
     for call in program.calls():
         given = _split_at_random(program, flow, call)
         if given is None:
             continue
         window = _cut_one_after_the_other(program, flow, given, overlapping)
         if window is not None:
-            yield Remark(call, f"{short(call)} splits windows at random that begin one step after the other ({short(window)}, line {window.lineno}): neighbours fall into both parts")
+            yield Remark(call, f"{short(call)} splits windows at random that overlap ({short(window)}, line {window.lineno}): neighbours fall into both parts")
 
 
 @RULES.add("groups-split-at-random", "samples of one and the same patient (speaker, recording) are in the training and in the held-out part: the score is that of known ones", "draw the groups that are held out, and take all samples of each")
@@ -267,6 +269,33 @@ def _window_classes(program: Program, flow: Flow) -> Iterator[tuple[str, ast.Sub
             if window is not None and is_name(window[1], index) and _longer_than_one(flow, window):
                 yield name, taken
                 break
+
+
+def _window_lists(program: Program, flow: Flow) -> Iterator[tuple[str, ast.Subscript]]:
+    """Data sets that list where their windows begin, nearer to each other than a window is long."""
+    for name, classes in program.classes.items():
+        start, method = (program.method(classes[0], one) if len(classes) == 1 else None for one in ("__init__", "__getitem__"))
+        if start is None or method is None:
+            continue
+        loops = [(one.target, one.iter) for one in ast.walk(start) if isinstance(one, (ast.For, ast.comprehension))]
+        for target, over in loops:
+            between = over.args[2:] if is_call(over, "range") else None
+            apart = None if between is None else flow.number(between[0]) if between else 1.0
+            listed = is_name(target) and any(
+                target.id in names_read(one) for one in ast.walk(start)
+                if isinstance(one, ast.Tuple) or (is_method(one, "append") and is_own(one.func.value))
+            )
+            for taken in own(method, ast.Subscript) if listed and apart is not None else ():
+                lengths = [flow.number(one) for one in _lengths(taken)]
+                if any(one is not None and apart is not None and apart < one for one in lengths):
+                    yield name, taken
+
+
+def _lengths(taken: ast.Subscript) -> Iterator[ast.expr]:
+    """How long the window is that a subscript takes from a position on: `x[:, start:start + length]`."""
+    for at in ast.walk(taken.slice):
+        if isinstance(at, ast.Slice) and isinstance(at.lower, ast.Name) and is_binary(at.upper, ast.Add):
+            yield from (other for one, other in operands(at.upper) if is_name(one, at.lower.id))
 
 
 def _longer_than_one(flow: Flow, window: tuple[ast.Subscript, ast.expr, ast.expr]) -> bool:

@@ -16,6 +16,7 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_method,
     is_read,
+    is_string,
     iterated,
     last_word,
     names_of,
@@ -356,3 +357,27 @@ def _two_calls(program: Program, flow: Flow, node: ast.AST) -> list[str]:
         else:
             break
     return found
+
+
+@RULES.add(
+    "padding-in-the-divisor",
+    "the loss is the smaller, and the steps too, the more padding a batch has",
+    "divide by the positions that count: (targets != pad).sum()",
+)
+def _padding_in_the_divisor(program: Program) -> Iterator[Remark]:
+    """A sum of a loss that ignores padding, divided by the number of all positions."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        loss = flow.value(node.left) if is_binary(node, ast.Div) else None
+        if not isinstance(loss, ast.Call) or loss_name(program, loss) not in ("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss") or len(loss.args) < 2:
+            continue
+        made = flow.value(loss.func) if program.family(loss.func) == "loss" else loss
+        if not isinstance(made, ast.Call):
+            continue
+        told = {one.arg: one.value for one in made.keywords}
+        reduction = told.get("reduction")
+        targets = unshaped(flow, loss.args[1])
+        counted = flow.value(node.right)
+        whole = is_method(counted, "numel", "nelement") and not counted.args and targets is not None and text_of(counted.func.value) in (text_of(loss.args[1]), text_of(targets))
+        if whole and "ignore_index" in told and is_string(reduction) and reduction.value == "sum":
+            yield Remark(node, f"{short(node)} divides by all positions, and {short(made, 40)} (line {made.lineno}) leaves those of the padding out of the sum")

@@ -56,7 +56,8 @@ def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
     if isinstance(node, ast.DictComp) and isinstance(node.generators[0].iter, ast.Call):
         items = node.generators[0].iter
         value: ast.AST = node.value
-        if is_method(value, "detach"):
+        on_host = not any("cuda" in source.text or "device" in source.text for source in program.sources)
+        while is_method(value, *(("detach", "cpu") if on_host else ("detach",))):  # on the host, cpu() copies nothing
             value = value.func.value
         if is_method(items, "items") and isinstance(value, ast.Name):
             return _state_of(program, items.func.value)

@@ -1,4 +1,4 @@
-"""Critics that learn from a loss that is not theirs. Pure."""
+"""Critics that learn from a loss that is not theirs, or from values that they give themselves. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from collections.abc import Iterator
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import CUT
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rollout.targets import with_graph
+from probe.diagnose.code.rollout.targets import SAME_GRAPH, from_module, is_bootstrap, with_graph
+from probe.diagnose.code.rollout.terms import factors
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
     is_binary,
     is_method,
     is_name,
+    is_negative,
     is_own,
     last_word,
     names_read,
     operands,
     own,
     returned,
+    says,
     short,
     text_of,
 )
@@ -51,7 +54,7 @@ def _of_scope(program: Program, flow: Flow, scope: ast.AST) -> Iterator[Remark]:
             value = results[0].elts[given.place or 0] if len(results) == 1 and len(results[0].elts) > (given.place or 0) else given.whole
             error = with_graph(flow, value) if value is not None else None
             cut = error is None or any(is_method(part, *CUT) for part in flow.origins(error.right)) or program.without_gradient(error)
-            if error is not None and not cut and _of_values(flow, error.right):
+            if error is not None and not cut and (_of_values(flow, error.right) or _is_given(flow, error.right)):
                 yield Remark(node, f"{short(node)} is differentiated by the values too: {short(other)} is {short(error)}, with the critic's graph")
 
 
@@ -60,6 +63,61 @@ def _of_values(flow: Flow, node: ast.AST) -> bool:
     given = flow.given(node) if is_name(node) else None
     made = given.value if given is not None else flow.value(node)
     return isinstance(made, ast.Call) and (flow.program.family(made.func) == "module" or "value" in text_of(made.func).lower() or is_name(made.func, "net", "model", "agent"))
+
+
+@RULES.add(
+    "advantage-with-gradient",
+    "the policy's loss moves the values to where that loss falls, away from the returns",
+    "take the advantage out of the graph: (returns - values).detach()",
+)
+def _advantage_with_gradient(program: Program) -> Iterator[Remark]:
+    """A log probability times an advantage that keeps the critic's graph, in one backward with its loss."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        calls = list(own(scope, ast.Call))
+        if sum(is_method(one, "backward") for one in calls) > 1:
+            continue
+        compared = _compared(scope)
+        for node in own(scope, ast.BinOp):
+            for one, other in operands(node) if is_binary(node, ast.Mult) else ():
+                while is_negative(one):
+                    one = one.operand
+                if not is_method(flow.value(one), "log_prob") and not re.match(r"(new_|cur_)?log_?p(i|rob|$)|logps?$", last_word(one)):
+                    continue
+                advantage = with_graph(flow, other)
+                values = advantage.right if advantage is not None else None
+                if values is None or advantage is None or text_of(values) not in compared or program.without_gradient(node):
+                    continue
+                if from_module(flow, values) or _is_given(flow, values):
+                    yield Remark(
+                        node,
+                        f"{short(node)} is differentiated by the values too: {short(other)} is {short(advantage)}, "
+                        "with the critic's graph",
+                    )
+
+
+def _compared(scope: ast.AST) -> set[str]:
+    """What a scope gives to losses, or takes from something and squares, with its graph."""
+    found: set[str] = set()
+    for one in own(scope, ast.Call, ast.BinOp):
+        name = last_word(one.func) if isinstance(one, ast.Call) else ""
+        parts: list[ast.expr] = []
+        if isinstance(one, ast.Call) and (name.endswith("_loss") or "mse" in name.lower() or "huber" in name.lower()):
+            parts = one.args[:2]
+        difference = one.func.value if is_method(one, "pow", "square") else one.left if is_binary(one, ast.Pow) else None
+        if is_binary(difference, ast.Sub):
+            parts = [difference.left, difference.right]
+        for part in parts:
+            while is_method(part, *SAME_GRAPH):
+                part = part.func.value
+            found.add(text_of(part))
+    return found
+
+
+def _is_given(flow: Flow, node: ast.AST) -> bool:
+    """Whether a variable is a parameter of its function, and nothing else."""
+    found = flow.bindings(node)
+    return bool(found) and all(one.how == "parameter" for one in found)
 
 
 @RULES.add("values-against-a-row", "each value is compared with the return of every step: all of them are pulled towards the mean", "squeeze the values: critic(states).squeeze(-1)")
@@ -140,3 +198,77 @@ def _gives_column(flow: Flow, func: ast.AST, place: int | None, depth: int = 4) 
         place = None
     value = flow.value(result)
     return place is None and isinstance(value, ast.Call) and is_own(value.func) and _gives_column(flow, value.func, None, depth - 1)
+
+
+@RULES.add(
+    "target-with-gradient", "the loss also falls by moving the target towards the prediction",
+    "compute the target under torch.no_grad(), or detach it",
+)
+def _target_with_gradient(program: Program) -> Iterator[Remark]:
+    """A bootstrapped target that keeps the graph of the network whose prediction it is compared with."""
+    flow = flow_of(program)
+    yield from _of_differences(program, flow)
+    for call in program.calls():
+        if not is_loss(program, call) or len(call.args) < 2 or program.without_gradient(call):
+            continue
+        predicted, target = call.args[:2]
+        if not is_bootstrap(flow, target) or any(is_method(one, *CUT) for one in flow.origins(target)):
+            continue
+        networks = _called_networks(flow, predicted)
+        for one in flow.origins(target):
+            called = isinstance(one, ast.Call) and program.family(one.func) == "module"
+            if called and text_of(one.func) in networks and not program.without_gradient(one):  # type: ignore[attr-defined]
+                yield Remark(
+                    call,
+                    f"{short(target, 40)} keeps the graph of {short(one, 40)}, the network that "
+                    f"{short(predicted, 40)} is computed by",
+                )
+                break
+
+
+def _called_networks(flow: Flow, node: ast.AST) -> set[str]:
+    return {
+        text_of(one.func) for one in flow.origins(node)
+        if isinstance(one, ast.Call) and flow.program.family(one.func) == "module"
+    }
+
+
+def _of_differences(program: Program, flow: Flow) -> Iterator[Remark]:
+    """A difference of a value and of a reward with the discounted value of the next state, both with their graph, that is squared."""
+    for node in program.everywhere(ast.BinOp):
+        if not is_binary(node, ast.Sub) or program.without_gradient(node) or not _is_squared(program, flow, node):
+            continue
+        for one, other in ((node.left, node.right), (node.right, node.left)):
+            target, value = flow.value(one), flow.value(other)
+            cut = [part for side in (one, other, target, value) for part in ast.walk(side) if is_method(part, *CUT)]
+            if cut or program.without_gradient(target) or program.without_gradient(value) or not is_binary(target, ast.Add) or not isinstance(value, ast.Call):
+                continue
+            for reward, later in operands(target):
+                parts = list(factors(later))
+                again = [part for part in parts if isinstance(part, ast.Call) and _same_network(part, value) and text_of(part) != text_of(value)]
+                if again and any(says(part, "gamma", "discount") for part in parts) and not is_method(reward, *CUT):
+                    yield Remark(node, f"{short(node)} is differentiated through its target too: {short(again[0])} in {short(target)} keeps its graph")
+
+
+def _same_network(one: ast.Call, other: ast.Call) -> bool:
+    """Whether two calls run the same network, or the same method of it."""
+    return text_of(one.func) == text_of(other.func) and bool(one.args) and bool(other.args)
+
+
+def _is_squared(program: Program, flow: Flow, node: ast.BinOp) -> bool:
+    """Whether a difference is squared where it stands, or where the function that returns it is called."""
+    if any(is_method(one, "pow", "square") or is_binary(one, ast.Pow) for one in list(program.parents(node))[:3]):
+        return True
+    statement, function = program.statement(node), program.function_of(node)
+    if isinstance(statement, ast.Return) and statement.value is node and function is not None:
+        places = [program.statement(call) for call in program.calls() if program.local_function(call) is function]
+    else:
+        places = [statement]
+    for place in places:
+        name = place.targets[0] if isinstance(place, ast.Assign) else None
+        if is_name(name) and any(
+            (is_method(one, "pow", "square") and is_name(one.func.value, name.id)) or (is_binary(one, ast.Pow) and is_name(one.left, name.id))
+            for one in own(program.frame(place), ast.Call, ast.BinOp)
+        ):
+            return True
+    return False

@@ -273,37 +273,7 @@ def _row(program: Program, flow: Flow, node: ast.AST) -> bool:
     return flow.number(argument(inner, "dim", 0)) in (1, -1)
 
 
-@RULES.add(
-    "advantage-with-gradient",
-    "the policy's loss moves the values to where that loss falls, away from the returns",
-    "take the advantage out of the graph: (returns - values).detach()",
-)
-def _advantage_with_gradient(program: Program) -> Iterator[Remark]:
-    """A log probability times an advantage that keeps the critic's graph, in one backward with its loss."""
-    flow = flow_of(program)
-    for scope in program.scopes():
-        calls = list(own(scope, ast.Call))
-        if sum(is_method(one, "backward") for one in calls) != 1:
-            continue
-        losses = [one for one in calls if is_loss(program, one)]
-        compared = {name for one in losses for part in one.args[:2] for name in names_read(part)}
-        for node in own(scope, ast.BinOp):
-            for one, other in operands(node) if is_binary(node, ast.Mult) else ():
-                if not is_method(flow.value(one), "log_prob"):
-                    continue
-                advantage = with_graph(flow, other)
-                if advantage is None:
-                    continue
-                values = advantage.right
-                if is_name(values) and values.id in compared and _from_module(flow, values):
-                    yield Remark(
-                        node,
-                        f"{short(node)} is differentiated by {values.id} too: {short(advantage)} keeps the "
-                        "critic's graph",
-                    )
-
-
-_SAME_GRAPH = ("mean", "squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "sum")
+SAME_GRAPH = ("mean", "squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "sum")
 
 
 def with_graph(flow: Flow, node: ast.AST) -> ast.BinOp | None:
@@ -313,7 +283,7 @@ def with_graph(flow: Flow, node: ast.AST) -> ast.BinOp | None:
             return node
         if is_binary(node, ast.Div):
             node = node.left
-        elif is_method(node, *_SAME_GRAPH):
+        elif is_method(node, *SAME_GRAPH):
             node = node.func.value
         elif is_name(node) and (held := flow.held(node)) is not None:
             if flow.program.without_gradient(held):
@@ -324,7 +294,7 @@ def with_graph(flow: Flow, node: ast.AST) -> ast.BinOp | None:
     return None
 
 
-def _from_module(flow: Flow, name: ast.AST) -> bool:
+def from_module(flow: Flow, name: ast.AST) -> bool:
     """Whether a variable is the output of a module, with its graph."""
     held = flow.held(name)
     if held is None or flow.program.without_gradient(held):
@@ -429,37 +399,6 @@ def is_bootstrap(flow: Flow, node: ast.AST) -> bool:
         for reward, rest in operands(value)
     )
 
-
-@RULES.add(
-    "target-with-gradient", "the loss also falls by moving the target towards the prediction",
-    "compute the target under torch.no_grad(), or detach it",
-)
-def _target_with_gradient(program: Program) -> Iterator[Remark]:
-    """A bootstrapped target that keeps the graph of the network whose prediction it is compared with."""
-    flow = flow_of(program)
-    for call in program.calls():
-        if not is_loss(program, call) or len(call.args) < 2 or program.without_gradient(call):
-            continue
-        predicted, target = call.args[:2]
-        if not is_bootstrap(flow, target) or any(is_method(one, *CUT) for one in flow.origins(target)):
-            continue
-        networks = _called_networks(flow, predicted)
-        for one in flow.origins(target):
-            called = isinstance(one, ast.Call) and program.family(one.func) == "module"
-            if called and text_of(one.func) in networks and not program.without_gradient(one):  # type: ignore[attr-defined]
-                yield Remark(
-                    call,
-                    f"{short(target, 40)} keeps the graph of {short(one, 40)}, the network that "
-                    f"{short(predicted, 40)} is computed by",
-                )
-                break
-
-
-def _called_networks(flow: Flow, node: ast.AST) -> set[str]:
-    return {
-        text_of(one.func) for one in flow.origins(node)
-        if isinstance(one, ast.Call) and flow.program.family(one.func) == "module"
-    }
 
 
 @RULES.add(

@@ -77,21 +77,24 @@ def dataset_length(dataset: Any, depth: int = 0) -> int | None:
 
 class Variables:
     """Finds small cuts among the variables and globals of the user's frames. Reports only cuts that were the
-    same part in the previous round: a batch may be a slice too, but a different one each time."""
+    same part in the previous round: a batch may be a slice too, but a different one each time. A cut beside a
+    larger one of the same tensor is a held-out part, and is not reported."""
 
     def __init__(self) -> None:
-        self._before: dict[str, tuple[int, int, int]] = {}
+        self._before: dict[str, tuple[int, int, int, int]] = {}
 
     def facts(self, thread: int | None) -> Iterator[tuple[str, Value]]:
         """Names and values for `probe.facts`."""
         before, self._before = self._before, {}
+        largest: dict[int, int] = {}
         for name, thing in named_things(thread):
             cut = of_tensor(thing)
-            small = cut is not None and 1 < cut.rows <= LARGEST_SHARE * cut.whole
-            if cut is None or not small or len(self._before) == MOST_CUTS or name in self._before:
+            if cut is None or cut.rows <= 1 or len(self._before) == MOST_CUTS or name in self._before:
                 continue
-            place = (cut.rows, cut.whole, thing.storage_offset())
-            self._before[name] = place
-            if before.get(name) == place:
-                yield f"cut.{name}.rows", cut.rows
-                yield f"cut.{name}.whole", cut.whole
+            largest[cut.source] = max(largest.get(cut.source, 0), cut.rows)
+            self._before[name] = (cut.rows, cut.whole, thing.storage_offset(), cut.source)
+        for name, (rows, whole, offset, source) in self._before.items():
+            small = rows <= LARGEST_SHARE * whole and rows == largest[source]
+            if small and before.get(name) == (rows, whole, offset, source):
+                yield f"cut.{name}.rows", rows
+                yield f"cut.{name}.whole", whole
