@@ -348,6 +348,23 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
             if word not in taken:
                 what = "moments and momentum start from 0 again" if family == "optimizer" else "the schedule starts from its beginning again"
                 yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of the {family} that is saved under {word!r} is not loaded: {what}")
+        for family, made in _never_kept(program, saved):
+            what = "moments and momentum start from 0 again" if family == "optimizer" else "the schedule starts from its beginning again"
+            yield Remark(load, f"{key[1]} is resumed from at its {counted[0]!r}, and the state of {short(made, 40)} (line {made.lineno}) is never saved: {what}")
+
+
+def _never_kept(program: Program, saved: dict[str, str]) -> Iterator[tuple[str, ast.Call]]:
+    """Optimizers and schedules with a state that a program neither saves nor loads."""
+    loads = {program.family(one.func.value) for one in program.calls() if is_method(one, "load_state_dict")}
+    text = "\n".join(source.text for source in program.sources)
+    for family, word in (("optimizer", "optim"), ("scheduler", "sched")):
+        makers = [one for one in program.calls() if program.family(one) == family and program.called(one).startswith("torch.optim.")]
+        kept = family in (*saved.values(), *loads) or None in loads or re.search(rf"{word}\w*[.]state_dict\(", text)
+        names = {last_word(one.func) for one in makers}
+        given = {word.arg for one in makers for word in one.keywords}
+        stateless = names == {"SGD"} and "momentum" not in given
+        if makers and not kept and not stateless and not given & {"last_epoch", None} and "LBFGS" not in names:
+            yield family, makers[0]
 
 
 def _best_saved(program: Program, flow: Flow) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.data.data_flow import sources
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.signs import is_kl
@@ -16,6 +17,7 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_negative,
+    is_string,
     operands,
     says,
     short,
@@ -27,6 +29,8 @@ RULES = Rules("rollout")
 _UNWEIGHTED = 0.05
 """A smaller factor may be what makes a mean of a sum: with the 0.5 of the divergence, one over ten."""
 _BATCH, _SAMPLE = "batch", "sample"
+_FULL = 10.0
+"""A larger factor may be what makes up for the mean."""
 _MANY = 32
 """From so many elements on, a mean over them beside a sum over the code is no choice of weights."""
 
@@ -66,6 +70,39 @@ def _sum_beside_a_mean_over_elements(program: Program) -> Iterator[Remark]:
             )
 
 
+@RULES.add(
+    "mean-beside-a-sum",
+    "the divergence counts next to nothing: it is divided by the samples and the elements of the code, and the reconstruction by nothing",
+    "sum the divergence too, and divide both by the number of samples",
+)
+def _mean_beside_a_sum(program: Program) -> Iterator[Remark]:
+    """A divergence that is a mean over batch and code, added to a reconstruction that is a sum over all."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for one, other in operands(node) if is_binary(node, ast.Add) else ():
+            total = _made(flow, one)
+            if not isinstance(total, ast.Call) or not _is_sum(flow, total):
+                continue
+            inner, factor, averaged, shared = _summed_up(program, flow, _made(flow, other))
+            kl = isinstance(inner, ast.BinOp) and is_kl(program, list(terms(flow, inner)))
+            if kl and averaged and not shared and factor <= _FULL and not _has_factor(flow, other):
+                yield Remark(node, f"{short(node)}: {short(total)} adds up all elements of the batch, and {short(_made(flow, other))} is their mean")
+
+
+def _is_sum(flow: Flow, call: ast.Call) -> bool:
+    """Whether a call is a loss of torch that adds up all elements."""
+    program = flow.program
+    made = flow.value(call.func) if program.family(call.func) == "loss" else call
+    told = argument(made, "reduction") if isinstance(made, ast.Call) and loss_name(program, call) else None
+    return is_string(told) and told.value == "sum"
+
+
+def _has_factor(flow: Flow, node: ast.AST) -> bool:
+    """Whether a term is multiplied by something that is no known number."""
+    value = flow.value(node)
+    return is_binary(value, ast.Mult) and flow.number(value.left) is None and flow.number(value.right) is None
+
+
 def _decodes_many(program: Program) -> bool:
     """Whether samples are images, or a decoder of the program ends in a linear layer with many outputs."""
     flow = flow_of(program)
@@ -89,16 +126,22 @@ def _beside_a_mean(program: Program) -> Iterator[tuple[ast.AST, ast.Call, ast.Ca
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
         for one, other in operands(node) if is_binary(node, ast.Add) else ():
-            mean = flow.value(one)
+            mean = _made(flow, one)
             if not isinstance(mean, ast.Call) or not gives_mean(flow, mean):
                 continue
-            total, factor, averaged, shared = _summed_up(program, flow, other)
+            total, factor, averaged, shared = _summed_up(program, flow, _made(flow, other))
             summed = factor >= _UNWEIGHTED and is_method(total, "sum")
             if summed and isinstance(total, ast.Call) and is_kl(program, list(terms(flow, total))):
                 whole = _over_all(program, total)
                 of_sample = (averaged and not whole) or (shared and whole)
                 of_batch = whole and not averaged and not shared
                 yield node, mean, total, _SAMPLE if of_sample else _BATCH if of_batch else ""
+
+
+def _made(flow: Flow, node: ast.AST) -> ast.AST:
+    """What a term of a loss is computed by, also in a function that returns several."""
+    found = list(sources(flow, node))
+    return found[0] if len(found) == 1 else flow.value(node)
 
 
 def _summed_up(program: Program, flow: Flow, node: ast.AST) -> tuple[ast.AST, float, bool, bool]:
