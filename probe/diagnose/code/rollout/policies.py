@@ -224,7 +224,8 @@ def _without_buffers(program: Program) -> Iterator[Remark]:
         if not any(is_method(one, "mul_", "lerp_") for one in ast.walk(loop)):
             continue
         average = pairs[0].func.value if is_method(pairs[0]) else loop
-        made, calls = flow.only(flow.key(average)), flow.called_on(flow.key(average))
+        key = flow.origin(flow.key(average))
+        made, calls = flow.only(key), flow.called_on(key)
         copied = [one for one in ast.walk(made) if _is_copy(program, one)] if made is not None else []
         in_eval = "eval" in calls or is_method(made, "eval")
         if copied and in_eval and not calls & {"train", "load_state_dict"}:
