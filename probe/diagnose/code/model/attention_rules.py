@@ -25,6 +25,7 @@ from probe.diagnose.code.syntax import (
 
 RULES = Rules("model")
 _TURNS = ("permute", "movedim", "rearrange", "swapaxes", "t", "einsum", "stack", "view", "reshape")
+_MAYBE_FIRST = ("torch.nn.MultiheadAttention", "torch.nn.TransformerEncoderLayer")
 _DECODERS = {"torch.nn.Transformer": 3, "torch.nn.TransformerDecoder": 2, "torch.nn.TransformerDecoderLayer": 2}
 """Modules of torch that decode, and the place of tgt_mask among the arguments of their call."""
 
@@ -39,7 +40,11 @@ def _over_the_batch(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
         made, of = flow.maker(call), program.class_of(call)
-        if of is None or made is None or program.called(made) != "torch.nn.MultiheadAttention":
+        encoder = program.called(made) == "torch.nn.TransformerEncoder"
+        if encoder and made is not None and made.args:
+            layer = flow.value(made.args[0])
+            made = layer if isinstance(layer, ast.Call) else None
+        if of is None or made is None or program.called(made) not in _MAYBE_FIRST:
             continue
         first = argument(made, "batch_first")
         open_ended = any(one.arg is None for one in made.keywords)
@@ -48,7 +53,7 @@ def _over_the_batch(program: Program) -> Iterator[Remark]:
         makers = (program.class_of(one) for one in program.calls() if program.called(one) == of.name)
         for user in dict.fromkeys([of, *makers]):
             forward = program.method(user, "forward") if user is not None else None
-            shown = None if forward is None or _turned(forward) else next(_in_front(program, forward), None)
+            shown = None if forward is None or _turned(forward) else next(_in_front(program, forward, encoder), None)
             if shown is not None and user is not None:
                 yield Remark(
                     call,
@@ -67,14 +72,15 @@ def _turned(function: Function | None) -> bool:
     )
 
 
-def _in_front(program: Program, forward: Function) -> Iterator[ast.expr]:
-    """Expressions that are right only where the batch is in front of the positions."""
+def _in_front(program: Program, forward: Function, encoder: bool) -> Iterator[ast.expr]:
+    """Expressions that are right only where the batch is in front of the positions. What is taken of an `encoder`'s
+    output at its end, or on average, is another rule's."""
     for one in ast.walk(forward):
         if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Tuple):
             parts = [text_of(part) for part in one.slice.elts]
-            if parts in ([":", "0"], [":", "-1"]) and isinstance(one.value, (ast.Name, ast.Call)):
+            if (parts == [":", "0"] or (parts == [":", "-1"] and not encoder)) and isinstance(one.value, (ast.Name, ast.Call)):
                 yield one
-        elif is_method(one, "mean", "max", "sum") and program.called(one) == "":
+        elif is_method(one, "mean", "max", "sum") and program.called(one) == "" and not encoder:
             over = argument(one, "dim", 0)
             if over is not None and text_of(over) == "1":
                 yield one
@@ -220,6 +226,44 @@ def _predicts_tokens(program: Program) -> bool:
     """Whether a program embeds tokens, and its loss is that of classes."""
     names = {program.called(one).rpartition(".")[2] for one in program.calls()}
     return "Embedding" in names and bool(names & {"cross_entropy", "CrossEntropyLoss"})
+
+
+@RULES.add(
+    "rows-masked-whole",
+    "a softmax is not changed by what all scores of a row have in common: the padding is attended to as before",
+    "let the mask run along the keys, the last axis: mask[:, None, None, :]",
+)
+def _whole_rows(program: Program) -> Iterator[Remark]:
+    """Scores of queries and keys that are masked along the queries, before a softmax along the keys."""
+    flow = flow_of(program)
+    for call in program.calls():
+        found = softmax_of(flow, call)
+        if found is None or found[0] is not call or flow.number(found[2]) != -1:
+            continue
+        masked = flow.value(found[1])
+        if not is_method(masked, "masked_fill", "masked_fill_") or not masked.args or not _are_scores(flow, _unscaled(flow, masked.func.value)):
+            continue
+        mask = flow.value(masked.args[0])
+        while isinstance(mask, (ast.Compare, ast.UnaryOp)) or is_method(mask, "bool", "to", "eq"):
+            inner = mask.left if isinstance(mask, ast.Compare) else mask.operand if isinstance(mask, ast.UnaryOp) else mask.func.value
+            mask = flow.value(inner)
+        if _ends_in_one(mask):
+            yield Remark(masked, f"{short(mask, 50)} has length 1 along the last axis, which {short(call, 40)} runs over: whole rows of scores are filled")
+
+
+def _unscaled(flow: Flow, node: ast.AST) -> ast.AST:
+    """Scores without the number that they are divided by."""
+    value = flow.value(node)
+    while is_binary(value, ast.Div, ast.Mult):
+        value = flow.value(value.left)
+    return value
+
+
+def _ends_in_one(mask: ast.AST) -> bool:
+    """Whether a tensor certainly has length 1 along its last axis."""
+    if is_method(mask, "unsqueeze") and mask.args:
+        return text_of(mask.args[0]) == "-1"
+    return isinstance(mask, ast.Subscript) and isinstance(mask.slice, ast.Tuple) and text_of(mask.slice.elts[-1]) == "None"
 
 
 @RULES.add(

@@ -225,6 +225,8 @@ def _output_unread(program: Program) -> Iterator[Remark]:
             target, value = node.targets[0], node.value
             if len(node.targets) != 1 or not is_name(target) or target.id.startswith("_") or not isinstance(value, ast.Call):
                 continue
+            while last_word(value.func) in _FUNCTIONS and value.args and isinstance(value.args[0], ast.Call) and program.called(value).startswith("torch."):
+                value = value.args[0]
             kind = layers.get(value.func.attr, "") if is_own(value.func) else ""
             known = kind.startswith((*_LEARNED, "Dropout", "ReLU", "Sequential")) and not kind.startswith(("LSTM", "GRU", "RNN"))
             read = any(is_read(one, target.id) or (isinstance(one, (ast.Global, ast.Nonlocal)) and target.id in one.names) for one in ast.walk(method))
