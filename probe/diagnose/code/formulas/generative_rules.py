@@ -19,6 +19,7 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_name,
+    is_own,
     iterated,
     last_word,
     names_of,
@@ -211,11 +212,11 @@ def _reads_schedule(scope: ast.AST, steps: set[str]) -> bool:
 
 @RULES.add(
     "noise-never-given",
-    "the network sees the clean input: it is not trained to remove anything",
-    "give it the noised input",
+    "the network goes on with what has no noise in it: it is not trained for what was meant",
+    "give the network the value with the noise",
 )
 def _never_given(program: Program) -> Iterator[Remark]:
-    """A noised input that is computed for a loss and that nothing reads."""
+    """A noised input, or a code that is drawn, that is computed for a loss and that nothing reads."""
     flow = flow_of(program)
     for scope in program.scopes():
         for node in own(scope, ast.Assign):
@@ -225,7 +226,9 @@ def _never_given(program: Program) -> Iterator[Remark]:
             if any(is_name(one, target.id) and one is not target for one in ast.walk(scope)) or not _is_noised(program, flow, node.value):
                 continue
             later = [one for after in program.after(node) for one in ast.walk(after) if isinstance(one, ast.Call)]
-            if any(is_loss(program, one) for one in later) and any(is_model(flow, one.func) for one in later):
+            trained = any(is_loss(program, one) for one in later) and any(is_model(flow, one.func) for one in later)
+            inside = isinstance(scope, Function) and scope.name == "forward" and any(is_own(one.func) for one in later)
+            if trained or inside:
                 yield Remark(node, f"{short(node)} is read nowhere")
 
 

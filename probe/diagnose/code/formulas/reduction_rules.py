@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model, unshaped
@@ -17,6 +18,7 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_method,
+    is_name,
     is_read,
     iterated,
     last_word,
@@ -32,6 +34,7 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import gives_mean, is_loss, loss_name
 
 RULES = Rules("model")
+_MEAN, _VARIANCE = re.compile(r"^(z_)?(mu|mean|loc|m)(_z)?$", re.I), re.compile(r"log_?(var|std|sigma)|^(z_)?(var|std|sigma|scale)(_z)?$", re.I)
 _PRESENCE = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss", "binary_cross_entropy", "BCELoss")
 _TAKES_LOGITS = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss")
 _PURE = ("t", "detach", "transpose", "matmul", "mm", "view", "reshape", "float", "long", "squeeze", "unsqueeze", "permute", "flatten", "contiguous", "div", "mul")
@@ -459,3 +462,48 @@ def _over_batch(program: Program) -> Iterator[Remark]:
             continue
         if flow.number(argument(value, "dim", 2)) == 0:
             yield Remark(value, f"{short(value)} divides each feature by its norm over the samples, and {short(node, 50)} compares samples")
+
+
+@RULES.add(
+    "loss-never-added",
+    "the model is not trained on it",
+    "add it to what is returned, or to what backward starts from",
+)
+def _never_added(program: Program) -> Iterator[Remark]:
+    """A term that is computed in the function of a loss, and that nothing reads."""
+    for function in program.everywhere(ast.FunctionDef):
+        in_loss = "loss" in function.name.lower() or function.name == "training_step" or any(is_method(one, "backward") for one in own(function, ast.Call))
+        for node in own(function, ast.Assign) if in_loss else ():
+            target = node.targets[0]
+            if len(node.targets) != 1 or not isinstance(target, ast.Name) or target.id.startswith("_"):
+                continue
+            if sum(is_name(one, target.id) for one in ast.walk(function)) != 1 or not _is_term(program, node.value):
+                continue
+            ends = [one for one in own(function, ast.Return, ast.Call) if (isinstance(one, ast.Return) and one.value is not None) or is_method(one, "backward")]
+            if any(one.lineno > node.lineno for one in ends) and not program.without_gradient(node):
+                yield Remark(node, f"{short(node)} is read nowhere in {function.name}")
+
+
+def _is_term(program: Program, node: ast.AST) -> bool:
+    """Whether an expression is a loss of torch, or a divergence: a sum or mean with the exponential of a logarithm."""
+    if is_loss(program, node):
+        return True
+    added = any(is_method(one, "sum", "mean") for one in ast.walk(node))
+    return added and any(is_method(one, "exp") for one in ast.walk(node)) and any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(node))
+
+
+@RULES.add(
+    "mean-and-variance-swapped",
+    "each is taken for the other: the divergence is that of another distribution",
+    "give them in the order of the function's parameters",
+)
+def _mean_and_variance(program: Program) -> Iterator[Remark]:
+    """A call that gives the mean where a function takes the logarithm of the variance, and the other way round."""
+    for call in program.calls():
+        function = program.run_by(call)
+        given = program.arguments(function, call) if function is not None else {}
+        swapped = [(name, value) for name, value in given.items() if isinstance(value, ast.Name) and value.id in given and value.id != name and is_name(given[value.id], name)]
+        words = {name for name, _ in swapped}
+        if len(swapped) == 2 and any(_VARIANCE.search(name) for name in words) and any(_MEAN.search(name) for name in words):
+            first, second = sorted(words, key=list(given).index)
+            yield Remark(call, f"{short(call)} gives {second} for {first} and {first} for {second}")

@@ -229,6 +229,30 @@ def _predicts_tokens(program: Program) -> bool:
 
 
 @RULES.add(
+    "softmax-without-axis",
+    "without dim, torch takes axis 0 of three, and axis 1 of four: the batch or the heads, and not the keys",
+    "give it dim=-1",
+)
+def _without_axis(program: Program) -> Iterator[Remark]:
+    """A softmax of attention scores with a batch that is not told its axis."""
+    flow = flow_of(program)
+    for call in program.calls():
+        found = softmax_of(flow, call)
+        made = flow.maker(call)
+        told = call.keywords or (made is not None and (made.keywords or made.args))
+        if found is None or found[0] is not call or found[2] is not None or told or not (program.called(call) or made is not None):
+            continue
+        scores = _unscaled(flow, found[1])
+        while is_method(scores, "masked_fill", "masked_fill_"):
+            scores = _unscaled(flow, scores.func.value)
+        batched = is_method(scores, "bmm") or any(
+            is_method(one, "transpose") and [text_of(part) for part in one.args] in (["1", "2"], ["2", "1"], ["2", "3"], ["-2", "-1"], ["-1", "-2"]) for one in ast.walk(scores)
+        )
+        if batched and (is_binary(scores, ast.MatMult) or is_method(scores, "matmul", "bmm")):
+            yield Remark(call, f"{short(call)} is given no dim, and its scores have a batch")
+
+
+@RULES.add(
     "rows-masked-whole",
     "a softmax is not changed by what all scores of a row have in common: the padding is attended to as before",
     "let the mask run along the keys, the last axis: mask[:, None, None, :]",

@@ -57,10 +57,10 @@ def softmax_of(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.AST, ast.AST | 
         name = flow.program.called(node)
         if name in _SOFTMAX and node.args:
             return node, node.args[0], argument(node, "dim", 1)
-        if is_method(node, "softmax") and not name:
-            return node, node.func.value, argument(node, "dim", 0)
         made = flow.maker(node)
         of = flow.program.called(made)
+        if is_method(node, "softmax") and not name and of != "torch.nn.Softmax":
+            return node, node.func.value, argument(node, "dim", 0)
         if made is not None and of == "torch.nn.Softmax" and node.args:
             return node, node.args[0], argument(made, "dim", 0)
         if name.endswith("functional.dropout") or of == "torch.nn.Dropout":

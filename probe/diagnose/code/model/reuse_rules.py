@@ -38,6 +38,7 @@ _MIXING = ("Linear", "Conv", "Bilinear", "LazyLinear", "LazyConv")
 _PASSES = ("ReLU", "GELU", "Dropout", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "ELU", "MaxPool", "AvgPool")
 _FUNCTIONS = ("relu", "gelu", "dropout", "leaky_relu", "tanh", "sigmoid", "silu", "elu", "max_pool2d", "contiguous")
 _CELLS = frozenset({"GRUCell", "LSTMCell", "RNNCell", "GRU", "LSTM", "RNN"})
+_CELL, _HIDDEN = re.compile(r"^(c|cell|cn|c_n|cx|c_t|c0|c_0|cell_state)$", re.I), re.compile(r"^(h|hidden|hn|h_n|hx|h_t|h0|h_0|hidden_state)$", re.I)
 _MAINTAINED = ("eval", "train", "to", "cuda", "cpu", "load_state_dict", "requires_grad_", "parameters", "named_parameters", "half", "float", "state_dict")
 """What is done with a network without an input."""
 _BY_NAME = ("getattr", "_modules", "named_children", "children", "modules", "named_modules", "__getattr__", "vars", "__dict__")
@@ -369,3 +370,59 @@ def _written_twice(program: Program) -> Iterator[Remark]:
 
 def _has_slice(index: ast.AST) -> bool:
     return any(isinstance(one, ast.Slice) for one in ast.walk(index))
+
+
+@RULES.add(
+    "cell-for-hidden",
+    "the model reads the memory cell where its output was meant, and its numbers are not bounded",
+    "an LSTM gives and takes (h, c): out, (h, c) = lstm(x, (h, c))",
+)
+def _cell_for_hidden(program: Program) -> Iterator[Remark]:
+    """The two states of an LSTM under each other's names."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Assign):
+        call = node.value
+        if not isinstance(call, ast.Call) or _recurrent(flow, call) not in ("LSTM", "LSTMCell"):
+            continue
+        whole = _recurrent(flow, call) == "LSTM"
+        target = node.targets[0]
+        pair: ast.AST | None = target
+        if whole:
+            pair = target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else None
+        given = call.args[1] if len(call.args) > 1 else None
+        for states in (pair, given):
+            parts = states.elts if isinstance(states, ast.Tuple) and len(states.elts) == 2 else []
+            if parts and _CELL.search(last_word(parts[0])) and _HIDDEN.search(last_word(parts[1])):
+                yield Remark(node, f"{short(node)}: the first of the two states is the hidden one, and {text_of(parts[0])} stands there")
+                break
+
+
+def _recurrent(flow: Flow, call: ast.Call) -> str:
+    return flow.program.called(flow.maker(call)).removeprefix("torch.nn.")
+
+
+@RULES.add(
+    "state-of-the-first-layer",
+    "the layers above it get no gradient from this use, and what they compute is lost",
+    "take the last layer's state: h[-1]",
+)
+def _first_layer(program: Program) -> Iterator[Remark]:
+    """The state of the first layer of a recurrent network with several, taken for that of all."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Assign):
+        call, target = node.value, node.targets[0]
+        if not isinstance(call, ast.Call) or _recurrent(flow, call) not in ("LSTM", "GRU", "RNN") or not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+            continue
+        made = flow.maker(call)
+        layers = flow.number(argument(made, "num_layers", 2)) if made is not None else None
+        one_way = made is not None and argument(made, "bidirectional") is None
+        state = target.elts[1].elts[0] if isinstance(target.elts[1], ast.Tuple) and target.elts[1].elts else target.elts[1]
+        if layers is None or layers < 2 or not one_way or not isinstance(state, ast.Name):
+            continue
+        uses = [one for one in own_nodes(program.scope(node)) if is_read(one, state.id) and (given := flow.given(one)) is not None and given.node is node]
+        taken = [program.parent.get(one) for one in uses]
+        first = [one for one in taken if isinstance(one, ast.Subscript) and text_of(one.slice) == "0"]
+        outputs = target.elts[0]
+        unused = not isinstance(outputs, ast.Name) or not any(is_read(one, outputs.id) for one in own_nodes(program.scope(node)))
+        if first and len(first) == len(taken) and unused:
+            yield Remark(first[0], f"{text_of(first[0])} is the state of the first of {layers:g} layers of {short(made) if made is not None else ''}")
