@@ -279,7 +279,9 @@ def _logarithm(program: Program) -> Iterator[Remark]:
         for _, spread in operands(node) if is_binary(node, ast.Add) else ():
             for deviation, noise in operands(spread) if is_binary(spread, ast.Mult) else ():
                 drawn = program.called(flow.value(noise)) in ("torch.randn_like", "torch.randn")
-                plain = isinstance(flow.value(deviation), (ast.Name, ast.Attribute)) and not any(
+                value = flow.value(deviation)
+                of_layer = isinstance(value, ast.Call) and is_own(value.func) and program.local_function(value) is None
+                plain = (isinstance(value, (ast.Name, ast.Attribute)) or of_layer) and not any(
                     is_method(one, "exp", "sqrt", "softplus") for given in flow.possible(deviation) for one in ast.walk(given)
                 )
                 if drawn and plain and _LOGARITHM.search(last_word(deviation)):
