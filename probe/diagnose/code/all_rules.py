@@ -22,6 +22,7 @@ from probe.diagnose.code.data import (
 )
 from probe.diagnose.code.formulas import (
     column_rules,
+    comparison_rules,
     detection_rules,
     embedding_rules,
     generative_rules,
@@ -79,6 +80,6 @@ RULES: tuple[Rule, ...] = (
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *evaluation_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES,
     *layers.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
-    *reuse_rules.RULES, *norm_rules.RULES, *optimized_rules.RULES, *reduction_rules.RULES, *generative_rules.RULES, *column_rules.RULES,
+    *reuse_rules.RULES, *norm_rules.RULES, *optimized_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES,
     *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )

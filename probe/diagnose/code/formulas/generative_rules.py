@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.data.data_flow import is_model
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.formulas.score_rules import is_deviation
+from probe.diagnose.code.model.modules import commented
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import exponent_of, terms
 from probe.diagnose.code.rule import Remark, Rules
@@ -228,7 +229,7 @@ def _never_given(program: Program) -> Iterator[Remark]:
             later = [one for after in program.after(node) for one in ast.walk(after) if isinstance(one, ast.Call)]
             trained = any(is_loss(program, one) for one in later) and any(is_model(flow, one.func) for one in later)
             inside = isinstance(scope, Function) and scope.name == "forward" and any(is_own(one.func) for one in later)
-            if trained or inside:
+            if (trained or inside) and not commented(program, scope, target.id):
                 yield Remark(node, f"{short(node)} is read nowhere")
 
 

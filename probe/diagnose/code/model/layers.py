@@ -123,7 +123,8 @@ def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
 
 
 def _parameter(program: Program, node: ast.AST) -> str | None:
-    return "Parameter" if program.called(node) == "torch.nn.Parameter" else None
+    plain = program.called(node) == "torch.nn.Parameter" and not getattr(node, "keywords", [])
+    return "Parameter" if plain else None
 
 
 def _gathered(program: Program, node: ast.Name) -> list[ast.AST]:

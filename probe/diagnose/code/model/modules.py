@@ -4,6 +4,7 @@ out of. Pure."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow
@@ -72,3 +73,10 @@ def softmax_of(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.AST, ast.AST | 
         else:
             return None
     return None
+
+
+def commented(program: Program, scope: ast.AST, name: str) -> bool:
+    """Whether a name stands in a comment of a function: its use may be taken out on purpose."""
+    lines = program.source_of[scope].lines
+    first, last = getattr(scope, "lineno", 1), getattr(scope, "end_lineno", len(lines))
+    return any(re.search(rf"#.*\b{re.escape(name)}\b", line) for line in lines[first - 1 : last])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.model.modules import forwards, module_classes
+from probe.diagnose.code.model.modules import commented, forwards, module_classes
 from probe.diagnose.code.program import Binding, Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -233,7 +233,7 @@ def _output_unread(program: Program) -> Iterator[Remark]:
             read = any(is_read(one, target.id) or (isinstance(one, (ast.Global, ast.Nonlocal)) and target.id in one.names) for one in ast.walk(method))
             hidden = any(is_call(one, "locals", "eval", "exec", "vars") for one in ast.walk(method))
             once = len([one for one in ast.walk(method) if is_name(one, target.id)]) == 1
-            if known and value.args and not read and not hidden and once and _goes_on(node, method):
+            if known and value.args and not read and not hidden and once and _goes_on(node, method) and not commented(program, method, target.id):
                 yield Remark(node, f"{target.id} = {short(value)} is read nowhere in {method.name}")
 
 
