@@ -255,8 +255,28 @@ def _in_two_losses(program: Program) -> Iterator[Remark]:
                         losses.setdefault(call.args[0].id, []).append(call)
             for name, calls in losses.items():
                 targets = {text_of(one.args[1]) for one in calls}
+                weighted = any(_is_weighted(flow, one) for one in calls)  # two targets of one output, as mixup has
+                if weighted or not any(_alike(name, other) for other in unread):
+                    continue
                 if len(calls) > 1 and len(targets) == len(calls) and loss_name(program, calls[0]) == loss_name(program, calls[1]):
                     yield Remark(calls[1], f"{short(calls[1])} takes {name} a second time (the first is in line {calls[0].lineno}), and {unread[0]} is read nowhere")
+
+
+def _is_weighted(flow: Flow, loss: ast.Call) -> bool:
+    """Whether a loss is multiplied by something other than a number that is written out."""
+    around = flow.program.parent.get(loss)
+    target = around.targets[0] if isinstance(around, ast.Assign) else None
+    for use in (loss, *(flow.reads.get(flow.key(target) or (loss, ""), []))):
+        product = flow.program.parent.get(use)
+        if is_binary(product, ast.Mult) and number_in(product.right if product.left is use else product.left) is None:
+            return True
+    return False
+
+
+def _alike(name: str, other: str) -> bool:
+    """Whether two names differ in a number, or share a word: `o1` and `o2`, `start_logits` and `end_logits`."""
+    words = [{one for one in re.split(r"_|\d", text) if one} for text in (name, other)]
+    return bool(words[0] & words[1])
 
 
 @RULES.add(
@@ -269,6 +289,8 @@ def _without_hinge(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
         if not is_method(call, "mean", "sum") or (call.func.attr == "sum" and call.args):
+            continue
+        if any(is_method(one, "relu", "clamp", "clamp_min", "max", "maximum", "softplus", "log1p", "exp") for one in program.calls_around(call)):
             continue
         total = flow.value(program.operand(call))
         if not is_binary(total, ast.Add, ast.Sub):

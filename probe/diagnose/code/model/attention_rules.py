@@ -18,6 +18,7 @@ from probe.diagnose.code.syntax import (
     is_method,
     last_word,
     number_in,
+    own_nodes,
     returned,
     short,
     text_of,
@@ -267,6 +268,9 @@ def _whole_rows(program: Program) -> Iterator[Remark]:
         masked = flow.value(found[1])
         if not is_method(masked, "masked_fill", "masked_fill_") or not masked.args or not _are_scores(flow, _unscaled(flow, masked.func.value)):
             continue
+        hides = [one for one in own_nodes(program.frame(call)) if is_method(one, "masked_fill", "masked_fill_")]
+        if len(hides) > 1 or any(one in hides for one in ast.walk(masked.func.value)):
+            continue  # another mask may run along the keys
         mask = flow.value(masked.args[0])
         while isinstance(mask, (ast.Compare, ast.UnaryOp)) or is_method(mask, "bool", "to", "eq"):
             inner = mask.left if isinstance(mask, ast.Compare) else mask.operand if isinstance(mask, ast.UnaryOp) else mask.func.value
