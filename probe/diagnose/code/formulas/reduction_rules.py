@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.data.data_flow import is_model, unshaped
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.formulas.ranking_rules import closeness
-from probe.diagnose.code.loop.loss_rules import backwards
+from probe.diagnose.code.loop.loss_rules import starts
 from probe.diagnose.code.model.modules import commented
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import terms
@@ -26,6 +26,8 @@ from probe.diagnose.code.syntax import (
     number_in,
     operands,
     own,
+    own_nodes,
+    parameters,
     says,
     short,
     text_of,
@@ -88,7 +90,7 @@ def _overlap_minimized(program: Program) -> Iterator[Remark]:
     """A Dice or Jaccard overlap that is a term of what backward starts from, with a plus."""
     flow = flow_of(program)
     seen: set[ast.AST] = set()
-    for _, loss in backwards(program):
+    for _, loss in starts(program):
         for sign, term in _all_terms(flow, loss):
             if sign > 0 and term not in seen and _is_overlap(program, flow, term):
                 seen.add(term)
@@ -345,7 +347,7 @@ def _penalty_subtracted(program: Program) -> Iterator[Remark]:
     """A norm of the parameters that is a term of what backward starts from, with a minus."""
     flow = flow_of(program)
     seen: set[ast.AST] = set()
-    for _, loss in backwards(program):
+    for _, loss in starts(program):
         for sign, term in _all_terms(flow, loss):
             call = term if isinstance(term, ast.Call) else None
             if sign >= 0 or call is None or term in seen or not isinstance(call.func, ast.Name) or call.func.id != "sum" or not call.args:
@@ -401,3 +403,34 @@ def _mean_and_variance(program: Program) -> Iterator[Remark]:
         if len(swapped) == 2 and any(_VARIANCE.search(name) for name in words) and any(_MEAN.search(name) for name in words):
             first, second = sorted(words, key=list(given).index)
             yield Remark(call, f"{short(call)} gives {second} for {first} and {first} for {second}")
+
+
+@RULES.add(
+    "one-view-twice",
+    "two codes of one view are alike without any training: the loss is near its smallest from the start",
+    "give the second call the second view",
+)
+def _one_view(program: Program) -> Iterator[Remark]:
+    """Two inputs of one kind, of which the networks get one twice, and nothing reads the other."""
+    for scope in program.everywhere(ast.For, ast.FunctionDef):
+        names: list[str] = []
+        if isinstance(scope, ast.For):
+            names = [one.id for one in ast.walk(scope.target) if isinstance(one, ast.Name)]
+        elif isinstance(scope, ast.FunctionDef) and scope.name in ("forward", "training_step"):
+            names = [one.arg for one in parameters(scope)]
+        for unread in names if len(names) > 1 else ():
+            frame = program.frame(scope) if isinstance(scope, ast.For) else scope
+            if unread.startswith("_") or any(is_read(one, unread) for one in ast.walk(frame)):
+                continue
+            for name in (one for one in names if one != unread and _alike(one, unread) and _without_number(one) == _without_number(unread)):
+                calls: dict[str, list[ast.Call]] = {}
+                for call in own_nodes(scope):
+                    if isinstance(call, ast.Call) and len(call.args) == 1 and is_name(call.args[0], name) and program.called(call) == "" and not is_method(call, *_CASTS):
+                        calls.setdefault(text_of(call), []).append(call)
+                twice = next((found for found in calls.values() if len(found) > 1), None)
+                if twice is not None:
+                    yield Remark(twice[1], f"{text_of(twice[1])} is computed a second time (the first is in line {twice[0].lineno}), and {unread} is read nowhere")
+
+
+def _without_number(name: str) -> str:
+    return re.sub(r"\d|_(i|j|a|b|q|k)$", "", name)

@@ -163,6 +163,12 @@ def _next_tokens(program: Program) -> Iterator[str]:
         whole = flow.value(call.args[0]) if call.args else None
         if isinstance(whole, ast.Subscript) and is_model(flow, call.func) and len(call.args) == 1 and text_of(whole.value) in cut and _way(whole) == ":-1":
             yield f"{text_of(whole.value)} is read and predicted"
+        logits = _bare(flow, call.args[0]) if len(call.args) > 1 else None
+        target = _bare(flow, call.args[1]) if len(call.args) > 1 else None
+        if isinstance(logits, ast.Subscript) and isinstance(target, ast.Subscript) and (_way(logits), _way(target)) == (":-1", "1:"):
+            made = flow.value(logits.value)
+            if isinstance(made, ast.Call) and is_model(flow, made.func) and made.args and text_of(made.args[0]) == text_of(target.value):
+                yield f"{text_of(target.value)} is read and predicted"
     for of in data_sets(program):
         getter = program.method(of, "__getitem__")
         for pair in returned(getter) if getter is not None else ():
@@ -180,8 +186,16 @@ def _pair_apart(flow: Flow, pair: ast.expr | None) -> Iterator[str]:
         yield f"{short(pair, 50)} are read and predicted"
 
 
+def _bare(flow: Flow, node: ast.AST) -> ast.AST:
+    """A slice of positions, but for its shape."""
+    value = flow.value(node)
+    while is_method(value, "reshape", "view", "contiguous", "flatten", "transpose", "permute") and not flow.program.called(value):
+        value = flow.value(value.func.value)
+    return value
+
+
 def _way(node: ast.Subscript) -> str:
-    index = text_of(node.slice).replace(" ", "").strip("()")
+    index = text_of(node.slice).replace(" ", "").strip("()").removesuffix(",:")
     return index.rpartition(",")[2]
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.loop.loss_rules import backwards
+from probe.diagnose.code.loop.loss_rules import starts
 from probe.diagnose.code.loop.step_calls import is_torch_optimizer
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -32,10 +32,13 @@ def _in_no_optimizer(program: Program) -> Iterator[Remark]:
     if not optimizers or not all(call.args and _all_known(flow, call) for call in optimizers):
         return
     seen: set[Key] = set()
-    for _, loss in backwards(program):
+    for _, loss in starts(program):
         for call in _calls(flow, loss):
             key = flow.key(call.func)
             made = flow.made(key)
+            while is_method(made, "to", "cuda", "float") and not program.called(made):
+                inner_call = made.func.value
+                made = inner_call if isinstance(inner_call, ast.Call) else None
             if key is None or key in seen or made is None or text_of(call.func) in given:
                 continue
             seen.add(key)

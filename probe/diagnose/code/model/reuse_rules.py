@@ -26,6 +26,7 @@ from probe.diagnose.code.syntax import (
     names_set,
     own,
     own_nodes,
+    parameters,
     returned,
     short,
     text_of,
@@ -53,10 +54,11 @@ def _layers(program: Program, of: ast.ClassDef) -> dict[str, str]:
             continue
         for target in node.targets:
             parts = target.elts if isinstance(target, ast.Tuple) else [target]
-            values = node.value.elts if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) else [node.value]
+            values = node.value.elts if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) else [node.value] * len(parts)
             for part, value in zip(parts, values, strict=False):
+                each = value.elt if isinstance(value, (ast.GeneratorExp, ast.ListComp)) and isinstance(target, ast.Tuple) else value
                 if is_own(part):
-                    made.setdefault(part.attr, []).append(program.called(value).removeprefix("torch.nn."))
+                    made.setdefault(part.attr, []).append(program.called(each).removeprefix("torch.nn."))
     return {name: kinds[0] for name, kinds in made.items() if len(kinds) == 1 and kinds[0].rpartition(".")[0] == "" and kinds[0]}
 
 
@@ -194,8 +196,16 @@ def _in_anothers_place(program: Program) -> Iterator[Remark]:
 
 def _made_by(of: ast.ClassDef, name: str) -> str:
     """The call that makes a layer, as the program writes it; empty where it has no arguments."""
-    made = (node.value for node in ast.walk(of) if isinstance(node, ast.Assign) and any(is_own(one) and one.attr == name for one in node.targets))
-    return next((text_of(one) for one in made if isinstance(one, ast.Call) and one.args), "")
+    for node in ast.walk(of):
+        if not isinstance(node, ast.Assign):
+            continue
+        each = node.value.elt if isinstance(node.value, (ast.GeneratorExp, ast.ListComp)) else node.value
+        for target in node.targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            known = len(parts) == 1 or each is not node.value
+            if known and any(is_own(one) and one.attr == name for one in parts) and isinstance(each, ast.Call) and each.args:
+                return text_of(each)
+    return ""
 
 
 def _numbered(name: str) -> str:
@@ -253,6 +263,9 @@ def _of_itself(program: Program) -> Iterator[Remark]:
     for method in forwards(program):
         for node in own(method, ast.BinOp):
             if not is_binary(node, ast.Add) or not isinstance(node.left, ast.Name) or not isinstance(node.right, ast.Name):
+                continue
+            if node.left.id == node.right.id and method.name == "forward":
+                yield Remark(node, f"{text_of(node)} adds {node.left.id} to itself")
                 continue
             for kept, output in ((node.left, node.right), (node.right, node.left)):
                 one = flow.given(kept)
@@ -320,6 +333,7 @@ def _never_called(program: Program) -> Iterator[Remark]:
     for key, values in flow.assigned():
         made = _new_network(program, values)
         if made is None:
+            yield from _kept_and_never_called(flow, key, values)
             continue
         reads = flow.reads.get(key, [])
         kept = [program.parent.get(one) for one in reads]
@@ -331,6 +345,23 @@ def _never_called(program: Program) -> Iterator[Remark]:
         called = any(isinstance(program.parent.get(one), ast.Call) for other in others for one in flow.reads.get(other, []))
         if called:
             yield Remark(made, f"{key[1]} is made and put in place, and never called: no loss and no output depends on it")
+
+
+def _kept_and_never_called(flow: Flow, key: Key, values: list[ast.expr | None]) -> Iterator[Remark]:
+    """An attribute of an object that is a network which it was given, beside another such network that it calls."""
+    program, given = flow.program, values[0] if len(values) == 1 else None
+    function = program.function_of(given) if isinstance(given, ast.Name) else None
+    if function is None or function.name != "__init__" or not isinstance(given, ast.Name) or given.id not in [one.arg for one in parameters(function)]:
+        return
+    around = [program.parent.get(one) for one in flow.reads.get(key, [])]
+    if not any(is_attribute(one, "eval") for one in around) or not all(is_attribute(one, *_MAINTAINED) for one in around) or _reached_by_name(flow, key):
+        return
+    others = [one for one in flow.bound if one[0] is key[0] and one != key and is_name(flow.only(one)) and one[1].startswith("self.")]
+    called = any(isinstance(user := program.parent.get(use), ast.Call) and user.func is use for one in others for use in flow.reads.get(one, []))
+    asked = key[1].removeprefix("self.")
+    passed = sum(is_read(one, given.id) for one in ast.walk(function))
+    if called and passed == 1:
+        yield Remark(given, f"self.{asked} is put into eval mode and never called: no loss and no output depends on it")
 
 
 def _new_network(program: Program, values: list[ast.expr | None]) -> ast.Call | None:
