@@ -224,7 +224,7 @@ def _never_given(program: Program) -> Iterator[Remark]:
             target = node.targets[0]
             if len(node.targets) != 1 or not isinstance(target, ast.Name) or target.id.startswith("_") or not isinstance(node.value, (ast.BinOp, ast.Call)):
                 continue
-            if any(is_name(one, target.id) and one is not target for one in ast.walk(scope)) or not _is_noised(program, flow, node.value):
+            if not _is_noised(program, flow, node.value) or any(is_name(one, target.id) and one is not target for one in ast.walk(scope)):
                 continue
             later = [one for after in program.after(node) for one in ast.walk(after) if isinstance(one, ast.Call)]
             trained = any(is_loss(program, one) for one in later) and any(is_model(flow, one.func) for one in later)

@@ -241,7 +241,8 @@ def _in_two_losses(program: Program) -> Iterator[Remark]:
     """A network with several outputs, of which two losses take one, and none takes another."""
     flow = flow_of(program)
     for scope in program.scopes():
-        for node in own(scope, ast.Assign):
+        compared = [one for one in own(scope, ast.Call) if len(one.args) > 1 and is_loss(program, one)]
+        for node in own(scope, ast.Assign) if len(compared) > 1 else ():
             target = node.targets[0]
             if not isinstance(target, ast.Tuple) or not all(isinstance(one, ast.Name) for one in target.elts) or not isinstance(node.value, ast.Call):
                 continue
@@ -250,8 +251,8 @@ def _in_two_losses(program: Program) -> Iterator[Remark]:
             if not unread or len(set(names)) != len(names):
                 continue
             losses: dict[str, list[ast.Call]] = {}
-            for call in own(scope, ast.Call):
-                if len(call.args) > 1 and is_loss(program, call) and isinstance(call.args[0], ast.Name) and isinstance(call.args[1], ast.Name):
+            for call in compared:
+                if isinstance(call.args[0], ast.Name) and isinstance(call.args[1], ast.Name):
                     given = flow.given(call.args[0])
                     if given is not None and given.node is node:
                         losses.setdefault(call.args[0].id, []).append(call)
@@ -372,7 +373,7 @@ def _never_added(program: Program) -> Iterator[Remark]:
             target = node.targets[0]
             if len(node.targets) != 1 or not isinstance(target, ast.Name) or target.id.startswith("_"):
                 continue
-            if sum(is_name(one, target.id) for one in ast.walk(function)) != 1 or not _is_term(program, node.value):
+            if not _is_term(program, node.value) or sum(is_name(one, target.id) for one in ast.walk(function)) != 1:
                 continue
             ends = [one for one in own(function, ast.Return, ast.Call) if (isinstance(one, ast.Return) and one.value is not None) or is_method(one, "backward")]
             meant = not program.without_gradient(node) and not commented(program, function, target.id)
