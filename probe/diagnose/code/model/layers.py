@@ -459,7 +459,7 @@ def _filled_alike(program: Program, call: ast.AST) -> Iterator[str]:
 def _product_of_zeros(program: Program) -> Iterator[Remark]:
     """Two parameters of a module that both start at zero, and of which only the product is used."""
     for of in module_classes(program):
-        zeros = _zeros(program, of)
+        zeros = zeros_of(program, of)
         own_names = [one for one in ast.walk(of) if is_own(one) and one.attr in zeros]
         reads = [one for one in own_names if isinstance(one.ctx, ast.Load)]
         for node in ast.walk(of) if len(zeros) > 1 else ():
@@ -484,7 +484,7 @@ def _adds(node: ast.AST) -> bool:
     return any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(node))
 
 
-def _zeros(program: Program, of: ast.ClassDef) -> set[str]:
+def zeros_of(program: Program, of: ast.ClassDef) -> set[str]:
     """The attributes of a module that are parameters made of zeros, and that nothing initialises later."""
     made = {
         target.attr for node in ast.walk(of) if isinstance(node, ast.Assign) for target in node.targets

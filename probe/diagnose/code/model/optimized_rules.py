@@ -1,4 +1,4 @@
-"""Parts of a model that no optimizer is given. Pure."""
+"""Parts of a model that no optimizer is given, or that no gradient reaches. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import starts
 from probe.diagnose.code.loop.step_calls import is_torch_optimizer
+from probe.diagnose.code.model.layers import zeros_of
+from probe.diagnose.code.model.modules import module_classes
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
-from probe.diagnose.code.syntax import is_attribute, is_method, short, text_of
+from probe.diagnose.code.syntax import is_attribute, is_binary, is_method, is_own, short, text_of
 
 RULES = Rules("model")
 _KEPT = ("to", "cuda", "train", "zero_grad", "cpu", "float", "half", "double", "state_dict")
@@ -96,3 +98,40 @@ def _elsewhere(flow: Flow, key: Key) -> bool:
         name = key[1].removeprefix("self.")
         return any(one.attr == name and flow.key(one) != key for one in flow.program.everywhere(ast.Attribute))
     return False
+
+
+@RULES.add(
+    "layers-of-zeros",
+    "the units between them compute the same, and get the same gradient or none: the model is as wide as one unit",
+    "draw them at random: nn.Parameter(torch.randn(n, m) / n ** 0.5)",
+)
+def _of_zeros(program: Program) -> Iterator[Remark]:
+    """Two weights of a module that both start at zero, of which one is applied to what the other gives."""
+    flow = flow_of(program)
+    for of in module_classes(program):
+        zeros = zeros_of(program, of)
+        for node in ast.walk(of) if len(zeros) > 1 else ():
+            second = _applied(program, node)
+            if second is None or second[1] not in zeros:
+                continue
+            before = [found[1] for one in flow.origins(second[0]) if (found := _applied(program, one)) is not None]
+            first = next((name for name in before if name in zeros and name != second[1]), None)
+            added = any(is_binary(one, ast.Add, ast.Sub) and not _adds_bias(one) for one in flow.origins(second[0]))
+            if first is not None and not added:
+                yield Remark(node, f"{short(node)} applies self.{second[1]} to what self.{first} gives, and both start at 0")
+                break
+
+
+def _applied(program: Program, node: ast.AST) -> tuple[ast.expr, str] | None:
+    """What a matrix of self is applied to, and its name: `x @ self.w`, `F.linear(x, self.w)`."""
+    if is_binary(node, ast.MatMult) and is_own(node.right):
+        return node.left, node.right.attr
+    linear = isinstance(node, ast.Call) and (program.called(node) in ("torch.nn.functional.linear", "torch.matmul", "torch.mm"))
+    if isinstance(node, ast.Call) and linear and len(node.args) > 1 and is_own(node.args[1]):
+        return node.args[0], node.args[1].attr
+    return None
+
+
+def _adds_bias(node: ast.BinOp) -> bool:
+    """Whether an attribute of self is added: a bias, and not another way round the layers."""
+    return is_own(node.left) or is_own(node.right)
