@@ -80,7 +80,9 @@ def steps_to(flow: Flow, node: ast.AST | None) -> list[ast.expr]:
 def unshaped(flow: Flow, node: ast.AST | None, *more: str) -> ast.AST | None:
     """What a value is made of, but for its shape, type and place, and for `more` methods."""
     value = flow.value(node)
-    while is_method(value, *SHAPES, *more) and flow.program.dotted(value.func) is None:
+    for _ in range(DEPTH):
+        if not (is_method(value, *SHAPES, *more) and flow.program.dotted(value.func) is None):
+            break
         value = flow.value(value.func.value)
     return value
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model
-from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.formulas.score_rules import is_deviation
 from probe.diagnose.code.model.modules import commented
 from probe.diagnose.code.program import Program
@@ -122,7 +122,9 @@ def _one_noise(program: Program) -> Iterator[Remark]:
         for _, spread in operands(node) if is_binary(node, ast.Add) else ():
             for deviation, noise in operands(spread) if is_binary(spread, ast.Mult) else ():
                 drawn = flow.value(noise)
-                while is_method(drawn, "to", "cuda", "item") and not program.called(drawn):
+                for _ in range(DEPTH):
+                    if not (is_method(drawn, "to", "cuda", "item") and not program.called(drawn)):
+                        break
                     drawn = flow.value(drawn.func.value)
                 if program.called(drawn) == "torch.randn" and isinstance(drawn, ast.Call) and _is_one_row(drawn) and is_deviation(program, flow, deviation):
                     yield Remark(node, f"{short(node)} takes noise of {short(drawn)}, which has no axis for the samples")

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import data_sets, is_model
-from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -149,7 +149,9 @@ def _weighs(program: Program, flow: Flow, call: ast.Call) -> bool:
         return False
     found = softmax_of(flow, call)
     scores = flow.value(found[1]) if found is not None and found[0] is call else None
-    while is_binary(scores, ast.Mult, ast.Div):
+    for _ in range(DEPTH):
+        if not is_binary(scores, ast.Mult, ast.Div):
+            break
         scores = flow.value(scores.left)
     turned = is_binary(scores, ast.MatMult) and is_method(flow.value(scores.right), "transpose")
     return turned or (is_method(scores, "matmul", "bmm") and any(is_method(flow.value(one), "transpose") for one in scores.args))
@@ -189,7 +191,9 @@ def _pair_apart(flow: Flow, pair: ast.expr | None) -> Iterator[str]:
 def _bare(flow: Flow, node: ast.AST) -> ast.AST:
     """A slice of positions, but for its shape."""
     value = flow.value(node)
-    while is_method(value, "reshape", "view", "contiguous", "flatten", "transpose", "permute") and not flow.program.called(value):
+    for _ in range(DEPTH):
+        if not (is_method(value, "reshape", "view", "contiguous", "flatten", "transpose", "permute") and not flow.program.called(value)):
+            break
         value = flow.value(value.func.value)
     return value
 
@@ -258,7 +262,9 @@ def _without_axis(program: Program) -> Iterator[Remark]:
         if found is None or found[0] is not call or found[2] is not None or told or not (program.called(call) or made is not None):
             continue
         scores = _unscaled(flow, found[1])
-        while is_method(scores, "masked_fill", "masked_fill_"):
+        for _ in range(DEPTH):
+            if not is_method(scores, "masked_fill", "masked_fill_"):
+                break
             scores = _unscaled(flow, scores.func.value)
         batched = is_method(scores, "bmm") or any(
             is_method(one, "transpose") and [text_of(part) for part in one.args] in (["1", "2"], ["2", "1"], ["2", "3"], ["-2", "-1"], ["-1", "-2"]) for one in ast.walk(scores)
@@ -286,7 +292,9 @@ def _whole_rows(program: Program) -> Iterator[Remark]:
         if len(hides) > 1 or any(one in hides for one in ast.walk(masked.func.value)):
             continue  # another mask may run along the keys
         mask = flow.value(masked.args[0])
-        while isinstance(mask, (ast.Compare, ast.UnaryOp)) or is_method(mask, "bool", "to", "eq"):
+        for _ in range(DEPTH):
+            if not (isinstance(mask, (ast.Compare, ast.UnaryOp)) or is_method(mask, "bool", "to", "eq")):
+                break
             inner = mask.left if isinstance(mask, ast.Compare) else mask.operand if isinstance(mask, ast.UnaryOp) else mask.func.value
             mask = flow.value(inner)
         if _ends_in_one(mask):
@@ -296,7 +304,9 @@ def _whole_rows(program: Program) -> Iterator[Remark]:
 def _unscaled(flow: Flow, node: ast.AST) -> ast.AST:
     """Scores without the number that they are divided by."""
     value = flow.value(node)
-    while is_binary(value, ast.Div, ast.Mult):
+    for _ in range(DEPTH):
+        if not is_binary(value, ast.Div, ast.Mult):
+            break
         value = flow.value(value.left)
     return value
 
@@ -329,7 +339,9 @@ def _scaled_after(program: Program) -> Iterator[Remark]:
 def _are_scores(flow: Flow, node: ast.AST) -> bool:
     """Whether an expression is a product of queries and keys, masked in some branch or not."""
     scores = flow.value(node)
-    while is_method(scores, "masked_fill", "masked_fill_"):
+    for _ in range(DEPTH):
+        if not is_method(scores, "masked_fill", "masked_fill_"):
+            break
         scores = flow.value(scores.func.value)
     values = flow.values(flow.key(scores)) if isinstance(scores, ast.Name) else [scores]
     kept = [one for one in values if not is_method(one, "masked_fill", "masked_fill_")]
