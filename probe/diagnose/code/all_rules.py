@@ -19,7 +19,6 @@ from probe.diagnose.code.data import (
     view_rules,
     window_rules,
     word_rules,
-    worker_rules,
 )
 from probe.diagnose.code.evaluation import (
     fitted_rules,
@@ -32,6 +31,7 @@ from probe.diagnose.code.evaluation import (
 )
 from probe.diagnose.code.formulas import (
     column_rules,
+    comparison_rules,
     detection_rules,
     embedding_rules,
     generative_rules,
@@ -92,8 +92,8 @@ RULES: tuple[Rule, ...] = (
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES, *mode_rules.RULES, *holder_rules.RULES,
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
-    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES, *worker_rules.RULES, *fitted_rules.RULES,
+    *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES, *fitted_rules.RULES,
     *layers.RULES, *initial_rules.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
-    *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *generative_rules.RULES, *column_rules.RULES,
+    *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES,
     *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *bootstrap_rules.RULES, *objective_rules.RULES, *replay_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeGuard, TypeVar
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -212,15 +213,18 @@ def short(node: ast.AST, longest: int = 60) -> str:
 # Statements -----------------------------------------------------------------
 
 
-def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+@lru_cache(maxsize=1 << 14)
+def own_nodes(scope: ast.AST) -> tuple[ast.AST, ...]:
     """The nodes of a function or module without those of functions and classes inside it, in order of the
     text."""
     waiting = list(ast.iter_child_nodes(scope))[::-1]
+    found = []
     while waiting:
         node = waiting.pop()
-        yield node
+        found.append(node)
         if not isinstance(node, Scope):
             waiting += list(ast.iter_child_nodes(node))[::-1]
+    return tuple(found)
 
 
 def own(scope: ast.AST, *types: type[Node]) -> Iterator[Node]:

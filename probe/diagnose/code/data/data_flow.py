@@ -129,7 +129,9 @@ def sources(flow: Flow, node: ast.AST | None, depth: int = 8) -> Iterator[ast.ex
 def unshaped(flow: Flow, node: ast.AST | None, *more: str) -> ast.AST | None:
     """What a value is made of, but for its shape, type and place, and for `more` methods."""
     value = flow.value(node)
-    while is_method(value, *SHAPES, *more) and flow.program.dotted(value.func) is None:
+    for _ in range(DEPTH):
+        if not (is_method(value, *SHAPES, *more) and flow.program.dotted(value.func) is None):
+            break
         value = flow.value(value.func.value)
     return value
 
@@ -208,6 +210,7 @@ def loader_loops(flow: Flow) -> Iterator[ast.For]:
             yield node
 
 
+@lru_cache(maxsize=1 << 12)
 def trains(program: Program, node: ast.AST, deep: int = 2) -> bool:
     """Whether a backward runs inside a node, or in a function of the program that it calls."""
     for one in ast.walk(node):
@@ -241,7 +244,9 @@ def filled_with(flow: Flow, node: ast.AST) -> float | None:
 def evaluates(flow: Flow, loop: ast.For) -> bool:
     """Whether a loop runs a network on each batch, without gradients or in the mode of evaluation."""
     program = flow.program
-    quiet = any(program.without_gradient(one) for one in (loop, *ast.walk(loop)) if one in program.parent)
+    # `Load()` is one object in all places: it has no place of its own.
+    nodes = [one for one in ast.walk(loop) if isinstance(one, (ast.expr, ast.stmt))]
+    quiet = any(program.without_gradient(one) for one in nodes)
     on_batch = any(
         isinstance(one, ast.Call)
         and (is_model(flow, one.func) or (quiet and _is_given(flow, one.func)))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import SPLIT_ARRAYS, loaders_of, sample_of
-from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.program import Binding, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -60,7 +60,9 @@ def _against_targets(program: Program) -> Iterator[Remark]:
 def _is_column(program: Program, flow: Flow, node: ast.AST) -> bool:
     """Whether an expression is what a network gives whose last layer has one output."""
     value = flow.value(node)
-    while is_method(value, *_CASTS) and not program.called(value):
+    for _ in range(DEPTH):
+        if not (is_method(value, *_CASTS) and not program.called(value)):
+            break
         value = flow.value(value.func.value)
     return isinstance(value, ast.Call) and _gives_one(program, flow, value, 4)
 
@@ -88,10 +90,12 @@ def _gives_one(program: Program, flow: Flow, call: ast.Call, depth: int) -> bool
     return program.called(made) == "torch.nn.Linear" and isinstance(made, ast.Call) and flow.number(argument(made, "out_features", 1)) == 1
 
 
-def _is_row(program: Program, flow: Flow, node: ast.AST) -> bool:
+def _is_row(program: Program, flow: Flow, node: ast.AST, depth: int = 4) -> bool:
     """Whether an expression is a batch of targets, one number for each sample."""
     value = flow.value(node)
-    while is_method(value, *_CASTS) and not program.called(value):
+    for _ in range(DEPTH):
+        if not (is_method(value, *_CASTS) and not program.called(value)):
+            break
         value = flow.value(value.func.value)
     if is_method(value, *_FLAT) or (is_method(value, "view", "reshape") and len(value.args) == 1 and flow.number(value.args[0]) == -1):
         return _single(flow, value)
@@ -99,7 +103,7 @@ def _is_row(program: Program, flow: Flow, node: ast.AST) -> bool:
         return True
     given = flow.given(value) if isinstance(value, ast.Name) else None
     if given is None or (given.place is None and not isinstance(given.node, ast.For)):
-        return any(_is_row(program, flow, one) for one in flow.passed(value)[:1]) if isinstance(value, ast.Name) else False
+        return depth > 0 and any(_is_row(program, flow, one, depth - 1) for one in flow.passed(value)[:1])
     return _from_loader(program, flow, given)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.data.data_flow import is_model
+from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.formulas.score_rules import is_deviation
+from probe.diagnose.code.model.modules import commented
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import exponent_of, terms
 from probe.diagnose.code.rule import Remark, Rules
@@ -17,7 +20,9 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_name,
+    is_own,
     iterated,
+    last_word,
     names_of,
     names_set,
     number_in,
@@ -28,8 +33,11 @@ from probe.diagnose.code.syntax import (
     short,
     text_of,
 )
+from probe.diagnose.code.torch_losses import is_loss, loss_name
 
 RULES = Rules("model")
+_DISTANCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "MSELoss", "L1Loss", "SmoothL1Loss", "binary_cross_entropy", "BCELoss")
+_LOGARITHM = re.compile(r"^log_?(var|std|sigma|variance)|_log_?(var|std|sigma)$", re.I)
 
 
 @RULES.add(
@@ -114,7 +122,9 @@ def _one_noise(program: Program) -> Iterator[Remark]:
         for _, spread in operands(node) if is_binary(node, ast.Add) else ():
             for deviation, noise in operands(spread) if is_binary(spread, ast.Mult) else ():
                 drawn = flow.value(noise)
-                while is_method(drawn, "to", "cuda", "item") and not program.called(drawn):
+                for _ in range(DEPTH):
+                    if not (is_method(drawn, "to", "cuda", "item") and not program.called(drawn)):
+                        break
                     drawn = flow.value(drawn.func.value)
                 if program.called(drawn) == "torch.randn" and isinstance(drawn, ast.Call) and _is_one_row(drawn) and is_deviation(program, flow, deviation):
                     yield Remark(node, f"{short(node)} takes noise of {short(drawn)}, which has no axis for the samples")
@@ -201,3 +211,81 @@ def _reads_schedule(scope: ast.AST, steps: set[str]) -> bool:
         isinstance(one, ast.Subscript) and says(one.value, "beta", "alpha") and isinstance(one.slice, ast.Name) and one.slice.id in steps
         for one in ast.walk(scope)
     )
+
+
+@RULES.add(
+    "noise-never-given",
+    "the network goes on with what has no noise in it: it is not trained for what was meant",
+    "give the network the value with the noise",
+)
+def _never_given(program: Program) -> Iterator[Remark]:
+    """A noised input, or a code that is drawn, that is computed for a loss and that nothing reads."""
+    flow = flow_of(program)
+    for scope in program.scopes():
+        for node in own(scope, ast.Assign):
+            target = node.targets[0]
+            if len(node.targets) != 1 or not isinstance(target, ast.Name) or target.id.startswith("_") or not isinstance(node.value, (ast.BinOp, ast.Call)):
+                continue
+            if not _is_noised(program, flow, node.value) or any(is_name(one, target.id) and one is not target for one in ast.walk(scope)):
+                continue
+            later = [one for after in program.after(node) for one in ast.walk(after) if isinstance(one, ast.Call)]
+            trained = any(is_loss(program, one) for one in later) and any(is_model(flow, one.func) for one in later)
+            inside = isinstance(scope, Function) and scope.name == "forward" and any(is_own(one.func) for one in later)
+            if (trained or inside) and not commented(program, scope, target.id):
+                yield Remark(node, f"{short(node)} is read nowhere")
+
+
+def _is_noised(program: Program, flow: Flow, node: ast.AST) -> bool:
+    """Whether a value is a sum of something and normal noise, here or in the function that computes it."""
+    results = program.results(node)
+    for whole in results or [flow.value(node)]:
+        value = flow.value(whole)
+        for _, noise in operands(value) if is_binary(value, ast.Add) else ():
+            drawn = any(program.called(one) in ("torch.randn_like", "torch.randn") for one in flow.origins(noise))
+            passed = any(program.called(one) in ("torch.randn_like", "torch.randn") for part in ast.walk(noise) if isinstance(part, ast.Name) for given in flow.passed(part) for one in flow.origins(given))
+            if drawn or passed:
+                return True
+    return False
+
+
+@RULES.add(
+    "noise-in-the-target",
+    "the network is asked for its own input, noise and all: it learns to copy",
+    "compare its output with the clean input",
+)
+def _in_the_target(program: Program) -> Iterator[Remark]:
+    """A network that gets a noised input, and whose output is compared with the same noised input."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if loss_name(program, call) not in _DISTANCES or len(call.args) < 2:
+            continue
+        for output, target in (call.args[:2], call.args[1::-1]):
+            made = flow.value(output)
+            if not isinstance(made, ast.Call) or not is_model(flow, made.func) or len(made.args) != 1 or not isinstance(target, ast.Name):
+                continue
+            fed = made.args[0]
+            given = flow.given(target)
+            if isinstance(fed, ast.Name) and given is not None and flow.given(fed) is given and given.whole is not None and _is_noised(program, flow, given.whole):
+                yield Remark(call, f"{short(call)} compares the output with {target.id}, which has the noise of line {getattr(given.node, 'lineno', 0)} in it")
+                break
+
+
+@RULES.add(
+    "logarithm-for-deviation",
+    "the logarithm can be negative and is 0 for a variance of 1: the samples have another spread than the divergence says",
+    "take the deviation: std = torch.exp(0.5 * logvar)",
+)
+def _logarithm(program: Program) -> Iterator[Remark]:
+    """A sample mean + noise * deviation in which the logarithm of the variance stands for the deviation."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.BinOp):
+        for _, spread in operands(node) if is_binary(node, ast.Add) else ():
+            for deviation, noise in operands(spread) if is_binary(spread, ast.Mult) else ():
+                drawn = program.called(flow.value(noise)) in ("torch.randn_like", "torch.randn")
+                value = flow.value(deviation)
+                of_layer = isinstance(value, ast.Call) and is_own(value.func) and program.local_function(value) is None
+                plain = (isinstance(value, (ast.Name, ast.Attribute)) or of_layer) and not any(
+                    is_method(one, "exp", "sqrt", "softplus") for given in flow.possible(deviation) for one in ast.walk(given)
+                )
+                if drawn and plain and _LOGARITHM.search(last_word(deviation)):
+                    yield Remark(node, f"{short(node)} scales the noise by {text_of(deviation)} itself")

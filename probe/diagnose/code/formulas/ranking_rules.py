@@ -51,7 +51,7 @@ def _triplet(program: Program) -> Iterator[Remark]:
                 lower, higher = (call.args[1], call.args[0]) if wanted == 1 else (call.args[0], call.args[1])
                 yield Remark(call, f"{short(call)} asks for {text_of(higher)} above {text_of(lower)}")
             continue
-        inner, ranked = _hinged(program, call), _logistic(program, call)
+        inner, ranked = hinged(program, call), _logistic(program, call)
         if ranked is not None and is_binary(ranked, ast.Sub) and _is_of(ranked.left, _NEGATIVE, _POSITIVE) and _is_of(ranked.right, _POSITIVE, _NEGATIVE):
             around = program.statement(call)
             if any(is_negative(one) and call in ast.walk(one) for one in ast.walk(around)) and not any(closeness(program, flow, one) == "distance" for one in (ranked.left, ranked.right)):
@@ -85,7 +85,7 @@ def _is_of(node: ast.AST, words: re.Pattern[str], others: re.Pattern[str]) -> bo
     return any(map(words.search, names)) and not any(map(others.search, names))
 
 
-def _hinged(program: Program, call: ast.Call) -> ast.AST | None:
+def hinged(program: Program, call: ast.Call) -> ast.AST | None:
     """What relu(x), x.relu(), clamp(x, min=0) and x.clamp(min=0) leave positive."""
     if not is_method(call, "relu", "clamp", "clamp_min"):
         return None
@@ -193,9 +193,9 @@ def _agree(program: Program) -> Iterator[Remark]:
                 for sign, term in terms(flow, call.func.value):
                     while is_method(term, *SHAPES):
                         term = term.func.value
-                    hinged = _hinged(program, term) if isinstance(term, ast.Call) else None
-                    if hinged is not None:
-                        parts = [(turn, flow.value(one)) for turn, one in terms(flow, hinged) if not isinstance(one, ast.Constant)]
+                    inside = hinged(program, term) if isinstance(term, ast.Call) else None
+                    if inside is not None:
+                        parts = [(turn, flow.value(one)) for turn, one in terms(flow, inside) if not isinstance(one, ast.Constant)]
                         sign, term = (sign * parts[0][0], parts[0][1]) if len(parts) == 1 else (0, term)
                     if sign and isinstance(term, ast.Call) and len(term.args) == 1 and is_model(flow, term.func) and _generated(flow, term.args[0]):
                         answers.append((text_of(term.func), _detached(flow, term.args[0]), -sign, call))
@@ -277,7 +277,7 @@ def _weighted_push(program: Program, flow: Flow, node: ast.AST) -> str | None:
     """What a term that pushes pairs apart is weighted by: `label`, or `rest` for 1 - label."""
     for weight, term in operands(node) if is_binary(node, ast.Mult) else ():
         pushes = any(
-            isinstance(one, ast.Call) and is_binary(inner := flow.value(_hinged(program, one)), ast.Sub) and "margin" in last_word(inner.left).lower()
+            isinstance(one, ast.Call) and is_binary(inner := flow.value(hinged(program, one)), ast.Sub) and "margin" in last_word(inner.left).lower()
             for one in flow.origins(term)
         )
         if pushes and isinstance(weight, ast.Name) and flow.given(weight) is None:

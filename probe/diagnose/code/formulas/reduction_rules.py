@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model, unshaped
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.formulas.ranking_rules import closeness
-from probe.diagnose.code.loop.loss_rules import backwards
+from probe.diagnose.code.loop.loss_rules import starts
+from probe.diagnose.code.model.modules import commented
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import terms
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     is_binary,
     is_method,
+    is_name,
     is_read,
     is_string,
     iterated,
@@ -24,6 +27,8 @@ from probe.diagnose.code.syntax import (
     number_in,
     operands,
     own,
+    own_nodes,
+    parameters,
     says,
     short,
     text_of,
@@ -31,9 +36,10 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import gives_mean, is_loss, loss_name
 
 RULES = Rules("model")
+_MEAN, _VARIANCE = re.compile(r"^(z_)?(mu|mean|loc|m)(_z)?$", re.I), re.compile(r"log_?(var|std|sigma)|^(z_)?(var|std|sigma|scale)(_z)?$", re.I)
 _PRESENCE = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss", "binary_cross_entropy", "BCELoss")
 _TAKES_LOGITS = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss")
-_PURE = ("t", "transpose", "matmul", "mm", "view", "reshape", "float", "long", "squeeze", "unsqueeze", "permute", "flatten", "contiguous", "div", "mul")
+_PURE = ("t", "detach", "transpose", "matmul", "mm", "view", "reshape", "float", "long", "squeeze", "unsqueeze", "permute", "flatten", "contiguous", "div", "mul")
 """Methods that give the same tensor each time they are called on the same one."""
 _CASTS = ("float", "long", "to", "view", "unsqueeze", "squeeze", "reshape", "type", "double", "cuda", "type_as", "view_as", "flatten")
 
@@ -85,7 +91,7 @@ def _overlap_minimized(program: Program) -> Iterator[Remark]:
     """A Dice or Jaccard overlap that is a term of what backward starts from, with a plus."""
     flow = flow_of(program)
     seen: set[ast.AST] = set()
-    for _, loss in backwards(program):
+    for _, loss in starts(program):
         for sign, term in _all_terms(flow, loss):
             if sign > 0 and term not in seen and _is_overlap(program, flow, term):
                 seen.add(term)
@@ -180,11 +186,20 @@ def _twice(program: Program) -> Iterator[Remark]:
     for node in program.everywhere(ast.BinOp):
         if not is_binary(node, ast.Add):
             continue
-        left, right = flow.value(node.left), flow.value(node.right)
+        left, right = (_unweighted(flow, one) for one in (node.left, node.right))
         if left is right or not isinstance(left, ast.Call) or not isinstance(right, ast.Call) or not is_loss(program, left):
             continue
         if len(left.args) > 1 and _meaning(program, flow, left) == _meaning(program, flow, right) != "":
             yield Remark(node, f"{short(left)} (line {left.lineno}) and {short(right)} (line {right.lineno}) are the same loss of the same tensors")
+
+
+def _unweighted(flow: Flow, node: ast.AST) -> ast.AST:
+    """A term without the number that it is multiplied by."""
+    value = flow.value(node)
+    for factor, rest in operands(value) if is_binary(value, ast.Mult) else ():
+        if flow.number(factor) is not None:
+            return flow.value(rest)
+    return value
 
 
 def _meaning(program: Program, flow: Flow, node: ast.AST, depth: int = 8) -> str:
@@ -227,7 +242,8 @@ def _in_two_losses(program: Program) -> Iterator[Remark]:
     """A network with several outputs, of which two losses take one, and none takes another."""
     flow = flow_of(program)
     for scope in program.scopes():
-        for node in own(scope, ast.Assign):
+        compared = [one for one in own(scope, ast.Call) if len(one.args) > 1 and is_loss(program, one)]
+        for node in own(scope, ast.Assign) if len(compared) > 1 else ():
             target = node.targets[0]
             if not isinstance(target, ast.Tuple) or not all(isinstance(one, ast.Name) for one in target.elts) or not isinstance(node.value, ast.Call):
                 continue
@@ -236,15 +252,35 @@ def _in_two_losses(program: Program) -> Iterator[Remark]:
             if not unread or len(set(names)) != len(names):
                 continue
             losses: dict[str, list[ast.Call]] = {}
-            for call in own(scope, ast.Call):
-                if len(call.args) > 1 and is_loss(program, call) and isinstance(call.args[0], ast.Name) and isinstance(call.args[1], ast.Name):
+            for call in compared:
+                if isinstance(call.args[0], ast.Name) and isinstance(call.args[1], ast.Name):
                     given = flow.given(call.args[0])
                     if given is not None and given.node is node:
                         losses.setdefault(call.args[0].id, []).append(call)
             for name, calls in losses.items():
                 targets = {text_of(one.args[1]) for one in calls}
+                weighted = any(_is_weighted(flow, one) for one in calls)  # two targets of one output, as mixup has
+                if weighted or not any(_alike(name, other) for other in unread):
+                    continue
                 if len(calls) > 1 and len(targets) == len(calls) and loss_name(program, calls[0]) == loss_name(program, calls[1]):
                     yield Remark(calls[1], f"{short(calls[1])} takes {name} a second time (the first is in line {calls[0].lineno}), and {unread[0]} is read nowhere")
+
+
+def _is_weighted(flow: Flow, loss: ast.Call) -> bool:
+    """Whether a loss is multiplied by something other than a number that is written out."""
+    around = flow.program.parent.get(loss)
+    target = around.targets[0] if isinstance(around, ast.Assign) else None
+    for use in (loss, *(flow.reads.get(flow.key(target) or (loss, ""), []))):
+        product = flow.program.parent.get(use)
+        if is_binary(product, ast.Mult) and number_in(product.right if product.left is use else product.left) is None:
+            return True
+    return False
+
+
+def _alike(name: str, other: str) -> bool:
+    """Whether two names differ in a number, or share a word: `o1` and `o2`, `start_logits` and `end_logits`."""
+    words = [{one for one in re.split(r"_|\d", text) if one} for text in (name, other)]
+    return bool(words[0] & words[1])
 
 
 @RULES.add(
@@ -257,6 +293,8 @@ def _without_hinge(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
         if not is_method(call, "mean", "sum") or (call.func.attr == "sum" and call.args):
+            continue
+        if any(is_method(one, "relu", "clamp", "clamp_min", "max", "maximum", "softplus", "log1p", "exp") for one in program.calls_around(call)):
             continue
         total = flow.value(program.operand(call))
         if not is_binary(total, ast.Add, ast.Sub):
@@ -311,7 +349,7 @@ def _penalty_subtracted(program: Program) -> Iterator[Remark]:
     """A norm of the parameters that is a term of what backward starts from, with a minus."""
     flow = flow_of(program)
     seen: set[ast.AST] = set()
-    for _, loss in backwards(program):
+    for _, loss in starts(program):
         for sign, term in _all_terms(flow, loss):
             call = term if isinstance(term, ast.Call) else None
             if sign >= 0 or call is None or term in seen or not isinstance(call.func, ast.Name) or call.func.id != "sum" or not call.args:
@@ -324,39 +362,80 @@ def _penalty_subtracted(program: Program) -> Iterator[Remark]:
 
 
 @RULES.add(
-    "no-stop-gradient",
-    "the loss is smallest where all samples have one and the same code, and both branches move there",
-    "detach the target: cosine_similarity(p, z.detach())",
+    "loss-never-added",
+    "the model is not trained on it",
+    "add it to what is returned, or to what backward starts from",
 )
-def _no_stop(program: Program) -> Iterator[Remark]:
-    """A predictor's output that is drawn to the code of the other view, with a gradient through both."""
-    flow = flow_of(program)
-    calls = [one for one in program.calls() if program.called(one).rpartition(".")[2] in ("cosine_similarity",) or loss_name(program, one) in ("mse_loss", "MSELoss")]
-    if any(loss_name(program, one) in ("cross_entropy", "CrossEntropyLoss") or is_method(one, "logsumexp", "detach", "var", "std") for one in program.calls()):
-        return
-    for call in calls:
-        if len(call.args) < 2 or program.without_gradient(call):
-            continue
-        one, other = (_two_calls(program, flow, part) for part in call.args[:2])
-        for predicted, code in ((one, other), (other, one)):
-            if len(predicted) > 1 and code and predicted[1:] == code[: len(predicted) - 1] and predicted[0] not in code:
-                yield Remark(call, f"{short(call)} compares what {predicted[0]} makes of one code with another code of {code[0]}, and both have a gradient: nothing keeps the codes apart")
-                break
+def _never_added(program: Program) -> Iterator[Remark]:
+    """A term that is computed in the function of a loss, and that nothing reads."""
+    for function in program.everywhere(ast.FunctionDef):
+        in_loss = "loss" in function.name.lower() or function.name == "training_step" or any(is_method(one, "backward") for one in own(function, ast.Call))
+        for node in own(function, ast.Assign) if in_loss else ():
+            target = node.targets[0]
+            if len(node.targets) != 1 or not isinstance(target, ast.Name) or target.id.startswith("_"):
+                continue
+            if not _is_term(program, node.value) or sum(is_name(one, target.id) for one in ast.walk(function)) != 1:
+                continue
+            ends = [one for one in own(function, ast.Return, ast.Call) if (isinstance(one, ast.Return) and one.value is not None) or is_method(one, "backward")]
+            meant = not program.without_gradient(node) and not commented(program, function, target.id)
+            if meant and any(one.lineno > node.lineno for one in ends):
+                yield Remark(node, f"{short(node)} is read nowhere in {function.name}")
 
 
-def _two_calls(program: Program, flow: Flow, node: ast.AST) -> list[str]:
-    """The networks that a value went through, the last one first."""
-    found: list[str] = []
-    for _ in range(8):
-        node = unshaped(flow, node) or node
-        if isinstance(node, ast.Call) and program.called(node) == "torch.nn.functional.normalize" and node.args:
-            node = node.args[0]
-        elif isinstance(node, ast.Call) and program.family(node.func) == "module" and len(node.args) == 1 and not program.without_gradient(node):
-            found.append(text_of(node.func))
-            node = node.args[0]
-        else:
-            break
-    return found
+def _is_term(program: Program, node: ast.AST) -> bool:
+    """Whether an expression is a loss of torch, or a divergence: a sum or mean with the exponential of a logarithm."""
+    if is_loss(program, node):
+        return True
+    added = any(is_method(one, "sum", "mean") for one in ast.walk(node))
+    return added and any(is_method(one, "exp") for one in ast.walk(node)) and any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(node))
+
+
+@RULES.add(
+    "mean-and-variance-swapped",
+    "each is taken for the other: the divergence is that of another distribution",
+    "give them in the order of the function's parameters",
+)
+def _mean_and_variance(program: Program) -> Iterator[Remark]:
+    """A call that gives the mean where a function takes the logarithm of the variance, and the other way round."""
+    for call in program.calls():
+        function = program.run_by(call)
+        given = program.arguments(function, call) if function is not None else {}
+        swapped = [(name, value) for name, value in given.items() if isinstance(value, ast.Name) and value.id in given and value.id != name and is_name(given[value.id], name)]
+        words = {name for name, _ in swapped}
+        if len(swapped) == 2 and any(_VARIANCE.search(name) for name in words) and any(_MEAN.search(name) for name in words):
+            first, second = sorted(words, key=list(given).index)
+            yield Remark(call, f"{short(call)} gives {second} for {first} and {first} for {second}")
+
+
+@RULES.add(
+    "one-view-twice",
+    "two codes of one view are alike without any training: the loss is near its smallest from the start",
+    "give the second call the second view",
+)
+def _one_view(program: Program) -> Iterator[Remark]:
+    """Two inputs of one kind, of which the networks get one twice, and nothing reads the other."""
+    for scope in program.everywhere(ast.For, ast.FunctionDef):
+        names: list[str] = []
+        if isinstance(scope, ast.For):
+            names = [one.id for one in ast.walk(scope.target) if isinstance(one, ast.Name)]
+        elif isinstance(scope, ast.FunctionDef) and scope.name in ("forward", "training_step"):
+            names = [one.arg for one in parameters(scope)]
+        for unread in names if len(names) > 1 else ():
+            frame = program.frame(scope) if isinstance(scope, ast.For) else scope
+            if unread.startswith("_") or any(is_read(one, unread) for one in ast.walk(frame)):
+                continue
+            for name in (one for one in names if one != unread and _alike(one, unread) and _without_number(one) == _without_number(unread)):
+                calls: dict[str, list[ast.Call]] = {}
+                for call in own_nodes(scope):
+                    if isinstance(call, ast.Call) and len(call.args) == 1 and is_name(call.args[0], name) and program.called(call) == "" and not is_method(call, *_CASTS):
+                        calls.setdefault(text_of(call), []).append(call)
+                twice = next((found for found in calls.values() if len(found) > 1), None)
+                if twice is not None:
+                    yield Remark(twice[1], f"{text_of(twice[1])} is computed a second time (the first is in line {twice[0].lineno}), and {unread} is read nowhere")
+
+
+def _without_number(name: str) -> str:
+    return re.sub(r"\d|_(i|j|a|b|q|k)$", "", name)
 
 
 @RULES.add(

@@ -11,6 +11,7 @@ from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
+    entry_of,
     is_attribute,
     is_binary,
     is_call,
@@ -167,6 +168,16 @@ def backwards(program: Program) -> Iterator[tuple[ast.Call, ast.AST]]:
             yield call, of.args[0]
         else:
             yield call, call.args[0] if given and call.args else of
+
+
+def starts(program: Program) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """The same, and what the `training_step` of a trainer of a library returns, which runs backward itself."""
+    yield from backwards(program)
+    for function in program.functions.get("training_step", []):
+        for node in own(function, ast.Return):
+            loss = entry_of(node.value, "loss") or node.value
+            if loss is not None:
+                yield node, loss
 
 
 def _terms(flow: Flow, node: ast.AST | None, before: ast.AST, seen: frozenset[Key] = frozenset()) -> Iterator[ast.AST]:

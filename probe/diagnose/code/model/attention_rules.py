@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import data_sets, is_model
-from probe.diagnose.code.flow import Flow, flow_of
+from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -18,6 +18,7 @@ from probe.diagnose.code.syntax import (
     is_method,
     last_word,
     number_in,
+    own_nodes,
     returned,
     short,
     text_of,
@@ -25,6 +26,7 @@ from probe.diagnose.code.syntax import (
 
 RULES = Rules("model")
 _TURNS = ("permute", "movedim", "rearrange", "swapaxes", "t", "einsum", "stack", "view", "reshape")
+_MAYBE_FIRST = ("torch.nn.MultiheadAttention", "torch.nn.TransformerEncoderLayer")
 _DECODERS = {"torch.nn.Transformer": 3, "torch.nn.TransformerDecoder": 2, "torch.nn.TransformerDecoderLayer": 2}
 """Modules of torch that decode, and the place of tgt_mask among the arguments of their call."""
 
@@ -39,7 +41,11 @@ def _over_the_batch(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for call in program.calls():
         made, of = flow.maker(call), program.class_of(call)
-        if of is None or made is None or program.called(made) != "torch.nn.MultiheadAttention":
+        encoder = program.called(made) == "torch.nn.TransformerEncoder"
+        if encoder and made is not None and made.args:
+            layer = flow.value(made.args[0])
+            made = layer if isinstance(layer, ast.Call) else None
+        if of is None or made is None or program.called(made) not in _MAYBE_FIRST:
             continue
         first = argument(made, "batch_first")
         open_ended = any(one.arg is None for one in made.keywords)
@@ -48,7 +54,7 @@ def _over_the_batch(program: Program) -> Iterator[Remark]:
         makers = (program.class_of(one) for one in program.calls() if program.called(one) == of.name)
         for user in dict.fromkeys([of, *makers]):
             forward = program.method(user, "forward") if user is not None else None
-            shown = None if forward is None or _turned(forward) else next(_in_front(program, forward), None)
+            shown = None if forward is None or _turned(forward) else next(_in_front(program, forward, encoder), None)
             if shown is not None and user is not None:
                 yield Remark(
                     call,
@@ -67,14 +73,15 @@ def _turned(function: Function | None) -> bool:
     )
 
 
-def _in_front(program: Program, forward: Function) -> Iterator[ast.expr]:
-    """Expressions that are right only where the batch is in front of the positions."""
+def _in_front(program: Program, forward: Function, encoder: bool) -> Iterator[ast.expr]:
+    """Expressions that are right only where the batch is in front of the positions. What is taken of an `encoder`'s
+    output at its end, or on average, is another rule's."""
     for one in ast.walk(forward):
         if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Tuple):
             parts = [text_of(part) for part in one.slice.elts]
-            if parts in ([":", "0"], [":", "-1"]) and isinstance(one.value, (ast.Name, ast.Call)):
+            if (parts == [":", "0"] or (parts == [":", "-1"] and not encoder)) and isinstance(one.value, (ast.Name, ast.Call)):
                 yield one
-        elif is_method(one, "mean", "max", "sum") and program.called(one) == "":
+        elif is_method(one, "mean", "max", "sum") and program.called(one) == "" and not encoder:
             over = argument(one, "dim", 0)
             if over is not None and text_of(over) == "1":
                 yield one
@@ -142,7 +149,9 @@ def _weighs(program: Program, flow: Flow, call: ast.Call) -> bool:
         return False
     found = softmax_of(flow, call)
     scores = flow.value(found[1]) if found is not None and found[0] is call else None
-    while is_binary(scores, ast.Mult, ast.Div):
+    for _ in range(DEPTH):
+        if not is_binary(scores, ast.Mult, ast.Div):
+            break
         scores = flow.value(scores.left)
     turned = is_binary(scores, ast.MatMult) and is_method(flow.value(scores.right), "transpose")
     return turned or (is_method(scores, "matmul", "bmm") and any(is_method(flow.value(one), "transpose") for one in scores.args))
@@ -156,6 +165,12 @@ def _next_tokens(program: Program) -> Iterator[str]:
         whole = flow.value(call.args[0]) if call.args else None
         if isinstance(whole, ast.Subscript) and is_model(flow, call.func) and len(call.args) == 1 and text_of(whole.value) in cut and _way(whole) == ":-1":
             yield f"{text_of(whole.value)} is read and predicted"
+        logits = _bare(flow, call.args[0]) if len(call.args) > 1 else None
+        target = _bare(flow, call.args[1]) if len(call.args) > 1 else None
+        if isinstance(logits, ast.Subscript) and isinstance(target, ast.Subscript) and (_way(logits), _way(target)) == (":-1", "1:"):
+            made = flow.value(logits.value)
+            if isinstance(made, ast.Call) and is_model(flow, made.func) and made.args and text_of(made.args[0]) == text_of(target.value):
+                yield f"{text_of(target.value)} is read and predicted"
     for of in data_sets(program):
         getter = program.method(of, "__getitem__")
         for pair in returned(getter) if getter is not None else ():
@@ -173,8 +188,18 @@ def _pair_apart(flow: Flow, pair: ast.expr | None) -> Iterator[str]:
         yield f"{short(pair, 50)} are read and predicted"
 
 
+def _bare(flow: Flow, node: ast.AST) -> ast.AST:
+    """A slice of positions, but for its shape."""
+    value = flow.value(node)
+    for _ in range(DEPTH):
+        if not (is_method(value, "reshape", "view", "contiguous", "flatten", "transpose", "permute") and not flow.program.called(value)):
+            break
+        value = flow.value(value.func.value)
+    return value
+
+
 def _way(node: ast.Subscript) -> str:
-    index = text_of(node.slice).replace(" ", "").strip("()")
+    index = text_of(node.slice).replace(" ", "").strip("()").removesuffix(",:")
     return index.rpartition(",")[2]
 
 
@@ -223,6 +248,77 @@ def _predicts_tokens(program: Program) -> bool:
 
 
 @RULES.add(
+    "softmax-without-axis",
+    "without dim, torch takes axis 0 of three, and axis 1 of four: the batch or the heads, and not the keys",
+    "give it dim=-1",
+)
+def _without_axis(program: Program) -> Iterator[Remark]:
+    """A softmax of attention scores with a batch that is not told its axis."""
+    flow = flow_of(program)
+    for call in program.calls():
+        found = softmax_of(flow, call)
+        made = flow.maker(call)
+        told = call.keywords or (made is not None and (made.keywords or made.args))
+        if found is None or found[0] is not call or found[2] is not None or told or not (program.called(call) or made is not None):
+            continue
+        scores = _unscaled(flow, found[1])
+        for _ in range(DEPTH):
+            if not is_method(scores, "masked_fill", "masked_fill_"):
+                break
+            scores = _unscaled(flow, scores.func.value)
+        batched = is_method(scores, "bmm") or any(
+            is_method(one, "transpose") and [text_of(part) for part in one.args] in (["1", "2"], ["2", "1"], ["2", "3"], ["-2", "-1"], ["-1", "-2"]) for one in ast.walk(scores)
+        )
+        if batched and (is_binary(scores, ast.MatMult) or is_method(scores, "matmul", "bmm")):
+            yield Remark(call, f"{short(call)} is given no dim, and its scores have a batch")
+
+
+@RULES.add(
+    "rows-masked-whole",
+    "a softmax is not changed by what all scores of a row have in common: the padding is attended to as before",
+    "let the mask run along the keys, the last axis: mask[:, None, None, :]",
+)
+def _whole_rows(program: Program) -> Iterator[Remark]:
+    """Scores of queries and keys that are masked along the queries, before a softmax along the keys."""
+    flow = flow_of(program)
+    for call in program.calls():
+        found = softmax_of(flow, call)
+        if found is None or found[0] is not call or flow.number(found[2]) != -1:
+            continue
+        masked = flow.value(found[1])
+        if not is_method(masked, "masked_fill", "masked_fill_") or not masked.args or not _are_scores(flow, _unscaled(flow, masked.func.value)):
+            continue
+        hides = [one for one in own_nodes(program.frame(call)) if is_method(one, "masked_fill", "masked_fill_")]
+        if len(hides) > 1 or any(one in hides for one in ast.walk(masked.func.value)):
+            continue  # another mask may run along the keys
+        mask = flow.value(masked.args[0])
+        for _ in range(DEPTH):
+            if not (isinstance(mask, (ast.Compare, ast.UnaryOp)) or is_method(mask, "bool", "to", "eq")):
+                break
+            inner = mask.left if isinstance(mask, ast.Compare) else mask.operand if isinstance(mask, ast.UnaryOp) else mask.func.value
+            mask = flow.value(inner)
+        if _ends_in_one(mask):
+            yield Remark(masked, f"{short(mask, 50)} has length 1 along the last axis, which {short(call, 40)} runs over: whole rows of scores are filled")
+
+
+def _unscaled(flow: Flow, node: ast.AST) -> ast.AST:
+    """Scores without the number that they are divided by."""
+    value = flow.value(node)
+    for _ in range(DEPTH):
+        if not is_binary(value, ast.Div, ast.Mult):
+            break
+        value = flow.value(value.left)
+    return value
+
+
+def _ends_in_one(mask: ast.AST) -> bool:
+    """Whether a tensor certainly has length 1 along its last axis."""
+    if is_method(mask, "unsqueeze") and mask.args:
+        return text_of(mask.args[0]) == "-1"
+    return isinstance(mask, ast.Subscript) and isinstance(mask.slice, ast.Tuple) and text_of(mask.slice.elts[-1]) == "None"
+
+
+@RULES.add(
     "scaled-after-softmax",
     "the weights of a position add up to a fraction of 1, and the scores themselves stay as large as they were",
     "divide the scores before the softmax: softmax(q @ k.T / sqrt(d), dim=-1)",
@@ -243,7 +339,9 @@ def _scaled_after(program: Program) -> Iterator[Remark]:
 def _are_scores(flow: Flow, node: ast.AST) -> bool:
     """Whether an expression is a product of queries and keys, masked in some branch or not."""
     scores = flow.value(node)
-    while is_method(scores, "masked_fill", "masked_fill_"):
+    for _ in range(DEPTH):
+        if not is_method(scores, "masked_fill", "masked_fill_"):
+            break
         scores = flow.value(scores.func.value)
     values = flow.values(flow.key(scores)) if isinstance(scores, ast.Name) else [scores]
     kept = [one for one in values if not is_method(one, "masked_fill", "masked_fill_")]

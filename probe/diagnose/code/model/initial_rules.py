@@ -90,7 +90,7 @@ def _filled_alike(program: Program, call: ast.AST) -> Iterator[str]:
 def _product_of_zeros(program: Program) -> Iterator[Remark]:
     """Two parameters of a module that both start at zero, and of which only the product is used."""
     for of in module_classes(program):
-        zeros = _zeros(program, of)
+        zeros = zeros_of(program, of)
         own_names = [one for one in ast.walk(of) if is_own(one) and one.attr in zeros]
         reads = [one for one in own_names if isinstance(one.ctx, ast.Load)]
         for node in ast.walk(of) if len(zeros) > 1 else ():
@@ -115,7 +115,7 @@ def _adds(node: ast.AST) -> bool:
     return any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(node))
 
 
-def _zeros(program: Program, of: ast.ClassDef) -> set[str]:
+def zeros_of(program: Program, of: ast.ClassDef) -> set[str]:
     """The attributes of a module that are parameters made of zeros, and that nothing initialises later."""
     made = {
         target.attr for node in ast.walk(of) if isinstance(node, ast.Assign) for target in node.targets
@@ -129,3 +129,40 @@ def _zeros(program: Program, of: ast.ClassDef) -> set[str]:
         and (program.called(call).startswith("torch.nn.init.") or is_method(call, *_FILLS))
     }
     return made - given
+
+
+@RULES.add(
+    "layers-of-zeros",
+    "the units between them compute the same, and get the same gradient or none: the model is as wide as one unit",
+    "draw them at random: nn.Parameter(torch.randn(n, m) / n ** 0.5)",
+)
+def _of_zeros(program: Program) -> Iterator[Remark]:
+    """Two weights of a module that both start at zero, of which one is applied to what the other gives."""
+    flow = flow_of(program)
+    for of in module_classes(program):
+        zeros = zeros_of(program, of)
+        for node in ast.walk(of) if len(zeros) > 1 else ():
+            second = _applied(program, node)
+            if second is None or second[1] not in zeros:
+                continue
+            before = [found[1] for one in flow.origins(second[0]) if (found := _applied(program, one)) is not None]
+            first = next((name for name in before if name in zeros and name != second[1]), None)
+            added = any(is_binary(one, ast.Add, ast.Sub) and not _adds_bias(one) for one in flow.origins(second[0]))
+            if first is not None and not added:
+                yield Remark(node, f"{short(node)} applies self.{second[1]} to what self.{first} gives, and both start at 0")
+                break
+
+
+def _applied(program: Program, node: ast.AST) -> tuple[ast.expr, str] | None:
+    """What a matrix of self is applied to, and its name: `x @ self.w`, `F.linear(x, self.w)`."""
+    if is_binary(node, ast.MatMult) and is_own(node.right):
+        return node.left, node.right.attr
+    linear = isinstance(node, ast.Call) and (program.called(node) in ("torch.nn.functional.linear", "torch.matmul", "torch.mm"))
+    if isinstance(node, ast.Call) and linear and len(node.args) > 1 and is_own(node.args[1]):
+        return node.args[0], node.args[1].attr
+    return None
+
+
+def _adds_bias(node: ast.BinOp) -> bool:
+    """Whether an attribute of self is added: a bias, and not another way round the layers."""
+    return is_own(node.left) or is_own(node.right)

@@ -88,7 +88,7 @@ def _unregistered(program: Program) -> Iterator[Remark]:
             if _given_to_container(program, name):
                 continue
             said = (
-                f"self.{name} keeps its {layer} layers in a Python list or dict, which does not register them"
+                f"self.{name} keeps its {layer} in a Python list or dict, which does not register them"
             )
             yield Remark(node, said)
 
@@ -121,13 +121,14 @@ def _kept_in_list(program: Program, node: ast.AST) -> tuple[str, str] | None:
             return None
     else:
         return None
-    kinds = (layer_of(program, one) or _parameter(program, one) for one in elements)
-    layer = next((found for found in kinds if found), None)
+    kinds = ((layer_of(program, one), _parameter(program, one)) for one in elements)
+    layer = next((f"{found} layers" if found else other for found, other in kinds if found or other), None)
     return (target.attr, layer) if layer is not None and is_own(target) else None
 
 
 def _parameter(program: Program, node: ast.AST) -> str | None:
-    return "Parameter" if program.called(node) == "torch.nn.Parameter" else None
+    plain = program.called(node) == "torch.nn.Parameter" and not getattr(node, "keywords", [])
+    return "Parameters" if plain else None
 
 
 def _gathered(program: Program, node: ast.Name) -> list[ast.AST]:

@@ -4,6 +4,7 @@ out of. Pure."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow
@@ -57,10 +58,10 @@ def softmax_of(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.AST, ast.AST | 
         name = flow.program.called(node)
         if name in _SOFTMAX and node.args:
             return node, node.args[0], argument(node, "dim", 1)
-        if is_method(node, "softmax") and not name:
-            return node, node.func.value, argument(node, "dim", 0)
         made = flow.maker(node)
         of = flow.program.called(made)
+        if is_method(node, "softmax") and not name and of != "torch.nn.Softmax":
+            return node, node.func.value, argument(node, "dim", 0)
         if made is not None and of == "torch.nn.Softmax" and node.args:
             return node, node.args[0], argument(made, "dim", 0)
         if name.endswith("functional.dropout") or of == "torch.nn.Dropout":
@@ -72,3 +73,10 @@ def softmax_of(flow: Flow, node: ast.AST) -> tuple[ast.Call, ast.AST, ast.AST | 
         else:
             return None
     return None
+
+
+def commented(program: Program, scope: ast.AST, name: str) -> bool:
+    """Whether a name stands in a comment of a function: its use may be taken out on purpose."""
+    lines = program.source_of[scope].lines
+    first, last = getattr(scope, "lineno", 1), getattr(scope, "end_lineno", len(lines))
+    return any(re.search(rf"#.*\b{re.escape(name)}\b", line) for line in lines[first - 1 : last])

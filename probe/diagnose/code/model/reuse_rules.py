@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.model.modules import forwards, module_classes
+from probe.diagnose.code.model.modules import commented, forwards, module_classes
 from probe.diagnose.code.program import Binding, Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -26,6 +26,7 @@ from probe.diagnose.code.syntax import (
     names_set,
     own,
     own_nodes,
+    parameters,
     returned,
     short,
     text_of,
@@ -38,6 +39,7 @@ _MIXING = ("Linear", "Conv", "Bilinear", "LazyLinear", "LazyConv")
 _PASSES = ("ReLU", "GELU", "Dropout", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "ELU", "MaxPool", "AvgPool")
 _FUNCTIONS = ("relu", "gelu", "dropout", "leaky_relu", "tanh", "sigmoid", "silu", "elu", "max_pool2d", "contiguous")
 _CELLS = frozenset({"GRUCell", "LSTMCell", "RNNCell", "GRU", "LSTM", "RNN"})
+_CELL, _HIDDEN = re.compile(r"^(c|cell|cn|c_n|cx|c_t|c0|c_0|cell_state)$", re.I), re.compile(r"^(h|hidden|hn|h_n|hx|h_t|h0|h_0|hidden_state)$", re.I)
 _MAINTAINED = ("eval", "train", "to", "cuda", "cpu", "load_state_dict", "requires_grad_", "parameters", "named_parameters", "half", "float", "state_dict")
 """What is done with a network without an input."""
 _BY_NAME = ("getattr", "_modules", "named_children", "children", "modules", "named_modules", "__getattr__", "vars", "__dict__")
@@ -52,10 +54,11 @@ def _layers(program: Program, of: ast.ClassDef) -> dict[str, str]:
             continue
         for target in node.targets:
             parts = target.elts if isinstance(target, ast.Tuple) else [target]
-            values = node.value.elts if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) else [node.value]
+            values = node.value.elts if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) else [node.value] * len(parts)
             for part, value in zip(parts, values, strict=False):
+                each = value.elt if isinstance(value, (ast.GeneratorExp, ast.ListComp)) and isinstance(target, ast.Tuple) else value
                 if is_own(part):
-                    made.setdefault(part.attr, []).append(program.called(value).removeprefix("torch.nn."))
+                    made.setdefault(part.attr, []).append(program.called(each).removeprefix("torch.nn."))
     return {name: kinds[0] for name, kinds in made.items() if len(kinds) == 1 and kinds[0].rpartition(".")[0] == "" and kinds[0]}
 
 
@@ -193,8 +196,16 @@ def _in_anothers_place(program: Program) -> Iterator[Remark]:
 
 def _made_by(of: ast.ClassDef, name: str) -> str:
     """The call that makes a layer, as the program writes it; empty where it has no arguments."""
-    made = (node.value for node in ast.walk(of) if isinstance(node, ast.Assign) and any(is_own(one) and one.attr == name for one in node.targets))
-    return next((text_of(one) for one in made if isinstance(one, ast.Call) and one.args), "")
+    for node in ast.walk(of):
+        if not isinstance(node, ast.Assign):
+            continue
+        each = node.value.elt if isinstance(node.value, (ast.GeneratorExp, ast.ListComp)) else node.value
+        for target in node.targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            known = len(parts) == 1 or each is not node.value
+            if known and any(is_own(one) and one.attr == name for one in parts) and isinstance(each, ast.Call) and each.args:
+                return text_of(each)
+    return ""
 
 
 def _numbered(name: str) -> str:
@@ -225,12 +236,14 @@ def _output_unread(program: Program) -> Iterator[Remark]:
             target, value = node.targets[0], node.value
             if len(node.targets) != 1 or not is_name(target) or target.id.startswith("_") or not isinstance(value, ast.Call):
                 continue
+            while last_word(value.func) in _FUNCTIONS and value.args and isinstance(value.args[0], ast.Call) and program.called(value).startswith("torch."):
+                value = value.args[0]
             kind = layers.get(value.func.attr, "") if is_own(value.func) else ""
             known = kind.startswith((*_LEARNED, "Dropout", "ReLU", "Sequential")) and not kind.startswith(("LSTM", "GRU", "RNN"))
             read = any(is_read(one, target.id) or (isinstance(one, (ast.Global, ast.Nonlocal)) and target.id in one.names) for one in ast.walk(method))
             hidden = any(is_call(one, "locals", "eval", "exec", "vars") for one in ast.walk(method))
             once = len([one for one in ast.walk(method) if is_name(one, target.id)]) == 1
-            if known and value.args and not read and not hidden and once and _goes_on(node, method):
+            if known and value.args and not read and not hidden and once and _goes_on(node, method) and not commented(program, method, target.id):
                 yield Remark(node, f"{target.id} = {short(value)} is read nowhere in {method.name}")
 
 
@@ -250,6 +263,9 @@ def _of_itself(program: Program) -> Iterator[Remark]:
     for method in forwards(program):
         for node in own(method, ast.BinOp):
             if not is_binary(node, ast.Add) or not isinstance(node.left, ast.Name) or not isinstance(node.right, ast.Name):
+                continue
+            if node.left.id == node.right.id and method.name == "forward":
+                yield Remark(node, f"{text_of(node)} adds {node.left.id} to itself")
                 continue
             for kept, output in ((node.left, node.right), (node.right, node.left)):
                 one = flow.given(kept)
@@ -317,6 +333,7 @@ def _never_called(program: Program) -> Iterator[Remark]:
     for key, values in flow.assigned():
         made = _new_network(program, values)
         if made is None:
+            yield from _kept_and_never_called(flow, key, values)
             continue
         reads = flow.reads.get(key, [])
         kept = [program.parent.get(one) for one in reads]
@@ -328,6 +345,23 @@ def _never_called(program: Program) -> Iterator[Remark]:
         called = any(isinstance(program.parent.get(one), ast.Call) for other in others for one in flow.reads.get(other, []))
         if called:
             yield Remark(made, f"{key[1]} is made and put in place, and never called: no loss and no output depends on it")
+
+
+def _kept_and_never_called(flow: Flow, key: Key, values: list[ast.expr | None]) -> Iterator[Remark]:
+    """An attribute of an object that is a network which it was given, beside another such network that it calls."""
+    program, given = flow.program, values[0] if len(values) == 1 else None
+    function = program.function_of(given) if isinstance(given, ast.Name) else None
+    if function is None or function.name != "__init__" or not isinstance(given, ast.Name) or given.id not in [one.arg for one in parameters(function)]:
+        return
+    around = [program.parent.get(one) for one in flow.reads.get(key, [])]
+    if not any(is_attribute(one, "eval") for one in around) or not all(is_attribute(one, *_MAINTAINED) for one in around) or _reached_by_name(flow, key):
+        return
+    others = [one for one in flow.bound if one[0] is key[0] and one != key and is_name(flow.only(one)) and one[1].startswith("self.")]
+    called = any(isinstance(user := program.parent.get(use), ast.Call) and user.func is use for one in others for use in flow.reads.get(one, []))
+    asked = key[1].removeprefix("self.")
+    passed = sum(is_read(one, given.id) for one in ast.walk(function))
+    if called and passed == 1:
+        yield Remark(given, f"self.{asked} is put into eval mode and never called: no loss and no output depends on it")
 
 
 def _new_network(program: Program, values: list[ast.expr | None]) -> ast.Call | None:
@@ -367,3 +401,59 @@ def _written_twice(program: Program) -> Iterator[Remark]:
 
 def _has_slice(index: ast.AST) -> bool:
     return any(isinstance(one, ast.Slice) for one in ast.walk(index))
+
+
+@RULES.add(
+    "cell-for-hidden",
+    "the model reads the memory cell where its output was meant, and its numbers are not bounded",
+    "an LSTM gives and takes (h, c): out, (h, c) = lstm(x, (h, c))",
+)
+def _cell_for_hidden(program: Program) -> Iterator[Remark]:
+    """The two states of an LSTM under each other's names."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Assign):
+        call = node.value
+        if not isinstance(call, ast.Call) or _recurrent(flow, call) not in ("LSTM", "LSTMCell"):
+            continue
+        whole = _recurrent(flow, call) == "LSTM"
+        target = node.targets[0]
+        pair: ast.AST | None = target
+        if whole:
+            pair = target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else None
+        given = call.args[1] if len(call.args) > 1 else None
+        for states in (pair, given):
+            parts = states.elts if isinstance(states, ast.Tuple) and len(states.elts) == 2 else []
+            if parts and _CELL.search(last_word(parts[0])) and _HIDDEN.search(last_word(parts[1])):
+                yield Remark(node, f"{short(node)}: the first of the two states is the hidden one, and {text_of(parts[0])} stands there")
+                break
+
+
+def _recurrent(flow: Flow, call: ast.Call) -> str:
+    return flow.program.called(flow.maker(call)).removeprefix("torch.nn.")
+
+
+@RULES.add(
+    "state-of-the-first-layer",
+    "the layers above it get no gradient from this use, and what they compute is lost",
+    "take the last layer's state: h[-1]",
+)
+def _first_layer(program: Program) -> Iterator[Remark]:
+    """The state of the first layer of a recurrent network with several, taken for that of all."""
+    flow = flow_of(program)
+    for node in program.everywhere(ast.Assign):
+        call, target = node.value, node.targets[0]
+        if not isinstance(call, ast.Call) or _recurrent(flow, call) not in ("LSTM", "GRU", "RNN") or not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+            continue
+        made = flow.maker(call)
+        layers = flow.number(argument(made, "num_layers", 2)) if made is not None else None
+        one_way = made is not None and argument(made, "bidirectional") is None
+        state = target.elts[1].elts[0] if isinstance(target.elts[1], ast.Tuple) and target.elts[1].elts else target.elts[1]
+        if layers is None or layers < 2 or not one_way or not isinstance(state, ast.Name):
+            continue
+        uses = [one for one in own_nodes(program.scope(node)) if is_read(one, state.id) and (given := flow.given(one)) is not None and given.node is node]
+        taken = [program.parent.get(one) for one in uses]
+        first = [one for one in taken if isinstance(one, ast.Subscript) and text_of(one.slice) == "0"]
+        outputs = target.elts[0]
+        unused = not isinstance(outputs, ast.Name) or not any(is_read(one, outputs.id) for one in own_nodes(program.scope(node)))
+        if first and len(first) == len(taken) and unused:
+            yield Remark(first[0], f"{text_of(first[0])} is the state of the first of {layers:g} layers of {short(made) if made is not None else ''}")

@@ -162,7 +162,9 @@ class Shapes:
             return None
         given = self.flow.given(of)
         bound = self.flow.bound.get((self.program.scope(of), of.id), [])
-        assigned = [getattr(one.node, "lineno", 0) for one in bound if one.how != "parameter"]
+        around = set(self.program.parents(of))  # `x = self.proj(x)` reads what x was before
+        later = [one for one in bound if one.how == "for" or one.node not in around]
+        assigned = [getattr(one.node, "lineno", 0) for one in later if one.how != "parameter"]
         if given is None and assigned and min(assigned) <= of.lineno:
             return None
         line = getattr(given.node, "lineno", 0) if given is not None else "in"
@@ -185,8 +187,16 @@ class Shapes:
             if isinstance(node.op, ast.MatMult):
                 return self._product(node.left, node.right, depth)
             left, right = self.of(node.left, depth), self.of(node.right, depth)
-            return left if left == right or (left is not None and self.size(node.right) is not None) else None
+            scalar = left is not None and (self.size(node.right) is not None or self._is_scalar(node.right))
+            return left if left == right or scalar else None
         return self._of_call(node, depth) if isinstance(node, ast.Call) else None
+
+    def _is_scalar(self, node: ast.AST) -> bool:
+        """Whether a value is one number: a root of the math module, a power of a size."""
+        value = self.flow.value(node)
+        if is_binary(value, ast.Pow):
+            return self.size(value.left) is not None and self.flow.number(value.right) is not None
+        return self.program.called(value).startswith("math.")
 
     def _given(self, given: Binding, depth: int) -> Shape | None:
         if isinstance(given.node, ast.comprehension):
