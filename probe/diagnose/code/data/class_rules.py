@@ -34,7 +34,7 @@ from probe.diagnose.code.torch_losses import gives_mean, is_loss, loss_name
 RULES = Rules("data")
 _SIGNED = ("CosineEmbeddingLoss", "cosine_embedding_loss", "HingeEmbeddingLoss", "hinge_embedding_loss", "SoftMarginLoss", "soft_margin_loss", "MarginRankingLoss", "margin_ranking_loss")
 _RATIOS = frozenset({"f1_score", "precision_score", "recall_score", "roc_auc_score", "average_precision_score", "r2_score", "matthews_corrcoef"})
-_SCORE = re.compile(r"(binary_|macro_|micro_)?(f1|precision|recall|auc|auroc|average_precision|f_?score|r2)", re.I)
+_SCORE = re.compile(r"(binary_|macro_|micro_)?(f1|precision|recall|auc|auroc|average_precision|f_?score|r2|r_?sq(uared)?|explained_variance|pearson(r|_r)?|correlation|concordance)", re.I)
 _CASTS = ("float", "to", "long", "int", "type", "cpu", "cuda", "tensor", "as_tensor", "clone", "detach", "view", "reshape")
 
 

@@ -313,8 +313,13 @@ def _given_function(flow: Flow, call: ast.Call) -> Function | None:
     """The function of the program that draws, where an attribute is called that its object was given."""
     program = flow.program
     given = flow.values(flow.key(call.func)) if is_own(call.func) else []
-    names = [one.id for value in given for one in flow.passed(value) if isinstance(one, ast.Name)]
+    passed = [one for value in given for one in flow.passed(value)]
+    names = [one.id for one in passed if isinstance(one, ast.Name)]
     found = [function for name in names for function in program.functions.get(name, []) if program.class_of(function) is None]
+    for made in (flow.value(one) for one in passed):
+        classes = program.classes.get(program.called(made), [])
+        method = program.method(classes[0], "__call__") if len(classes) == 1 else None
+        found += [method] if method is not None else []
     return next((one for one in found if _draws(flow, one) is not None), None)
 
 

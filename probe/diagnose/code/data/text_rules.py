@@ -18,6 +18,7 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_false,
     is_method,
+    is_name,
     is_negative,
     is_string,
     is_true,
@@ -141,7 +142,7 @@ def _end(program: Program) -> Iterator[Remark]:
             target = node.targets[0]
             mask = flow.value(target.slice) if isinstance(target, ast.Subscript) else None
             ignored = is_negative(node.value) and number_in(node.value.operand) == 100
-            masks = ignored and compares(mask, ast.Eq) and mentions(mask, "pad_token_id")
+            masks = ignored and isinstance(mask, ast.Compare) and compares(mask, ast.Eq) and _is_padding(flow, mask)
         elif isinstance(node, ast.Call):
             masks = last_word(node.func) == "DataCollatorForLanguageModeling" and (mlm := argument(node, "mlm", 1)) is not None and is_false(mlm)
             masks = masks or (last_word(node.func) in ("CrossEntropyLoss", "cross_entropy") and is_attribute(argument(node, "ignore_index"), "pad_token_id"))
@@ -153,7 +154,9 @@ def _end(program: Program) -> Iterator[Remark]:
 
 def _is_end_for_padding(program: Program, node: ast.Assign) -> bool:
     """Whether the end is made the padding: `tokenizer.pad_token = tokenizer.eos_token`, whatever model is loaded."""
-    if not is_attribute(node.targets[0], "pad_token", "pad_token_id") or not is_attribute(node.value, "eos_token", "eos_token_id") or is_attribute(node.targets[0].value, "config", "generation_config"):
+    ends = is_attribute(node.value, "eos_token", "eos_token_id", "eos_id", "eos") or is_name(node.value, "EOS", "EOS_ID", "eos_id")
+    pads = is_attribute(node.targets[0], "pad_token", "pad_token_id", "pad_id", "pad") or is_name(node.targets[0], "PAD", "PAD_ID", "pad_id")
+    if not ends or not pads or (isinstance(node.targets[0], ast.Attribute) and is_attribute(node.targets[0].value, "config", "generation_config")):
         return False
     guarded = any(isinstance(one, ast.If) for one in program.parents(node))
     return not guarded or any(isinstance(one.value, str) and any(word in one.value.lower() for word in _GUARDED) and len(one.value) < 80 for one in program.everywhere(ast.Constant))
@@ -165,9 +168,15 @@ def _adds_end(program: Program) -> bool:
         parts = [one.value for one in node.values if isinstance(one, ast.FormattedValue)] if isinstance(node, ast.JoinedStr) else []
         if is_binary(node, ast.Add):
             parts = [node.right, *(node.right.elts if isinstance(node.right, ast.List) else [])]
-        if any(is_attribute(one, "eos_token", "eos_token_id") for one in parts):
+        if any(is_attribute(one, "eos_token", "eos_token_id", "eos_id", "eos") or is_name(one, "EOS", "EOS_ID", "eos_id") for one in parts):
             return True
     return False
+
+
+def _is_padding(flow: Flow, mask: ast.Compare) -> bool:
+    """Whether a comparison asks for the token of the padding."""
+    sides = [flow.value(one) for one in (mask.left, *mask.comparators)]
+    return mentions(mask, "pad_token_id") or any(is_attribute(one, "pad_token_id", "pad_id", "pad") or is_name(one, "PAD", "PAD_ID", "pad_id") for one in sides)
 
 
 @RULES.add("padded-along-another-axis", "the model takes steps for samples, and mixes the texts of a batch", "pad_sequence(..., batch_first=True)")

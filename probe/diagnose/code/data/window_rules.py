@@ -283,9 +283,10 @@ def _window_lists(program: Program, flow: Flow) -> Iterator[tuple[str, ast.Subsc
             apart = None if between is None else flow.number(between[0]) if between else 1.0
             listed = is_name(target) and any(
                 target.id in names_read(one) for one in ast.walk(start)
-                if isinstance(one, ast.Tuple) or (is_method(one, "append") and is_own(one.func.value))
+                if isinstance(one, ast.Tuple) or is_method(one, "append")
             )
-            for taken in own(method, ast.Subscript) if listed and apart is not None else ():
+            slices = [*own(method, ast.Subscript), *(one for one in own(start, ast.Subscript) if is_name(target) and target.id in names_read(one))]
+            for taken in slices if listed and apart is not None else ():
                 lengths = [flow.number(one) for one in _lengths(taken)]
                 if any(one is not None and apart is not None and apart < one for one in lengths):
                     yield name, taken

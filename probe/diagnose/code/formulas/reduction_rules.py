@@ -448,15 +448,30 @@ def _padding_in_the_divisor(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node in program.everywhere(ast.BinOp):
         loss = flow.value(node.left) if is_binary(node, ast.Div) else None
-        if not isinstance(loss, ast.Call) or loss_name(program, loss) not in ("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss") or len(loss.args) < 2:
+        if not isinstance(loss, ast.Call) or not _leaves_out(program, flow, loss):
             continue
-        made = flow.value(loss.func) if program.family(loss.func) == "loss" else loss
-        if not isinstance(made, ast.Call):
-            continue
-        told = {one.arg: one.value for one in made.keywords}
-        reduction = told.get("reduction")
         targets = unshaped(flow, loss.args[1])
         counted = flow.value(node.right)
-        whole = is_method(counted, "numel", "nelement") and not counted.args and targets is not None and text_of(counted.func.value) in (text_of(loss.args[1]), text_of(targets))
-        if whole and "ignore_index" in told and is_string(reduction) and reduction.value == "sum":
-            yield Remark(node, f"{short(node)} divides by all positions, and {short(made, 40)} (line {made.lineno}) leaves those of the padding out of the sum")
+        if is_method(counted, "numel", "nelement") and targets is not None and text_of(counted.func.value) in (text_of(loss.args[1]), text_of(targets)):
+            yield Remark(node, f"{short(node)} divides by all positions, and {short(loss, 40)} leaves those of the padding out of the sum")
+    for loop in program.everywhere(ast.For):
+        added = [one for one in own_nodes(loop) if isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add)]
+        for one in added:
+            loss = next((call for call in ast.walk(one.value) if isinstance(call, ast.Call) and _leaves_out(program, flow, call)), None)
+            if loss is None:
+                continue
+            judged = {text_of(loss.args[1]), text_of(unshaped(flow, loss.args[1]) or loss.args[1])}
+            for other in added:
+                counts = is_method(other.value, "numel", "nelement") and text_of(other.value.func.value) in judged
+                if counts and any(is_binary(node, ast.Div) and text_of(node.left) == text_of(one.target) and text_of(node.right) == text_of(other.target) for node in program.everywhere(ast.BinOp)):
+                    yield Remark(other, f"{short(other)} counts all positions, and {short(loss, 40)} leaves those of the padding out of the sum")
+
+
+def _leaves_out(program: Program, flow: Flow, call: ast.Call) -> bool:
+    """Whether a call adds up a loss of classes without the positions of the padding."""
+    if loss_name(program, call) not in ("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss") or len(call.args) < 2:
+        return False
+    made = flow.value(call.func) if program.family(call.func) == "loss" else call
+    told = {one.arg: one.value for one in made.keywords} if isinstance(made, ast.Call) else {}
+    reduction = told.get("reduction")
+    return "ignore_index" in told and is_string(reduction) and reduction.value == "sum"

@@ -32,7 +32,6 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import gives_mean, is_loss
 
 RULES = Rules("loop")
-
 _STEPS = frozenset({"argmax", "argmin", "round", "floor", "ceil", "sign", "eq", "ne", "gt", "lt", "ge", "le", "long", "int", "bool"})
 """Methods and functions of torch whose gradient is zero or does not exist."""
 CUT = _STEPS | {"item", "detach", "detach_", "tolist", "numpy"}
@@ -55,7 +54,7 @@ class Gradients:
         self.program = flow.program
         self.function = function
 
-    def cut(self, node: ast.AST | None, depth: int = 6) -> str | None:
+    def cut(self, node: ast.AST | None, depth: int = 10) -> str | None:
         """What ends the gradient of an expression that is made of tensors; None where it may carry one, where that
         is unknown, and where it is a plain number or input."""
         if node is None or depth == 0:
@@ -71,6 +70,8 @@ class Gradients:
             return next((one for one in found if one), None) if plain else None
         if isinstance(node, ast.UnaryOp):
             return self.cut(node.operand, depth - 1)
+        if isinstance(node, ast.Compare):
+            return "a comparison" if self.learned(node.left) else None
         if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
             return self.cut(node.elt, depth - 1)
         key = self.flow.key(node)
@@ -105,6 +106,10 @@ class Gradients:
             return f"torch.{last}" if self.learned(node.args[0]) else None
         if is_loss(self.program, node) and len(node.args) >= 2:
             return self.cut(node.args[0], depth - 1) if self.cut(node.args[1], depth - 1) or self._data(node.args[1]) else None
+        if self.program.local_function(node) is not None and self.program.family(func) != "module":
+            given = [one for one in node.args if self.learned(one) or self.cut(one, depth - 1)]
+            found = [self.cut(one, depth - 1) for one in given]
+            return found[0] if found and all(found) else None
         return None
 
     def _data(self, node: ast.AST) -> bool:
@@ -114,7 +119,7 @@ class Gradients:
 
     def _number(self, node: ast.AST) -> bool:
         """Whether an expression is a number or a setting, not a tensor of the model."""
-        if self.program.family(node) == "number":
+        if self.program.family(node) == "number" or self.flow.number(node) is not None:
             return True
         return isinstance(node, ast.Attribute) and is_name(node.value, *SETTINGS)
 
@@ -141,7 +146,7 @@ class Gradients:
             return self.learned(node.operand if isinstance(node, ast.UnaryOp) else node.value, depth - 1)
         if isinstance(node, (ast.List, ast.Tuple)):
             return any(self.learned(one, depth - 1) for one in node.elts)
-        values = self.flow.values(self.flow.key(node))[:3] if isinstance(node, ast.Name) else []
+        values = (self.flow.values(self.flow.key(node)) or self.flow.passed(node))[:3] if isinstance(node, ast.Name) else []
         return any(value is not node and self.learned(value, depth - 1) for value in values)
 
 
@@ -221,7 +226,7 @@ def _terms_without_gradient(program: Program) -> Iterator[Remark]:
     seen: set[ast.AST] = set()
     starts: list[tuple[ast.AST, ast.AST]] = list(backwards(program))
     for _, value in list(starts):
-        starts += [(one, one.value) for one in _returned(program, flow, value) if one.value is not None]
+        starts += _returned(program, flow, value)
     for call, value in starts:
         gradients = Gradients(flow, program.scope(call))
         terms = list(dict.fromkeys(_terms(flow, value, call)))
@@ -241,11 +246,20 @@ def _cancels(term: ast.AST, terms: list[ast.AST]) -> bool:
     return any(other is not term and text_of(other) in text_of(term) for other in terms)
 
 
-def _returned(program: Program, flow: Flow, value: ast.AST) -> Iterator[ast.Return]:
+def _returned(program: Program, flow: Flow, value: ast.AST) -> Iterator[tuple[ast.Return, ast.expr]]:
     """What a function of the program returns, where its call is what backward starts from."""
-    made = flow.made(flow.key(value)) if isinstance(value, ast.Name) else value
-    local = program.local_function(made) if isinstance(made, ast.Call) else None
-    yield from own(local, ast.Return) if local is not None else ()
+    given = flow.given(value) if isinstance(value, ast.Name) else None
+    made = value if given is None else given.value
+    if not isinstance(made, ast.Call):
+        return
+    of = program.classes.get(program.kind_name(made.func), [])
+    local = program.local_function(made) or (program.method(of[0], "forward") if len(of) == 1 else None)
+    place = given.place if given is not None else None
+    for one in own(local, ast.Return) if local else ():
+        if place is None and one.value is not None:
+            yield one, one.value
+        elif place is not None and isinstance(one.value, ast.Tuple) and place < len(one.value.elts):
+            yield one, one.value.elts[place]
 
 
 @RULES.add("loss-made-anew", "nothing is learned", "call backward on the loss as it was computed")

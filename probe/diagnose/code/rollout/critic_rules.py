@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.loop.loss_rules import CUT
+from probe.diagnose.code.loop.loss_rules import CUT, backwards
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.targets import SAME_GRAPH, from_module, is_bootstrap, with_graph
 from probe.diagnose.code.rollout.terms import factors
@@ -54,8 +54,19 @@ def _of_scope(program: Program, flow: Flow, scope: ast.AST) -> Iterator[Remark]:
             value = results[0].elts[given.place or 0] if len(results) == 1 and len(results[0].elts) > (given.place or 0) else given.whole
             error = with_graph(flow, value) if value is not None else None
             cut = error is None or any(is_method(part, *CUT) for part in flow.origins(error.right)) or program.without_gradient(error)
-            if error is not None and not cut and (_of_values(flow, error.right) or _is_given(flow, error.right)):
+            known = error is not None and (_of_values(flow, error.right) or _is_given(flow, error.right) or _in_one_loss(program, flow, node, text_of(other)))
+            if error is not None and not cut and known:
                 yield Remark(node, f"{short(node)} is differentiated by the values too: {short(other)} is {short(error)}, with the critic's graph")
+
+
+def _in_one_loss(program: Program, flow: Flow, product: ast.BinOp, error: str) -> bool:
+    """Whether one backward starts from the product and from the square of its error: then the error has a graph."""
+    for _, loss in backwards(program):
+        found = list(flow.origins(loss))
+        squares = any(is_method(one, "pow", "square") and text_of(one.func.value) == error for one in found) or any(is_binary(one, ast.Pow) and text_of(one.left) == error for one in found)
+        if product in found and squares:
+            return True
+    return False
 
 
 def _of_values(flow: Flow, node: ast.AST) -> bool:
