@@ -10,6 +10,7 @@ from probe.diagnose.code.loop.step_calls import events_of, goes_over
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    Function,
     argument,
     entry_of,
     is_attribute,
@@ -17,6 +18,7 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_name,
+    is_own,
     is_read,
     is_true,
     last_word,
@@ -24,6 +26,7 @@ from probe.diagnose.code.syntax import (
     number_in,
     operands,
     own,
+    parameters,
     returned,
     says,
     short,
@@ -106,7 +109,8 @@ class Gradients:
             return f"torch.{last}" if self.learned(node.args[0]) else None
         if is_loss(self.program, node) and len(node.args) >= 2:
             return self.cut(node.args[0], depth - 1) if self.cut(node.args[1], depth - 1) or self._data(node.args[1]) else None
-        if self.program.local_function(node) is not None and self.program.family(func) != "module":
+        local = self.program.local_function(node)
+        if local is not None and not any(self.program.family(one) == "module" for one in node.args) and not _runs_something(local):
             given = [one for one in node.args if self.learned(one) or self.cut(one, depth - 1)]
             found = [self.cut(one, depth - 1) for one in given]
             return found[0] if found and all(found) else None
@@ -148,6 +152,12 @@ class Gradients:
             return any(self.learned(one, depth - 1) for one in node.elts)
         values = (self.flow.values(self.flow.key(node)) or self.flow.passed(node))[:3] if isinstance(node, ast.Name) else []
         return any(value is not node and self.learned(value, depth - 1) for value in values)
+
+
+def _runs_something(function: Function) -> bool:
+    """Whether a function calls what it is given, or an attribute of its object: a network, perhaps."""
+    given = {one.arg for one in parameters(function)}
+    return any(isinstance(one, ast.Call) and (is_name(one.func, *given, "") or is_own(one.func)) for one in ast.walk(function))
 
 
 def is_parameter(program: Program, node: ast.AST) -> bool:
@@ -260,29 +270,6 @@ def _returned(program: Program, flow: Flow, value: ast.AST) -> Iterator[tuple[as
             yield one, one.value
         elif place is not None and isinstance(one.value, ast.Tuple) and place < len(one.value.elts):
             yield one, one.value.elts[place]
-
-
-@RULES.add("loss-made-anew", "nothing is learned", "call backward on the loss as it was computed")
-def _made_anew(program: Program) -> Iterator[Remark]:
-    flow = flow_of(program)
-    for call in program.calls():
-        name = program.called(call)
-        last = name.rpartition(".")[2]
-        wants = argument(call, "requires_grad")
-        if not name.startswith("torch.") or last not in (*OF_TENSORS, "Variable") or not call.args:
-            continue
-        if not is_true(wants):
-            continue
-        inner = call.args[0]
-        if not isinstance(inner, (ast.Constant, ast.List, ast.Tuple)) and _goes_backward(program, flow, call):
-            yield Remark(call, f"{short(call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
-
-
-def _goes_backward(program: Program, flow: Flow, node: ast.AST) -> bool:
-    parent = program.parent.get(node)
-    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
-    key = flow.key(target)
-    return any(value is node or (key is not None and flow.key(value) == key) for _, value in backwards(program))
 
 
 @RULES.add("only-the-last-counts", "the model is trained on the last part alone", "add the losses up: loss = loss + ..., and start from 0")

@@ -11,6 +11,7 @@ from probe.diagnose.code.loop.step_calls import is_torch_optimizer
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    argument,
     is_attribute,
     is_false,
     is_method,
@@ -126,3 +127,26 @@ def _frozen(program: Program, name: str) -> bool:
                 return False
             off = off or (is_false(one.value) and name in walked and not any(isinstance(around, ast.If) for around in program.parents(one)))
     return off
+
+
+@RULES.add("loss-made-anew", "nothing is learned", "call backward on the loss as it was computed")
+def _made_anew(program: Program) -> Iterator[Remark]:
+    flow = flow_of(program)
+    for call in program.calls():
+        name = program.called(call)
+        last = name.rpartition(".")[2]
+        wants = argument(call, "requires_grad")
+        if not name.startswith("torch.") or last not in (*OF_TENSORS, "Variable") or not call.args:
+            continue
+        if not is_true(wants):
+            continue
+        inner = call.args[0]
+        if not isinstance(inner, (ast.Constant, ast.List, ast.Tuple)) and _goes_backward(program, flow, call):
+            yield Remark(call, f"{short(call)} makes a new tensor of the loss: backward ends there, and no parameter gets a gradient")
+
+
+def _goes_backward(program: Program, flow: Flow, node: ast.AST) -> bool:
+    parent = program.parent.get(node)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    key = flow.key(target)
+    return any(value is node or (key is not None and flow.key(value) == key) for _, value in backwards(program))
