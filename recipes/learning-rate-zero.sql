@@ -37,12 +37,14 @@ WITH seen AS (
     SELECT COALESCE(MAX(step) FILTER (isfinite(lr) AND lr > $ratio * highest), -1) AS last FROM seen
 ), dead AS (
     SELECT COUNT(*) AS n, MIN(step) AS step, MAX(lr) AS lr, MAX(highest) AS highest FROM seen, alive WHERE step > last
+), stepped AS (
+    SELECT ARG_MAX(scheduler, t_ns) AS scheduler, ARG_MAX(count, t_ns) AS count, ARG_MAX(length, t_ns) AS length, ARG_MAX(last_step, t_ns) AS last_step FROM python.schedulers WHERE leads
 ), elsewhere AS (
     -- The rate of a step is that of the first group: others may train, or another optimizer.
     SELECT COUNT(*) > 0 AS trains FROM python.optimizers o, dead WHERE o.step >= dead.step AND o.lr > $ratio * GREATEST(COALESCE(highest, 0), 1e-9)
 )
 SELECT NULL AS unknown, step, lr, highest, n, CASE WHEN isfinite(lr) THEN n END AS small,
-    CASE WHEN isfinite(lr) THEN 'a schedule that ends before training does: too few steps configured, or step() is called too often' END AS schedule
-FROM dead, elsewhere WHERE n >= $steps AND NOT trains
+    CASE WHEN isfinite(lr) THEN 'a schedule that ends before training does: too few steps configured, or step() is called too often' || COALESCE(format(' ({} of length {:.0f} was stepped {} times in {} steps)', scheduler, length, count, last_step + 1), '') END AS schedule
+FROM dead, elsewhere, stepped WHERE n >= $steps AND NOT trains
 UNION ALL BY NAME
 SELECT 'the learning rate of fewer than 50 steps is known' AS unknown FROM seen HAVING COUNT(*) < $steps

@@ -32,15 +32,17 @@
 -- unit = "times 1 / (1 - momentum) steps"
 -- source = "ours: after three of them momentum has 95 % of its level; what starts anew less often loses little"
 WITH looks AS (
-    SELECT optimizer, param_group, parameters, step, state_steps, COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) AS twins,
+    SELECT optimizer, param_group, parameters, step, state_steps, made_step, COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) AS twins,
         COUNT(DISTINCT (optimizer, parameters)) OVER (PARTITION BY step, param_group) AS beside
     FROM python.optimizers WHERE state_steps IS NOT NULL AND step IS NOT NULL
 ), pairs AS (
-    SELECT *, LAG(step) OVER w AS before, LAG(state_steps) OVER w AS state_before FROM looks
+    SELECT *, LAG(step) OVER w AS before, LAG(state_steps) OVER w AS state_before,
+        -- A new optimizer whose parameters had none before is that of another model.
+        made_step IS NOT DISTINCT FROM LAG(made_step) OVER w OR EXISTS (SELECT 1 FROM probe.facts WHERE name = 'optimizer.remade.times') AS same FROM looks
     WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
 ), judged AS (
     SELECT *, state_steps - state_before AS counted, step - before AS steps,
-        state_steps < state_before OR (state_steps = state_before AND state_steps < $young AND beside = 1) AS anew
+        same AND (state_steps < state_before OR (state_steps = state_before AND state_steps < $young AND beside = 1)) AS anew
     FROM pairs WHERE before IS NOT NULL AND step - before >= $young
 ), counted AS (
     -- An optimizer counts no more steps than have passed. Where the count grew by more, several of one size take turns (a population).

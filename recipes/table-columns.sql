@@ -42,8 +42,8 @@ WITH given AS (
     SELECT *, 'columns' AS "of", CASE WHEN fed.yes AND 2 * still < columns AND NOT ended THEN 'notice' ELSE 'info' END AS severity,
         format('{} of the {} columns of the input {} the same value in every sample: they tell the model nothing', still, columns, CASE WHEN still = 1 THEN 'has' ELSE 'have' END) AS fact,
         format('the first of them is column {}, counted from 0, with {:.4g}: a join that matched nothing, a default for what is missing, or a column that was never filled', "column", value) AS evidence
-    -- Columns of one value at the end are what sequences are filled up with.
-    FROM (SELECT *, still > 1 AND "column" + still = columns AS ended FROM inputs), fed WHERE still > 1 OR still = 1 AND value <> 1
+    -- Columns of one value at the end are what sequences are filled up with; windows that begin or end at 0 are measured from there.
+    FROM (SELECT *, (still > 1 AND "column" + still = columns) OR (still = 1 AND value = 0 AND "column" IN (0, columns - 1)) AS ended FROM inputs), fed WHERE still > 1 OR still = 1 AND value <> 1
     UNION ALL BY NAME
     SELECT *, 'values' AS "of", CASE WHEN fed.yes THEN 'notice' ELSE 'info' END AS severity,
         format('{:.1f} % of the samples share one value in column {} of the input, {:.0f} times as far from all other values as those are from each other', 100 * share, apart, ratio) AS fact,
