@@ -85,14 +85,14 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
 
 
 def _is_loaded(flow: Flow, target: ast.expr, kept: ast.Dict, value: ast.expr) -> bool:
-    """Whether an entry of a dictionary is loaded into a model, from the variable that it was assigned to, which holds
-    such dictionaries only and none from a file."""
+    """Whether an entry of a dictionary is loaded into a model, from a variable that holds such dictionaries only."""
     variable = flow.key(target)
     name = next((text_of(key) for key, one in zip(kept.keys, kept.values, strict=True) if one is value and key is not None), None)
     if variable is None or not all(isinstance(one, (ast.Dict, ast.Constant)) for one in flow.values(variable)):
         return False
-    loaded = (one.args[0] for one in flow.program.calls() if is_method(one, "load_state_dict") and one.args)
-    return any(isinstance(one, ast.Subscript) and flow.key(one.value) == variable and text_of(one.slice) == name for one in loaded)
+    loaded = [one.args[0] for one in flow.program.calls() if is_method(one, "load_state_dict") and one.args]
+    entries = (one.value for one in loaded if isinstance(one, ast.Subscript) and text_of(one.slice) == name)
+    return any(variable in (flow.key(one), *map(flow.key, flow.program.results(flow.value(one)))) for one in entries)
 
 
 def _used_after(program: Program, flow: Flow, key: Key, node: ast.stmt, state: ast.Call) -> bool:
