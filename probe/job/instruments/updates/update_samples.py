@@ -196,6 +196,7 @@ class Updates:
         self._began, self._cost_ns = self.recorder.step, 0
         self._reached = set() if self._too_large < PATIENCE else None
         inside = self._optimizers.in_step
+        leader, others = id(self._optimizers.leader()), self._stepped_lately()
         for one in plan.parameters:
             parameter = one.parameter()
             if parameter is None:
@@ -205,16 +206,14 @@ class Updates:
                 entry.before = entry.after = taken(parameter, one)
             elif inside:  # in the closure of a step, before it updates
                 entry.before = taken(parameter, one)
-            if self._takes_turns(entry.owners):
-                _note_left(entry)
+            if others and (not others.isdisjoint(entry.owners) or leader in entry.owners):
+                _note_left(entry)  # its optimizer and another one step in turn
             self._entries.append(entry)
 
-    def _takes_turns(self, owners: tuple[int, ...]) -> bool:
-        """Whether an optimizer with one of these ids stepped in the last step, and another one as well."""
+    def _stepped_lately(self) -> set[int]:
+        """Ids of the optimizers beside the leader that stepped in the last step."""
         since = self.recorder.step - 1
-        others = {key for key, step in self._optimizers.others_stepped.items() if step >= since}
-        leads = id(self._optimizers.leader()) in owners
-        return bool(others.difference(owners)) if leads else not others.isdisjoint(owners)
+        return {key for key, step in self._optimizers.others_stepped.items() if step >= since}
 
     def _sample_later(self) -> None:
         """Before a later backward: read the values after the last step, and check for cleared gradients."""
