@@ -40,6 +40,7 @@ from probe.diagnose.code.syntax import (
     own_nodes,
     pairs_of,
     short,
+    text_of,
 )
 from probe.diagnose.code.torch_losses import is_loss
 
@@ -202,6 +203,7 @@ def seeded(scope: ast.AST) -> bool:
 def _shared_base(program: Program) -> Iterator[Remark]:
     """A transform set through one part of a split, which all parts share; or on the part itself, which has none."""
     flow = flow_of(program)
+    yield from _set_for_each_part(program, flow)
     for node in program.everywhere(ast.Assign):
         target = node.targets[0]
         if not is_attribute(target, "transform", "transforms", "target_transform", "augment"):
@@ -216,6 +218,24 @@ def _shared_base(program: Program) -> Iterator[Remark]:
             others = [name for name in _split_parts(flow, one.value) if name not in (ast.unparse(base), "_")]
             if others and not _copied(flow, base):
                 yield Remark(node, f"{short(target)} is that of the one data set under {ast.unparse(base)} and {others[0]}: both get the {target.attr} that is set last")
+
+
+def _set_for_each_part(program: Program, flow: Flow) -> Iterator[Remark]:
+    """A function that sets an option of the data set under the part that it is given, called for two parts of one split."""
+    for node in program.everywhere(ast.Assign):
+        target, function = node.targets[0], program.function_of(node)
+        if not isinstance(target, ast.Attribute) or not is_attribute(target.value, "dataset") or not is_name(target.value.value) or function is None:
+            continue
+        given = [
+            (call, flow.given(part), told) for call in program.calls() if program.local_function(call) is function
+            if (part := program.arguments(function, call).get(target.value.value.id)) is not None
+            for told in [program.arguments(function, call).get(node.value.id if is_name(node.value) else "")]
+        ]
+        for call, one, told in given:
+            for other, again, value in given:
+                parts = one is not None and again is not None and one.place != again.place and one.value is again.value and isinstance(one.value, ast.Call)
+                if parts and told is not None and value is not None and text_of(told) != text_of(value) and call.lineno < other.lineno:
+                    yield Remark(other, f"{short(other)} sets {target.attr} of the one data set under both parts, also under that of {short(call, 40)} (line {call.lineno})")
 
 
 def _copied(flow: Flow, part: ast.expr) -> bool:
