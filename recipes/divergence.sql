@@ -10,7 +10,7 @@
 --   "the rise is {rise_sigmas:.0f} times the spread within {block} steps",
 --   "gradient norm: {norm_now:.3g} now, {norm_before:.3g} when the loss was best",
 --   "learning rate: {lr:.3g} now, {lr_before:.3g} when the loss was best",
---   "the job reweighted the terms of its loss meanwhile: their factors add up to {weights_now:.3g} now, {weights_before:.3g} then",
+--   "the job reweighted the terms of its loss meanwhile: the product of their factors is {weights_now:.3g} now, {weights_before:.3g} then",
 -- ]
 -- next = [
 --   "probe {endpoint} checkpoint diverging.pt",
@@ -63,15 +63,15 @@ WITH ends AS (
         GREATEST(best.spread, (SELECT MEDIAN(spread) FROM blocks)) AS spread
     FROM best, now, first
 ), terms AS (
-    SELECT ARG_MIN(weights, ABS(reweighted.step - judged.step)) AS weights_before, ARG_MAX(weights, reweighted.step) AS weights_now
+    SELECT ARG_MIN(most, ABS(reweighted.step - judged.step)) AS weights_before, ARG_MAX(least, reweighted.step) AS weights_now
     FROM reweighted, judged
 )
 -- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     step AS best_step, (SELECT MAX(blocks.step) FROM blocks, calm WHERE level <= best + LEAST(0.1 * rise, GREATEST($sigmas * calm.spread, $share * (start - best), $relative * ABS(best)))) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
-    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN weights_now > 1.1 * weights_before THEN weights_now END AS weights_now, weights_before,
-    CASE WHEN moving.yes OR COALESCE(weights_now > 1.1 * weights_before, false) OR (SELECT MAX(step) FROM python.optimizers) <= judged.step + $block THEN 'info' ELSE 'alarm' END AS severity
+    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
+    CASE WHEN moving.yes OR COALESCE(weights_now > 1.25 * weights_before, false) OR (SELECT MAX(step) FROM python.optimizers) <= judged.step + $block THEN 'info' ELSE 'alarm' END AS severity
 FROM judged, adversarial, moving, terms
 WHERE n = 3 AND rise > $sigmas * spread
     AND rise > GREATEST($share * (start - best), $relative * ABS(best))

@@ -12,7 +12,7 @@
 --   "update ratio {update_ratio:.2g} (median over parameters; 1e-4 to 1e-2 is usual while a model learns)",
 --   "{chance}",
 --   "checked: {checked}",
---   "the job reweighted the terms of its loss meanwhile: their factors add up to {weights_now:.3g} now, {weights_before:.3g} then",
+--   "the job reweighted the terms of its loss meanwhile: the product of their factors is {weights_now:.3g} now, {weights_before:.3g} then",
 -- ]
 -- next = [
 --   "probe {endpoint} diagnose gradients",
@@ -95,17 +95,17 @@ WITH seen AS (
             WHEN looks >= 3 AND alone THEN format('chance: {:.4g}, the variance of the targets, for a model that always predicts their mean', chance) END AS chance_said
     FROM levels, held, reached
 ), terms AS (
-    SELECT ARG_MIN(weights, ABS(reweighted.step - trend.step)) AS weights_before, ARG_MAX(weights, reweighted.step) AS weights_now
+    SELECT ARG_MIN(most, ABS(reweighted.step - trend.step)) AS weights_before, ARG_MAX(least, reweighted.step) AS weights_now
     FROM reweighted, trend
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
-    part * 4 AS part, start, lr, highest_lr, update_ratio, checked, chance_said AS chance, CASE WHEN weights_now > 1.1 * weights_before THEN weights_now END AS weights_now, weights_before,
+    part * 4 AS part, start, lr, highest_lr, update_ratio, checked, chance_said AS chance, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
     CASE WHEN chance_said IS NULL THEN '' WHEN spread < 1e-4 THEN '; the output does not depend on the input'
         WHEN now >= 0.97 * chance AND now <= 1.03 * GREATEST(chance, COALESCE(CASE WHEN function = 'cross_entropy' THEN uniform END, 0)) THEN '; that is the level of chance' ELSE '' END AS at_chance,
     CASE WHEN spread < 1e-4 OR COALESCE(now >= 0.97 * chance AND alone AND looks >= 3, false) THEN 'notice'
         WHEN start - now > $learned * ABS(start) AND COALESCE(last_fall < GREATEST($stopped * (start - now), 3 * error), true) THEN 'info'
-        WHEN COALESCE(weights_now > 1.1 * weights_before, false) OR lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start) OR (frozen_ratio > $frozen AND start - now > $improvement * ABS(start))
+        WHEN COALESCE(weights_now > 1.25 * weights_before, false) OR lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start) OR (frozen_ratio > $frozen AND start - now > $improvement * ABS(start))
         OR 2.5 * error / SQRT(parts / 2) > 2 * $improvement * ABS(now) THEN 'info' ELSE 'notice' END AS severity
 FROM trend, ends, shape, ratio, adversarial, checked, before, terms
 WHERE flat_steps >= $window AND flat_steps >= $share * n

@@ -9,7 +9,7 @@
 --   "{start:.4g} over the first {part} steps since recording began, {now:.4g} over the last {part}; it still falls",
 --   "learning rate {lr:.3g}",
 --   "update ratio {update_ratio:.2g} (median over parameters; {kind}); while a model learns 1e-4 to 1e-2 is usual",
---   "the job reweighted the terms of its loss meanwhile: their factors add up to {weights_now:.3g} now, {weights_before:.3g} then",
+--   "the job reweighted the terms of its loss meanwhile: the product of their factors is {weights_now:.3g} now, {weights_before:.3g} then",
 -- ]
 -- next = [
 --   "probe {endpoint} diagnose gradients",
@@ -46,11 +46,11 @@ WITH seen AS (
     SELECT MEDIAN(update_ratio) AS update_ratio, ANY_VALUE(update_kind) AS kind FROM python.gradients
     WHERE numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 500
 ), terms AS (
-    SELECT ARG_MIN(weights, ABS(reweighted.step - first_step)) AS weights_before, ARG_MAX(weights, reweighted.step) AS weights_now
+    SELECT ARG_MIN(most, ABS(reweighted.step - first_step)) AS weights_before, ARG_MAX(least, reweighted.step) AS weights_now
     FROM reweighted, levels
 )
-SELECT NULL AS unknown, first_step AS step, start, now, (start - now) / ABS(start) AS drop_ratio, n, part, lr, update_ratio, kind, CASE WHEN weights_now > 1.1 * weights_before THEN weights_now END AS weights_now, weights_before,
-    CASE WHEN update_ratio < $ratio AND lr >= 0.1 * highest_lr AND now > 0 AND NOT moving.yes AND NOT COALESCE(weights_now > 1.1 * weights_before, false) THEN 'notice' ELSE 'info' END AS severity
+SELECT NULL AS unknown, first_step AS step, start, now, (start - now) / ABS(start) AS drop_ratio, n, part, lr, update_ratio, kind, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
+    CASE WHEN update_ratio < $ratio AND lr >= 0.1 * highest_lr AND now > 0 AND NOT moving.yes AND NOT COALESCE(weights_now > 1.25 * weights_before, false) THEN 'notice' ELSE 'info' END AS severity
 FROM levels, ratio, moving, terms
 WHERE n >= $steps AND first_step < (SELECT MAX(begun) FROM trainings) + 100 AND start - now BETWEEN 3 * error AND $drop * ABS(start) AND now <= lately + error
 UNION ALL BY NAME

@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch.nn import functional
 
-from probe.job.instruments.updates.term_weights import MOST_NODES, term_weights
+from probe.job.instruments.updates.term_weights import LEAST, MOST_NODES, term_weights
 from probe.recording.layout import NULL_DOUBLE
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 READ: dict[str, tuple[Loss, float]] = {
-    "a number before a term": (lambda a, b: a + 0.3 * b, 1.3),
-    "a tensor before a term": (lambda a, b: a + torch.tensor(0.3) * b, 1.3),
-    "a term divided": (lambda a, b: a + b / 4, 1.25),
-    "a term subtracted": (lambda a, b: a - 0.1 * b, 1.1),
-    "alpha": (lambda a, b: torch.add(a, b, alpha=0.2), 1.2),
-    "a term that is off": (lambda a, b: a + 0.0 * b, 1.0),
-    "the whole loss scaled": (lambda a, b: (a + 0.3 * b) * 1024 / 4, 1.3),
-    "three terms": (lambda a, b: 0.5 * a + (b + 0.5 * (a * b)), 2.0),
-    "the mean of a sum": (lambda a, b: (torch.stack([a, a]) + 0.5 * torch.stack([b, b])).mean(), 1.5),
+    "a number before a term": (lambda a, b: a + 0.3 * b, 0.3),
+    "a tensor before a term": (lambda a, b: a + torch.tensor(0.3) * b, 0.3),
+    "a term divided": (lambda a, b: a + b / 4, 0.25),
+    "a term subtracted": (lambda a, b: a - 0.1 * b, 0.1),
+    "alpha": (lambda a, b: torch.add(a, b, alpha=0.2), 0.2),
+    "a term that is off": (lambda a, b: a + 0.0 * b, LEAST),
+    "the whole loss scaled": (lambda a, b: (a + 0.3 * b) * 1024 / 4, 0.3),
+    "three terms": (lambda a, b: 0.5 * a + (b + 0.5 * (a * b)), 0.25),
+    "the mean of a sum": (lambda a, b: (torch.stack([a, a]) + 0.5 * torch.stack([b, b])).mean(), 0.5),
 }
 
 
@@ -56,5 +56,5 @@ def test_a_factor_that_a_hook_of_the_job_packed_is_left_alone() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda one: one, unpack):
         a, b = pair()
         loss = a + torch.tensor(0.3) * b
-    assert term_weights(loss) == pytest.approx(2.0)  # the term ends at a factor that is not known
+    assert term_weights(loss) == pytest.approx(1.0)  # the term ends at a factor that is not known
     assert not unpacked

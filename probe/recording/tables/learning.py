@@ -234,7 +234,7 @@ LEARNING: tuple[Table, ...] = (
             Column("lone", "BIGINT", "", "of these, the ones over a single position, where the weight is 1 for any queries and keys"),
             Column("loss_weights", "VARCHAR", "", "parameters of at most 16 elements that multiply terms of the loss and that no other term of the loss depends on; NULL without any"),
             Column("loss_weights_positive", "BOOLEAN", "", "whether all of these are first made positive (exp, softplus, a square); NULL without any"),
-            Column("term_weights", "DOUBLE", "", "sum of the absolute constant factors of the terms that the loss adds up, relative to the factor of the whole loss: 1.3 for `a + 0.3 * b`. It changes where the job reweights its loss; NULL for a loss of one term, or if a factor cannot be read"),
+            Column("term_weights", "DOUBLE", "", "product of the absolute constant factors of the terms that the loss adds up, each relative to the factor of the whole loss: 0.3 for `a + 0.3 * b`. It changes where the job reweights its loss; NULL for a loss of one term. A factor that cannot be read counts as 1, and 0 as 1e-9"),
         ),
         "SELECT step, nodes, held, unheld, anew, shapes FROM python.graphs ORDER BY step DESC LIMIT 5",
         rows=1024,

@@ -16,15 +16,18 @@ from probe.job.instruments.updates.graph_shape import operation
 from probe.recording.layout import NULL_DOUBLE
 
 MOST_NODES = 48
+LEAST = 1e-9
+"""What a factor of 0 counts as: a term that is off, and may be turned on."""
 _SUMS = frozenset({"Add", "Sub"})
 _PASSES = frozenset({"Neg", "ToCopy", "Squeeze", "View", "Alias", "Mean", "Sum"})
 
 
 def term_weights(loss: Any) -> float:
-    """Sum of the absolute constant factors of a loss's terms, divided by the constant factor of the whole
-    loss; NULL for a loss of one term, of too many, or with a factor that cannot be read."""
+    """Product of the absolute constant factors of a loss's terms, each divided by the constant factor of the
+    whole loss; NULL for a loss of one term, of too many, or with a factor that is no finite number."""
     waiting = [(getattr(loss, "grad_fn", None), 1.0)]
-    total, whole, seen = 0.0, None, 0
+    found: list[float] = []
+    whole, seen = None, 0
     while waiting:
         node, weight = waiting.pop()
         seen += 1
@@ -44,11 +47,12 @@ def term_weights(loss: Any) -> float:
             side = 0 if behind[0][0] is not None else 1
             factor = saved_number(node, "_raw_saved_other" if side == 0 else "_raw_saved_self")
             if factor is None or (kind == "Div" and (side == 1 or factor == 0)):
-                total += abs(weight)  # by a tensor, as weights of the samples: where the term ends
+                found.append(weight)  # by a tensor, as weights of the samples: where the term ends
             else:
                 waiting.append((behind[side][0], weight * factor if kind == "Mul" else weight / factor))
         else:
-            total += abs(weight)
-    if whole is None or not whole or not math.isfinite(total / whole):
+            found.append(weight)
+    if not whole or not math.isfinite(whole):
         return NULL_DOUBLE
-    return abs(total / whole)
+    product = math.prod(max(abs(one / whole), LEAST) for one in found)
+    return product if math.isfinite(product) else NULL_DOUBLE
