@@ -63,7 +63,7 @@ WITH ends AS (
         GREATEST(best.spread, (SELECT MEDIAN(spread) FROM blocks)) AS spread
     FROM best, now, first
 ), terms AS (
-    SELECT ARG_MIN(most, ABS(reweighted.step - judged.step)) AS weights_before, ARG_MAX(least, reweighted.step) AS weights_now
+    SELECT ARG_MIN(weights_high, ABS(reweighted.step - judged.step)) AS weights_before, ARG_MAX(weights_low, reweighted.step) AS weights_now
     FROM reweighted, judged
 )
 -- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.

@@ -80,7 +80,7 @@ WITH updates AS (
     SELECT MIN(level) AS loss_best, ARG_MIN(part, level) * 20 AS best_step, ARG_MIN(level, part) AS loss_first FROM (SELECT step // 20 AS part, MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) GROUP BY part)
 ), terms AS (
     -- A loss whose terms get more weight rises without getting worse.
-    SELECT COALESCE(ARG_MAX(least, step) > 1.25 * ARG_MIN(most, ABS(step - best_step)), false) AS heavier FROM reweighted, best
+    SELECT COALESCE(ARG_MAX(weights_low, step) > 1.25 * ARG_MIN(weights_high, ABS(step - best_step)), false) AS heavier FROM reweighted, best
 ), judged AS (
     SELECT losses.*, loss_best, adaptive, NOT adversarial.yes AND NOT heavier AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
         -- A step can be large beside what a parameter began with, and right: then the loss falls.

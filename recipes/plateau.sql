@@ -95,7 +95,7 @@ WITH seen AS (
             WHEN looks >= 3 AND alone THEN format('chance: {:.4g}, the variance of the targets, for a model that always predicts their mean', chance) END AS chance_said
     FROM levels, held, reached
 ), terms AS (
-    SELECT ARG_MIN(most, ABS(reweighted.step - trend.step)) AS weights_before, ARG_MAX(least, reweighted.step) AS weights_now
+    SELECT ARG_MIN(weights_high, ABS(reweighted.step - trend.step)) AS weights_before, ARG_MAX(weights_low, reweighted.step) AS weights_now
     FROM reweighted, trend
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,

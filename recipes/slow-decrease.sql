@@ -46,7 +46,7 @@ WITH seen AS (
     SELECT MEDIAN(update_ratio) AS update_ratio, ANY_VALUE(update_kind) AS kind FROM python.gradients
     WHERE numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 500
 ), terms AS (
-    SELECT ARG_MIN(most, ABS(reweighted.step - first_step)) AS weights_before, ARG_MAX(least, reweighted.step) AS weights_now
+    SELECT ARG_MIN(weights_high, ABS(reweighted.step - first_step)) AS weights_before, ARG_MAX(weights_low, reweighted.step) AS weights_now
     FROM reweighted, levels
 )
 SELECT NULL AS unknown, first_step AS step, start, now, (start - now) / ABS(start) AS drop_ratio, n, part, lr, update_ratio, kind, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
