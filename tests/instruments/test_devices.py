@@ -101,14 +101,17 @@ def test_a_training_on_a_device_is_recorded_without_being_waited_for_or_changed(
 def nothing_arrives_from_a_device_that_finishes_nothing(place: Place, job: Forked, norms: int) -> None:
     """And the training goes on: only what the device has delivered has values. `norms`: 1 where it delivers
     them."""
-    job.wait_for("HELD")
     of_steps = "SELECT step, loss, grad_norm FROM python.steps ORDER BY step"
     last = HELD_FROM - 1
 
     def delivered(rows: list[list[Any]]) -> bool:
-        return len(rows) >= HELD_TO and None not in rows[last][: 2 + norms]
+        return len(rows) > last and None not in rows[last][: 2 + norms]
 
-    rows = until(place, job, of_steps, delivered)
+    job.wait_for("FREE")
+    until(place, job, of_steps, delivered)
+    tell(job, "hold")
+    job.wait_for("HELD")
+    rows = until(place, job, of_steps, lambda rows: len(rows) >= HELD_TO and delivered(rows))
     assert [step for step, *_ in rows] == list(range(HELD_TO))
     assert [row[1:] for row in rows[HELD_FROM:]] == [[None, None]] * (HELD_TO - HELD_FROM)
     [[arrived]] = query(place, job.pid, "SELECT max(step) FROM python.losses")

@@ -1,10 +1,11 @@
 """Trains on the accelerator that torch finds, else on the emulated one, and reads nothing back.
 
 `--lean`: the emulated one (`emulated_device`) has less than CUDA has. It does not finish anything from step
-`HELD_FROM` on until a line comes, after HELD. After `--steps` steps comes the result: what the training was,
-and all that waited for the device until then. Then a line on stdin says what comes next: `go` trains on until
-the next line, `nan` trains on with values that are not finite, `load PATH` loads a checkpoint and says what
-the random states are, `out` asks for more memory than there is, `end` ends it.
+`HELD_FROM` on, which begins with a line after FREE if probe is here, until a line comes, after HELD. After
+`--steps` steps comes the result: what the training was, and all that waited for the device until then. Then a
+line on stdin says what comes next: `go` trains on until the next line, `nan` trains on with values that are
+not finite, `load PATH` loads a checkpoint and says what the random states are, `out` asks for more memory
+than there is, `end` ends it.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def main() -> None:
         device.set_sync_debug_mode("error")  # CUDA then raises where the host would wait
     while ledger.running:
         if emulated is not None and ledger.steps == HELD_FROM:
+            if "probe.job.agent.lifecycle" in sys.modules:  # what was delivered before is to be recorded first
+                print("FREE", flush=True)
+                sys.stdin.readline()
             emulated.hold()
         elif emulated is not None and ledger.steps == HELD_TO:
             print("HELD", flush=True)
