@@ -74,7 +74,7 @@ def main() -> None:
         device.set_sync_debug_mode("error")  # CUDA then raises where the host would wait
     while ledger.running:
         if emulated is not None and ledger.steps == HELD_FROM:
-            if "probe.job.agent.lifecycle" in sys.modules:  # what was delivered before is to be recorded first
+            if "probe.job.agent.lifecycle" in sys.modules:  # first it records what was delivered
                 print("FREE", flush=True)
                 sys.stdin.readline()
             emulated.hold()
