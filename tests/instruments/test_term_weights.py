@@ -58,3 +58,16 @@ def test_a_factor_that_a_hook_of_the_job_packed_is_left_alone() -> None:
         loss = a + torch.tensor(0.3) * b
     assert term_weights(loss) == pytest.approx(1.0)  # the term ends at a factor that is not known
     assert not unpacked
+
+
+class Sharded(torch.Tensor):
+    """Stands in for a DTensor, whose value may take a collective."""
+
+    def item(self) -> float:  # type: ignore[override]
+        raise AssertionError("its value was read")
+
+
+def test_a_factor_of_another_kind_of_tensor_is_left_alone() -> None:
+    a, b = pair()
+    factor = torch.tensor(0.3).as_subclass(Sharded)
+    assert term_weights(a + factor * b) == pytest.approx(1.0)

@@ -12,6 +12,7 @@ library only.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from probe.recording.layout import NULL_DOUBLE
@@ -75,7 +76,7 @@ class LossShare:
 
 
 def saved_number(node: Any, name: str) -> float | None:
-    """A node's saved tensor as a number; None unless it has one element in host memory."""
+    """A node's saved tensor as a number; None unless it is a plain one of one element in host memory."""
     saved = getattr(node, name, None)
     if saved is None or getattr(saved, "unpack_hook", saved) is not None:
         return None  # packed by a hook of the job, or this torch does not expose it
@@ -83,7 +84,9 @@ def saved_number(node: Any, name: str) -> float | None:
         found = saved.data
     except RuntimeError:  # freed by an earlier backward
         return None
-    if found is None or not found.is_cpu or found.numel() != 1:
+    if type(found) is not sys.modules["torch"].Tensor:  # the value of a DTensor may take a collective
+        return None
+    if not found.is_cpu or found.numel() != 1:
         return None
     return float(found.item())
 

@@ -324,8 +324,11 @@ def _state(gradient: Any, values: Any) -> str:
 
 
 def _note_left(entry: Entry) -> None:
-    """A backward begins after a step of another optimizer: take what that one left behind as the gradient."""
-    entry.left_known, entry.left = True, taken(entry.parameter.grad, entry.watched)
+    """A backward begins after a step of another optimizer: take what that one left behind as the gradient.
+    A gradient of a kind that is not sampled is not known."""
+    gradient = entry.parameter.grad
+    entry.left = taken(gradient, entry.watched)
+    entry.left_known = gradient is None or entry.left is not None
 
 
 def _is_gone(gradient: Any, entry: Entry) -> bool:
