@@ -15,6 +15,7 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_call,
     is_method,
+    is_name,
     is_negative,
     is_self,
     iterated,
@@ -22,6 +23,7 @@ from probe.diagnose.code.syntax import (
     names_of,
     names_set,
     own,
+    pairs_of,
     returned,
 )
 
@@ -262,3 +264,10 @@ def _is_given(flow: Flow, node: ast.AST) -> bool:
     """Whether a function is a parameter that no call in the program gives."""
     found = flow.bindings(node)
     return len(found) == 1 and found[0].how == "parameter" and not flow.arguments(found[0])
+
+
+def names_given(program: Program, call: ast.Call) -> list[str]:
+    """The variables that an object is given to: `train, val = Texts(a), Texts(b)`."""
+    statement = program.statement(call)
+    pairs = pairs_of(statement) if isinstance(statement, ast.Assign) else ()
+    return [target.id for target, value in pairs if value is call and is_name(target)]

@@ -264,11 +264,8 @@ def _by_variance(program: Program) -> Iterator[Remark]:
 def _two_axes(program: Program) -> Iterator[Remark]:
     """A difference from the mean over one axis that is divided by the deviation over another one."""
     flow = flow_of(program)
-    for node in program.everywhere(ast.BinOp):
-        if not is_binary(node, ast.Div) or not is_binary(node.left, ast.Sub):
-            continue
-        divisor = node.right.left if is_binary(node.right, ast.Add) else node.right
-        mean, deviation = _statistic(flow, node.left.right), _statistic(flow, divisor)
+    for node, taken, divisor in _scalings(program):
+        mean, deviation = _statistic(flow, taken), _statistic(flow, divisor)
         if mean is None or deviation is None or mean[0] != "mean" or deviation[0] != "std" or mean[1] != deviation[1] or None in (mean[2], deviation[2]):
             continue
         if mean[2] != deviation[2]:
@@ -279,12 +276,9 @@ def _two_axes(program: Program) -> Iterator[Remark]:
 def _mean_for_deviation(program: Program) -> Iterator[Remark]:
     """The deviation taken away and the mean divided by: the two in each other's place."""
     flow = flow_of(program)
-    for node in program.everywhere(ast.BinOp):
-        if not is_binary(node, ast.Div) or not is_binary(node.left, ast.Sub):
-            continue
-        divisor = node.right.left if is_binary(node.right, ast.Add) else node.right
-        taken, divided = _statistic(flow, node.left.right), _statistic(flow, divisor)
-        if taken is not None and divided is not None and (taken[0], divided[0]) == ("std", "mean") and taken[1] == divided[1]:
+    for node, taken, divisor in _scalings(program):
+        centre, divided = _statistic(flow, taken), _statistic(flow, divisor)
+        if centre is not None and divided is not None and (centre[0], divided[0]) == ("std", "mean") and centre[1] == divided[1]:
             yield Remark(node, f"{short(node)} takes the deviation away and divides by the mean")
     for call in program.calls():
         mean, deviation = argument(call, "mean", 0), argument(call, "std", 1)
@@ -292,6 +286,13 @@ def _mean_for_deviation(program: Program) -> Iterator[Remark]:
             names = last_word(mean).lower(), last_word(deviation).lower()
             if re.search(r"(^|_)(std|stds|deviation)(_|$)", names[0]) and re.search(r"(^|_)(mean|means|mu)(_|$)", names[1]):
                 yield Remark(call, f"{short(call)} is given the deviation for the mean, and the mean for the deviation")
+
+
+def _scalings(program: Program) -> Iterator[tuple[ast.BinOp, ast.expr, ast.expr]]:
+    """Differences that are divided: each whole, what is taken away, and the divisor without what is added to it."""
+    for node in program.everywhere(ast.BinOp):
+        if is_binary(node, ast.Div) and is_binary(node.left, ast.Sub):
+            yield node, node.left.right, node.right.left if is_binary(node.right, ast.Add) else node.right
 
 
 def _statistic(flow: Flow, node: ast.AST) -> tuple[str, str, str | None] | None:

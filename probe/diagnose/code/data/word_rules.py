@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING, sources
+from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING, names_given, sources
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -56,7 +56,7 @@ def _numbered_apart(program: Program) -> Iterator[Remark]:
     for coded, column, read in _coded(program, flow):
         sources.setdefault(f"codes of {column}", []).append((coded, read, _is_held(read)))
     for name, call in _made_by_classes(program, flow, numbering):
-        for target in _names_given(program, call):
+        for target in names_given(program, call):
             sources.setdefault(name, []).append((call, {target}, _is_held({target})))
     for found in sources.values():
         trained = [one for one in found if not one[2]]
@@ -120,12 +120,6 @@ def _is_numbered(program: Program, flow: Flow, node: ast.stmt, numbering: set[Fu
     distinct = any(isinstance(one, ast.SetComp) or (isinstance(one, ast.Call) and last_word(one.func) in _DISTINCT) for one in found)
     return (made or distinct) and bool(given) and any(is_read(one, *given) for one in found)
 
-
-def _names_given(program: Program, call: ast.Call) -> list[str]:
-    """The variables that an object is given to: `train, val = Texts(a), Texts(b)`."""
-    statement = program.statement(call)
-    pairs = pairs_of(statement) if isinstance(statement, ast.Assign) else ()
-    return [target.id for target, value in pairs if value is call and is_name(target)]
 
 
 def _data_in(node: ast.AST) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, data_sets
+from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, data_sets, names_given
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -20,7 +20,6 @@ from probe.diagnose.code.syntax import (
     last_word,
     names_read,
     own_nodes,
-    pairs_of,
     parameters,
     short,
     text_of,
@@ -140,22 +139,16 @@ def _shuffled(program: Program, flow: Flow, made: ast.Call) -> bool | None:
             drawn = is_true(argument(loader, "shuffle", 2)) or argument(loader, "sampler", 3) is not None or argument(loader, "batch_sampler", 4) is not None
             found.append(drawn)
     if not found:
-        return False if any(map(HELD_OUT.search, _names_given(program, made))) else None
+        return False if any(map(HELD_OUT.search, names_given(program, made))) else None
     return all(found) if all(found) == any(found) else None
 
 
 def _takes_from(program: Program, trained: ast.Call, held: ast.Call) -> bool:
     """Whether the held-out data set is given something of the training one, then or later."""
-    names, own = _names_given(program, trained), _names_given(program, held)
+    names, own = set(names_given(program, trained)), set(names_given(program, held))
     for node in own_nodes(program.frame(held)):
         if isinstance(node, ast.Assign) and any(isinstance(one, ast.Attribute) and is_name(one.value, *own, "") for one in node.targets):
             return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_name(node.func.value, *own, "") and names & names_read(ast.Tuple([*node.args], ast.Load())):
             return True
     return False
-
-
-def _names_given(program: Program, made: ast.Call) -> set[str]:
-    """The variables that an object is given to."""
-    statement = program.statement(made)
-    return {one.id for one, value in pairs_of(statement) if value is made and is_name(one)} if isinstance(statement, ast.Assign) else set()
