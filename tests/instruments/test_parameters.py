@@ -39,3 +39,14 @@ def test_a_backbone_that_becomes_a_part_of_another_model_gets_its_names(place: P
     assert listed >= ours
     assert sampled
     assert sampled <= ours
+
+
+def test_what_a_second_training_released_early_is_known_to_have_been_frozen(place: Place) -> None:
+    ask = "SELECT DISTINCT requires_grad FROM python.parameters WHERE param = 'backbone.2.weight'"
+    with running(place, "backbone_fine_tuned") as job:
+        known = set[object]()
+        ends_s = time.monotonic() + PATIENCE_S
+        while known != {True, False} and time.monotonic() < ends_s:
+            time.sleep(0.2)
+            known = {row[0] for row in query(place, job.pid, ask)}
+    assert known == {True, False}

@@ -1,14 +1,14 @@
-"""A backbone is trained inside one model, and then inside another, whose part it becomes."""
+"""A backbone is trained inside one model, then becomes a part of another: frozen at first, released soon."""
 
 from __future__ import annotations
 
-import itertools
+import time
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-WIDTH, PRETRAINED = 16, 300
+WIDTH, PHASE_S = 16, 2.0
 
 
 class FineTuned(nn.Module):
@@ -20,22 +20,30 @@ class FineTuned(nn.Module):
         return self.head(self.backbone(x))
 
 
-def train(model: nn.Module, steps: int | None) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for step in itertools.count() if steps is None else range(steps):
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, ends_s: float) -> None:
+    while time.monotonic() < ends_s:
         x = torch.randn(32, WIDTH)
         optimizer.zero_grad()
         functional.cross_entropy(model(x), x[:, :3].argmax(1)).backward()
         optimizer.step()
-        if steps is None and step == 20:
-            print("READY", flush=True)
+
+
+def pretrain(backbone: nn.Module) -> None:
+    model = nn.Sequential(backbone, nn.Linear(WIDTH, 3))
+    train(model, torch.optim.Adam(model.parameters(), lr=1e-3), time.monotonic() + PHASE_S)
 
 
 def main() -> None:
     torch.set_num_threads(1)
     backbone = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU())
-    train(nn.Sequential(backbone, nn.Linear(WIDTH, 3)), PRETRAINED)
-    train(FineTuned(backbone), None)
+    pretrain(backbone)  # long enough for the first model to be listed
+    model = FineTuned(backbone)
+    backbone.requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    train(model, optimizer, time.monotonic() + PHASE_S)
+    backbone.requires_grad_(True)
+    print("READY", flush=True)
+    train(model, optimizer, float("inf"))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ millisecond at a time: the training thread waits for the GIL no longer than that
 
 The first walk comes after a few steps, when optimizers exist, then one every `AGAIN_S`. Only new and changed
 rows are written: the newest row of a name is valid. Flags are read in the mode of the training steps, not
-during an evaluation; if that mode changes, once before the next walk is due.
+during an evaluation. If that mode changes or another optimizer leads, one walk comes before it is due: what
+was frozen by then may be released soon.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class ModelFacts:
         self._next_s = self._early_s = self._took_s = 0.0
         self._mode = NULL_BOOLEAN
         """Mode of the training steps at the last walk."""
+        self._leader: weakref.ref[Any] | None = None
+        """The leading optimizer at the last walk."""
         self._early = False
         """Whether the walk under way began before its time."""
         self._other_mode_s: float | None = None
@@ -127,6 +130,8 @@ class ModelFacts:
             return False
         now = time.monotonic()
         changed = self._steps_mode() not in (self._mode, NULL_BOOLEAN)  # NULL: a step that was not timed
+        if self._leader is not None and self._optimizers.leader() is not self._leader():
+            changed = True
         due = now >= self._next_s or (now >= self._early_s and changed)
         return due and self._bytes < MOST_BYTES and self._in_its_mode()
 
@@ -155,6 +160,7 @@ class ModelFacts:
     def _walk_models(self) -> Iterator[None]:
         """One walk; yields between pieces of work of some ten microseconds each."""
         self._torch = sys.modules["torch"]
+        leader = self._optimizers.leader()
         held: dict[int, Held] = {}
         for _ in self._holders(held):
             yield
@@ -175,6 +181,7 @@ class ModelFacts:
         if not self._in_its_mode():
             return  # an evaluation began during the walk: the flags may be from it
         self._whole, mode = True, self._steps_mode()
+        self._leader = leader and weakref.ref(leader)
         self._mode = self._mode if mode == NULL_BOOLEAN else mode
         for table, found in rows.items():
             for _ in self._write(table, found):
