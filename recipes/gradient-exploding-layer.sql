@@ -16,10 +16,10 @@
 --   "probe {endpoint} query \"SELECT step, norm, abs_max, weight_norm, update_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 20\"",
 --   "probe {endpoint} watch --gradients --steps 5",
 -- ]
--- false_positives = "an embedding or expert that few batches use"
+-- false_positives = "an embedding or expert that few batches use; networks that train each other, as in a GAN (`unknown`)"
 -- explains = ["gradients-exploding", "divergence", "loss-spike", "loss-nan", "amp-overflow"]
 -- effect = true
--- uses = ["moving"]
+-- uses = ["trainings", "adversarial", "moving"]
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times its own median"
@@ -80,9 +80,9 @@ WITH steps AS (
     -- NULL where losses are not known: then nothing is taken for harmless.
     SELECT param, broken OR now > level + $fallen * GREATEST(start - level, 0) AS suffered FROM levels
 )
-SELECT NULL AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio, norm / total AS part,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their gradients affect each other''s networks' END AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio, norm / total AS part,
     CASE WHEN norm < $dominates * total OR moving.yes OR NOT COALESCE(suffered, true) THEN 'info' WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
     ago > $past AND COALESCE(lately, later) <= 0.5 * $times * usual AS over
-FROM found JOIN later USING (param) LEFT JOIN harm USING (param) CROSS JOIN moving QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
+FROM found JOIN later USING (param) LEFT JOIN harm USING (param) CROSS JOIN moving CROSS JOIN adversarial QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
 UNION ALL BY NAME
 SELECT format('gradients of {} steps were sampled, {} are needed', COUNT(*), $least + 1) AS unknown FROM steps HAVING COUNT(*) <= $least

@@ -23,6 +23,7 @@ from probe.diagnose.code.data import (
 from probe.diagnose.code.evaluation import (
     fitted_rules,
     held_out_rules,
+    leaked_rules,
     mean_rules,
     measure_rules,
     metric_rules,
@@ -91,7 +92,7 @@ RULES: tuple[Rule, ...] = (
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES, *mode_rules.RULES, *holder_rules.RULES,
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
-    *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
+    *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *leaked_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES, *fitted_rules.RULES,
     *layers.RULES, *initial_rules.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
     *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES,

@@ -17,6 +17,7 @@ from probe.diagnose.code.syntax import (
     Function,
     Loop,
     argument,
+    entry_of,
     is_attribute,
     is_call,
     is_method,
@@ -304,6 +305,8 @@ class Flow:
             return float("inf") if known else None
         if is_attribute(value) and last_word(value.value) in SETTINGS:
             return self.number(_options(self.program).get(value.attr), depth - 1)
+        if isinstance(value, ast.Subscript) and is_string(value.slice):  # CONFIG["epochs"]
+            return self.number(entry_of(self.value(value.value), value.slice.value), depth - 1)
         given = {self.number(one, depth - 1) for one in self.passed(value)}
         if len(given) == 1 and (number := given.pop()) is not None:
             return number

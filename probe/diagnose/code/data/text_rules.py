@@ -27,6 +27,7 @@ from probe.diagnose.code.syntax import (
     mentions,
     number_in,
     own,
+    pairs_of,
     short,
     text_of,
 )
@@ -39,6 +40,8 @@ _GUARDED = ("gpt2", "gpt-neo", "gpt-j", "llama", "mistral", "pythia", "distilgpt
 _RIGHT = ("gpt2", "gpt-neo", "gpt-j", "pythia", "dialogpt", "facebook/opt")
 """Models whose tokenizer fills up on the right where it is not told otherwise."""
 _CAUSAL = re.compile(r"AutoModelForCausalLM|GPT2LMHeadModel|GPTNeo\w*ForCausalLM|OPTForCausalLM")
+_END_NAMES = frozenset({"eos_token", "eos_token_id", "eos_id", "eos", "eos_idx", "end_id", "eot_id"})
+_END_WORDS = frozenset({"</s>", "<eos>", "<EOS>", "[EOS]", "<end>", "<|endoftext|>"})
 _PAD = re.compile(r"^pad(ding)?(_token)?(_id|_idx|_index)?$", re.I)
 _WRITERS = re.compile(r"(CausalLM|LMHeadModel)$")
 _ENCODERS = re.compile(r"(Auto|Bert|Roberta|DistilBert|Albert|Electra|DebertaV2|Deberta|XLMRoberta)(Model|ModelFor\w*Classification|For\w*Classification)$")
@@ -152,6 +155,35 @@ def _end(program: Program) -> Iterator[Remark]:
             break
 
 
+@RULES.add("end-is-the-padding", "the model never learns to stop: it writes on until it is cut off", "give the padding a number of its own")
+def _end_number(program: Program) -> Iterator[Remark]:
+    """An end whose number is the one that the loss leaves out."""
+    flow = flow_of(program)
+    ends = list(_end_numbers(program))
+    if not ends or not _adds_end(program):
+        return
+    for call in program.calls():
+        given = argument(call, "ignore_index") if last_word(call.func) in ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss") else None
+        number = flow.number(given)
+        if number is None and is_attribute(given):
+            number = next((number_in(one.value) for one in program.everywhere(ast.AnnAssign) if is_name(one.target, given.attr)), None)
+        same = next((node for node, end in ends if end == number), None)
+        if number is not None and same is not None:
+            yield Remark(call, f"{short(call)} leaves {number:g} out of the loss, and that is the end of a text: {short(same)} (line {getattr(same, 'lineno', 0)})")
+
+
+def _end_numbers(program: Program) -> Iterator[tuple[ast.AST, float]]:
+    """Where the end of a text gets a number: by its name, or by its place in a list of words."""
+    given: list[tuple[ast.stmt, ast.expr, ast.expr]] = [(node, *pair) for node in program.everywhere(ast.Assign) for pair in pairs_of(node)]
+    given += [(node, node.target, node.value) for node in program.everywhere(ast.AnnAssign) if node.value is not None]
+    for node, target, value in given:
+        if last_word(target).lower() in _END_NAMES and (number := number_in(value)) is not None:
+            yield node, number
+    for words in program.everywhere(ast.List):
+        if all(map(is_string, words.elts)):
+            yield from ((words, place) for place, one in enumerate(words.elts) if is_string(one) and one.value in _END_WORDS)
+
+
 def _is_end_for_padding(program: Program, node: ast.Assign) -> bool:
     """Whether the end is made the padding: `tokenizer.pad_token = tokenizer.eos_token`, whatever model is loaded."""
     ends = is_attribute(node.value, "eos_token", "eos_token_id", "eos_id", "eos") or is_name(node.value, "EOS", "EOS_ID", "eos_id")
@@ -168,7 +200,8 @@ def _adds_end(program: Program) -> bool:
         parts = [one.value for one in node.values if isinstance(one, ast.FormattedValue)] if isinstance(node, ast.JoinedStr) else []
         if is_binary(node, ast.Add):
             parts = [node.right, *(node.right.elts if isinstance(node.right, ast.List) else [])]
-        if any(is_attribute(one, "eos_token", "eos_token_id", "eos_id", "eos") or is_name(one, "EOS", "EOS_ID", "eos_id") for one in parts):
+        parts += [one.slice for one in parts if isinstance(one, ast.Subscript)]  # index["</s>"]
+        if any(last_word(one).lower() in _END_NAMES or (is_string(one) and one.value in _END_WORDS) for one in parts):
             return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.flow import Flow, flow_of
@@ -23,7 +24,9 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_read,
+    is_string,
     iterated,
+    last_word,
     mentions,
     short,
     text_of,
@@ -38,6 +41,10 @@ _LENGTHS: dict[str, tuple[str, int]] = {
     "PolynomialLR": ("total_iters", 1),
 }
 """Where a schedule of torch is told its length: name and place of the argument."""
+_PERIODS: dict[str, tuple[str, int]] = {"StepLR": ("step_size", 1), "CosineAnnealingWarmRestarts": ("T_0", 1), "ConstantLR": ("total_iters", 2)}
+"""Where the other schedules are told how often they change."""
+_AFTER_A_BATCH = re.compile(r"^(on_)?(train_)?(after_|end_)?batch(_end)?$|^on_(train_|training_)?(batch|step)_end$|^after_(batch|step)$")
+"""Methods that a trainer calls after each batch, by the names that they have in all frameworks."""
 _ABSOLUTE = frozenset({"LambdaLR", "OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts"})
 """Schedules that compute the rate from the initial one, whatever another has made of it."""
 _OTHER_WEIGHTS = ("load_state_dict", "reset_parameters", "apply", "deepcopy", "requires_grad", "requires_grad_")
@@ -101,11 +108,14 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
             continue
         step = steps[0]
         loops = flow.loops(step)
+        length = argument(made, *_LENGTHS[name]) if name in _LENGTHS else None
+        said = f"{short(step)} (line {step.lineno})"
+        if _in_epochs(flow, made, name) and _in_each_batch(flow, step, loops):
+            yield Remark(step, f"{name} is given a number of epochs, by the name of its setting, and {said} runs for each batch")
+            continue
         if not loops:
             continue
-        length = argument(made, *_LENGTHS[name]) if name in _LENGTHS else None
         inner = loops[0]
-        said = f"{short(step)} (line {step.lineno})"
         if length is not None and len(loops) > 1 and _always(program, step, inner):
             outer = next((one for one in loops[1:] if (n := _passes(one)) is not None and _same(flow, n, length)), None)
             if outer is not None and _passes(inner) is None:
@@ -121,10 +131,37 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
                 yield Remark(step, f"{said} runs for each batch: {name} has brought the rate below a thousandth after {fallen} of them")
                 continue
         counted = _batches(flow, made, length)
-        if counted is not None and _passes(inner) is not None and _walks(inner) is None:
-            trained = [one for one in ast.walk(inner) if isinstance(one, ast.For) and one is not inner and _walks(one) == counted]
+        if counted and _passes(inner) is not None and _walks(inner) is None:
+            trained = [one for one in ast.walk(inner) if isinstance(one, ast.For) and one is not inner and (_walks(one) in counted or _count(one) in counted)]
             if trained and not any(step in ast.walk(one) for one in trained) and _always(program, step, inner):
-                yield Remark(step, f"{name} is made for as many steps as there are batches in all epochs, and {said} runs once for a whole loop over {counted}: the schedule hardly begins")
+                yield Remark(step, f"{name} is made for as many steps as there are batches in all epochs, and {said} runs once for the whole loop of line {trained[0].lineno}: the schedule hardly begins")
+
+
+def _in_epochs(flow: Flow, made: ast.Call, name: str) -> bool:
+    """Whether a schedule's length is a number of epochs, by its name."""
+    place = _PERIODS.get(name) or _LENGTHS.get(name)
+    at = argument(made, *place) if place is not None else None
+    for _ in range(4):
+        if not isinstance(at, (ast.Name, ast.Attribute, ast.Subscript)):
+            return False
+        said = at.slice.value if isinstance(at, ast.Subscript) and is_string(at.slice) else last_word(at)
+        if "epoch" in said.lower():
+            return "per_epoch" not in said.lower()
+        given = flow.passed(at)
+        at = given[0] if len(given) == 1 else flow.held(at)
+    return False
+
+
+def _in_each_batch(flow: Flow, step: ast.Call, loops: list[Loop]) -> bool:
+    """Whether a call runs after each batch: in a method that a trainer calls then, or in a loop that trains on the
+    batches, inside one over epochs."""
+    function = flow.program.function_of(step)
+    if not loops:
+        return function is not None and _AFTER_A_BATCH.match(function.name) is not None and _always(flow.program, step, function)
+    inner = loops[0]
+    epochs = len(loops) > 1 and isinstance(loops[1], ast.For) and "epoch" in text_of(loops[1].target).lower()
+    trains = any(event.what == "step" and event.always for event in events_of(flow, inner.body))
+    return epochs and trains and isinstance(inner, ast.For) and "epoch" not in text_of(inner.target).lower() and _always(flow.program, step, inner)
 
 
 def _same(flow: Flow, one: ast.AST, other: ast.AST) -> bool:
@@ -175,19 +212,30 @@ def _fallen_after(flow: Flow, made: ast.Call, name: str) -> int | None:
     return round(every * math.ceil(math.log(_LEAST_RATIO) / math.log(gamma)))
 
 
-def _batches(flow: Flow, made: ast.Call, length: ast.AST | None) -> str | None:
-    """The loader whose batches in all epochs are a schedule's length; None where it is counted otherwise."""
+def _batches(flow: Flow, made: ast.Call, length: ast.AST | None) -> set[str]:
+    """What counts the batches of an epoch in a schedule's length: a loader, or a number. Empty where the length is
+    counted otherwise. The length of a LambdaLR is what the function was made with that makes its factors."""
     per_epoch = argument(made, "steps_per_epoch")
+    factors = flow.value(argument(made, "lr_lambda", 1))
     look = [one for one in (length, per_epoch) if one is not None]
+    look += factors.args if isinstance(factors, ast.Call) and flow.program.local_function(factors) is not None else []
     for one in list(look):
         key = flow.key(one)
         look += [value for value in flow.values(key)[:2] if value is not None] if key is not None else []
+    found = set()
     for one in look:
-        factors = [one.left, one.right] if is_binary(one, ast.Mult) else [one] if one is per_epoch else []
-        for factor in factors:
+        for factor in [one.left, one.right] if is_binary(one, ast.Mult) else [one] if one is per_epoch else []:
             if is_call(factor, "len") and factor.args:
-                return text_of(factor.args[0])
-    return None
+                found.add(text_of(factor.args[0]))
+            elif isinstance(factor, (ast.Name, ast.Attribute)):
+                found.add(text_of(factor))
+    return found
+
+
+def _count(loop: ast.For) -> str | None:
+    """How often a loop runs, as text, where that has a name."""
+    passes = _passes(loop)
+    return text_of(passes) if isinstance(passes, (ast.Name, ast.Attribute)) else None
 
 
 @RULES.add("schedule-of-a-lost-optimizer", "the rate of the optimizer that steps never changes", "make the schedule after the optimizer's last assignment")

@@ -155,6 +155,11 @@ def _masks(program: Program) -> Iterator[Remark]:
                     call, f"{short(call)} hides the words and shows the padding: {short(call.args[0])} is "
                     "true where a position is within its length"
                 )
+            words = _compared_with_padding(flow, call.args[0])
+            shows = words is not None and not _is_equal(words) and _of_tokens(words)
+            if number is not None and number < LEAST_FILL and words is not None and shows:
+                said = f"{short(call.args[0])} is {short(words)}"
+                yield Remark(call, f"{short(call)} hides the words and shows the padding: {said}")
         yield from _given_mask(program, flow, call)
     for node in program.everywhere(ast.BinOp):
         if isinstance(node.op, ast.Mult):
@@ -332,6 +337,11 @@ def _compared_with_padding(flow: Flow, node: ast.AST) -> ast.AST | None:
             return None
         found[text_of(one)] = one
     return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _of_tokens(comparison: ast.AST) -> bool:
+    """Whether a comparison with 0 asks for the token of the padding, and not what a mask says."""
+    return says(comparison, "pad") or not says(comparison, "mask", "keep", "valid", "adj")
 
 
 def _is_equal(comparison: ast.AST) -> bool:

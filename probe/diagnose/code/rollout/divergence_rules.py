@@ -131,11 +131,16 @@ def _beside_a_mean(program: Program) -> Iterator[tuple[ast.AST, ast.Call, ast.Ca
                 continue
             total, factor, averaged, shared = _summed_up(program, flow, _made(flow, other))
             summed = factor >= _UNWEIGHTED and is_method(total, "sum")
-            if summed and isinstance(total, ast.Call) and is_kl(program, list(terms(flow, total))):
+            if summed and isinstance(total, ast.Call) and (_is_of_distributions(program, total) or is_kl(program, list(terms(flow, total)))):
                 whole = _over_all(program, total)
                 of_sample = (averaged and not whole) or (shared and whole)
                 of_batch = whole and not averaged and not shared
                 yield node, mean, total, _SAMPLE if of_sample else _BATCH if of_batch else ""
+
+
+def _is_of_distributions(program: Program, total: ast.Call) -> bool:
+    """Whether what a call adds up is the divergence between two distributions of torch."""
+    return program.called(program.operand(total)) in ("torch.distributions.kl_divergence", "torch.distributions.kl.kl_divergence")
 
 
 def _made(flow: Flow, node: ast.AST) -> ast.AST:

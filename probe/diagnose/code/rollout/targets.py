@@ -18,7 +18,9 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_name,
+    is_own,
     is_read,
+    is_string,
     last_word,
     names_of,
     names_read,
@@ -189,7 +191,63 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
                     f"{short(bootstrap)} takes the value of what follows an end too: {ends[0]} is "
                     "unpacked and not used",
                 )
+            if not sums:
+                yield from _ends_not_passed(program, later, rewards[0], ends[0])
         yield from _ends_given(function)
+    yield from _ends_kept(program)
+
+
+def _ends_not_passed(
+    program: Program, later: list[ast.AST], reward: str, end: str
+) -> Iterator[Remark]:
+    """A function that is given the rewards, and adds up values without the ends beside them."""
+    flow = flow_of(program)
+    for call in (one for one in later if isinstance(one, ast.Call)):
+        function = program.local_function(call)
+        read = [part for one in ast.walk(call) for part in flow.origins(one)]
+        if function is None or any(is_name(one, end) for one in read):
+            continue
+        given = program.arguments(function, call)
+        names = [name for name, value in given.items() if is_name(value, reward)]
+        for node in own(function, ast.BinOp):
+            if is_binary(node, ast.Add) and any(_bootstraps(node, name) for name in names):
+                said = f"{function.name}() is not given {end}, which stands beside {reward}"
+                yield Remark(node, f"{short(node)} takes the value of what follows an end too: {said}")
+                return
+
+
+def _ends_kept(program: Program) -> Iterator[Remark]:
+    """Ends of episodes that a memory keeps under a name which nothing reads, beside its rewards."""
+    kept = {one.value for one in program.everywhere(ast.Constant) if is_string(one) and one.value in ENDS}
+    kept |= {
+        one.target.id for one in program.everywhere(ast.AnnAssign)
+        if is_name(one.target, *ENDS) and isinstance(program.parent.get(one), ast.ClassDef)
+    }
+    read = {
+        one.attr for one in program.everywhere(ast.Attribute)
+        if isinstance(one.ctx, ast.Load) and not isinstance(program.parent.get(one), ast.Subscript)
+    }
+    read |= {
+        one.slice.value for one in program.everywhere(ast.Subscript)
+        if is_string(one.slice) and isinstance(one.ctx, ast.Load)
+    }
+    if len(kept) != 1 or kept & read:
+        return
+    for node in program.everywhere(ast.BinOp):
+        for one, rest in operands(node) if is_binary(node, ast.Add) else ():
+            entry = _entry(one)
+            discounts = is_binary(rest, ast.Mult) and says(rest, "gamma", "discount")
+            if "rew" in entry.lower() and discounts and not says(rest, *_GOES_ON):
+                said = f"{min(kept)!r} is kept beside {entry!r}, and nothing reads it"
+                yield Remark(node, f"{short(node)} takes the value of what follows an end too: {said}")
+                return
+
+
+def _entry(node: ast.AST) -> str:
+    """The name of an entry of a batch: `batch["rew"]`, `batch.rew`; empty for all else."""
+    if isinstance(node, ast.Subscript):
+        return node.slice.value if is_string(node.slice) else ""
+    return node.attr if is_attribute(node) and not is_own(node) else ""
 
 
 def _ends_given(function: ast.AST) -> Iterator[Remark]:
