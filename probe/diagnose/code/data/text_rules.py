@@ -166,7 +166,8 @@ def _end_number(program: Program) -> Iterator[Remark]:
         given = argument(call, "ignore_index") if last_word(call.func) in ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss") else None
         number = flow.number(given)
         if number is None and is_attribute(given):
-            number = next((number_in(one.value) for one in program.everywhere(ast.AnnAssign) if is_name(one.target, given.attr)), None)
+            fields = {number_in(one.value) for one in program.everywhere(ast.AnnAssign) if is_name(one.target, given.attr)}
+            number = fields.pop() if len(fields) == 1 else None
         same = next((node for node, end in ends if end == number), None)
         if number is not None and same is not None:
             yield Remark(call, f"{short(call)} leaves {number:g} out of the loss, and that is the end of a text: {short(same)} (line {getattr(same, 'lineno', 0)})")

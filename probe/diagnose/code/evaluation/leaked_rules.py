@@ -31,8 +31,8 @@ _SPARSE = frozenset({"sparse_coo_tensor", "coo_matrix", "csr_matrix", "csc_matri
 _EMPTY = frozenset({"zeros", "eye", "zeros_like"})
 _JOINS = frozenset({"cat", "stack", "hstack", "vstack", "concatenate", "concat", "tensor", "as_tensor", "array", "asarray", "from_numpy", "LongTensor", "zip", "list", "column_stack"})
 _PRODUCTS = frozenset({"mm", "matmul", "spmm", "bmm", "addmm"})
-_DEEPEST, _MOST = 12, 200
-"""How far values are followed, and how many places a matrix is followed to."""
+_MOST = 200
+"""Expressions that a value is followed through, and places that a matrix is followed to."""
 _GRAPH = "the held-out pairs are part of what the model computes with: its score on them says nothing of new ones"
 
 
@@ -92,14 +92,17 @@ def _matrices(program: Program, flow: Flow) -> Iterator[tuple[ast.Call | ast.Ass
 # Where values come from -----------------------------------------------------
 
 
-def _roots(flow: Flow, node: ast.AST | None, deep: int = _DEEPEST) -> set[Key]:
+def _roots(flow: Flow, node: ast.AST) -> set[Key]:
     """The variables that hold all of the rows of a value: it is one of them, its columns, or their order mixed."""
-    if node is None or not deep:
-        return set()
-    again = [one for one in _whole_of(flow, node) if one is not None]
-    found = {key for one in again for key in _roots(flow, one, deep - 1)}
-    key = flow.key(node)
-    return found if key is None else found | {key}
+    waiting, seen, found = [node], set[ast.AST](), set[Key]()
+    while waiting and len(seen) < _MOST:
+        at = waiting.pop()
+        if at not in seen:
+            seen.add(at)
+            waiting += [one for one in _whole_of(flow, at) if one is not None]
+            if (key := flow.key(at)) is not None:
+                found.add(key)
+    return found
 
 
 def _whole_of(flow: Flow, node: ast.AST) -> list[ast.AST | None]:
@@ -162,7 +165,7 @@ def _keeps_rows(flow: Flow, index: ast.AST) -> bool:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     return all(
         (isinstance(one, ast.Slice) and one.lower is None and one.upper is None) or number_in(one) is not None
-        or is_method(flow.value(one), "randperm", "permutation", "argsort") or (isinstance(one, ast.Slice) and one.lower is None and one.step is not None)
+        or is_method(flow.value(one), "randperm", "permutation", "argsort")
         for one in parts
     )
 

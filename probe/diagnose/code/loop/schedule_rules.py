@@ -110,7 +110,7 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
         loops = flow.loops(step)
         length = argument(made, *_LENGTHS[name]) if name in _LENGTHS else None
         said = f"{short(step)} (line {step.lineno})"
-        if _in_epochs(flow, made, name) and _in_each_batch(flow, step, loops):
+        if not step.args and _in_epochs(flow, made, name) and _in_each_batch(flow, step, loops):
             yield Remark(step, f"{name} is given a number of epochs, by the name of its setting, and {said} runs for each batch")
             continue
         if not loops:
@@ -146,7 +146,7 @@ def _in_epochs(flow: Flow, made: ast.Call, name: str) -> bool:
             return False
         said = at.slice.value if isinstance(at, ast.Subscript) and is_string(at.slice) else last_word(at)
         if "epoch" in said.lower():
-            return "per_epoch" not in said.lower()
+            return not any(word in said.lower() for word in ("per_epoch", "step", "iter", "batch"))
         given = flow.passed(at)
         at = given[0] if len(given) == 1 else flow.held(at)
     return False
