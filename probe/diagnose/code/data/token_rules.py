@@ -17,7 +17,9 @@ from probe.diagnose.code.syntax import (
     is_call,
     is_method,
     is_name,
+    is_negative,
     is_read,
+    is_string,
     last_word,
     names_read,
     number_in,
@@ -33,6 +35,7 @@ from probe.diagnose.code.torch_losses import is_loss, loss_name
 RULES = Rules("data")
 _TOLD = ("torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss", "torch.nn.functional.cross_entropy", "torch.nn.functional.nll_loss")
 _LABELS = re.compile(r"^(labels?|tags?|targets?|ys?|tgt|trg|gold)(_\w+)?$", re.I)
+_DECODER_INPUT = re.compile(r"^(decoder|dec|tgt|target|trg)_?(input|inputs|in)(_ids)?$", re.I)
 _OF_WORDS = ("cross_entropy", "CrossEntropyLoss")
 
 
@@ -79,6 +82,32 @@ def _sets_part(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.Assign):
         return isinstance(node.targets[0], ast.Subscript) and is_name(node.targets[0].value, name)
     return isinstance(node, ast.Expr) and is_method(node.value, "masked_fill_", "scatter_", "index_fill_") and is_name(node.value.func.value, name)
+
+
+@RULES.add("decoder-given-its-labels", "each token is to be predicted from itself: the loss falls to 0, and what is generated is wrong", "give the decoder the tokens before: tokens[:, :-1], with tokens[:, 1:] as labels")
+def _given_its_labels(program: Program) -> Iterator[Remark]:
+    """A batch whose labels are the decoder's input at the same positions, in a program that shifts neither."""
+    flow = flow_of(program)
+    if any(map(_shifts, program.everywhere(ast.Subscript, ast.Call))) or any("shift" in name.lower() for name in program.functions):
+        return
+    for node in program.everywhere(ast.Dict):
+        entries = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if is_string(key)}
+        given = next((value for key, value in entries.items() if _DECODER_INPUT.match(key)), None)
+        labels = next((value for key, value in entries.items() if _LABELS.match(key)), None)
+        if is_name(given) and is_name(labels):
+            held = flow.value(labels)
+            same = labels.id == given.id or is_name(held, given.id) or (is_method(held, "clone", "detach") and is_name(held.func.value, given.id))
+            if same:
+                yield Remark(node, f"{short(labels)} is {short(given)} itself, at the same positions")
+                return
+
+
+def _shifts(node: ast.AST) -> bool:
+    """Whether an expression takes all positions of a batch but the first or the last, or moves them."""
+    if isinstance(node, ast.Call):
+        return last_word(node.func) in ("roll", "shift_tokens_right", "generate_square_subsequent_mask", "from_pretrained", "pad")
+    parts = node.slice.elts if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) else []
+    return any(isinstance(one, ast.Slice) and (number_in(one.lower) == 1 or (is_negative(one.upper) and number_in(one.upper.operand) == 1)) for one in parts)
 
 
 @RULES.add("loss-of-unmasked-words", "most of the loss asks for words that stand in the input: it falls as the model learns to copy", "set the labels to -100 where nothing is masked")

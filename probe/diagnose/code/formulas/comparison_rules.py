@@ -16,6 +16,7 @@ from probe.diagnose.code.syntax import (
     is_attribute,
     is_binary,
     is_method,
+    is_own,
     short,
     text_of,
 )
@@ -47,6 +48,23 @@ def _no_stop(program: Program) -> Iterator[Remark]:
                 break
     if len(found) == len(calls):
         yield from found
+    if calls and not found and all(program.called(one) == "torch.nn.functional.cosine_similarity" for one in calls):
+        yield from _given_back_beside(program)
+
+
+def _given_back_beside(program: Program) -> Iterator[Remark]:
+    """A model that gives back what a part of it makes of each of two codes, and the codes beside it."""
+    for node in program.everywhere(ast.Return):
+        parts = node.value.elts if isinstance(node.value, ast.Tuple) else []
+        of = program.class_of(node)
+        if of is None or not program.is_module_class(of) or program.without_gradient(node):
+            continue
+        made = [one for one in parts if isinstance(one, ast.Call) and is_own(one.func) and len(one.args) == 1]
+        codes = {text_of(one) for one in parts if one not in made}
+        predicted = [one for one in made if text_of(one.args[0]) in codes]
+        if len(predicted) >= 2 and len({text_of(one.func) for one in predicted}) == 1:
+            yield Remark(node, f"{short(node)}: {text_of(predicted[0].func)} is trained towards the codes of the other view, and these have a gradient too: nothing keeps the codes apart")
+            return
 
 
 def _two_calls(program: Program, flow: Flow, node: ast.AST) -> list[str]:

@@ -173,7 +173,7 @@ def _are_words(flow: Flow, node: ast.AST) -> bool:
         value = flow.value(value.func.value)
     values = [value, *(flow.value(given) for given in flow.passed(value))]
     for one in (part for given in values for part in flow.program.results(given) or [given]):
-        if compares(one, ast.Lt) and says(one.comparators[0], "len") and any(
+        if compares(one, ast.Lt) and says(one.comparators[0], "len", "count", "num", "size") and any(
             flow.program.called(part).endswith(".arange") for part in flow.origins(one.left)
         ):
             return True
