@@ -289,8 +289,9 @@ def _over_ignored(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     ignoring: dict[tuple[object, str], ast.Call] = {}
     for call in program.calls():
-        made = flow.value(call.func) if program.family(call.func) == "loss" else call
-        if len(call.args) > 1 and loss_name(program, call) in _OF_CLASSES and isinstance(made, ast.Call) and argument(made, "ignore_index") is not None:
+        made = flow.possible(call.func) if program.family(call.func) == "loss" else [call]
+        told = made and all(isinstance(one, ast.Call) and argument(one, "ignore_index") is not None for one in made)
+        if told and len(call.args) > 1 and loss_name(program, call) in _OF_CLASSES:
             ignored = _unshaped(program, call.args[1])
             ignoring[program.scope(call), ast.unparse(ignored)] = call
             ignoring[_batch_part(flow, ignored)] = call
