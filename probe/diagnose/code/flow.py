@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import overload
 
@@ -35,6 +35,8 @@ DEPTH = 12
 _OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
 }
+MOST_CALLS = 6
+"""Calls of a function that may give the same variable to a parameter."""
 SETTINGS = ("args", "config", "cfg", "conf", "opt", "opts", "options", "settings", "flags", "hparams")
 """What people call the settings that the command line or a file gives."""
 
@@ -236,17 +238,24 @@ class Flow:
     def value(self, node: ast.AST | None) -> ast.AST | None: ...
 
     def value(self, node: ast.AST | None) -> ast.AST | None:
-        """The expression that a variable stands for, also one that the only call of a function gives to its
+        """The expression that a variable stands for, also one that all calls of a function give to its
         parameter; the variable where that is unknown, and any other expression as it is."""
         for _ in range(DEPTH):
             if node is None or self.key(node) is None:
                 break
             one = self.given(node)
             found = [one.whole] if one is not None else self.passed(node)
+            if 1 < len(found) <= MOST_CALLS and self._is_one(found):
+                found = found[:1]  # a loss or a model that the training and the evaluation are given
             if len(found) != 1 or found[0] is None:
                 break
             node = found[0]
         return node
+
+    def _is_one(self, given: Sequence[ast.expr | None]) -> bool:
+        """Whether expressions are one variable, which is assigned once."""
+        keys = {self.key(one) for one in given}
+        return len(keys) == 1 and len(self.bindings(given[0])) == 1
 
     def possible(self, node: ast.AST | None, depth: int = 4) -> list[ast.expr]:
         """All expressions that a variable may stand for, over all calls of the function around it."""
