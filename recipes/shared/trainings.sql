@@ -7,7 +7,7 @@ WITH looks AS (
         LAG(state_steps) OVER w > state_steps AND COUNT(*) OVER (PARTITION BY rank, optimizer, param_group, parameters, made_step, step) = 1 AS anew
     FROM python.optimizers WHERE step IS NOT NULL WINDOW w AS (PARTITION BY rank, optimizer, param_group, parameters, made_step ORDER BY step)
 ), groups AS (
-    SELECT rank, made_step, MIN(step) AS first, MAX(step) AS last, ARG_MIN(state_steps, step) AS counted, ARG_MIN(lr, step) AS lr
+    SELECT rank, made_step, MIN(step) AS first, MAX(step) AS last, ARG_MIN(step - state_steps + 1, step) AS started, ARG_MIN(lr, step) AS lr
     FROM looks GROUP BY rank, optimizer, param_group, parameters, made_step
 ), following AS (
     SELECT *, MAX(last) OVER (PARTITION BY rank ORDER BY first RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ended FROM groups
@@ -16,6 +16,6 @@ WITH looks AS (
 )
 SELECT DISTINCT rank, 0 AS begun FROM python.steps
 UNION SELECT rank, step - state_steps + 1 FROM looks WHERE anew
-UNION SELECT f.rank, GREATEST(ended + 1, COALESCE(ANY_VALUE(first - counted + 1), ANY_VALUE(made_step) FILTER (made_step > ended), MAX(step)))
+UNION SELECT f.rank, GREATEST(ended + 1, COALESCE(ANY_VALUE(started), ANY_VALUE(made_step) FILTER (made_step > ended), MAX(step)))
 FROM following f LEFT JOIN rates r ON r.rank = f.rank AND r.lr = f.lr AND r.lr <> before AND step > ended AND step <= first
 WHERE ended < first GROUP BY f.rank, ended, first

@@ -23,7 +23,7 @@ from torch import nn
 
 def fold(steps):
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
     for _ in range(steps):
         optimizer.zero_grad()
         net(torch.randn(8, 4)).square().mean().backward()
@@ -54,7 +54,11 @@ def test_the_optimizer_of_a_second_training_is_known_to_be_new_and_to_hold_the_s
         made = query(place, job.pid, "SELECT DISTINCT made_step FROM python.optimizers ORDER BY 1")
         models = query(place, job.pid, "SELECT DISTINCT number, optimizer FROM python.weights ORDER BY 1")
         assert made == [[0], [FOLD_STEPS]]
-        assert models == [[0, "SGD"], [1, "SGD"]]
+        assert models == [[0, "Adam"], [1, "Adam"]]
+        # It is written down when it takes the lead, before a sample of its state.
+        ask = "SELECT ARG_MIN(state_steps IS NULL, t_ns) FROM python.optimizers GROUP BY made_step"
+        first = query(place, job.pid, ask)
+        assert first == [[True], [True]]
     finally:
         job.kill()
 

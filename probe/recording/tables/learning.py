@@ -153,7 +153,7 @@ LEARNING: tuple[Table, ...] = (
         rows=256,
     ),
     Table(
-        "python", "optimizers", "parameter group of an optimizer and the health of its state, on a sampled or requested step", "ring",
+        "python", "optimizers", "parameter group of an optimizer and the health of its state, on a sampled or requested step; without its state when it begins to lead", "ring",
         (
             STEP, T_NS,
             Column("optimizer", "VARCHAR", "", "class of the optimizer"),
@@ -164,7 +164,7 @@ LEARNING: tuple[Table, ...] = (
             Column("momentum", "DOUBLE", "", "momentum, or beta1; NULL if it has none"),
             Column("eps", "DOUBLE", "", "eps; NULL if it has none"),
             Column("made_step", "BIGINT", "", "step before which this optimizer was made; NULL if that was not seen"),
-            Column("state_steps", "BIGINT", "", "step count of the optimizer's state; NULL without one"),
+            Column("state_steps", "BIGINT", "", "step count of the optimizer's state; NULL without one, and where it was not read"),
             Column("momentum_norm", "DOUBLE", "", "L2 norm of the first moments checked; NULL without any"),
             Column("second_min", "DOUBLE", "", "smallest second moment checked; NULL without any"),
             Column("second_max", "DOUBLE", "", "largest second moment checked"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.host_memory import HostMemoryReader
+from probe.job.instruments.core.object_access import attributes
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers
 from probe.job.instruments.modules.parameter_names import ParameterNames
@@ -87,6 +89,8 @@ class Gradients:
         self._due = FIRST_STEP
         self._since_ns = 0
         self._next_memory_s = 0.0
+        self._leader: weakref.ref[Any] | None = None
+        """The optimizer that led in the last round of the agent's thread."""
         self._window: int | None = None
         """First step of the current sample, which includes each optimizer once."""
         self._in_window: set[int] = set()
@@ -308,9 +312,10 @@ class Gradients:
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """One round: collect delivered figures and names, and read free memory."""
+        """One round: collect figures and names, note a new leading optimizer, and read free memory."""
         self.delivery.collect()
         self.names.collect()
+        self._note_leader()
         now_s = time.monotonic()
         if now_s < self._next_memory_s:
             return
@@ -319,6 +324,16 @@ class Gradients:
         available = self._available_bytes()
         self._copy_bytes = min(COPY_BYTES, int(COPY_RATIO * available))
         self._asked_copy_bytes = min(ASKED_COPY_BYTES, int(ASKED_COPY_RATIO * available))
+
+    def _note_leader(self) -> None:
+        """Write the settings of an optimizer that has taken the lead."""
+        leader = self._optimizers.leader()
+        if leader is None or (self._leader is not None and self._leader() is leader):
+            return
+        self._leader = weakref.ref(leader)
+        groups = attributes(leader).get("param_groups")
+        if self.samples and isinstance(groups, list):
+            self._state.write_settings(leader, groups)
 
     def _available_bytes(self) -> int:
         """Free memory for copies: the device's if there is one, else the host's."""

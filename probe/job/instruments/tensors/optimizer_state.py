@@ -3,7 +3,9 @@
 HOT PATH on sampled and requested steps, on the training thread, right after an optimizer's step. Reads the
 state of one parameter per group, a different one each time, at most `MOST_ELEMENTS` values of it. The states
 of torch's own optimizers are recognized by name; for others the row has only the group's settings. For state
-on a device, the agent's thread writes the row when the figures arrive. torch inside functions.
+on a device, the agent's thread writes the row when the figures arrive. The agent's thread also writes rows
+with the settings alone when another optimizer takes the lead: so that a training which follows another in the
+same process is known before its first sample. torch inside functions.
 """
 
 from __future__ import annotations
@@ -36,22 +38,16 @@ class OptimizerState:
         self._delivery = delivery
         self._append = recorder.rings["python.optimizers"].append
         self._turn = 0
-        self._sizes: dict[tuple[int, int, int], int] = {}
+        self._sizes: dict[tuple[int, ...], int] = {}
 
     def write(self, optimizer: Any) -> None:
         """One row for each of the first `MOST_GROUPS` groups."""
         self._turn += 1
-        name = self._recorder.intern(type(optimizer).__name__)
         for number, group in enumerate(optimizer.param_groups[:MOST_GROUPS]):
+            settings = self._settings(optimizer, number, group)
             parameters = group["params"]
-            eps = host_number(group.get("eps"))
-            settings = [
-                self._recorder.step, time.monotonic_ns() + ANCHOR_NS, name, number,
-                self._numel(optimizer, number, parameters), host_number(group.get("lr")),
-                host_number(group.get("weight_decay")), _momentum(group), eps, self._made_step(optimizer),
-            ]
             state = optimizer.state.get(parameters[self._turn % len(parameters)]) if parameters else None
-            figures = None if not isinstance(state, dict) else _figures(state, eps)
+            figures = None if not isinstance(state, dict) else _figures(state, host_number(group.get("eps")))
             if figures is None:
                 self._put(settings, None)
             elif figures.is_cpu:
@@ -59,9 +55,24 @@ class OptimizerState:
             else:
                 self._delivery.send(figures, lambda row, settings=settings: self._put(settings, row))  # type: ignore[misc]
 
+    def write_settings(self, optimizer: Any, groups: list[Any]) -> None:
+        """The same rows without figures of the state. The agent's thread."""
+        for number, group in enumerate(groups[:MOST_GROUPS]):
+            self._put(self._settings(optimizer, number, group), None)
+
+    def _settings(self, optimizer: Any, number: int, group: dict[str, Any]) -> list[Any]:
+        """The first columns of a group's row."""
+        return [
+            self._recorder.step, time.monotonic_ns() + ANCHOR_NS,
+            self._recorder.intern(type(optimizer).__name__), number,
+            self._numel(optimizer, number, group["params"]), host_number(group.get("lr")),
+            host_number(group.get("weight_decay")), _momentum(group), host_number(group.get("eps")),
+            self._made_step(optimizer),
+        ]
+
     def _numel(self, optimizer: Any, number: int, parameters: list[Any]) -> int:
-        """Elements of a group's parameters, counted once."""
-        key = (id(optimizer), number, len(parameters))
+        """Elements of a group's parameters, counted once. Another optimizer may get the same id later."""
+        key = (id(optimizer), self._made_step(optimizer), number, len(parameters))
         if key not in self._sizes:
             if len(self._sizes) > 64:
                 self._sizes.clear()
