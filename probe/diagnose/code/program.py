@@ -12,6 +12,7 @@ from itertools import chain, takewhile
 from typing import NamedTuple
 
 from probe.diagnose.code.library_kinds import Kind, made_by
+from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import (
     Function,
     Loop,
@@ -19,15 +20,14 @@ from probe.diagnose.code.syntax import (
     Scope,
     blocks_of,
     is_method,
+    is_nothing,
     is_own,
+    is_self,
     parameters,
     returned,
     says,
 )
 
-DEEPEST = 150
-"""Expressions within each other: what people write has a tenth of it, and Python allows 1,000 calls within
-each other."""
 ROUNDS = 4
 """How often kinds are passed on from calls to parameters and from returns to calls: depth of calls."""
 Key = tuple[ast.AST, str]
@@ -40,6 +40,9 @@ NUMBERS_OF_TENSORS = frozenset({
     "item", "dim", "size", "numel", "tolist", "numpy", "stride", "data_ptr", "ndimension",
 })
 """Methods of a tensor that give something else."""
+
+_NOT_OF_PROGRAM = frozenset({"optimizer", "scheduler", "scaler", "loader", "tensor", "array"})
+"""Families of objects whose methods are torch's or numpy's."""
 
 Kinds = dict[Key, set[Kind | None]]
 """Kinds that a variable is given; None: one is not known."""
@@ -58,34 +61,6 @@ class Binding(NamedTuple):
     def whole(self) -> ast.expr | None:
         """The expression whose value the variable has from here on."""
         return self.value if self.how == "assign" and self.place is None else None
-
-
-class Source:
-    """One file: where it lies, its text by lines, its tree, and what its names are imported from. `failed`
-    says why it cannot be read; then the tree may be empty."""
-
-    def __init__(self, path: str, text: str) -> None:
-        self.path, self.text, self.lines = path, text, text.split("\n")
-        self.imports: dict[str, str] = {}
-        self.failed: str | None = None
-        try:
-            self.tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            self.tree, self.failed = ast.Module([], []), f"{type(error).__name__}: {error}"
-        if _deepest(self.tree) > DEEPEST:
-            self.failed = "an expression is nested too deeply"
-
-
-def _deepest(tree: ast.Module) -> int:
-    """How deeply the expressions of a file are nested."""
-    deepest = 0
-    waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
-    while waiting:
-        node, depth = waiting.pop()
-        deepest = max(deepest, depth)
-        inner = 0 if isinstance(node, ast.stmt) else depth + 1
-        waiting += [(child, inner) for child in ast.iter_child_nodes(node)]
-    return deepest
 
 
 class Program:
@@ -249,21 +224,49 @@ class Program:
         return call.args[0] if call.args else None
 
     def local_function(self, call: ast.Call) -> Function | None:
-        """The one function or method of the program that a call runs, where its name is unique; a module's
-        call is its `forward`, and another object's its `__call__`."""
+        """The one function or method of the program that a call runs: a method by the class of its object,
+        where that is known, and all else by its name, if it is unique. A module's call is its `forward`, and
+        another object's its `__call__`."""
         func = call.func
         name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", None)
+        if isinstance(func, ast.Attribute):
+            if self.family(func.value) in _NOT_OF_PROGRAM:
+                return None
+            if (method := self._method_of(func)) is not None:
+                return method
         kind = self.kind(func)
         if kind is not None and kind.family in ("module", "object") and kind.name in self.classes:
-            return self.method(
-                self.classes[kind.name][0], "forward" if kind.family == "module" else "__call__"
-            )
+            run = "forward" if kind.family == "module" else "__call__"
+            return self.method(self.classes[kind.name][0], run)
         found = self.functions.get(name or "", [])
         if len(found) != 1:
             return None
         if isinstance(func, ast.Attribute) and self.class_of(found[0]) is None and self.dotted(func) is None:
             return None
         return found[0]
+
+    def _method_of(self, func: ast.Attribute) -> Function | None:
+        """The method that an object of the program has, or inherits; None where its class is not known, or
+        where a class that inherits it has one of its own."""
+        kind = self.kind(func.value)
+        own = self.class_of(func) if is_self(func.value) else None
+        if own is None and kind is not None and kind.family in ("module", "object"):
+            own = next(iter(self.classes.get(kind.name, [])), None)
+        found = None if own is None else self._inherited(own, func.attr)
+        others = (self.class_of(one) for one in self.functions.get(func.attr, []) if one is not found)
+        return None if any(one is not None and own in self._bases(one) for one in others) else found
+
+    def _bases(self, of: ast.ClassDef) -> list[ast.ClassDef]:
+        """The classes of the program that a class names as its bases."""
+        names = [(self.dotted(base) or "").rpartition(".")[2] for base in of.bases]
+        return [one for name in names for one in self.classes.get(name, []) if one is not of]
+
+    def _inherited(self, of: ast.ClassDef, name: str, depth: int = 4) -> Function | None:
+        """A method that a class or one of its bases in the program defines."""
+        found = self.method(of, name)
+        for parent in self._bases(of) if depth and found is None else ():
+            found = found or self._inherited(parent, name, depth - 1)
+        return found
 
     def results(self, node: ast.AST | None) -> list[ast.AST]:
         """What the function of the program that an expression calls may return; empty for all else."""
@@ -298,11 +301,8 @@ class Program:
             name = self.dotted(base) or ""
             if name.startswith(("torch.nn.", "lightning.", "pytorch_lightning.", "transformers.")):
                 return name.startswith("torch.nn.") or name.endswith(("Module", "Model"))
-            if name not in seen:
-                for parent in self.classes.get(name.rpartition(".")[2], []):
-                    if parent is not of and self.is_module_class(parent, seen | {of.name}):
-                        return True
-        return False
+        later = seen | {of.name}
+        return any(one.name not in seen and self.is_module_class(one, later) for one in self._bases(of))
 
     # Variables ----------------------------------------------------------------
 
@@ -392,8 +392,8 @@ class Program:
             kind = self.kind(node.value)
             return Kind(kind.family, "") if kind is not None and kind.family in ("tensor", "array") else None
         if isinstance(node, ast.IfExp):
-            one, other = self.kind(node.body), self.kind(node.orelse)
-            return one if one == other else None
+            sides = {self.kind(one) for one in (node.body, node.orelse) if not is_nothing(one)}
+            return sides.pop() if len(sides) == 1 else None
         return None
 
     def family(self, node: ast.AST | None) -> str | None:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from probe.base.isolation import Isolation
 from probe.base.redaction import redact
 from probe.diagnose.code.all_rules import RULES
-from probe.diagnose.code.program import Program, Source
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.source import Source
 
 MOST_FILES, MOST_BYTES, MOST_REMARKS, LONGEST_SENTENCE = 200, 2 << 20, 50, 400
 READ, CHANGED, NOT_READ = "read", "changed after the start", "not read"

@@ -154,6 +154,11 @@ def is_false(node: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
+def is_nothing(node: object) -> bool:
+    """Whether a node is the constant None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def is_string(node: object) -> TypeGuard[String]:
     """Whether a node is a str that is written out."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str)

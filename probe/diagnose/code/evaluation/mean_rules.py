@@ -275,17 +275,18 @@ def _emptied(program: Program, flow: Flow, key: Key, made: ast.Call, update: ast
     if method is None or program.is_module_class(of[0]):
         return None
     sums = {one.target.attr for one in own(method, ast.AugAssign) if isinstance(one.op, ast.Add) and is_own(one.target)}
-    divided = any(
-        isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)
-        and any(is_own(part) and part.attr in sums for part in ast.walk(one.left)) and any(is_own(part) and part.attr in sums for part in ast.walk(one.right))
-        for one in ast.walk(of[0])
-    )
-    if not divided:
+    quotients = [one for one in ast.walk(of[0]) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)]
+    if not any(len(_own_names(one.left) & sums) and len((_own_names(one.right) & sums) - _own_names(one.left)) for one in quotients):
         return None
     called = [found for name in names if (found := program.method(of[0], name)) is not None]
     return any(is_own(one) and one.attr in sums and isinstance(one.ctx, ast.Store) and not isinstance(program.parent.get(one), ast.AugAssign) for function in called for one in ast.walk(function)) or any(
         is_method(one) and is_self(one.func.value) for function in called for one in ast.walk(function)
     )
+
+
+def _own_names(node: ast.AST) -> set[str]:
+    """The attributes of self in an expression."""
+    return {one.attr for one in ast.walk(node) if is_own(one)}
 
 
 def _own_sums_never_reset(flow: Flow) -> Iterator[Remark]:
