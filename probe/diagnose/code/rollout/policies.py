@@ -10,12 +10,15 @@ from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    argument,
     is_attribute,
     is_binary,
     is_call,
+    is_false,
     is_method,
     is_name,
     names_of,
+    names_read,
     own,
     short,
     text_of,
@@ -212,16 +215,16 @@ def _follows(program: Program, flow: Flow, key: Key, copied: bool) -> bool:
 def _without_buffers(program: Program) -> Iterator[Remark]:
     """An average of a model with batch normalization that takes its parameters only, and is in eval mode."""
     flow = flow_of(program)
-    names = {program.called(call).rpartition(".")[2] for call in program.calls()}
-    kept = any(is_attribute(one, "buffers", "named_buffers") for one in program.everywhere(ast.Attribute))
-    normalized = any(name.startswith(("BatchNorm", "SyncBatchNorm")) for name in names)
-    if not normalized or kept or "update_bn" in names:
+    if not _has_statistics(program):
         return
     for loop in program.everywhere(ast.For):
-        pairs = loop.iter.args if is_call(loop.iter, "zip") and len(loop.iter.args) == 2 else []
-        if len(pairs) != 2 or not all(is_method(one, "parameters") for one in pairs):
+        pairs = loop.iter.args if is_call(loop.iter, "zip") and len(loop.iter.args) == 2 else [loop.iter]
+        if not all(is_method(one, "parameters", "named_parameters") for one in pairs):
             continue
-        if not any(is_method(one, "mul_", "lerp_") for one in ast.walk(loop)):
+        moved = [one for one in ast.walk(loop) if is_method(one, "mul_", "lerp_")]
+        if len(pairs) == 1:  # what else it takes stands in the loop's body
+            moved = [one for one in moved if is_method(one, "lerp_") or is_attribute(program.parent.get(one), "add_")]
+        if not any(names_read(one.func.value) & names_of(loop.target) for one in moved):
             continue
         average = pairs[0].func.value if is_method(pairs[0]) else loop
         key = flow.origin(flow.key(average))
@@ -234,6 +237,46 @@ def _without_buffers(program: Program) -> Iterator[Remark]:
                 f"the loop over {short(pairs[0])} leaves out the running statistics of the batch "
                 f"normalizations: those of {text_of(average)} stay as they were when it was copied",
             )
+
+
+@RULES.add(
+    "released-without-buffers",
+    "the network is evaluated with the running statistics that it was made with",
+    "keep the state_dict of the network, buffers included, and load it whole",
+)
+def _released(program: Program) -> Iterator[Remark]:
+    """The parameters alone, loaded into a network with batch normalization that was just made."""
+    flow = flow_of(program)
+    if not _has_statistics(program):
+        return
+    for call in program.calls():
+        strict = argument(call, "strict", 1) if is_method(call, "load_state_dict") and call.args else None
+        made = flow.held(call.func.value) if is_false(strict) and is_method(call) else None
+        state = flow.only(flow.key(call.args[0])) if isinstance(made, ast.Call) else None
+        given = state.generators[0].iter if isinstance(state, ast.DictComp) else None
+        if made is not None and is_method(given, "named_parameters") and _in_eval(program, call):
+            yield Remark(
+                call,
+                f"{short(call)} fills {short(made, 40)} with {short(given)} alone, without the running "
+                "statistics of its batch normalizations",
+            )
+
+
+def _has_statistics(program: Program) -> bool:
+    """Whether a program has batch normalizations, and neither reads nor computes their buffers by itself."""
+    names = {program.called(call).rpartition(".")[2] for call in program.calls()}
+    read = any(is_attribute(one, "buffers", "named_buffers") for one in program.everywhere(ast.Attribute))
+    normalized = any(name.startswith(("BatchNorm", "SyncBatchNorm")) for name in names)
+    return normalized and not read and "update_bn" not in names
+
+
+def _in_eval(program: Program, loaded: ast.Call) -> bool:
+    """Whether the function around a call puts its object into eval mode."""
+    of = loaded.func.value if is_method(loaded) else None
+    frame = program.frame(loaded)
+    return of is not None and any(
+        is_method(one, "eval") and text_of(one.func.value) == text_of(of) for one in ast.walk(frame)
+    )
 
 
 def _is_copy(program: Program, node: ast.AST) -> bool:
