@@ -223,7 +223,8 @@ def _without_buffers(program: Program) -> Iterator[Remark]:
             continue
         moved = [one for one in ast.walk(loop) if is_method(one, "mul_", "lerp_")]
         if len(pairs) == 1:  # what else it takes stands in the loop's body
-            moved = [one for one in moved if is_method(one, "lerp_") or is_attribute(program.parent.get(one), "add_")]
+            added = [one for one in moved if is_attribute(program.parent.get(one), "add_")]
+            moved = [one for one in moved if is_method(one, "lerp_")] + added
         if not any(names_read(one.func.value) & names_of(loop.target) for one in moved):
             continue
         average = pairs[0].func.value if is_method(pairs[0]) else loop
