@@ -212,7 +212,7 @@ def _of_each_batch(program: Program) -> Iterator[Remark]:
             kept = [
                 one for one in ast.walk(loop)
                 if (isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Add) and (call in ast.walk(one.value) or names & names_of(one.value)))
-                or (is_method(one, "append", "update", "add") and any(call in ast.walk(part) or names & names_of(part) for part in one.args))
+                or ((is_method(one, "append", "update", "add") or _sums_up(program, one)) and any(call in ast.walk(part) or names & names_of(part) for part in one.args))  # type: ignore[attr-defined]
             ]
             if kept and root:
                 yield Remark(call, f"{short(call)} is the root of one batch's mean, and {short(kept[0])} averages the roots: that is less than the root of the mean over all samples")
@@ -220,6 +220,12 @@ def _of_each_batch(program: Program) -> Iterator[Remark]:
             if kept:
                 yield Remark(call, f"{short(call)} is the score of one batch, and {short(kept[0])} averages it over the batches")
                 break
+
+
+def _sums_up(program: Program, node: ast.AST) -> bool:
+    """Whether a call logs a value with a method of the program that adds it up, times its weight."""
+    local = program.local_function(node) if is_method(node, "log", "record", "push", "accumulate", "track") else None
+    return local is not None and any(is_binary(one, ast.Add) and any(is_binary(part, ast.Mult) for part in (one.left, one.right)) for one in ast.walk(local))
 
 
 def _of_counts(loop: ast.For, node: ast.AST) -> bool:

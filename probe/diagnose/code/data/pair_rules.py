@@ -45,7 +45,7 @@ _TARGETS = re.compile(r"^(target|targets|label|labels|mask|masks|seg|segmentatio
 _PLACES = re.compile(r"^(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|kpts?|kps|landmarks?|joints|corners|points|pts|coords|heatmaps?|depth)$")
 """What targets are called that lie in their input's pixels."""
 _MOVES = frozenset({"flip", "fliplr", "flipud", "hflip", "vflip", "rot90", "rotate", "roll", "affine", "crop", "resized_crop", "perspective"})
-_CONVERSIONS = frozenset({"from_numpy", "tensor", "as_tensor", "array", "asarray", "float", "long", "to", "astype", "unsqueeze", "contiguous", "copy", "clone", "Tensor"})
+_CONVERSIONS = frozenset({"from_numpy", "tensor", "as_tensor", "array", "asarray", "float", "long", "to", "astype", "unsqueeze", "contiguous", "copy", "clone", "Tensor", "stack"})
 _RANDOM_MOVES = re.compile(r"^Random(HorizontalFlip|VerticalFlip|Rotation|ResizedCrop|Crop|Affine|Perspective)$")
 _NOISE = ("torch.randn", "torch.randn_like")
 
@@ -142,12 +142,15 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for scope in program.scopes():
         assigned = [(target.id, value, node) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if is_name(target)]
+        parts = [(target.value.id, value, node) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if isinstance(target, ast.Subscript) and is_name(target.value)]
+        changed = {name for name, _, _ in parts} | {text_of(node.target).partition("[")[0] for node in own(scope, ast.AugAssign)}
+        assigned += parts  # x[drawn] = x[drawn].flip(-1)
         moved = {name: node for name, value, node in assigned if (_moves(flow, value, name) and _at_random(flow, node)) or _moved_by(flow, value, name)}
         remarked = False
         for together in _given_together(program, scope) if moved else ():
             places = [name for name in together if _PLACES.match(name)]
             inputs = [name for name in together if name in moved and name not in places]
-            still = [name for name in places if not any(of == name and _may_move(value, name) for of, value, _ in assigned)]
+            still = [name for name in places if name not in changed and not any(of == name and _may_move(value, name) for of, value, _ in assigned)]
             if inputs and len(still) == len(places) == 1 and not remarked and not _unpacked_together(scope, inputs[0], still[0]):
                 remarked = True
                 yield Remark(moved[inputs[0]], f"{short(moved[inputs[0]])} moves what {inputs[0]} shows, and {still[0]}, which belongs to it, stays as it was")
