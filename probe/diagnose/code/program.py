@@ -241,9 +241,9 @@ class Program:
         found = self.functions.get(name or "", [])
         if len(found) != 1:
             return None
-        if isinstance(func, ast.Attribute) and self.class_of(found[0]) is None and self.dotted(func) is None:
-            return None
-        return found[0]
+        of, full = self.class_of(found[0]), self.dotted(func)
+        other = full is None if of is None else full not in (None, f"{of.name}.{name}")
+        return None if other and isinstance(func, ast.Attribute) else found[0]
 
     def _method_of(self, func: ast.Attribute) -> Function | None:
         """The method that an object of the program has, or inherits; None where its class is not known, or
