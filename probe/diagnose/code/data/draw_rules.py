@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import GENERATORS, LOADER, data_sets, loaders_of
-from probe.diagnose.code.data.window_rules import cut_in_two
+from probe.diagnose.code.data.window_rules import cut_in_two, parted
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.program import Program
@@ -145,7 +145,7 @@ def _copied(program: Program) -> Iterator[Remark]:
             if not names or not _with_copies(flow, node.value):
                 continue
             for later in program.after(node):
-                split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and (_splits(one) or cut_in_two(program, one)) and names & names_read(one)), None)
+                split = next((one for one in ast.walk(later) if isinstance(one, ast.Call) and _parts(program, one) and names & names_read(one)), None)
                 if split is not None:
                     yield Remark(split, f"{short(split)} divides what {short(node.value)} (line {node.lineno}) has copied: copies of one sample fall into both parts")
                     break
@@ -204,6 +204,12 @@ def _data_sets_of(flow: Flow, node: ast.AST, depth: int) -> list[ast.expr]:
     return [one for one in found if isinstance(one, ast.Call)]
 
 
+def _parts(program: Program, call: ast.Call) -> bool:
+    """Whether a call divides samples into those of the training and those that are held out."""
+    local = program.local_function(call)
+    return _splits(call) or cut_in_two(program, call) or (local is not None and parted(program, call, local) is not None)
+
+
 def _splits(call: ast.Call) -> bool:
     return bool(_SPLITS.search(last_word(call.func))) and not (is_method(call, "split") and (isinstance(call.func.value, ast.Constant) or len(call.args) < 2))
 
@@ -221,7 +227,7 @@ def _with_copies(flow: Flow, value: ast.AST) -> bool:
     if _adds_changed(function, given):
         return True
     return any(
-        names_read(one.value) & given and any(map(_replaces, flow.origins(one.slice)))
+        names_read(one.value) & given and _picks_again(flow, one.slice)
         for made in returned(function) if made is not None for one in ast.walk(made) if isinstance(one, ast.Subscript)
     )
 
@@ -261,6 +267,13 @@ def _parts_of(function: Function, node: ast.AST) -> list[ast.expr]:
     begun = [value for one in own(function, ast.Assign) for target, value in pairs_of(one) if is_name(target, node.id) and isinstance(value, ast.List)]
     added = [one.args[0] for one in own(function, ast.Call) if is_method(one, "append") and is_name(one.func.value, node.id) and len(one.args) == 1]
     return [*begun[0].elts, *added] if len(begun) == 1 else []
+
+
+def _picks_again(flow: Flow, index: ast.AST) -> bool:
+    """Whether an index names a row more than once: by a draw with replacement, or by one behind other numbers."""
+    parts = list(flow.origins(index))
+    joined = any(is_method(one, "cat", "concatenate", "concat", "hstack") for one in parts)
+    return any(_replaces(one) or (joined and is_method(one, "randint", "integers")) for one in parts)
 
 
 def _replaces(node: ast.AST) -> bool:

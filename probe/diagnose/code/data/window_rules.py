@@ -225,15 +225,15 @@ def _split_at_random(program: Program, flow: Flow, call: ast.Call) -> ast.expr |
     if name in _ORDERS and len(call.args) == 1 and is_call(call.args[0], "len") and call.args[0].args and cut_in_two(program, call):
         return call.args[0].args[0]
     local = program.local_function(call)
-    return _parted(program, call, local) if isinstance(local, Function) else None
+    return parted(program, call, local) if isinstance(local, Function) else None
 
 
-def _parted(program: Program, call: ast.Call, local: Function) -> ast.expr | None:
+def parted(program: Program, call: ast.Call, local: Function) -> ast.expr | None:
     """The data set whose length a function is given, which cuts that many numbers in random order into parts."""
     given = {name: value.args[0] for name, value in program.arguments(local, call).items() if is_call(value, "len") and value.args}
     for order in own(local, ast.Call):
         statement = program.statement(order)
-        if program.called(order) not in _ORDERS or not order.args or not is_name(order.args[0]) or not isinstance(statement, ast.Assign):
+        if not _is_order(program, order) or not order.args or not is_name(order.args[0]) or not isinstance(statement, ast.Assign):
             continue
         names = names_set(statement)
         parts = [one for value in returned(local) if isinstance(value, ast.Tuple) for one in value.elts if isinstance(one, ast.Subscript)]
@@ -243,9 +243,14 @@ def _parted(program: Program, call: ast.Call, local: Function) -> ast.expr | Non
     return None
 
 
+def _is_order(program: Program, call: ast.Call) -> bool:
+    """Whether a call draws a random order."""
+    return program.called(call) in _ORDERS or (is_method(call, "permutation") and len(call.args) == 1)
+
+
 def cut_in_two(program: Program, order: ast.Call) -> bool:
     """Whether a random order is cut into two parts, one of them held out: `train, val = order[:n], order[n:]`."""
-    if program.called(order) not in _ORDERS and not (is_method(order, "permutation") and len(order.args) == 1):
+    if not _is_order(program, order):
         return False
     statement = program.statement(order)
     names = names_set(statement) if isinstance(statement, ast.Assign) and not program.loops(order) else set()
