@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from probe.diagnose.code.flow import Flow, flow_of
-from probe.diagnose.code.loop.step_calls import Event, events_of, goes_over, optimized
+from probe.diagnose.code.loop.step_calls import Event, calls_in, events_of, goes_over, optimized
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
@@ -153,6 +153,32 @@ def _clipped_in_vain(program: Program) -> Iterator[Remark]:
                     continue
                 when = "after the step that used the gradients" if before.what == "step" else "before backward, when there is no gradient"
                 yield Remark(event.node, f"{short(event.node.func)} runs {when}: the step is made with gradients that are not clipped")
+
+
+@RULES.add("clipped-in-each-part", "what the first parts of a batch have added is cut again and again: the step follows the last part most", "clip once, right before the step")
+def _clipped_in_each_part(program: Program) -> Iterator[Remark]:
+    """A loop that clips after each backward, and steps after several of them."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        events = events_of(flow, loop.body)
+        steps = [one for one in events if one.what == "step"]
+        counted = [one for one in steps if not one.always and _counts(program, one.node, loop)]
+        if not steps or len(counted) < len(steps):
+            continue
+        called = (program.local_function(call) for statement in loop.body for call, always in calls_in(statement) if always)
+        inner = [event for function in called if function is not None for event in events_of(flow, function.body)]
+        if any(one.what == "step" for one in inner):
+            continue
+        always = [one for one in (*events, *inner) if one.always]
+        clip = next((one for one in always if one.what == "clip"), None)
+        if clip is not None and any(one.what == "backward" for one in always):
+            yield Remark(clip.node, f"{short(clip.node)} runs after each backward, and {short(steps[0].node)} (line {steps[0].node.lineno}) once for several of them")
+
+
+def _counts(program: Program, call: ast.Call, loop: ast.For) -> bool:
+    """Whether a call runs in each n-th turn of a loop."""
+    around = [one for one in program.parents(call) if isinstance(one, ast.If) and loop in program.parents(one)]
+    return any(is_binary(part, ast.Mod) for one in around for part in ast.walk(one.test))
 
 
 @RULES.add("clipped-while-scaled", "the bound is compared with gradients that are thousands of times too large, so that nearly nothing is left of them", "call scaler.unscale_(optimizer) before the clip")
