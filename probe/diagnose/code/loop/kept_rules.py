@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import CUT, backwards
+from probe.diagnose.code.loop.state_rules import state_of
 from probe.diagnose.code.loop.step_calls import goes_over, is_torch_optimizer
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -17,7 +18,9 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_call,
     is_method,
+    is_name,
     is_true,
+    iterated,
     last_word,
     mentions,
     names_of,
@@ -351,3 +354,19 @@ def _has_modes(program: Program, made: ast.AST) -> bool:
                 classes = program.classes.get(program.called(one), [])
                 waiting += [found for found in (local, *classes[:1]) if found is not None]
     return False
+
+
+@RULES.add("snapshots-alike", "all members are the network as it is now: their average is no better than it", "keep copies: {k: v.clone() for k, v in model.state_dict().items()}")
+def _snapshots(program: Program) -> Iterator[Remark]:
+    """States of one network that are kept in a list while it trains, without a copy, and loaded one after the other."""
+    flow = flow_of(program)
+    for call in program.calls():
+        if not is_method(call, "append") or len(call.args) != 1 or state_of(program, call.args[0]) is None:
+            continue
+        key = flow.key(call.func.value)
+        for loop in program.everywhere(ast.For):
+            over = key is not None and flow.key(iterated(loop)) == key and is_name(loop.target)
+            loaded = [one for one in ast.walk(loop) if is_method(one, "load_state_dict") and one.args]
+            if over and any(text_of(one.args[0]) == text_of(loop.target) for one in loaded):
+                yield Remark(call, f"{short(call)} keeps the weights themselves, and {short(loaded[0])} (line {loaded[0].lineno}) loads each of them as if they had stayed")
+                break

@@ -43,16 +43,16 @@ _FOLDS = re.compile(r"(^|_)(k_?)?folds?(_|$)|kfold", re.I)
 _LOST = "what was kept, loaded or set has no effect"
 
 
-def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
+def state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
     """The `m.state_dict()` whose tensors a value shares, through copies that do not copy them."""
     if isinstance(node, ast.Call):
         if is_method(node, "state_dict") and not node.args:
             return node
         name = program.dotted(node.func)
         if is_method(node, "copy") and not node.args:
-            return _state_of(program, node.func.value)
+            return state_of(program, node.func.value)
         if (name == "copy.copy" or is_call(node, "dict", "OrderedDict")) and len(node.args) == 1:
-            return _state_of(program, node.args[0])
+            return state_of(program, node.args[0])
     if isinstance(node, ast.DictComp) and isinstance(node.generators[0].iter, ast.Call):
         items = node.generators[0].iter
         value: ast.AST = node.value
@@ -60,7 +60,7 @@ def _state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
         while is_method(value, *(("detach", "cpu") if on_host else ("detach",))):  # on the host, cpu() copies nothing
             value = value.func.value
         if is_method(items, "items") and isinstance(value, ast.Name):
-            return _state_of(program, items.func.value)
+            return state_of(program, items.func.value)
     return None
 
 
@@ -73,10 +73,10 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
         for target, value in pairs_of(node):
             if isinstance(value, ast.Dict):
                 for kept in value.values:
-                    if is_method(_state_of(program, kept)) and _is_loaded(flow, target, value, kept):
+                    if is_method(state_of(program, kept)) and _is_loaded(flow, target, value, kept):
                         yield Remark(kept, f"{short(kept)} in {short(target)} holds the weights themselves, not a copy: the steps after it change it too")
             results = program.results(value)
-            state = _state_of(program, results[0] if len(results) == 1 else value)
+            state = state_of(program, results[0] if len(results) == 1 else value)
             key = flow.key(target)
             if not is_method(state) or key is None or program.family(state.func.value) not in (None, "module"):
                 continue
@@ -136,7 +136,7 @@ def _loaded_into_itself(program: Program) -> Iterator[Remark]:
     """A state that is kept before a training and loaded into its module after it, and is no copy."""
     flow = flow_of(program)
     for node in program.everywhere(ast.Assign):
-        state = _state_of(program, node.value)
+        state = state_of(program, node.value)
         key = flow.key(node.targets[0])
         if not is_method(state) or key is None or not is_name(node.targets[0]) or len(flow.values(key)) != 1 or is_optimizer(flow, state.func.value):
             continue
