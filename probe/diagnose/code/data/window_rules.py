@@ -311,7 +311,7 @@ def _longer_than_one(flow: Flow, window: tuple[ast.Subscript, ast.expr, ast.expr
 
 def _cut_one_after_the_other(
     program: Program, flow: Flow, given: ast.expr, overlapping: dict[str, ast.Subscript]
-) -> ast.Subscript | None:
+) -> ast.expr | None:
     """The window of what is split, where windows begin one step after the other."""
     passed = flow.passed(given)
     made: ast.AST = passed[0] if len(passed) == 1 else given
@@ -346,14 +346,24 @@ def _cut_one_after_the_other(
     return None
 
 
-def _appended_windows(program: Program, flow: Flow, made: ast.List) -> ast.Subscript | None:
+def _appended_windows(program: Program, flow: Flow, made: ast.List) -> ast.expr | None:
     """The window that a loop over a range appends to a list."""
     names = names_set(program.statement(made))
     for loop in own(program.frame(made), ast.For):
         for node in ast.walk(loop):
             if is_method(node, "append") and len(node.args) == 1 and is_name(node.func.value, *names) and names:
                 value = node.args[0].elts[0] if isinstance(node.args[0], ast.Tuple) and node.args[0].elts else node.args[0]
-                return _of_range(flow, value, loop.target, loop.iter)
+                return _unfolded(flow, value) or _of_range(flow, value, loop.target, loop.iter)
+    return None
+
+
+def _unfolded(flow: Flow, node: ast.expr) -> ast.expr | None:
+    """`x.unfold(dim, size, step)` in what an expression is made of, where windows are longer than they are apart."""
+    for one in flow.origins(node):
+        if is_method(one, "unfold") and len(one.args) == 3:
+            size, step = flow.number(one.args[1]), flow.number(one.args[2])
+            if size is not None and step is not None and step < size:
+                return one
     return None
 
 
