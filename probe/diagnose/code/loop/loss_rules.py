@@ -453,7 +453,7 @@ def _own_similarity(program: Program) -> Iterator[Remark]:
     """A contrastive loss over the similarities of a batch to itself, in which each sample is its own candidate."""
     flow = flow_of(program)
     for call in program.calls():
-        if program.called(call) not in ("torch.nn.functional.cross_entropy", "torch.nn.functional.log_softmax") or not call.args:
+        if not call.args or program.called(call) not in ("torch.nn.functional.cross_entropy", "torch.nn.functional.log_softmax", "torch.logsumexp"):
             continue
         if any(_hides(one) for one in own(program.scope(call), ast.Call, ast.Assign)):
             continue
@@ -477,7 +477,14 @@ def _with_itself(flow: Flow, node: ast.AST) -> bool:
     turned = right.func.value if is_method(right, "t", "transpose") else right.value if is_attribute(right, "T", "mT") else None
     if turned is None or text_of(turned) != text_of(left):
         return False
-    return any(is_method(one, "cat", "concat", "vstack") for one in flow.origins(left))
+    alike = (one for one in own(flow.program.scope(node), ast.Compare) if is_method(one.left, "unsqueeze") or isinstance(one.left, ast.Subscript))
+    return any(is_method(one, "cat", "concat", "vstack") for one in flow.origins(left)) or any(map(_of_each_pair, alike))
+
+
+def _of_each_pair(node: ast.Compare) -> bool:
+    """Whether a comparison asks for each two samples whether they have one label: `y[:, None] == y[None, :]`."""
+    sides = [one.func.value if is_method(one, "unsqueeze") else one.value if isinstance(one, ast.Subscript) else one for one in (node.left, node.comparators[0])]
+    return len(sides) == 2 and text_of(sides[0]) == text_of(sides[1]) and text_of(node.left) != text_of(node.comparators[0])
 
 
 def _hides(node: ast.AST) -> bool:
