@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from agent.asking import query
 from agent.nursery import Forked, Nursery
@@ -45,6 +50,26 @@ class Net(nn.Module):
         x.relu()
         return x
 """
+
+
+READ = """
+import os, sys
+import probe.diagnose.code.__main__ as reader
+reader.FAST_S = float(sys.argv.pop(1))
+reader.main()
+print(os.nice(0), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(("fast_s", "nice"), [(60.0, 0), (0.02, 10)])
+def test_a_program_is_read_at_normal_priority_for_a_while_and_then_behind_the_training(
+    fast_s: float, nice: int
+) -> None:
+    script = ROOT / "tests" / "programs" / "backbone_fine_tuned.py"
+    words = [str(fast_s), str(script), str(time.time_ns()), str(ROOT), str(ROOT)]
+    done = subprocess.run([sys.executable, "-c", READ, *words], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)[0]["state"] == "read"
+    assert int(done.stderr) == os.nice(0) + nice
 
 
 def test_what_a_mistake_causes_is_declared_for_rules_that_exist() -> None:

@@ -26,7 +26,7 @@ others are in the campaign, and each recipe has its cases in tests/recipes."""
 MISSED = {
     "explodes-one-layer": "on short steps, a parameter is sampled once in about six hundred of them",
 }
-"""Faults that are missed, with the reason, as in docs/learning.md."""
+"""Faults that are missed, with the reason, as in docs/accuracy.md."""
 
 
 class Trainings:

@@ -20,7 +20,7 @@ from probe.base import clock
 from probe.diagnose.code import __main__ as child
 from probe.recording.recording import Meta
 
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 LARGEST_BYTES = 1 << 20
 """Size of the child's answer; a longer one is dropped."""
 SLACK_NS = 20_000_000
