@@ -10,6 +10,7 @@ from probe.diagnose.code.flow import Flow, flow_of, place_of
 from probe.diagnose.code.program import Binding, Key, Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import (
+    argument,
     entry_of,
     is_attribute,
     is_binary,
@@ -217,9 +218,10 @@ def _reaches_model(flow: Flow, made: ast.Call | ast.Assign) -> bool:
 
 def _passed_on(flow: Flow, call: ast.Call, node: ast.AST) -> list[ast.AST]:
     """Where a call puts an argument: its parameter, its buffer, or its result."""
-    if is_method(call, "register_buffer") and is_string(call.args[0]):
+    name = argument(call, "name", 0) if is_method(call, "register_buffer") else None
+    if is_string(name):
         of = flow.program.class_of(call)
-        return [one for one in flow.program.everywhere(ast.Attribute) if is_own(one) and one.attr == call.args[0].value and flow.program.class_of(one) is of]
+        return [one for one in flow.program.everywhere(ast.Attribute) if is_own(one) and one.attr == name.value and flow.program.class_of(one) is of]
     function = flow.program.run_by(call)
     if function is None:
         return [call] if last_word(call.func) in (*_JOINS, "to_dense", "normalize", "Tensor") else []

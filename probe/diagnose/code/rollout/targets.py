@@ -204,11 +204,10 @@ def _ends_not_passed(
     flow = flow_of(program)
     for call in (one for one in later if isinstance(one, ast.Call)):
         function = program.local_function(call)
-        read = [part for one in ast.walk(call) for part in flow.origins(one)]
-        if function is None or any(is_name(one, end) for one in read):
-            continue
-        given = program.arguments(function, call)
+        given = program.arguments(function, call) if function is not None else {}
         names = [name for name, value in given.items() if is_name(value, reward)]
+        if function is None or not names or any(is_name(one, end) for one in flow.origins(call)):
+            continue
         for node in own(function, ast.BinOp):
             if is_binary(node, ast.Add) and any(_bootstraps(node, name) for name in names):
                 said = f"{function.name}() is not given {end}, which stands beside {reward}"
