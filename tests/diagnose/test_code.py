@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from agent.asking import query
 from agent.nursery import Forked, Nursery
 from harness import PATIENCE_S, ROOT, Place, run_probe
 from probe.diagnose.code.all_rules import RULES
+from probe.server.recordings import code_rows
 
 TRAIN = """
 import sys
@@ -70,6 +72,32 @@ def test_a_program_is_read_at_normal_priority_for_a_while_and_then_behind_the_tr
     done = subprocess.run([sys.executable, "-c", READ, *words], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)[0]["state"] == "read"
     assert int(done.stderr) == os.nice(0) + nice
+
+
+def test_a_program_that_takes_long_to_read_is_asked_for_again_and_given_up_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_rows, "WAIT_S", 0.05)
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN + "".join(f"def f{n}(x):\n    return x + {n}\n" for n in range(2000)))
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "later.py").write_text("")
+    reading = code_rows.Reading(script, time.time_ns(), str(tmp_path), [str(tmp_path)])
+    os.kill(reading.pid, signal.SIGSTOP)
+    assert reading.rows() is None and reading.rows() is None
+    os.kill(reading.pid, signal.SIGCONT)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (rows := reading.rows()) is None:
+        assert time.monotonic() < deadline_s
+    assert {row["said"] for row in rows if row.get("rule") == "result-thrown-away"} and rows[0]["t_ns"]
+
+    monkeypatch.setattr(code_rows, "DEADLINE_S", 0.0)
+    late = code_rows.Reading(script, time.time_ns(), str(tmp_path), [str(tmp_path)])
+    os.kill(late.pid, signal.SIGSTOP)
+    rows = late.rows()
+    assert rows and [row["said"] for row in rows] == ["reading it took too long"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(late.pid, 0)
 
 
 def test_what_a_mistake_causes_is_declared_for_rules_that_exist() -> None:

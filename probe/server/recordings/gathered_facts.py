@@ -28,7 +28,7 @@ from probe.diagnose.efficiency import peak_tflops
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.server.recordings import server_journal
-from probe.server.recordings.code_rows import began_ns, code_rows
+from probe.server.recordings.code_rows import Reading, began_ns, not_read
 from probe.server.recordings.git_facts import git_facts
 from probe.server.recordings.gpu import Devices
 from probe.server.recordings.registry import Recorded, Registry
@@ -61,18 +61,25 @@ class FactsGatherer:
         self._sizes: dict[Path, int] = {}
         self._program: tuple[object, ...] = ()
         self._began_ns = 0
-        self._code: list[Row] = []
-        """Rows of python.code of the program that was read last."""
+        self._reading: Reading | None = None
+        self._code: list[Row] | None = None
+        """Rows of python.code of the program that was read last; None while it is read."""
         self._stopping = threading.Event()
         self.thread = Supervised("probe-facts", self._run, self._stopping)
         self._gpu_s = 0.0
 
     def _run(self) -> None:
-        while not self._stopping.wait(ROUND_S):
-            self.round()
+        try:
+            while not self._stopping.wait(ROUND_S):
+                self.round()
+        finally:
+            if self._reading is not None:
+                self._reading.end()
+                self._reading = None
 
     def round(self) -> None:
         """Gather facts of the recordings that have none yet; sample the devices when that is due."""
+        self._read_on()
         listed = self._registry.processes()
         live = [recorded for recorded in listed if self._registry.lives(recorded)]
         folders = {recorded.folder for recorded in live}
@@ -115,7 +122,11 @@ class FactsGatherer:
             self._sizes[recorded.folder] = size
             paths, facts = _own_facts(own)
             if CODE not in have and (late or paths is not None):
-                self._keep(recorded, CODE, self._source_rows(recorded, paths or ()), have, "python.code")
+                code = self._source_rows(recorded, paths or ())
+                if code is None:
+                    del self._sizes[recorded.folder]  # it is still being read
+                else:
+                    self._keep(recorded, CODE, code, have, "python.code")
             if PACKAGES not in have:
                 if paths is not None and not late and ("model", "dtype") not in facts:
                     del self._sizes[recorded.folder]  # it will record its model soon
@@ -123,18 +134,31 @@ class FactsGatherer:
                     rows = [*package_rows(paths, recorded), *peak_rows(recorded, facts)]
                     self._keep(recorded, PACKAGES, rows, have)
 
-    def _source_rows(self, recorded: Recorded, paths: Sequence[str]) -> list[Row]:
-        """Rows of python.code; none without a script. Ranks of a run that started together share them:
-        reading a program takes up to seconds of processor time."""
+    def _source_rows(self, recorded: Recorded, paths: Sequence[str]) -> list[Row] | None:
+        """Rows of python.code; none without a script, None while it or another program is being read. Ranks
+        of a run that started together share them: reading takes up to seconds of processor time."""
         meta = recorded.meta
         script = script_of(meta.argv, meta.cwd)
         if script is None:
             return []
         began, program = began_ns(meta), (meta.run, script, meta.cwd, tuple(paths))
         if self._program != program or abs(began - self._began_ns) > TOGETHER_NS:
-            self._program, self._began_ns = program, began
-            self._code = code_rows(script, began, meta.cwd, paths)
+            if self._reading is not None:
+                return None
+            self._program, self._began_ns, self._code = program, began, None
+            try:
+                self._reading = Reading(script, began, meta.cwd, paths)
+            except OSError:
+                self._code = [not_read(script, "the process that reads it failed")]
+            self._read_on()
         return self._code
+
+    def _read_on(self) -> None:
+        """Take the rows of the program that is being read, if it has been."""
+        if self._reading is not None:
+            self._code = self._reading.rows()
+            if self._code is not None:
+                self._reading = None
 
     def _keep(
         self, recorded: Recorded, part: str, rows: list[Row], have: set[str], table: str = "probe.facts",
