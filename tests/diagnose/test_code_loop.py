@@ -52,7 +52,7 @@ def test_a_rule_that_fails_costs_its_own_remarks_alone(monkeypatch: pytest.Monke
 
     text = SETUP + next(case["wrong"][0] for case in CASES.values())
     before = remarks_of(Program({"train.py": text}))
-    monkeypatch.setattr(reading, "RULES", (Rule("broken", "loop", "why", "remedy", fails), *RULES))
+    monkeypatch.setattr(reading, "RULES", (Rule("broken", "loop", "why", "remedy", (fails,)), *RULES))
     failed, *rest = remarks_of(Program({"train.py": text}))
     assert rest == before != []
     assert (failed["state"], failed["said"]) == ("not read", "the rule broken failed")

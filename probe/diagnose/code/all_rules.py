@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from probe.diagnose.code import effect_rules
 from probe.diagnose.code.data import (
     byte_rules,
@@ -30,6 +32,7 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
+from probe.diagnose.code.finders import scales
 from probe.diagnose.code.formulas import (
     column_rules,
     comparison_rules,
@@ -85,9 +88,10 @@ from probe.diagnose.code.rollout import (
     targets,
     wrapper_rules,
 )
-from probe.diagnose.code.rule import Rule
+from probe.diagnose.code.rule import Finders, Rule, with_finders
 
-RULES: tuple[Rule, ...] = (
+_FINDERS: tuple[Finders, ...] = (scales.FINDERS,)
+_RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES, *mode_rules.RULES, *holder_rules.RULES,
@@ -98,3 +102,4 @@ RULES: tuple[Rule, ...] = (
     *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES,
     *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *bootstrap_rules.RULES, *objective_rules.RULES, *replay_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
 )
+RULES: tuple[Rule, ...] = tuple(with_finders(_RULES, chain(*_FINDERS)))

@@ -19,6 +19,7 @@ from probe.base.isolation import Isolation
 from probe.base.redaction import redact
 from probe.diagnose.code.all_rules import RULES
 from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import distinct
 from probe.diagnose.code.source import Source
 
 MOST_FILES, MOST_BYTES, MOST_REMARKS, LONGEST_SENTENCE = 200, 2 << 20, 50, 400
@@ -150,18 +151,17 @@ def remarks_of(program: Program) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     isolation = Isolation()
     for rule in RULES if program.sources else ():
-        found = isolation.guard(rule.name, lambda rule: list(rule.find(program)))(rule)
-        if found is None:
+        found = [isolation.guard(rule.name, lambda find: list(find(program)))(find) for find in rule.finds]
+        if None in found:
             script = program.sources[0].path
             rows.append(_row(script, state=NOT_READ, said=f"the rule {rule.name} failed"))
-            continue
         rows += [
             _row(
                 program.source_of[remark.node].path, state=READ, rule=rule.name, area=rule.area,
                 line=getattr(remark.node, "lineno", None), said=remark.said, why=rule.why,
                 remedy=rule.remedy, function=program.function_name(remark.node),
             )
-            for remark in found
+            for remark in distinct(program, [one or () for one in found])
         ]
     return sorted(rows, key=lambda row: (row["file"], row["line"] or 0, row["rule"] or ""))[:MOST_REMARKS]
 

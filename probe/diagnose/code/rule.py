@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.program import Program
@@ -27,7 +27,23 @@ class Rule(NamedTuple):
     area: str
     why: str
     remedy: str
-    find: Find
+    finds: tuple[Find, ...]
+    """Ways to find it; two of them may find the same place."""
+
+    def find(self, program: Program) -> Iterator[Remark]:
+        """Its mistakes in a program."""
+        return distinct(program, [find(program) for find in self.finds])
+
+
+def distinct(program: Program, found: Iterable[Iterable[Remark]]) -> Iterator[Remark]:
+    """What several ways have found: all of the first, and of the others what is on further lines."""
+    lines: set[tuple[str, int]] = set()
+    for place, remarks in enumerate(found):
+        for remark in remarks:
+            line = (program.source_of[remark.node].path, getattr(remark.node, "lineno", 0))
+            if place == 0 or line not in lines:
+                lines.add(line)
+                yield remark
 
 
 class Rules(list[Rule]):
@@ -41,7 +57,31 @@ class Rules(list[Rule]):
         """Stands before the function that finds a mistake, and makes a rule of it."""
 
         def kept(find: Find) -> Find:
-            self.append(Rule(name, self.area, why, remedy, find))
+            self.append(Rule(name, self.area, why, remedy, (find,)))
             return find
 
         return kept
+
+
+class Finders(list[tuple[str, Find]]):
+    """Other ways to find the mistakes of rules that have a name already: what the program computes, whatever it
+    is written like."""
+
+    def add(self, *names: str) -> Callable[[Find], Find]:
+        """Stands before the function that finds the mistakes of the rules `names`."""
+
+        def kept(find: Find) -> Find:
+            self.extend((name, find) for name in names)
+            return find
+
+        return kept
+
+
+def with_finders(rules: Iterable[Rule], finders: Iterable[tuple[str, Find]]) -> Iterator[Rule]:
+    """The rules, each with its other finders."""
+    found: dict[str, tuple[Find, ...]] = {}
+    for name, find in finders:
+        found[name] = (*found.get(name, ()), find)
+    for rule in rules:
+        yield rule._replace(finds=(*rule.finds, *found.pop(rule.name, ())))
+    assert not found, f"no rule is named {', '.join(found)}"

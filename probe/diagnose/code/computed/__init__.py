@@ -1,0 +1,1 @@
+"""What a program computes, and the mistakes that show in it."""

@@ -1,0 +1,95 @@
+"""The names of a running function, and how its calls give values to its parameters. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from probe.diagnose.code.computed.values import Value
+from probe.diagnose.code.source import Source
+from probe.diagnose.code.syntax import Function
+
+
+class Frame:
+    """The names of a function or module that runs: `around` is where its free names are looked up, `results`
+    what it returns, `yielded` what it yields."""
+
+    def __init__(self, source: Source, around: Frame | None, owner: ast.ClassDef | None = None) -> None:
+        self.source, self.around, self.owner = source, around, owner
+        self.names: dict[str, Value] = {}
+        self.results: list[Value] = []
+        self.yielded: list[Value] = []
+        self.shared: set[str] = set()
+        """Names that `global` or `nonlocal` makes those of a frame around."""
+
+    def find(self, name: str) -> Value | None:
+        """What a name means, here or around."""
+        at: Frame | None = self
+        while at is not None:
+            if name in at.names:
+                return at.names[name]
+            at = at.around
+        return None
+
+    def set(self, name: str, value: Value) -> None:
+        """Give a name a value."""
+        at: Frame = self
+        while name in self.shared and at.around is not None:
+            at = at.around
+            if name in at.names:
+                break
+        at.names[name] = value
+
+
+class Stop(Exception):
+    """The program computes more than is worth following."""
+
+
+def parameters_of(function: Function | ast.Lambda) -> list[ast.arg]:
+    """All parameters of a function that have a name of their own, in order."""
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def given_to(
+    function: Function | ast.Lambda, args: Sequence[Value], named: dict[str, Value],
+) -> tuple[dict[str, Value], list[Value], dict[str, Value]]:
+    """What a call gives to each parameter; what goes into `*args`; what goes into `**kwargs`."""
+    plain = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    found = dict(zip(plain, args, strict=False))
+    known = {one.arg for one in parameters_of(function)}
+    found |= {name: value for name, value in named.items() if name in known}
+    return found, list(args[len(plain):]), {name: value for name, value in named.items() if name not in known}
+
+
+def defaults_of(function: Function | ast.Lambda) -> dict[str, ast.expr]:
+    """The defaults of parameters."""
+    plain = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    found = dict(zip(plain[::-1], function.args.defaults[::-1], strict=False))
+    return found | {
+        one.arg: value for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value is not None
+    }
+
+
+def folded(op: str, left: Any, right: Any) -> Any:
+    """What an operator gives on two numbers or strings; None where that is not known."""
+    numbers = all(isinstance(one, (int, float)) for one in (left, right))
+    try:
+        if op == "add" and (numbers or (isinstance(left, str) and isinstance(right, str))):
+            return left + right
+        if not numbers:
+            return None
+        return _FOLDS[op](left, right) if op in _FOLDS else None
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _power(left: float, right: float) -> Any:
+    return left**right if abs(left) < 1e4 and abs(right) < 100 else None
+
+
+_FOLDS: dict[str, Callable[[Any, Any], Any]] = {
+    "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b, "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b, "pow": _power, "lt": lambda a, b: a < b, "gt": lambda a, b: a > b, "le": lambda a, b: a <= b,
+    "ge": lambda a, b: a >= b,
+}
