@@ -64,8 +64,8 @@ class Rules(list[Rule]):
 
 
 class Finders(list[tuple[str, Find]]):
-    """Other ways to find the mistakes of rules that have a name already: what the program computes, whatever it
-    is written like."""
+    """Other ways to find the mistakes of rules that have a name already: by what the program computes,
+    whatever it is written like."""
 
     def add(self, *names: str) -> Callable[[Find], Find]:
         """Stands before the function that finds the mistakes of the rules `names`."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
-from probe.diagnose.code.computed.calls import Calls
+from probe.diagnose.code.computed.entering import Calls
 from probe.diagnose.code.computed.frames import Frame, Stop
-from probe.diagnose.code.computed.values import Code, Instance, Many, Table, Value, constant, is_none
+from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import Function
@@ -202,7 +202,7 @@ class Computation(Calls):
                 frame.names.pop(target.id, None)
         return _FALLS
 
-    _statements: dict[type[ast.AST], Callable[[Any, Any, Frame], str]] = {
+    _statements: ClassVar[dict[type[ast.AST], Callable[[Any, Any, Frame], str]]] = {
         ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.Return: _return,
         ast.Raise: _leave, ast.Continue: _leave, ast.Break: _leave, ast.FunctionDef: _define, ast.AsyncFunctionDef: _define,
         ast.ClassDef: _class, ast.Import: _import, ast.ImportFrom: _import_from, ast.Global: _global, ast.Nonlocal: _global,
@@ -391,13 +391,10 @@ class Computation(Calls):
     def _yield(self, node: ast.Yield | ast.YieldFrom, frame: Frame) -> Value:
         value = self.none(node) if node.value is None else self.evaluate(node.value, frame)
         inner = self.elements(value, node)[0] if isinstance(node, ast.YieldFrom) else [value]
-        at: Frame | None = frame
-        while at is not None and at.around is not None and not at.names and not at.results:
-            break
         frame.yielded += inner
         return self.none(node)
 
-    _expressions: dict[type[ast.AST], Callable[[Any, Any, Frame], Value]] = {
+    _expressions: ClassVar[dict[type[ast.AST], Callable[[Any, Any, Frame], Value]]] = {
         ast.Constant: _constant, ast.Name: _name, ast.Attribute: _attribute, ast.Subscript: _subscript, ast.Slice: _slice,
         ast.Call: _call, ast.BinOp: _binary, ast.UnaryOp: _unary, ast.BoolOp: _bool, ast.Compare: _compare, ast.IfExp: _either,
         ast.Lambda: _lambda, ast.List: _many, ast.Tuple: _many, ast.Set: _many, ast.Dict: _dict, ast.ListComp: _comprehension,
@@ -431,6 +428,3 @@ def dir_of(of: ast.ClassDef) -> set[str]:
 def computation_of(program: Program) -> Computation:
     """What a program computes; followed once for all rules."""
     return Computation(program)
-
-
-__all__ = ["Computation", "computation_of", "is_none"]

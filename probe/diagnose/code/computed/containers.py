@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from probe.diagnose.code.computed.frames import Frame, Stop, folded
-from probe.diagnose.code.computed.values import Code, Instance, Many, Table, Value, Where, constant
+from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, Where, constant
 from probe.diagnose.code.program import Program
 
 MOST_STEPS = 60_000
@@ -27,17 +27,20 @@ class Containers:
         self._steps = 0
         self._running: set[str] = set()
 
-    # Provided by `Calls` and `Computation`.
     def call(self, called: Value, args: list[Value], named: dict[str, Value], node: Any, frame: Frame) -> Value:
+        """Provided by a subclass."""
         raise NotImplementedError
 
     def enter(self, code: Code, args: Sequence[Value], named: dict[str, Value], node: ast.AST, *, inputs: bool = False) -> Value:
+        """Provided by a subclass."""
         raise NotImplementedError
 
     def of_class(self, of: ast.ClassDef, name: str, instance: Value | None, node: ast.AST, depth: int = 5) -> Value | None:
+        """Provided by a subclass."""
         raise NotImplementedError
 
     def evaluate(self, node: ast.AST, frame: Frame) -> Value:
+        """Provided by a subclass."""
         raise NotImplementedError
 
     # Making values ----------------------------------------------------------------------
@@ -156,7 +159,7 @@ class Containers:
 
     def sample(self, data: Value, node: ast.AST) -> Value:
         """One sample of a data set, or one element of an object that can be gone through."""
-        while data.op.startswith("torch.utils.data.") and data.op.endswith(("Subset", "random_split")) or data.op == "part" and data.args[0].op.endswith("random_split"):
+        while (data.op.startswith("torch.utils.data.") and data.op.endswith(("Subset", "random_split"))) or (data.op == "part" and data.args[0].op.endswith("random_split")):
             data = data.args[0]
         if data.op == "torch.utils.data.TensorDataset":
             return self.many("tuple", [self.new("part", (one, self.new("index", (), node)), node) for one in data.args], node)

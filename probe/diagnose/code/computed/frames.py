@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from probe.diagnose.code.computed.values import Value
+from probe.diagnose.code.computed.value import Value
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import Function
 

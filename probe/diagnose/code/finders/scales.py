@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.queries import is_mean_of, variance_of, without_small
-from probe.diagnose.code.computed.values import bare
+from probe.diagnose.code.computed.traits import is_mean_of, variance_of, without_small
+from probe.diagnose.code.computed.value import bare
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short

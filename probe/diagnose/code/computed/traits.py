@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.values import Many, Value, alternatives, bare, constant, number, same
+from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, constant, number, same
 
 LOSSES = frozenset({
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "cross_entropy", "nll_loss", "binary_cross_entropy", "kl_div", "ctc_loss",
@@ -18,7 +18,7 @@ LOSSES = frozenset({
 def losses(computation: Computation) -> Iterator[tuple[Value, Value]]:
     """Each backward, and the loss that it is called on."""
     for value in computation.of("backward", "manual_backward"):
-        loss = value.args[-1] if value.op == "manual_backward" or value.args[0].op in ("@input", "accelerate.Accelerator") and len(value.args) > 1 else value.args[0]
+        loss = value.args[-1] if value.op == "manual_backward" or (value.args[0].op in ("@input", "accelerate.Accelerator") and len(value.args) > 1) else value.args[0]
         if loss.op == "scale" and len(loss.args) > 1:
             loss = loss.args[1]
         for one in alternatives(loss):
@@ -94,7 +94,7 @@ def without_small(value: Value) -> Value:
         value = bare(value)
         small = [one for one in value.args[1:2] if (found := number(one)) is not None and abs(found) < 0.1]
         low = number(value.argument("min", 1))
-        if value.op == "add" and small or value.op in ("clamp", "maximum", "max") and low is not None and abs(low) < 0.1:
+        if (value.op == "add" and small) or (value.op in ("clamp", "maximum", "max") and low is not None and abs(low) < 0.1):
             value = value.args[0]
         else:
             return value

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from probe.diagnose.code.computed.containers import Containers
 from probe.diagnose.code.computed.frames import Frame, defaults_of, given_to, parameters_of
-from probe.diagnose.code.computed.library import LAYERS, NAMED, SAME_OBJECT, method, operation
-from probe.diagnose.code.computed.values import Code, Instance, Many, Table, Value, constant
+from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, SAME_OBJECT, method, operation
+from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import Function, says
@@ -35,11 +35,12 @@ class Calls(Containers):
         self.instances: dict[ast.ClassDef, Instance] = {}
         """The first object of each class."""
 
-    # Provided by `Computation`.
     def module(self, source: Source) -> Frame:
+        """Provided by a subclass."""
         raise NotImplementedError
 
     def block(self, body: Sequence[ast.stmt], frame: Frame) -> str:
+        """Provided by a subclass."""
         raise NotImplementedError
 
     # Names of libraries and of other files ------------------------------------------

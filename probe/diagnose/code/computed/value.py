@@ -83,6 +83,7 @@ class Many(Value):
         self.parts, self.grown = list(parts), grown
 
     def made_of(self) -> Iterable[Value]:
+        """Its parts."""
         return self.parts
 
 
@@ -96,6 +97,7 @@ class Table(Value):
         self.entries = entries
 
     def made_of(self) -> Iterable[Value]:
+        """Its parts."""
         return self.entries.values()
 
 
@@ -109,6 +111,7 @@ class Instance(Value):
         self.of, self.attributes = of, attributes
 
     def made_of(self) -> Iterable[Value]:
+        """Its parts."""
         return ()
 
 
@@ -127,6 +130,7 @@ class Code(Value):
         self.given: tuple[tuple[Value, ...], dict[str, Value]] = ((), {})
 
     def made_of(self) -> Iterable[Value]:
+        """Its parts."""
         return ()
 
 
