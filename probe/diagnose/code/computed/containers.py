@@ -205,7 +205,7 @@ class Containers:
         """The parts that `a, b = value` gives."""
         parts = self.parts(value)
         if isinstance(value, Many) and value.grown and len(value.parts) == 1:
-            parts = [value.parts[0]] * len(target.elts)
+            value, parts = value.parts[0], None  # each of many: `a, b = map(np.array, zip(*batch))`
         if isinstance(value, Table):
             return [self.constant(key, target) for key in value.entries]
         if parts is not None and len(parts) >= len(target.elts):
@@ -326,6 +326,8 @@ class Containers:
                 on.grown = on.grown or (bool(self.where.loops) and self.where.loops != on.where.loops)
                 self.new("append", (on, args[0]), node)
                 return self.none(node)
+            if name in ("appendleft", "extendleft") and args:
+                return self.container_method(on, name.removesuffix("left"), args, named, node)
             if name == "extend" and args:
                 inner, unrolled = self.elements(args[0], node)
                 on.parts += inner

@@ -18,6 +18,13 @@ from probe.diagnose.code.syntax import Function, says
 DEEPEST = 14
 """Calls within each other that are followed."""
 _SEQUENCES = ("torch.nn.Sequential", "torch.nn.ModuleList")
+_COMMON = frozenset({
+    "step", "reset", "backward", "append", "update", "train", "eval", "to", "get", "items", "keys", "values", "copy", "close", "write", "read",
+    "mean", "std", "sum", "max", "min", "size", "view", "reshape", "state_dict", "load_state_dict", "parameters", "zero_grad", "forward",
+    "add", "clear", "numpy", "cpu", "float", "item", "sample", "fit", "transform", "predict", "save", "load", "log", "render", "put",
+})
+"""Names of methods that many libraries have."""
+_DRAWS = ("random.sample", "random.choices", "itertools.islice", "itertools.cycle", "itertools.chain")
 _PASSED_ON = ("tqdm", "trange", "list", "tuple", "iter", "reversed", "sorted", "compile", "DataParallel", "DistributedDataParallel", "prepare")
 
 
@@ -170,6 +177,8 @@ class Calls(Containers):
             if found is not None:
                 return self.call(found, args, named, node, frame)
             return self.of_module(on, name, args, named, node)
+        if on.op == "@input" and (code := self._only_method(name, node)) is not None:
+            return self.enter(code, args, named, node)
         if on.op == "either":
             return self.either([self.call_method(one, name, args, named, node, frame) for one in on.args], node)
         known = self.container_method(on, name, args, named, node)
@@ -178,6 +187,16 @@ class Calls(Containers):
         if on.op.startswith("torch.nn.") or on.op in ("@parser",):
             return self.of_module(on, name, args, named, node)
         return self.new(method(name), (on, *args), node, _plain(named))
+
+    def _only_method(self, name: str, node: ast.AST) -> Code | None:
+        """The method of that name, of the one class of the program that has it: of an input's class."""
+        found = self.program.functions.get(name, [])
+        of = self.program.parent.get(found[0]) if len(found) == 1 else None
+        if not isinstance(of, ast.ClassDef) or of not in self.homes or name in _COMMON:
+            return None
+        instance = self.instances.get(of) or self.make(of, self.inputs_of(of), {}, node)
+        code = self.of_class(of, name, instance, node)
+        return code if isinstance(code, Code) else None
 
     def of_module(self, on: Value, name: str, args: list[Value], named: dict[str, Value], node: ast.Call) -> Value:
         """A method that an object of the program inherits from a library: mostly of torch.nn.Module."""
@@ -298,6 +317,12 @@ class Calls(Containers):
         if dotted in _SEQUENCES:
             inner = self.parts(args[0]) if len(args) == 1 and isinstance(args[0], (Many, Table)) else args
             return self.new(dotted, inner or args, node, data=bool(args) and getattr(args[0], "grown", False))
+        if dotted == "collections.deque":
+            inner, unrolled = self.elements(args[0], node) if args else ([], True)
+            return self.many("list", inner, node, grown=not unrolled)
+        if dotted in _DRAWS and args and isinstance(args[0], Many) and args[0].parts:
+            self.new(operation(dotted), args, node, named)
+            return self.many("list", args[0].parts, node, grown=True)
         if last in _PASSED_ON and args and not dotted.startswith("builtins."):
             self.new(operation(dotted), args, node, named)
             return args[0]
