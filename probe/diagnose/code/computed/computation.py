@@ -159,7 +159,8 @@ class Computation(Calls):
 
     def _loop(self, node: ast.For | ast.AsyncFor, frame: Frame) -> str:
         over = self.evaluate(node.iter, frame)
-        parts, unrolled = self.elements(over, node)
+        with self.inside(node):
+            parts, unrolled = self.elements(over, node)
         for part in parts:
             with self.inside(None if unrolled else node):
                 self.store(node.target, part, frame)
@@ -278,8 +279,11 @@ class Computation(Calls):
                 named[word.arg] = value
             elif isinstance(value, Table):
                 named |= {name: part for name, part in value.entries.items() if isinstance(name, str)}
+                named |= {"**": value} if value.others else {}
             elif isinstance(value, Instance):
                 named |= value.attributes
+            else:
+                named["**"] = value
         return args, named
 
     def _binary(self, node: ast.BinOp, frame: Frame) -> Value:
@@ -339,22 +343,31 @@ class Computation(Calls):
 
     def _dict(self, node: ast.Dict, frame: Frame) -> Value:
         entries: dict[Any, Value] = {}
+        others: list[tuple[Value, Value]] = []
         for key, one in zip(node.keys, node.values, strict=True):
             value = self.evaluate(one, frame)
             if key is None:
                 entries |= value.entries if isinstance(value, Table) else {}
-            elif isinstance(known := constant(self.evaluate(key, frame)), (str, int, float)):
-                entries[known] = value
-        return Table(entries, node=node, where=self.where)
+                others += value.others if isinstance(value, Table) else [(value, value)]
+            elif isinstance(constant(known := self.evaluate(key, frame)), (str, int, float)):
+                entries[known.data] = value
+            else:
+                others.append((known, value))
+        result = Table(entries, node=node, where=self.where)
+        result.others = others
+        return result
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame) -> Value:
         inner = Frame(frame.source, frame, frame.owner)
         found: list[tuple[Value | None, Value]] = []
         grown = self._generate(node, 0, inner, found)
         if not isinstance(node, ast.DictComp):
-            return self.many("list", [value for _, value in found], node, grown=grown)
+            return self.many("set" if isinstance(node, ast.SetComp) else "list", [value for _, value in found], node, grown=grown)
         known = {constant(key): value for key, value in found if isinstance(constant(key), (str, int))}
-        return Table(known, node=node, where=self.where) if len(known) == len(found) else self.new("dict_of", [value for _, value in found], node)
+        result = Table(known, node=node, where=self.where)
+        result.others = [(key, value) for key, value in found if key is not None and not isinstance(constant(key), (str, int))]
+        self.register(result)
+        return result
 
     def _generate(self, node: Any, place: int, frame: Frame, found: list[tuple[Value | None, Value]]) -> bool:
         """The elements of a comprehension; whether each stands for many."""
@@ -366,7 +379,8 @@ class Computation(Calls):
             return False
         one: ast.comprehension = node.generators[place]
         over = self.evaluate(one.iter, frame)
-        parts, unrolled = self.elements(over, node)
+        with self.inside(node):
+            parts, unrolled = self.elements(over, node)
         grown = not unrolled
         for part in parts:
             with self.inside(None if unrolled else node):

@@ -120,8 +120,9 @@ class Containers:
             return self.elements(over.args[0], node)
         if over.op == "enumerate":
             inner, unrolled = self.elements(over.args[0], node)
-            first = self.constant(0, node)
-            return [self.many("tuple", [self.constant(place, node) if unrolled else self.new("index", (first,), node), part], node) for place, part in enumerate(inner)], unrolled
+            first = over.argument("start", 1) or self.constant(0, node)
+            begin = first.data if isinstance(constant(first), int) else 0
+            return [self.many("tuple", [self.constant(begin + place, node) if unrolled else self.new("index", (first,), node), part], node) for place, part in enumerate(inner)], unrolled
         if over.op == "zip":
             columns = [self.elements(one, node) for one in over.args]
             unrolled = all(one[1] for one in columns)
@@ -229,6 +230,8 @@ class Containers:
         known = constant(index)
         if isinstance(on, Table) and isinstance(known, (str, int, float)):
             on.entries[known] = value
+        elif isinstance(on, Table):
+            on.others.append((index, value))
         elif isinstance(on, Many) and isinstance(known, int) and -len(on.parts) <= known < len(on.parts):
             on.parts[known] = value
         result = self.new("set_item", (on, index, value), target)
@@ -259,7 +262,7 @@ class Containers:
                 return self.constant((left.op == "@constant" and left.data is None) == (op == "is"), node)
         elif left.op == "@constant" and right.op == "@constant" and op in ("eq", "ne"):
             return self.constant((left.data == right.data) == (op == "eq"), node)
-        elif op in ("in", "not_in") and isinstance(right, Table) and isinstance(constant(left), (str, int)):
+        elif op in ("in", "not_in") and isinstance(right, Table) and not right.others and isinstance(constant(left), (str, int)):
             return self.constant((left.data in right.entries) == (op == "in"), node)
         known = folded(op, constant(left), constant(right))
         return self.new(op, (left, right), node) if known is None else self.constant(known, node)
@@ -277,13 +280,17 @@ class Containers:
             bound = None if at is None else at.names.get("self") or next(iter(at.names.values()), None)
             return self.new("@super", (), node, data=(bound, at.owner)) if at is not None and at.owner is not None else None
         if name in ("list", "tuple") and parts is not None and first is not None:
-            return self.many(name, parts, node, grown=getattr(first, "grown", False))
+            found = self.many(name, parts, node, grown=getattr(first, "grown", False))
+            found.data = "set" if first.op == "set" else None
+            return found
         if name in ("list", "tuple", "dict", "set") and first is None:
             return Table(dict(named), node=node, where=self.where) if name == "dict" else self.many("list", [], node)
         if name == "dict" and isinstance(first, Table):
             return Table({**first.entries, **named}, node=node, where=self.where)
         if name in ("reversed", "sorted") and isinstance(first, Many):
             return self.many(first.op, first.parts[::-1] if name == "reversed" else first.parts, node, grown=first.grown)
+        if name == "len" and parts is not None and self.may_grow(first):
+            return None
         if name == "len" and parts is not None and not getattr(first, "grown", False):
             return self.constant(len(parts), node)
         if name in ("float", "int") and first is not None and isinstance(constant(first), (int, float)):
@@ -308,6 +315,12 @@ class Containers:
         if name == "next" and first is not None:
             return self.elements(first, node)[0][0] if self.elements(first, node)[0] else None
         return None
+
+    def may_grow(self, value: Value | None) -> bool:
+        """Whether a list or dict has more than is known: of unknown keys, or still empty in a loop."""
+        if isinstance(value, Table) and value.others:
+            return True
+        return isinstance(value, (Table, Many)) and not self.parts(value) and self.where.loops != value.where.loops
 
     def _columns(self, rows: Value, node: ast.AST) -> Value:
         """`zip(*rows)`."""
@@ -340,12 +353,16 @@ class Containers:
         if isinstance(on, Table):
             if name == "items":
                 rows = [self.many("tuple", [self.constant(key, node), one], node) for key, one in on.entries.items()]
-                return self.many("list", rows, node)
+                rows += [self.many("tuple", pair, node) for pair in on.others]
+                return self.many("list", rows, node, grown=bool(on.others))
             if name in ("values", "keys"):
-                return self.many("list", list(on.entries.values()) if name == "values" else self.parts(on) or [], node)
+                found = [*on.entries.values(), *(one for _, one in on.others)] if name == "values" else [*(self.parts(on) or []), *(key for key, _ in on.others)]
+                return self.many("list", found, node, grown=bool(on.others))
             if name in ("get", "pop", "setdefault") and args and constant(args[0]) in on.entries:
-                return on.entries[constant(args[0])]
-            if name == "get" and len(args) > 1:
+                return on.entries.pop(constant(args[0])) if name == "pop" else on.entries[constant(args[0])]
+            if name == "setdefault" and len(args) > 1:
+                on.others.append((args[0], args[1]))
+            if name == "get" and len(args) > 1 and not on.others:
                 return args[1]
             if name == "update":
                 on.entries |= args[0].entries if args and isinstance(args[0], Table) else {}

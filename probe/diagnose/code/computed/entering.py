@@ -41,6 +41,10 @@ class Calls(Containers):
         """Functions that have run."""
         self.instances: dict[ast.ClassDef, Instance] = {}
         """The first object of each class."""
+        self.unset: dict[str, Value] = {}
+        """Names that the program gives no value, each of which is one input."""
+        self.returned: dict[str, list[Value]] = {}
+        """What functions have given, by their names."""
 
     def module(self, source: Source) -> Frame:
         """Provided by a subclass."""
@@ -74,7 +78,7 @@ class Calls(Containers):
             return Value("@constant", node=node, where=self.where, data="__main__")
         if name in _BUILTINS:
             return Value("@library", node=node, where=self.where, data=f"builtins.{name}")
-        return Value("@input", node=node, where=self.where, data=name)
+        return self.unset.setdefault(name, Value("@input", node=node, where=self.where, data=name))
 
     # Attributes -----------------------------------------------------------------------
 
@@ -211,6 +215,17 @@ class Calls(Containers):
                 on.attributes[key] = value
         return result
 
+    def spread(self, args: list[Value], function: Function | ast.Lambda, node: ast.AST) -> list[Value]:
+        """The arguments of a call that ends in `*many`: one for each parameter that still needs one."""
+        if not args or args[-1].op != "star" or function.args.vararg is not None:
+            return args
+        many = args[-1].args[0]
+        plain = [*function.args.posonlyargs, *function.args.args]
+        missing = range(len(plain) - len(function.args.defaults) - len(args) + 1)
+        if isinstance(many, Many) and len(many.parts) == 1:
+            return [*args[:-1], *(many.parts[0] for _ in missing)]
+        return [*args[:-1], *(self.new("part", (many, self.constant(place, node)), node) for place in missing)]
+
     def enter(self, code: Code, args: Sequence[Value], named: dict[str, Value], node: ast.AST, *, inputs: bool = False) -> Value:
         """Run a function of the program, and give what it returns. With `inputs` its parameters are unknown."""
         function = code.function
@@ -219,7 +234,7 @@ class Calls(Containers):
             return self.new("unknown", args, node)
         self.entered.add(function)
         frame = Frame(self.program.source_of[function], code.frame, self.program.class_of(function) if code.bound is not None else None)
-        args = [*([code.bound] if code.bound is not None else []), *code.given[0], *args]
+        args = self.spread([*([code.bound] if code.bound is not None else []), *code.given[0], *args], function, node)
         given, more, others = given_to(function, args, {**code.given[1], **named})
         for one in parameters_of(function):
             default = defaults_of(function).get(one.arg)
@@ -227,6 +242,8 @@ class Calls(Containers):
                 frame.names[one.arg] = given[one.arg]
             elif default is not None and not (inputs and isinstance(default, ast.Constant) and default.value is None):
                 frame.names[one.arg] = self.evaluate(default, code.frame)
+            elif "**" in others:
+                frame.names[one.arg] = self.new("part", (others["**"], self.constant(one.arg, node)), node)
             else:
                 frame.names[one.arg] = self.new("@input", (), one, data=one.arg)
         if function.args.vararg is not None:
@@ -244,6 +261,8 @@ class Calls(Containers):
         if frame.yielded:
             return self.many("list", frame.yielded, node, grown=True)
         found = [one for one in frame.results if one.op != "@constant" or one.data is not None] or frame.results
+        if isinstance(function, Function):
+            self.returned.setdefault(function.name, []).extend(found)
         return self.either(found, node) if found else self.none(node)
 
     def make(self, of: ast.ClassDef, args: Sequence[Value], named: dict[str, Value], node: ast.AST) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, constant, number, same
+from probe.diagnose.code.computed.value import Many, Table, Value, alternatives, bare, constant, number, same
 
 LOSSES = frozenset({
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "cross_entropy", "nll_loss", "binary_cross_entropy", "kl_div", "ctc_loss",
@@ -16,13 +16,19 @@ LOSSES = frozenset({
 
 
 def losses(computation: Computation) -> Iterator[tuple[Value, Value]]:
-    """Each backward, and the loss that it is called on."""
+    """Each backward, and the loss that it is called on; what a trainer of a library calls it on is what
+    `training_step` or `compute_loss` gives."""
     for value in computation.of("backward", "manual_backward"):
         loss = value.args[-1] if value.op == "manual_backward" or (value.args[0].op in ("@input", "accelerate.Accelerator") and len(value.args) > 1) else value.args[0]
         if loss.op == "scale" and len(loss.args) > 1:
             loss = loss.args[1]
         for one in alternatives(loss):
             yield value, one
+    if not any(True for _ in computation.of("backward", "manual_backward")):
+        for name in ("training_step", "compute_loss"):
+            for given in computation.returned.get(name, ()):
+                loss = given.entries.get("loss", given) if isinstance(given, Table) else given
+                yield loss, loss
 
 
 def terms(loss: Value, factor: float | None = 1.0) -> Iterator[tuple[Value, float | None]]:

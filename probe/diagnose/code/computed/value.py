@@ -88,17 +88,18 @@ class Many(Value):
 
 
 class Table(Value):
-    """A dict with known keys: `entries`."""
+    """A dict: `entries` under known keys; `others` under keys that are not known."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "others")
 
     def __init__(self, entries: dict[Any, Value], *, node: ast.AST, where: Where) -> None:
         super().__init__("dict", node=node, where=where)
         self.entries = entries
+        self.others: list[tuple[Value, Value]] = []
 
     def made_of(self) -> Iterable[Value]:
         """Its parts."""
-        return self.entries.values()
+        return (*self.entries.values(), *(value for _, value in self.others))
 
 
 class Instance(Value):
