@@ -32,7 +32,7 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
-from probe.diagnose.code.finders import scales
+from probe.diagnose.code.finders import scales, weights
 from probe.diagnose.code.formulas import (
     column_rules,
     comparison_rules,
@@ -90,7 +90,7 @@ from probe.diagnose.code.rollout import (
 )
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
-_FINDERS: tuple[Finders, ...] = (scales.FINDERS,)
+_FINDERS: tuple[Finders, ...] = (weights.FINDERS, scales.FINDERS,)
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,

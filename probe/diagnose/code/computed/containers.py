@@ -14,6 +14,8 @@ MOST_STEPS = 60_000
 """Statements and expressions that are followed: some tenths of a second."""
 MOST_PASSES = 8
 """Passes of a loop over known elements that are followed one by one."""
+MOST_EITHER = 6
+"""Values that one may be, of which the rest are left out."""
 _SETTLED = ("@object", "@function", "@class", "@module", "list", "tuple", "named", "dict", "@library")
 
 
@@ -78,7 +80,8 @@ class Containers:
 
     def either(self, found: Sequence[Value], node: ast.AST) -> Value:
         """One of several values."""
-        different = list({id(one): one for one in found}.values())
+        flat = [part for one in found for part in (one.args if one.op == "either" else (one,))]
+        different = list({id(one): one for one in flat}.values())[:MOST_EITHER]
         if len({(one.data, type(one.data)) for one in different if one.op == "@constant"}) == 1 and all(one.op == "@constant" for one in different):
             return different[0]
         if len(different) > 1 and all(isinstance(one, Many) and one.op == "tuple" for one in different):
