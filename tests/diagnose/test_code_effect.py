@@ -41,6 +41,14 @@ net = Lengths()
 for x, y in loader:
     loss = F.mse_loss(net(x), y)
     loss.backward()""",
+        """def between(made, true):
+    turn = made.transpose(-1, -2) @ true
+    trace = turn.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return torch.acos(((trace - 1) / 2).clamp(-1.0, 1.0))
+net = nn.Linear(6, 9)
+for x, r in loader:
+    angle = between(net(x).view(-1, 3, 3), r)
+    angle.mean().backward()""",
     ),
     "result-thrown-away": (
         "torch.clamp(x, 0, 1)", "x.sort()", "with torch.no_grad():\n    x.clamp(0, 1)", "torch.compile(model)",
@@ -106,6 +114,11 @@ for x, d in loader:
 for x, y in loader:
     F.mse_loss(model(x), y).backward()
     error = torch.sqrt(((model(x) - y) ** 2).mean())""",
+        """net = nn.Linear(6, 3)
+for x, y in loader:
+    cosine = F.cosine_similarity(net(x), y).clamp(-1.0, 1.0)
+    (1 - cosine).mean().backward()
+    print(torch.acos(cosine.detach()).mean())""",
     ),
     "result-thrown-away": (
         "x.clamp_(0, 1)", "torch.clamp(x, 0, 1, out=x)", "try:\n    x.cuda()\nexcept RuntimeError:\n    pass",

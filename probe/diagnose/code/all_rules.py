@@ -32,7 +32,37 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
-from probe.diagnose.code.finders import scales, weights
+from probe.diagnose.code.finders import (
+    adversaries,
+    averages,
+    bootstraps,
+    densities,
+    distances,
+    embeddings,
+    fitted,
+    followers,
+    gradients,
+    held_out,
+    kept,
+    measures,
+    networks,
+    optimizers,
+    own_weights,
+    padding,
+    pairs,
+    passes,
+    policy_terms,
+    rates,
+    reductions,
+    samples,
+    scales,
+    scores,
+    softmaxes,
+    splits,
+    terms,
+    unread,
+    weights,
+)
 from probe.diagnose.code.formulas import (
     column_rules,
     comparison_rules,
@@ -90,7 +120,7 @@ from probe.diagnose.code.rollout import (
 )
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
-_FINDERS: tuple[Finders, ...] = (weights.FINDERS, scales.FINDERS,)
+_FINDERS: tuple[Finders, ...] = (adversaries.FINDERS, bootstraps.FINDERS, followers.FINDERS, policy_terms.FINDERS, reductions.FINDERS, held_out.FINDERS, own_weights.FINDERS, splits.FINDERS, embeddings.FINDERS, unread.FINDERS, rates.FINDERS, terms.FINDERS, kept.FINDERS, pairs.FINDERS, networks.FINDERS, fitted.FINDERS, optimizers.FINDERS, softmaxes.FINDERS, gradients.FINDERS, passes.FINDERS, samples.FINDERS, measures.FINDERS, averages.FINDERS, padding.FINDERS, scores.FINDERS, densities.FINDERS, distances.FINDERS, weights.FINDERS, scales.FINDERS,)
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from probe.diagnose.code.computed.entering import Calls
-from probe.diagnose.code.computed.frames import Frame, Stop
+from probe.diagnose.code.computed.frames import Frame, Stop, counted, first_asked
 from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.source import Source
@@ -70,12 +70,16 @@ class Computation(Calls):
 
     def block(self, body: Sequence[ast.stmt], frame: Frame) -> str:
         """Run statements; how they end."""
+        under, ends = self.where.under, _FALLS
         for statement in body:
             self.step()
             run = self._statements.get(type(statement))
             if run is not None and run(self, statement, frame) == _LEAVES:
-                return _LEAVES
-        return _FALLS
+                ends = _LEAVES
+                break
+        if self.where.under is not under:
+            self.where = self.where._replace(under=under)
+        return ends
 
     def _expression(self, node: ast.Expr, frame: Frame) -> str:
         self.evaluate(node.value, frame)
@@ -96,6 +100,8 @@ class Computation(Calls):
         old = self.evaluate(node.target, frame)
         value = self.evaluate(node.value, frame)
         op = _OPERATORS[type(node.op)]
+        if isinstance(node.target, (ast.Attribute, ast.Subscript)) and isinstance(constant(old), int):
+            old = self.new("count", (old,), node.target)
         if isinstance(old, Many) and isinstance(value, Many) and op == "add":
             old.parts += value.parts
             old.grown = old.grown or bool(self.where.loops) or value.grown
@@ -140,16 +146,20 @@ class Computation(Calls):
         return _FALLS
 
     def _if(self, node: ast.If, frame: Frame) -> str:
-        known = self.truth(self.evaluate(node.test, frame))
+        test = self.evaluate(node.test, frame)
+        known = self.truth(test)
         if known is not None:
             return self.block(node.body if known else node.orelse, frame)
         before = dict(frame.names)
-        with self.maybe():
+        with self.maybe((test, True)):
             first = self.block(node.body, frame)
             then = frame.names
             frame.names = before
+        with self.maybe((test, False)):
             second = self.block(node.orelse, frame)
         if first == _LEAVES or second == _LEAVES:
+            if first != second and not isinstance((node.body if first == _LEAVES else node.orelse)[-1], ast.Raise):
+                self.where = self.where._replace(under=(*self.where.under, (test, second == _LEAVES)))
             frame.names = then if second == _LEAVES and first != _LEAVES else frame.names
             return _LEAVES if first == second else _FALLS
         for name, value in then.items():
@@ -161,15 +171,28 @@ class Computation(Calls):
         over = self.evaluate(node.iter, frame)
         with self.inside(node):
             parts, unrolled = self.elements(over, node)
+        self.passes.append((len(self.values), node, over))
         for part in parts:
             with self.inside(None if unrolled else node):
+                if not unrolled:
+                    self._start_counts(node, frame)
                 self.store(node.target, part, frame)
                 self.block(node.body, frame)
         return self.block(node.orelse, frame)
 
+    def _start_counts(self, loop: ast.AST, frame: Frame) -> None:
+        """What a loop counts up is not the number that it starts from."""
+        for target in counted(loop):
+            if isinstance(target, ast.Name) and isinstance(constant(old := frame.names.get(target.id)), int) and old is not None:
+                frame.names[target.id] = self.new("count", (old,), target)
+        for name in first_asked(loop):
+            if (old := frame.names.get(name)) is not None and old.op == "@constant" and old.data is None:
+                frame.names[name] = self.new("carried", (old,), loop)
+
     def _while(self, node: ast.While, frame: Frame) -> str:
         with self.inside(node):
             known = self.truth(self.evaluate(node.test, frame))
+            self._start_counts(node, frame)
             if known is not False:
                 self.block(node.body, frame)
         return self.block(node.orelse, frame)
@@ -215,6 +238,7 @@ class Computation(Calls):
         """Give a target of an assignment its value."""
         if isinstance(target, ast.Name):
             frame.set(target.id, value)
+            self.stored.setdefault(target, []).append(value)
         elif isinstance(target, (ast.Tuple, ast.List)):
             for one, part in zip(target.elts, self.unpacked(value, target), strict=False):
                 self.store(one.value if isinstance(one, ast.Starred) else one, part, frame)
@@ -259,7 +283,7 @@ class Computation(Calls):
             return self.call(called, args, named, node, frame)  # type: ignore[arg-type]
         assert isinstance(func, ast.Attribute)
         result = self.call_method(on, func.attr, args, named, node, frame)
-        if func.attr.endswith("_") and not func.attr.startswith("_") and result.args[:1] == (on,) and isinstance(func.value, (ast.Name, ast.Attribute)):
+        if func.attr.endswith("_") and not func.attr.startswith("_") and func.attr != "unscale_" and result.args[:1] == (on,) and isinstance(func.value, (ast.Name, ast.Attribute)):
             self.store(func.value, result, frame)
         return result
 
@@ -381,6 +405,7 @@ class Computation(Calls):
         over = self.evaluate(one.iter, frame)
         with self.inside(node):
             parts, unrolled = self.elements(over, node)
+        self.passes.append((len(self.values), node, over))
         grown = not unrolled
         for part in parts:
             with self.inside(None if unrolled else node):
@@ -396,8 +421,11 @@ class Computation(Calls):
         return value
 
     def _text(self, node: ast.JoinedStr, frame: Frame) -> Value:
-        parts = [self.evaluate(one.value, frame) for one in node.values if isinstance(one, ast.FormattedValue)]
-        return self.new("text", parts, node)
+        parts = [self.evaluate(one.value if isinstance(one, ast.FormattedValue) else one, frame) for one in node.values]
+        plain = all(not isinstance(one, ast.FormattedValue) or one.format_spec is None for one in node.values)
+        if plain and all(isinstance(constant(one), (str, int)) for one in parts):
+            return self.constant("".join(str(one.data) for one in parts), node)
+        return self.new("text", [one for one in parts if one.op != "@constant"], node)
 
     def _inner(self, node: ast.Await | ast.Starred, frame: Frame) -> Value:
         return self.evaluate(node.value, frame)

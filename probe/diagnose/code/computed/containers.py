@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from probe.diagnose.code.computed.frames import Frame, Stop, folded
+from probe.diagnose.code.computed.frames import Frame, Stop, counts, folded
 from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, Where, constant
 from probe.diagnose.code.program import Program
 
@@ -16,6 +16,7 @@ MOST_PASSES = 8
 """Passes of a loop over known elements that are followed one by one."""
 MOST_EITHER = 6
 """Values that one may be, of which the rest are left out."""
+SEQUENCES = ("torch.nn.Sequential", "torch.nn.ModuleList")
 _SETTLED = ("@object", "@function", "@class", "@module", "list", "tuple", "named", "dict", "@library")
 
 
@@ -38,6 +39,10 @@ class Containers:
         raise NotImplementedError
 
     def of_class(self, of: ast.ClassDef, name: str, instance: Value | None, node: ast.AST, depth: int = 5) -> Value | None:
+        """Provided by a subclass."""
+        raise NotImplementedError
+
+    def attribute(self, on: Value, name: str, node: ast.AST) -> Value:
         """Provided by a subclass."""
         raise NotImplementedError
 
@@ -99,7 +104,7 @@ class Containers:
             return value.parts
         if isinstance(value, Table):
             return [self.constant(key, value.node) for key in value.entries]
-        if value.op in ("torch.nn.Sequential", "torch.nn.ModuleList") and not value.data:
+        if value.op in SEQUENCES and not value.data:
             return list(value.args)
         return None
 
@@ -119,13 +124,15 @@ class Containers:
             if isinstance(over, Many) and over.grown:
                 return list(parts[:MOST_PASSES]), False
             return list(parts[:MOST_PASSES]), len(parts) <= MOST_PASSES
-        if over.op == "either":
+        if over.op in ("either", "iter", "itertools.cycle") and over.args:
             return self.elements(over.args[0], node)
+        if over.op in SEQUENCES:
+            return list(over.args[:MOST_PASSES]), False
         if over.op == "enumerate":
             inner, unrolled = self.elements(over.args[0], node)
             first = over.argument("start", 1) or self.constant(0, node)
             begin = first.data if isinstance(constant(first), int) else 0
-            return [self.many("tuple", [self.constant(begin + place, node) if unrolled else self.new("index", (first,), node), part], node) for place, part in enumerate(inner)], unrolled
+            return [self.many("tuple", [self.constant(begin + place, node) if unrolled else self.new("index", (first,), node, data="enumerate"), part], node) for place, part in enumerate(inner)], unrolled
         if over.op == "zip":
             columns = [self.elements(one, node) for one in over.args]
             unrolled = all(one[1] for one in columns)
@@ -169,6 +176,8 @@ class Containers:
             return self.many("tuple", [self.new("part", (one, self.new("index", (), node)), node) for one in data.args], node)
         if isinstance(data, Many) and data.parts:
             return data.parts[0]
+        if data.op.startswith("torchvision.datasets."):
+            return self._transformed(data, node)
         if data.op == "zip":
             return self.elements(data, node)[0][0]
         if isinstance(data, Instance) and data.of is not None:
@@ -180,6 +189,17 @@ class Containers:
                     return self.elements(result, node)[0][0] if name == "__iter__" else result
         return self.new("element", (data,), node)
 
+    def _transformed(self, data: Value, node: ast.AST) -> Value:
+        """A sample of a data set of torchvision: an input and a target, each after its transform."""
+        whole = self.new("element", (data,), node)
+        sample = [self.new("part", (whole, self.constant(place, node)), node) for place in (0, 1)]
+        places = (1, 2) if data.op.endswith(("ImageFolder", "DatasetFolder")) else (2, 3)
+        for at, (name, place) in enumerate(zip(("transform", "target_transform"), places, strict=True)):
+            given = data.argument(name, place)
+            if given is not None and given.op != "@constant":
+                sample[at] = self.call(given, [sample[at]], {}, node, Frame(self.program.sources[0], None))
+        return self.many("tuple", sample, node)
+
     # Items and attributes -----------------------------------------------------------------
 
     def item(self, on: Value, index: Value, node: ast.AST) -> Value:
@@ -188,6 +208,10 @@ class Containers:
         parts = self.parts(on)
         if isinstance(on, Table) and isinstance(known, (str, int, float)) and known in on.entries:
             return on.entries[known]
+        if isinstance(on, Table) and known is None and on.entries and len(on.entries) <= MOST_PASSES and not on.others:
+            return self.either(list(on.entries.values()), node)
+        if on.op in SEQUENCES and on.data and on.args and index.op != "slice":
+            return on.args[known] if known in (0, -1) else on.args[0]
         if parts is not None and not isinstance(on, Table):
             if isinstance(known, int) and -len(parts) <= known < len(parts) and not getattr(on, "grown", False):
                 return parts[known]
@@ -203,6 +227,11 @@ class Containers:
             found = self.of_class(on.of, "__getitem__", on, node)
             if isinstance(found, Code):
                 return self.enter(found, [index], {}, node)
+        at = on
+        while isinstance(known, str) and at.op in ("set_item", "to") and len(at.args) > 1:
+            if at.op == "set_item" and constant(at.args[1]) == known:
+                return at.args[2]  # what was kept under that key
+            at = at.args[0]
         return self.new("part", (on, index), node)
 
     def unpacked(self, value: Value, target: ast.Tuple | ast.List) -> list[Value]:
@@ -221,6 +250,8 @@ class Containers:
     def set_attribute(self, on: Value, name: str, value: Value, node: ast.AST) -> None:
         """`on.name = value`."""
         if isinstance(on, Instance):
+            if on.of is not None and isinstance(value.data, int) and constant(value) is not None and counts(on.of, name):
+                value = self.new("count", (value,), node)
             old = on.attributes.get(name)
             changed = old is not None and self.where.maybe and old is not value
             on.attributes[name] = self.either((value, old), node) if changed and old is not None else value
@@ -290,6 +321,8 @@ class Containers:
             return Table(dict(named), node=node, where=self.where) if name == "dict" else self.many("list", [], node)
         if name == "dict" and isinstance(first, Table):
             return Table({**first.entries, **named}, node=node, where=self.where)
+        if name == "dict" and isinstance(first, Many) and not first.grown and all(isinstance(one, Many) and len(one.parts) == 2 and isinstance(constant(one.parts[0]), str) for one in first.parts):
+            return Table({**{constant(one.parts[0]): one.parts[1] for one in first.parts if isinstance(one, Many)}, **named}, node=node, where=self.where)
         if name in ("reversed", "sorted") and isinstance(first, Many):
             return self.many(first.op, first.parts[::-1] if name == "reversed" else first.parts, node, grown=first.grown)
         if name == "len" and parts is not None and self.may_grow(first):
@@ -306,8 +339,8 @@ class Containers:
         if name == "map" and len(args) == 2:
             inner, unrolled = self.elements(args[1], node)
             return self.many("list", [self.call(args[0], [one], {}, node, frame) for one in inner], node, grown=not unrolled)
-        if name == "getattr" and len(args) > 1 and isinstance(args[0], Instance) and (known := args[0].attributes.get(str(constant(args[1])))) is not None:
-            return known
+        if name == "getattr" and len(args) > 1 and isinstance(args[0], Instance) and isinstance(known := constant(args[1]), str):
+            return self.attribute(args[0], known, node)
         if name == "vars" and isinstance(first, Instance):
             return Table(dict(first.attributes), node=node, where=self.where)
         if name == "sum" and isinstance(first, Many) and first.parts:

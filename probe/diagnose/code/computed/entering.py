@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from probe.diagnose.code.computed.containers import Containers
+from probe.diagnose.code.computed.containers import SEQUENCES, Containers
 from probe.diagnose.code.computed.frames import Frame, defaults_of, given_to, parameters_of
 from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, SAME_OBJECT, method, operation
 from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, constant
@@ -17,14 +17,13 @@ from probe.diagnose.code.syntax import Function, says
 
 DEEPEST = 14
 """Calls within each other that are followed."""
-_SEQUENCES = ("torch.nn.Sequential", "torch.nn.ModuleList")
 _COMMON = frozenset({
     "step", "reset", "backward", "append", "update", "train", "eval", "to", "get", "items", "keys", "values", "copy", "close", "write", "read",
     "mean", "std", "sum", "max", "min", "size", "view", "reshape", "state_dict", "load_state_dict", "parameters", "zero_grad", "forward",
     "add", "clear", "numpy", "cpu", "float", "item", "sample", "fit", "transform", "predict", "save", "load", "log", "render", "put",
 })
 """Names of methods that many libraries have."""
-_DRAWS = ("random.sample", "random.choices", "itertools.islice", "itertools.cycle", "itertools.chain")
+_DRAWS = ("random.sample", "random.choices", "itertools.islice", "itertools.cycle")
 _PASSED_ON = ("tqdm", "trange", "list", "tuple", "iter", "reversed", "sorted", "compile", "DataParallel", "DistributedDataParallel", "prepare")
 
 
@@ -43,6 +42,10 @@ class Calls(Containers):
         """The first object of each class."""
         self.unset: dict[str, Value] = {}
         """Names that the program gives no value, each of which is one input."""
+        self.passes: list[tuple[int, ast.AST, Value]] = []
+        """Each loop that has run, by the number of values before it: its node, and what it goes over."""
+        self.stored: dict[ast.Name, list[Value]] = {}
+        """What each assignment to a name has given it."""
         self.returned: dict[str, list[Value]] = {}
         """What functions have given, by their names."""
 
@@ -101,6 +104,8 @@ class Calls(Containers):
             found = None if on.of is None else self.of_class(on.of, name, on, node)
             if found is not None:
                 return found
+            if name in ("module", "_orig_mod") and on.of is not None:
+                return on  # of a wrapper, which is the model itself here
         if isinstance(on, Many) and on.op == "named" and name in on.data:
             place: int = on.data.index(name)
             return on.parts[place]
@@ -158,7 +163,11 @@ class Calls(Containers):
 
     def layer(self, called: Value, args: list[Value], named: dict[str, Value], node: ast.Call, frame: Frame) -> Value:
         """What an object of a library gives when it is called."""
-        inner = self.parts(called) if called.op == "torch.nn.Sequential" else None
+        inner = list(called.args) if called.op == "torch.nn.Sequential" else None
+        if called.op.startswith("torchvision.transforms.") and called.op.endswith(".Compose") and called.args:
+            inner = self.parts(called.args[0])
+        if isinstance(called, Instance) and isinstance(called.data, list) and all(isinstance(one, Value) for one in called.data):
+            inner = called.data
         if inner is not None and len(args) == 1:
             at = args[0]
             for one in inner:
@@ -169,6 +178,8 @@ class Calls(Containers):
             settings = dict(called.named)
             if word in ("Softmax", "LogSoftmax") and called.args:
                 settings["dim"] = called.args[0]
+            if word == "Flatten":
+                settings = {"start_dim": called.argument("start_dim", 0) or self.constant(1, node)}
             return self.new(LAYERS[word], args, node, {**settings, **named})
         return self.new("run", (called, *args), node, named)
 
@@ -321,6 +332,8 @@ class Calls(Containers):
             found = self.builtin_call(last, args, named, node, frame)
             if found is not None:
                 return found
+        if dotted == "collections.OrderedDict" and (found := self.builtin_call("dict", args, named, node, frame)) is not None:
+            return found
         if dotted == "functools.partial" and args:
             if isinstance(args[0], Code):
                 code = Code(args[0].function, args[0].frame, args[0].bound, node=node, where=self.where)
@@ -331,14 +344,25 @@ class Calls(Containers):
             return self.new("@fields", (), node, data=self._names(args[1]))
         if dotted in ("copy.deepcopy", "copy.copy") and args:
             return self.copied(args[0], node)
+        if last == "LambdaLR" and isinstance(factor := named.get("lr_lambda") or (args[1] if len(args) > 1 else None), Code):
+            named = {**named, "factor": self.call(factor, [self.new("index", (), node)], {}, node, frame)}
         if dotted == "argparse.ArgumentParser":
             return self.new("@parser", (), node, data={})
-        if dotted in _SEQUENCES:
-            inner = self.parts(args[0]) if len(args) == 1 and isinstance(args[0], (Many, Table)) else args
-            return self.new(dotted, inner or args, node, data=bool(args) and getattr(args[0], "grown", False))
+        if dotted in SEQUENCES:
+            return self.sequence(dotted, args, node)
+        if dotted == "torch.nn.ModuleDict" and args and isinstance(args[0], Table):
+            return args[0]
+        if last in ("spawn", "start_processes", "Process", "Thread") and (run := named.get("target") or (args[0] if args else None)) is not None and isinstance(run, Code):
+            given = self.parts(named.get("args") or (args[1] if len(args) > 1 else self.many("tuple", [], node))) or []
+            self.enter(run, [self.new("@input", (), node, data="rank"), *given] if "spawn" in last or "start" in last else given, {}, node)
+        if dotted == "builtins.super.__init__" and (made := frame.names.get("self")) is not None and isinstance(made, Instance) and args and made.of is not None:
+            made.data = list(self.sequence("torch.nn.Sequential", args, node).args)  # the layers of a subclass of Sequential
         if dotted == "collections.deque":
             inner, unrolled = self.elements(args[0], node) if args else ([], True)
             return self.many("list", inner, node, grown=not unrolled)
+        if dotted == "itertools.chain" and args and all(isinstance(one, Many) for one in args):
+            inner = [part for one in args for part in self.parts(one) or ()]
+            return self.many("list", inner, node, grown=any(getattr(one, "grown", False) for one in args))
         if dotted in _DRAWS and args and isinstance(args[0], Many) and args[0].parts:
             self.new(operation(dotted), args, node, named)
             return self.many("list", args[0].parts, node, grown=True)
@@ -346,6 +370,17 @@ class Calls(Containers):
             self.new(operation(dotted), args, node, named)
             return args[0]
         return self.new(operation(dotted), args, node, _plain(named))
+
+    def sequence(self, dotted: str, args: list[Value], node: ast.AST) -> Value:
+        """Sequential or ModuleList: `data` is True where it has more layers than are known."""
+        layers: list[Value] = []
+        more = False
+        for one in args:
+            inside = one.args[0] if one.op == "star" else one
+            spread = isinstance(inside, (Many, Table)) and (one.op == "star" or len(args) == 1)
+            more = more or (spread and getattr(inside, "grown", False)) or (one.op == "star" and not spread)
+            layers += list(inside.made_of()) if spread else [one]
+        return self.new(dotted, layers, node, data=more)
 
     def _names(self, value: Value) -> list[str]:
         """The field names that namedtuple is given."""
@@ -363,14 +398,23 @@ class Calls(Containers):
         found.data = called.data
         return found
 
-    def copied(self, value: Value, node: ast.AST) -> Value:
-        """A copy: an object of the program gets attributes of its own."""
+    def copied(self, value: Value, node: ast.AST, made: dict[int, Value] | None = None) -> Value:
+        """A copy: an object of the program gets attributes and layers of its own."""
+        made = {} if made is None else made
+        if id(value) in made:
+            return made[id(value)]
         if isinstance(value, Instance):
-            copy = Instance(value.of, dict(value.attributes), node=node, where=self.where)
+            copy = made[id(value)] = Instance(value.of, {}, node=node, where=self.where)
             copy.data = value
             self.register(copy)
+            copy.attributes = {name: self.copied(one, node, made) if _is_of_modules(one) else one for name, one in value.attributes.items()}
             return copy
-        return self.new("deepcopy", (value,), node)
+        if isinstance(value, Many) and _is_of_modules(value):
+            return self.many(value.op, [self.copied(one, node, made) for one in value.parts], node, grown=value.grown)
+        if value.op.startswith("torch.nn."):
+            found = made[id(value)] = self.new(value.op, [self.copied(one, node, made) for one in value.args], node, value.named, value.data)
+            return found
+        return value if value.op == "@constant" else self.new("deepcopy", (value,), node)
 
     def parse(self, parser: Value, name: str, args: list[Value], named: dict[str, Value], node: ast.AST) -> Value | None:
         """argparse: the options with their defaults."""
@@ -378,7 +422,8 @@ class Calls(Containers):
             words = [constant(one) for one in args if isinstance(constant(one), str)]
             word = constant(named.get("dest")) or next((one for one in words if one.startswith("--")), words[0] if words else "")
             off = constant(named.get("action")) == "store_true"
-            value = named.get("default") or (self.constant(False, node) if off else self.new("@input", (), node, data=word))
+            given = named.get("default")
+            value = given if (given is not None and constant(given) not in (None, "")) or isinstance(given, (Many, Table)) else (self.constant(False, node) if off else self.new("@input", (), node, data=word))
             parser.data[str(word).lstrip("-").replace("-", "_")] = value
             return self.none(node)
         if name in ("parse_args", "parse_known_args"):
@@ -408,12 +453,17 @@ class Calls(Containers):
         self.where = self.where._replace(loops=before.loops)
 
     @contextmanager
-    def maybe(self) -> Iterator[None]:
-        """Within a branch that may not be taken."""
+    def maybe(self, *under: tuple[Value, bool]) -> Iterator[None]:
+        """Within a branch that may not be taken, where the conditions `under` hold."""
         before = self.where
-        self.where = before._replace(maybe=True)
+        self.where = before._replace(maybe=True, under=(*before.under, *under))
         yield
-        self.where = self.where._replace(maybe=before.maybe)
+        self.where = self.where._replace(maybe=before.maybe, under=before.under)
+
+
+def _is_of_modules(value: Value) -> bool:
+    """Whether a value is a module, an object of the program, or a list of them."""
+    return value.op.startswith("torch.nn.") or isinstance(value, Instance) or (isinstance(value, Many) and any(one.op.startswith("torch.nn.") for one in value.parts))
 
 
 def _plain(named: dict[str, Value]) -> dict[str, Value]:

@@ -14,7 +14,7 @@ _ALIKE = frozenset({
     "to", "float", "double", "half", "long", "int", "cpu", "cuda", "numpy", "from_numpy", "tensor", "as_tensor", "array", "asarray", "astype", "type",
     "values", "to_numpy", "contiguous", "transpose", "permute", "flip", "roll", "fillna", "zeros_like", "ones_like", "rand_like", "randn_like", "bool",
     "full_like", "masked_fill", "nan_to_num", "requires_grad_", "deepcopy", "copy", "layer_norm", "batch_norm", "identity", "invert", "data", "sort",
-    "mish", "hardtanh", "pin_memory", "FloatTensor", "LongTensor", "logical_not", "where_", "dropna", "reset_index", "bfloat16", "squeeze_",
+    "mish", "hardtanh", "pin_memory", "FloatTensor", "LongTensor", "logical_not", "where_", "set_item", "mT", "dropna", "reset_index", "bfloat16", "squeeze_",
 })
 """Operations whose result is shaped as what they are done on."""
 _PAIRS = frozenset({"add", "sub", "mul", "div", "maximum", "minimum", "lt", "gt", "le", "ge", "eq", "ne", "and", "or", "mod", "floordiv", "lerp", "where"})
@@ -45,7 +45,7 @@ def rank(value: Value, depth: int = 40) -> int | None:
     if op in _ALIKE:
         return inner(args[0])
     if op in _PAIRS:
-        known = [inner(one) for one in args[-2:]]
+        known = [inner(one) for one in (args if op == "where" else args[-2:])]
         return None if None in known else max(one for one in known if one is not None)
     if op in _REDUCED:
         return _reduced(value, inner)
@@ -75,6 +75,10 @@ def rank(value: Value, depth: int = 40) -> int | None:
         return 1
     if op in ("view_as", "expand_as"):
         return inner(args[1])
+    if is_frame(value) or (op in ("transform", "fit_transform") and any(one.op.endswith("Scaler") for one in (args[0], *args[0].args))):
+        return 2
+    if op == "pop" and is_frame(args[0]):
+        return 1
     if op in ("element",):
         return _more(inner(args[0]), -1)
     return None
@@ -94,12 +98,14 @@ def last(value: Value, depth: int = 40) -> int | None:
         return None if size is None else int(size)
     if op == "run" and any(word in args[0].op for word in ("BatchNorm1d", "LayerNorm", "Identity")) and len(args) > 1:
         return inner(args[1])
-    if not args or op in ("transpose", "permute"):
+    if not args or op in ("transpose", "permute", "mT"):
         return None
     if op in _ALIKE or op == "rows":
         whole = rank(args[0], depth - 1)
         return inner(args[0]) if op != "rows" or (whole is not None and whole > 0) else None
     if op in _PAIRS:
+        if op == "where":
+            return inner(args[0]) if [rank(one, depth - 1) for one in args[1:]] == [0, 0] else None
         known = [inner(one) for one in args[-2:]]
         ranks = [rank(one, depth - 1) for one in args[-2:]]
         if 0 in ranks:
@@ -156,6 +162,8 @@ def _part(value: Value, inner: Callable[[Value], int | None]) -> int | None:
         return _more(inner(on.args[0]), 0 if on.op in ("sort", "topk") or constant(on.named.get("keepdim")) is True else -1)
     if on.op == "run" and on.args[0].op in ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"):
         return 3 if constant(index) == 0 else None
+    if on.op.endswith("train_test_split") and isinstance(place := constant(index), int) and place < 2 * len(on.args):
+        return inner(on.args[place // 2])
     if is_frame(on):
         return 1 if isinstance(constant(index), str) else 2 if isinstance(index, Many) else None
     whole = inner(on)

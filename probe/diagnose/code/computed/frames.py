@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from probe.diagnose.code.computed.value import Value
@@ -93,3 +94,22 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
     "mod": lambda a, b: a % b, "pow": _power, "lt": lambda a, b: a < b, "gt": lambda a, b: a > b, "le": lambda a, b: a <= b,
     "ge": lambda a, b: a >= b,
 }
+
+
+@lru_cache(maxsize=1000)
+def counted(around: ast.AST) -> tuple[ast.expr, ...]:
+    """The names and attributes that a loop or a class counts up or down by a number that is written out."""
+    found = [one for one in ast.walk(around) if isinstance(one, ast.AugAssign) and isinstance(one.op, (ast.Add, ast.Sub))]
+    return tuple(one.target for one in found if isinstance(one.value, ast.Constant) and isinstance(one.value.value, int))
+
+
+@lru_cache(maxsize=1000)
+def first_asked(loop: ast.AST) -> tuple[str, ...]:
+    """The names that a loop sets, and compares with None: they are None in its first pass at most."""
+    asked = {one.left.id for one in ast.walk(loop) if isinstance(one, ast.Compare) and isinstance(one.left, ast.Name) and isinstance(one.ops[0], (ast.Is, ast.IsNot))}
+    return tuple(asked & {one.id for one in ast.walk(loop) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)})
+
+
+def counts(of: ast.ClassDef, name: str) -> bool:
+    """Whether the methods of a class count an attribute up or down."""
+    return any(isinstance(one, ast.Attribute) and one.attr == name for one in counted(of))

@@ -22,8 +22,7 @@ def losses(computation: Computation) -> Iterator[tuple[Value, Value]]:
         loss = value.args[-1] if value.op == "manual_backward" or (value.args[0].op in ("@input", "accelerate.Accelerator") and len(value.args) > 1) else value.args[0]
         if loss.op == "scale" and len(loss.args) > 1:
             loss = loss.args[1]
-        for one in alternatives(loss):
-            yield value, one
+        yield from ((value, one) for one in alternatives(loss) if one.op != "@constant")
     if not any(True for _ in computation.of("backward", "manual_backward")):
         for name in ("training_step", "compute_loss"):
             for given in computation.returned.get(name, ()):

@@ -25,13 +25,15 @@ KEPT = frozenset({
 
 class Where(NamedTuple):
     """Where a value is computed: the loops around it (outermost first), also those of its callers, whether
-    gradients are off, the functions that are running (outermost first), and whether it is in a branch that
-    may not be taken."""
+    gradients are off, the functions that are running (outermost first), whether it is in a branch that may not
+    be taken, and the unknown conditions that hold there, each with the value that it has: of the branches around
+    it, and of those before it that leave the block."""
 
     loops: tuple[ast.AST, ...] = ()
     no_grad: bool = False
     functions: tuple[ast.AST, ...] = ()
     maybe: bool = False
+    under: tuple[tuple[Value, bool], ...] = ()
 
 
 class Value:

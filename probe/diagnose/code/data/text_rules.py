@@ -51,6 +51,11 @@ _VOCABULARIES = {
     r"(distil)?gpt2(-medium|-large|-xl)?": "gpt2", r"t5-(small|base|large)": "t5", r"albert-\w+-v2": "albert",
     r"xlm-roberta-(base|large)": "xlm-roberta",
 }
+_OWNED = {
+    "dmis-lab/biobert-base-cased": "cased words", "dmis-lab/biobert-v1.1": "cased words", "allenai/scibert_scivocab": "words of science",
+    "microsoft/deberta-v3": "deberta", "ProsusAI/finbert": "uncased words", "sentence-transformers/all-MiniLM": "uncased words", "EleutherAI/pythia": "pythia",
+    "EleutherAI/gpt-neo-": "gpt2", "facebook/bart": "roberta", "facebook/opt": "opt",
+}
 
 
 @RULES.add("padding-in-the-labels", "the model is also trained to say the padding: most of the loss may be that", "set the labels of the padding to -100: labels[attention_mask == 0] = -100")
@@ -288,20 +293,20 @@ def _other_vocabulary(program: Program) -> Iterator[Remark]:
         what = last_word(call.func.value)
         text = name.value if is_string(name) else ""
         if "Config" not in what and "Processor" not in what:
-            found["Tokenizer" in what].append((call, text, _vocabulary(text)))
+            found["Tokenizer" in what].append((call, text, vocabulary(text)))
     if len(found[True]) == 1 and len(found[False]) == 1:
         (tokenizer, one, first), (model, other, second) = found[True][0], found[False][0]
         if first and second and first != second:
             yield Remark(tokenizer, f"the tokenizer is that of {one}, and the model (line {model.lineno}) is {other}: their vocabularies differ")
 
 
-def _vocabulary(name: str) -> str:
+def vocabulary(name: str) -> str:
     """The vocabulary of a model of a well-known name; empty for all else."""
     if "/" in name.removeprefix("google-bert/").removeprefix("FacebookAI/").removeprefix("openai-community/").removeprefix("distilbert/"):
-        return ""
-    for pattern, vocabulary in _VOCABULARIES.items():
+        return next((words for start, words in _OWNED.items() if name.startswith(start)), "")
+    for pattern, words in _VOCABULARIES.items():
         if re.fullmatch(pattern, name.rpartition("/")[2]):
-            return vocabulary
+            return words
     return ""
 
 

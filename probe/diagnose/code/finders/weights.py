@@ -7,10 +7,19 @@ import math
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.computed.value import (
+    Instance,
+    Many,
+    Value,
+    bare,
+    constant,
+    is_none,
+    number,
+    origins,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import Function, short
+from probe.diagnose.code.syntax import Function, is_call, last_word, short
 
 FINDERS = Finders()
 _LEARNED = ("Linear", "Conv", "Bilinear", "LSTM", "GRU", "RNN", "Embedding", "MultiheadAttention", "Transformer", "BatchNorm", "LayerNorm", "GroupNorm")
@@ -45,12 +54,14 @@ def _many_times(program: Program) -> Iterator[Remark]:
     """A container is filled in a loop with a layer that was made before the loop."""
     computation = computation_of(program)
     for container in computation.of("torch.nn.Sequential", "torch.nn.ModuleList"):
+        if not isinstance(container.node, ast.Call) or last_word(container.node.func) not in ("Sequential", "ModuleList"):
+            continue  # a copy
         for listed in [one.args[0] for one in container.args if one.op == "star"] or [container]:
             parts = listed.parts if isinstance(listed, Many) else listed.args
             grown = listed.grown if isinstance(listed, Many) else bool(listed.data)
             if not grown or len(parts) != 1 or parts[0].where.loops != listed.where.loops or not _is_layer(program, parts[0]):
                 continue
-            if _is_learned(parts[0]) and not any(one.op == "set_attribute" for one in computation.users(parts[0])):
+            if _is_learned(parts[0]) and not any(one.op == "set_attribute" and one.args[1] is parts[0] for one in computation.users(parts[0])):
                 yield Remark(container.node, f"{short(container.node)} holds one {_name_of(parts[0])} many times: it is made once, in line {parts[0].line}")
 
 
@@ -178,10 +189,10 @@ def _first_values(computation: Computation) -> dict[int, tuple[Value, float | No
         elif value.op in _STARTED and value.args:
             owner = _owner(value.args[0])
             if owner is not None:
-                found[id(owner)] = (owner, None if value.where.maybe else _one_number(value), value)
+                found[id(owner)] = (owner, None if value.where.maybe and not owner.where.maybe else _one_number(value), value)
         elif value.op == "set_attribute" and value.data == "weight" and value.args[0].op.startswith("torch.nn."):
             owner = value.args[0]
-            found[id(owner)] = (owner, None if value.where.maybe else _one_number(value.args[1]), value)
+            found[id(owner)] = (owner, None if value.where.maybe and not owner.where.maybe else _one_number(value.args[1]), value)
         elif value.op == "load_state_dict":
             return {}
     return found
@@ -206,14 +217,14 @@ def _is_table(value: Value) -> bool:
 
 def _one_number(value: Value) -> float | None:
     """The one number that a tensor is filled with; nan where it is not known; None for a tensor of several."""
+    if value.op == "copy" and len(value.args) > 1:
+        return _one_number(value.args[1])
     value = bare(value)
     if value.op in ("zeros", "zeros_like", "zero", "zeros_", "ones", "ones_like", "ones_"):
         return float(value.op.startswith("ones"))
     if value.op in ("full", "full_like", "fill", "constant_"):
         given = value.named.get("fill_value") or value.named.get("val") or value.named.get("value") or value.argument("fill_value", 1)
         return None if is_none(given) else math.nan if number(given) is None else number(given)
-    if value.op == "copy" and len(value.args) > 1:
-        return _one_number(value.args[1])
     if value.op == "torch.nn.Parameter":
         return _one_number(value.args[0])
     if value.op in ("mul", "div") and len(value.args) == 2:
@@ -314,17 +325,87 @@ def _only_in_products(computation: Computation, parameter: Value, zero: dict[int
     waiting = list(computation.users(parameter))
     while waiting:
         at = waiting.pop()
-        if at.op in ("set_attribute", "register_parameter", *_STARTED) or (at.op == "weight" and not computation.users(at)):
+        if at.op in ("set_attribute", "register_parameter", "tuple", "list", *_STARTED) or (at.op == "weight" and not computation.users(at)):
             continue
         if at.op in _TURNED or at.op in ("weight", "data") or (at.op == "run" and at.args[0].op == "torch.nn.Embedding"):
             waiting += computation.users(at)
             continue
-        if at.op == "run" and at.args[0] is parameter:
-            pairs = [_multiplied(one) for one in (at, *computation.users(at))]
-        elif at.op == "matmul" and len(at.args) == 2 and _root(at.args[1]) is parameter and _root(at.args[0]) is None:
-            pairs = [_multiplied(one) for one in (at, *computation.users(at))]
-        else:
-            pairs = [_multiplied(at)]
+        applied = at.op == "run" and at.args[0] is parameter
+        applied = applied or (at.op == "matmul" and len(at.args) == 2 and _root(at.args[1]) is parameter and _root(at.args[0]) is None)
+        pairs = [_multiplied(one) for one in (at, *(computation.users(at) if applied else ()))]
         if not any(pair is not None and {id(pair[0]), id(pair[1])} <= zero.keys() for pair in pairs):
             return False
     return True
+
+
+# Ensembles and adversaries -----------------------------------------------------------------
+
+
+@FINDERS.add("members-alike")
+def _members_alike(program: Program) -> Iterator[Remark]:
+    """Each round of a loop seeds alike before it makes a model, and the models are collected."""
+    computation = computation_of(program)
+    for listed in computation.values:
+        member = listed.parts[0] if isinstance(listed, Many) and listed.grown and len(listed.parts) == 1 else None
+        if member is None or not _is_layer(program, member) or not _is_learned(member) or not member.where.loops:
+            continue
+        loop = member.where.loops[-1]
+        over = loop.generators[0] if isinstance(loop, ast.ListComp) else None
+        if not isinstance(loop, ast.ListComp) or over is None or not isinstance(over.target, ast.Name) or not is_call(over.iter, "range") or _is_read(loop, over.target.id):
+            continue
+        for seed in computation.of("manual_seed"):
+            if loop in seed.where.loops and seed.number < member.number and len(seed.args) == 1 and not any(one.op in ("index", "element", *_DRAWS) for one in origins(seed.args[0])):
+                yield Remark(loop.elt, f"{short(loop.elt)} is the same in each round, and {short(seed.node)} (line {seed.line}) starts all members alike")
+                return
+
+
+def _is_read(loop: ast.AST, name: str) -> bool:
+    """Whether a loop uses the number of its round."""
+    return any(isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Load) for one in ast.walk(loop))
+
+
+@FINDERS.add("adversary-of-another-range")
+def _another_range(program: Program) -> Iterator[Remark]:
+    """One network judges samples of a generator and real ones, and one of the two is never below 0."""
+    computation = computation_of(program)
+    judged: dict[int, list[tuple[Value, Value]]] = {}
+    for value in computation.of("run"):
+        if len(value.args) > 1 and value.args[0].op.startswith(_UNITS) and (found := _range(value.args[1])) is not None:
+            judged.setdefault(id(value.args[0]), []).append(found)
+    for pairs in judged.values():
+        made = [one for one in pairs if one[0].op in ("tanh", "sigmoid")]
+        real = [one for one in pairs if one[0].op not in ("tanh", "sigmoid")]
+        for fake in made:
+            for true in real:
+                if number(fake[1]) != number(true[1]):
+                    low = [f"{number(one[1]):g}" for one in (true, fake)]
+                    yield Remark(true[0].node, f"{short(true[0].node)} is from {low[0]} to 1, and the samples of {short(fake[0].node)} (line {fake[0].line}) are from {low[1]} to 1: one network judges both")
+                    return
+
+
+def _range(value: Value) -> tuple[Value, Value] | None:
+    """What gives a value its range, and the lower end of it (the upper one is 1)."""
+    value = bare(value, "rows")
+    while value.op == "part" and len(value.args) > 1 and not isinstance(constant(value.args[1]), str):
+        value = bare(value.args[0], "rows")
+    low: float | None = None
+    if value.op in ("tanh", "sigmoid"):
+        low = -1.0 if value.op == "tanh" else 0.0
+    elif value.op == "run" and value.args[0].op.startswith("torchvision.transforms."):
+        low = 0.0 if value.args[0].op.endswith("ToTensor") else None
+    elif value.op == "div" and number(value.args[1]) == 255:
+        low = 0.0
+    elif value.op == "sub" and number(value.args[1]) == 1 and any(number(one) == 2 for one in _factors_of(value.args[0])):
+        low = -1.0
+    return None if low is None else (value, Value("@constant", node=value.node, where=value.where, data=low))
+
+
+def _factors_of(value: Value) -> Iterator[Value]:
+    """The factors of a product, also of one that is divided."""
+    value = bare(value)
+    if value.op in ("mul", "div") and len(value.args) == 2:
+        yield from _factors_of(value.args[0])
+        if value.op == "mul":
+            yield from _factors_of(value.args[1])
+    else:
+        yield value

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model, loader_loops, loaders_of, trains
-from probe.diagnose.code.flow import flow_of
+from probe.diagnose.code.flow import Flow, Key, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.several_ranks import SAMPLERS, WRAPPERS, trained_by_hand
 from probe.diagnose.code.rule import Remark, Rules
-from probe.diagnose.code.syntax import argument, is_attribute, is_method, iterated, own_nodes, short
+from probe.diagnose.code.syntax import argument, is_attribute, is_method, is_name, iterated, own_nodes, short
 
 RULES = Rules("rollout")
 _NO_FORWARD = ("state_dict", "load_state_dict", "parameters", "named_parameters", "eval", "train", "to", "modules", "children", "zero_grad", "requires_grad_")
@@ -61,6 +61,24 @@ def _wrapper_unused(program: Program) -> Iterator[Remark]:
             if runs and not program.without_gradient(runs[0]):
                 yield Remark(runs[0], f"{short(call)} goes through {short(runs[0])}, and {key[1]}, which averages the gradients, is never called")
                 break
+        else:
+            if trained_by_hand(program) and (run := _run_elsewhere(program, flow, inner)) is not None:
+                yield Remark(run, f"{short(run)} trains what is inside {key[1]}, which averages the gradients and is never called")
+
+
+def _run_elsewhere(program: Program, flow: Flow, inner: Key) -> ast.Call | None:
+    """Where a model is called with gradients, or given to a function that calls it and backward."""
+    for call in program.calls():
+        if flow.key(call.func) == inner and not program.without_gradient(call):
+            return call
+        places = [place for place, one in enumerate(call.args) if flow.key(one) == inner]
+        found = program.functions.get(call.func.id, []) if places and isinstance(call.func, ast.Name) else []
+        if len(found) == 1 and len(found[0].args.args) > places[0]:
+            name = found[0].args.args[places[0]].arg
+            inside = [one for one in ast.walk(found[0]) if isinstance(one, ast.Call)]
+            if any(is_method(one, "backward") for one in inside) and any(is_name(one.func, name) for one in inside):
+                return call
+    return None
 
 
 @RULES.add("score-of-one-rank", "the score is that of one part of the held-out data, another one on each rank", "add the sums up over all ranks: dist.all_reduce(total)")
