@@ -29,6 +29,10 @@
 -- value = 0.5
 -- unit = "ratio of the whole change"
 -- source = "ours: where one pair of layers makes more than half of the change, the path of the gradient is cut or scaled there, and depth is not the cause"
+-- [parameters.steps]
+-- value = 100
+-- unit = "steps"
+-- source = "ours: branches that begin at zero, as the last layer of a residual block does, pass almost no gradient until their weights have grown, within some tens of steps"
 -- [parameters.layers]
 -- value = 5
 -- unit = "layers"
@@ -55,7 +59,7 @@ WITH steps AS (
         ARG_MIN(size, depth) AS first, ARG_MAX(size, depth) AS last, ARG_MIN(param, depth) AS first_param, ARG_MAX(param, depth) AS last_param
     FROM layers GROUP BY path
 )
-SELECT NULL AS unknown, first_param AS subject, step, r, per_layer, layers, n, first, last, first_param, last_param,
+SELECT CASE WHEN (SELECT MAX(step) FROM steps) < $steps THEN 'the training has made fewer than ' || $steps || ' steps' END AS unknown, first_param AS subject, step, r, per_layer, layers, n, first, last, first_param, last_param,
     CASE WHEN first < last THEN 'vanish' ELSE 'explode' END AS direction, first / last AS times
 FROM fit
 WHERE layers >= $layers AND n >= 2 AND ABS(r) >= $r AND GREATEST(POW(per_layer, layers - 1), POW(per_layer, 1 - layers)) >= $times

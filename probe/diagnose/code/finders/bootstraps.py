@@ -9,6 +9,7 @@ from probe.diagnose.code.computed.arithmetic import addends, product
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.gradients import flows
 from probe.diagnose.code.computed.likelihoods import is_likelihood, likelihood_sign
+from probe.diagnose.code.computed.traits import is_mean_of, without_small
 from probe.diagnose.code.computed.updates import plain
 from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, constant, number, origins
 from probe.diagnose.code.program import Program
@@ -323,3 +324,67 @@ def _reward_inside_the_product(program: Program) -> Iterator[Remark]:
         sides = [_is_computed(one) for one in inner[0].args]
         if sorted(sides) == [False, True] and all(number(one) is None for one in inner[0].args) and networks_of(prediction):
             yield Remark(bare(target).node, f"{short(bare(target).node)} multiplies the reward of this step by the discount too (it is compared in line {value.line})")
+
+
+@FINDERS.add("best-action-trained")
+def _best_action_trained(program: Program) -> Iterator[Remark]:
+    """The value of the best action is compared with what followed another one."""
+    for value, prediction, _, one in compared(computation_of(program)):
+        best = best_of(bare(prediction))
+        if best is None or value.where.no_grad or not flows(prediction, lambda each: each.op == "run") or any(each is best for each in origins(one.reward)):
+            continue
+        if not any(each.op in ("argmax", "max") and each.args and bare(each.args[0]) is bare(best.args[0]) for each in origins(one.reward)):
+            yield Remark(value.node, f"{short(value.node)} compares the reward of the action that was taken with {short(prediction.node)} (line {prediction.line}), the value of the best one")
+
+
+def best_of(value: Value) -> Value | None:
+    """Where a value is the largest one that a network gives: the maximum, or the place of it."""
+    if value.op == "part" and value.args[0].op == "max" and constant(value.args[1]) == 0:
+        value = value.args[0]
+    over = number(value.argument("dim", 1)) if value.op == "max" else None
+    if over in (1, -1) and bare(value.args[0]).op in ("run", "add", "sub"):
+        return value
+    chosen = _chosen(value)
+    place = None if chosen is None else bare(chosen)
+    return place if place is not None and place.op == "argmax" and bare(place.args[0]) is bare(value.args[0]) else None
+
+
+@FINDERS.add("untried-taken-for-failed")
+def _untried_taken_for_failed(program: Program) -> Iterator[Remark]:
+    """The target is 0 for each action that was not taken: the value of the one that was is put among zeros."""
+    computation = computation_of(program)
+    known = {id(one.whole) for one in backups(computation)}
+    for value, prediction, target in errors(computation):
+        filled = bare(target)
+        if filled.op not in ("set_item", "scatter") or bare(prediction).op != "run" or not filled.args:
+            continue
+        base = bare(filled.args[0])
+        if base.op in ("zeros", "zeros_like") and any(id(each) in known for one in _summed(filled.args[-1]) for each in (one, *one.args)):
+            yield Remark(value.node, f"{short(value.node)} asks for 0 of each action that was not taken: {short(base.node)} (line {base.line}) gets the value of one alone")
+
+
+@FINDERS.add("returns-of-scaled-advantages")
+def _returns_of_scaled_advantages(program: Program) -> Iterator[Remark]:
+    """The returns that values learn are made of advantages that are scaled already."""
+    for value, _, target in errors(computation_of(program)):
+        for one in _summed(_chosen_rows(target)):
+            for scaled, other in (one.args, one.args[::-1]) if one.op == "add" and len(one.args) == 2 else ():
+                inner = centred(bare(scaled))
+                if inner is not None and any(bare(each) is bare(other) for each in origins(inner)) and any(_is_discount(each) for each in origins(inner)):
+                    yield Remark(one.node, f"{short(one.node)} adds advantages that are scaled already (line {bare(scaled).line}) to the values: {short(value.node)} (line {value.line}) learns no returns")
+
+
+def _chosen_rows(value: Value) -> Value:
+    """A value, of which rows are chosen."""
+    value = bare(value)
+    while value.op in ("part", "rows") and value.args:
+        value = bare(value.args[0])
+    return value
+
+
+def centred(value: Value) -> Value | None:
+    """x of (x - mean(x)) / std(x)."""
+    if value.op != "div" or len(value.args) != 2:
+        return None
+    above, below = bare(value.args[0]), without_small(value.args[1])
+    return below.args[0] if above.op == "sub" and below.op == "std" and is_mean_of(above.args[1], above.args[0]) else None

@@ -335,10 +335,5 @@ def _score_of_one_rank(program: Program) -> Iterator[Remark]:
         rows = [one for one in computation.values if one.named.get("loader") is loader]
         judged = [one for one in computation.of("run") if any(each in rows for each in origins(one))]
         totals = [one for one in computation.of("append", "add") if any(each in judged for each in origins(one)) and one.where.loops and not one.where.under]
-        if judged and totals and all(one.where.no_grad for one in judged) and not _is_of_one_process(program):
+        if judged and totals and all(one.where.no_grad for one in judged):
             yield Remark(totals[0].node, f"{short(totals[0].node)} collects what this rank sees alone: {short(sampler.node)} (line {sampler.line}) gives each rank its own part, and nothing joins them")
-
-
-def _is_of_one_process(program: Program) -> bool:
-    """Whether each rank writes what it finds for another program to join."""
-    return not any("get_rank" in source.text or "rank" in source.text for source in program.sources)

@@ -24,7 +24,7 @@ from probe.diagnose.code.computed.value import (
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import ORDERS, last_word, own, pairs_of, short
 
 FINDERS = Finders()
 _EACH = frozenset({*KEPT, "sigmoid", "round", "gt", "ge", "lt", "le", "abs", "bool"}) - {"either", "list", "tuple", "stack", "values"}
@@ -310,3 +310,70 @@ def _by_training(program: Program) -> Iterator[Remark]:
     for watcher, name in _watchers(computation):
         if judged and "training_step" in steps.get(name, ()) and "validation_step" not in steps[name] and watcher.op.endswith("ModelCheckpoint"):
             yield Remark(watcher.node, f"{short(watcher.node)} keeps what fits the training data best, and {judged[0]}, the score of the held-out data, decides nothing")
+
+
+# What is shown to the model, and what is kept ----------------------------------------------
+
+
+@FINDERS.add("predictions-for-labels")
+def _labels_twice(program: Program) -> Iterator[Remark]:
+    """A metric compares the labels with what is made of the labels."""
+    for value in computation_of(program).values:
+        if not value.op.startswith("sklearn.metrics.") or len(value.args) < 2:
+            continue
+        sides = [{one.op for one in origins(one)} for one in value.args[:2]]
+        if all("label_ids" in side and "predictions" not in side and "run" not in side for side in sides):
+            yield Remark(value.node, f"{short(value.node)} scores the labels: both of its arguments are made of label_ids, and predictions is never read")
+
+
+@FINDERS.add("answer-given-in-the-evaluation")
+def _answer_given(program: Program) -> Iterator[Remark]:
+    """A decoder that is judged reads the true last step in a part of its steps, by a draw."""
+    said: set[ast.AST] = set()
+    for value in computation_of(program).of("either"):
+        if not value.where.no_grad or not value.where.loops or len(value.args) != 2 or value.node in said:
+            continue
+        for true, own in (value.args, value.args[::-1]):
+            drawn = next((test for test, holds in true.where.under if holds and _is_drawn(test)), None)
+            shown = true.op == "part" and not any(one.op == "run" for one in origins(true))
+            if shown and drawn is not None and any(one.op == "run" for one in origins(own)):
+                said.add(value.node)
+                yield Remark(value.node, f"{short(value.node)} reads the true step by a draw (line {drawn.line}), also where the model is evaluated: it is shown part of the answer")
+                break
+
+
+def _is_drawn(test: Value) -> bool:
+    """Whether a condition asks a draw alone, with a share above 0."""
+    if any(one.op in ("training", "and") for one in origins(test)):
+        return False
+    asked = [one for one in origins(test) if one.op in ("lt", "le") and len(one.args) == 2 and one.args[0].op in ("random", "rand", "uniform")]
+    return len(asked) == 1 and (number(asked[0].args[1]) or 0) > 0
+
+
+@FINDERS.add("best-set-to-every-score")
+def _set_to_every(program: Program) -> Iterator[Remark]:
+    """The best score is set to each score, whether it is better or not."""
+    for test in program.everywhere(ast.Compare):
+        if len(test.ops) != 1 or not isinstance(test.ops[0], ORDERS):
+            continue
+        function = program.frame(test)
+        for best, score in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+            if not isinstance(best, (ast.Name, ast.Attribute)) or not isinstance(score, (ast.Name, ast.Attribute)) or not _is_best(last_word(best)):
+                continue
+            sets = [one for node in own(function, ast.Assign) for one in [(node, *pair) for pair in pairs_of(node)] if ast.unparse(one[1]) == ast.unparse(best)]
+            to_score = [node for node, _, value in sets if ast.unparse(value) == ast.unparse(score)]
+            asked = [node for node in to_score if any(isinstance(one, (ast.If, ast.IfExp)) for one in program.parents(node))]
+            later = [node for node in to_score if node.lineno >= test.lineno]
+            if later and not asked and not _leaves_before(program, test):
+                yield Remark(later[0], f"{short(later[0])} runs whether {short(test)} is true or not: {short(best)} is the score before this one, and not the best")
+
+
+def _is_best(word: str) -> bool:
+    words = word.lower().split("_")
+    return bool({"best", "top", "record", "lowest", "highest", "reference"} & {*words}) and not {"prev", "last", "old", "previous"} & {*words}
+
+
+def _leaves_before(program: Program, test: ast.Compare) -> bool:
+    """Whether a branch on a comparison leaves the loop or the function."""
+    around = next((one for one in program.parents(test) if isinstance(one, ast.If)), None)
+    return around is not None and any(isinstance(one, (ast.Continue, ast.Return, ast.Break, ast.Raise)) for part in (*around.body, *around.orelse) for one in ast.walk(part))

@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.extents import is_frame
 from probe.diagnose.code.computed.pictures import applied
 from probe.diagnose.code.computed.traits import LOSSES, losses, without_small
+from probe.diagnose.code.computed.uses import made_from
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -355,3 +357,114 @@ def _is_undone(inputs: list[Value], order: Value, first: Value) -> bool:
         if index is not None and one is not first and bare(index) is not order and any(each is order for each in origins(index)):
             return True
     return any(one.op in ("set_item", "scatter") and any(each is order for part in one.args[1:2] for each in origins(part)) for one in inputs)
+
+
+# What one part or column is given, and another is not ----------------------------------------
+
+
+@FINDERS.add("normalized-apart")
+def _normalized_apart(program: Program) -> Iterator[Remark]:
+    """A network learns from normalized inputs, and is judged on inputs that are not."""
+    computation = computation_of(program)
+    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss) if _is_first(one)}
+    layers = {id(one.args[0]) for one in learned.values()}
+    for key in layers:
+        trained = [one.args[1] for one in learned.values() if id(one.args[0]) == key]
+        judged = [one for one in computation.of("run") if one.where.no_grad and one.args and id(one.args[0]) == key and _is_first(one)]
+        marks = [_normalizes(one) for one in trained]
+        if not judged or not all(marks) or any(_normalizes(one.args[1]) for one in judged):
+            continue
+        sources = {one.op for each in trained for one in origins(each) if one.op.startswith(("torchvision.datasets.", "PIL.Image.open"))}
+        if sources and all(any(one.op in sources for one in origins(each.args[1])) for each in judged):
+            found = next(one for one in marks if one is not None)
+            yield Remark(judged[0].node, f"{short(judged[0].node)} is given inputs that are not normalized, and those that the network learns from are (line {found.line})")
+
+
+def _is_first(value: Value) -> bool:
+    """Whether a value is what the first layer of a network gives, or a whole network."""
+    if value.op != "run" or len(value.args) != 2 or applied(value) is not None:
+        return False
+    return value.args[0].op not in ("unknown", "part") and not any(one.op == "run" and applied(one) is None for one in origins(value.args[1]))
+
+
+def _normalizes(value: Value) -> Value | None:
+    """Where inputs are normalized; None where they are not."""
+    for one in origins(value):
+        if applied(one) in ("Normalize", "normalize") or (one.op == "div" and bare(one.args[0]).op == "sub"):
+            return one
+    return None
+
+
+@FINDERS.add("weights-of-classes")
+def _of_classes(program: Program) -> Iterator[Remark]:
+    """A sampler is given one weight for each class where it takes one for each sample."""
+    for sampler in computation_of(program).values:
+        if not sampler.op.endswith(".WeightedRandomSampler"):
+            continue
+        given = sampler.argument("weights", 0)
+        weights = None if given is None else bare(given)
+        while weights is not None and weights.op in ("div", "reciprocal", "pow", "mul", "sqrt") and weights.args:
+            weights = bare(weights.args[-1] if weights.op in ("div", "mul") and number(weights.args[-1]) is None and weights.args[-1].op != "sum" else weights.args[0])
+        if weights is not None and weights.op in ("bincount", "sklearn.utils.class_weight.compute_class_weight"):
+            yield Remark(sampler.node, f"{short(given.node) if given is not None else ''} has one weight for each class (line {weights.line}), and the sampler takes one for each sample: it draws the first few samples only")
+
+
+@FINDERS.add("target-among-inputs")
+def _among_inputs(program: Program) -> Iterator[Remark]:
+    """All columns of a table are inputs, and one of them is the target."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for loss in computation.of(*LOSSES):
+        if len(loss.args) < 2:
+            continue
+        inputs, targets = list(origins(loss.args[0])), list(origins(loss.args[1]))
+        aims = [one for one in targets if one.op == "part" and is_frame(one.args[0]) and isinstance(constant(one.args[1]), str)]
+        for aim in aims:
+            frame = aim.args[0]
+            whole = next((one for one in inputs if one.op in ("to_numpy", "values", "select_dtypes") and one.args[0] is frame), None)
+            taken = any(one.op in ("pop", "drop", "set_item") for one in computation.users(frame))
+            if whole is not None and not taken and whole.node not in said and not any(one.op in ("drop", "pop", "delete") for one in inputs):
+                said.add(whole.node)
+                yield Remark(whole.node, f"{short(whole.node)} holds all columns, and {constant(aim.args[1])!r}, the target (line {aim.line}), is among them")
+
+
+@FINDERS.add("filtered-alone")
+def _filtered_alone(program: Program) -> Iterator[Remark]:
+    """Rows are left out of the inputs, and the targets of the same table keep all of theirs."""
+    computation = computation_of(program)
+    for data in computation.of("torch.utils.data.TensorDataset"):
+        for one in data.args[:1]:
+            inner = list(origins(one))
+            left = next((each for each in inner if each.op == "dropna"), None)
+            if left is None:
+                continue
+            frames = {id(each) for each in origins(left) if is_frame(each)}
+            for other in data.args[1:]:
+                beside = list(origins(other))
+                shared = [each for each in beside if each.op == "part" and id(each.args[0]) in frames and isinstance(constant(each.args[1]), str)]
+                if shared and not any(each is left or each.op in ("dropna", "loc", "isna", "notna", "reindex", "align") for each in beside):
+                    yield Remark(left.node, f"{short(left.node)} leaves out rows, and {short(shared[0].node)} (line {shared[0].line}), which belongs to them, keeps all of its own")
+
+
+@FINDERS.add("padding-never-set")
+def _never_set(program: Program) -> Iterator[Remark]:
+    """A part of a block of memory is filled, of another length for each sample, and the rest is never set."""
+    computation = computation_of(program)
+    for block in computation.of("empty", "new_empty"):
+        pieces = [one for one in made_from(computation, block, frozenset({"part", "element", "zip", "tuple"})) if one.op in ("set_item", "copy", "fill", "zero", "normal", "uniform", "masked_fill")]
+        written = [one for one in pieces if one.op == "set_item" or (isinstance(one.node, ast.Call) and ast.unparse(one.node.func).endswith("_"))]
+        if len({one.node for one in written}) != 1:
+            continue
+        only = written[0]
+        index = only.args[1] if only.op == "set_item" else only.args[0].args[1] if only.op == "copy" and only.args[0].op == "part" else None
+        if index is not None and _is_partly(index):
+            yield Remark(block.node, f"{short(only.node)} (line {only.line}) fills a part of {short(block.node)}: the rest, the padding, is whatever lay in memory")
+
+
+def _is_partly(index: Value) -> bool:
+    """Whether an index is `[:n]` or `[-n:]`, where n is not written out."""
+    if index.op != "slice":
+        return False
+    ends = index.args[:2]
+    open_ends = [one for one in ends if is_none(one)]
+    return len(open_ends) == 1 and all(is_none(one) or (constant(one) is None and any(each.op in ("size", "len", "shape") for each in origins(one))) for one in ends)
