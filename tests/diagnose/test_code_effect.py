@@ -74,6 +74,8 @@ for x, r in loader:
         "for layer in model.children():\n    layer.requires_grad = False",
         "for p in model.parameters():\n    p.requires_grad_ = False", "torch.set_grad_enabled = False",
         "loader = torch.utils.data.DataLoader(x)\nloader.shuffle = True",
+        "class Ramp:\n    def __init__(self, given):\n        self.given = given\n    def begin(self, epoch):\n"
+        "        self.given.momentum = min(0.9, epoch / 10)\nramp = Ramp(optimizer)\nramp.begin(1)",
     ),
     "compared-not-assigned": ("x.requires_grad == True", "model.weight.grad == None", "x == y"),
     "never-equal": (
@@ -136,6 +138,9 @@ for x, y in loader:
         "for p in model.parameters():\n    p.requires_grad = False", "x.requires_grad = True",
         "optimizer.lr = 0.1\nprint(optimizer.lr)", "for m in model.modules():\n    m.training = False",
         "def f(model):\n    model.requires_grad = False",
+        "class Ramp:\n    def __init__(self, given):\n        self.given = given\n    def begin(self, epoch):\n"
+        "        self.momentum = min(0.9, epoch / 10)\n        for group in self.given.param_groups:\n"
+        "            group['momentum'] = self.momentum\nramp = Ramp(optimizer)\nramp.begin(1)",
     ),
     "compared-not-assigned": ("assert (x == y).all()", "with timed():\n    x == y"),
     "never-equal": (

@@ -346,11 +346,15 @@ class Computation(Calls):
         return found[0] if len(found) == 1 else self.new("and", found, node)
 
     def _either(self, node: ast.IfExp, frame: Frame) -> Value:
-        known = self.truth(self.evaluate(node.test, frame))
+        test = self.evaluate(node.test, frame)
+        known = self.truth(test)
         if known is not None:
             return self.evaluate(node.body if known else node.orelse, frame)
-        with self.maybe():
-            return self.either((self.evaluate(node.body, frame), self.evaluate(node.orelse, frame)), node)
+        with self.maybe((test, True)):
+            first = self.evaluate(node.body, frame)
+        with self.maybe((test, False)):
+            second = self.evaluate(node.orelse, frame)
+        return self.either((first, second), node)
 
     def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
         return Code(node, frame, None, node=node, where=self.where)

@@ -18,6 +18,7 @@ from probe.diagnose.code.computed.value import (
     constant,
     is_none,
     number,
+    origins,
 )
 
 _WALKED = KEPT | SHAPED | {"rows", "cat", "t", "transpose", "permute", "element", "block", "mT", "T", "star"}
@@ -165,6 +166,8 @@ def is_row_of_words(value: Value) -> bool:
     """Whether a value is a row of words or letters that were found in the data, or written out, and whose first is no
     special one."""
     value = bare(value)
+    if any(isinstance(one.data, str) and one.op == "@constant" and (one.data[:1] in ("<", "[") or one.data.lower() in ("pad", "unk", "blank")) for one in origins(value)):
+        return False  # a special word may be among them, and come first
     while value.op in ("sorted", "list", "tuple") and value.args:
         value = bare(value.args[0])
     if isinstance(value, Many):

@@ -25,8 +25,9 @@ def is_column(value: Value, depth: int = 20) -> bool:
     if op in _ALIKE:
         return is_column(args[0], depth - 1)
     if op == "gather":
-        index = value.argument("index", 2)
-        return number(value.argument("dim", 1)) in _OVER_LAST and index is not None and _is_made_a_column(index)
+        index = value.argument("index", len(value.args) - 1)
+        dim = number(value.named["dim"] if "dim" in value.named else value.args[1])
+        return dim in _OVER_LAST and index is not None and _is_made_a_column(index)
     if op in ("max", "min", "amax", "sum", "mean"):
         return constant(value.named.get("keepdim")) is True and number(value.argument("dim", 1)) in _OVER_LAST
     if op == "part" and args[0].op in ("max", "min"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.arithmetic import addends, product
@@ -20,6 +21,8 @@ FINDERS = Finders()
 _ERRORS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _LARGEST = ("max", "amax", "maximum")
 _JOINED = ("cat", "stack", "list", "tuple", "add", "sub", "mul", "clamp", "tanh", "rsample", "sample", "exp", "relu", "either", "softmax", "log_softmax")
+_ANSWERED = ("step", "item", "append", "tensor", "sample", "argmax", "multinomial", "builtins.int", "int")
+"""Operations that networks' results go into where an environment answers."""
 _DISCOUNTS = ("gamma", "discount", "discount_factor", "gam", "discount_rate")
 _DRAWN = ("randn_like", "randn", "rand_like", "@constant", "shape", "normal")
 
@@ -35,14 +38,15 @@ class Backup(NamedTuple):
     others: list[Value]
 
 
-def backups(computation: Computation) -> Iterator[Backup]:
-    """The sums of a reward and of the discounted value of what follows, each once."""
-    seen: set[int] = set()
+@lru_cache(maxsize=1)
+def backups(computation: Computation) -> tuple[Backup, ...]:
+    """The sums of a reward and of the discounted value of what follows, each once; found once for all finders."""
+    seen: dict[int, Backup] = {}
     for value in computation.of("add", "sub"):
         found = _backup(value)
-        if found is not None and id(found.future) not in seen:
-            seen.add(id(found.future))
-            yield found
+        if found is not None:
+            seen.setdefault(id(found.future), found)
+    return tuple(seen.values())
 
 
 def _backup(value: Value) -> Backup | None:
@@ -76,7 +80,7 @@ def _is_discount(value: Value) -> bool:
 
 def _is_computed(value: Value) -> bool:
     """Whether a network computes a value, and no environment answers to it."""
-    return any(one.op == "run" for one in origins(value, stop=("step", "item", "append", "tensor", "sample", "environment")))
+    return is_place(unmasked(value)) or any(one.op == "run" for one in origins(value, stop=_ANSWERED))
 
 
 def networks_of(value: Value) -> set[int]:
@@ -105,7 +109,7 @@ def is_squared(user: Value, value: Value) -> bool:
 
 def compared(computation: Computation) -> Iterator[tuple[Value, Value, Value, Backup]]:
     """Each comparison of a prediction with a backup: it, the prediction, what it is compared with, and the backup."""
-    found = list(backups(computation))
+    found = backups(computation)
     for value, prediction, target in errors(computation):
         inner = {id(one) for one in _summed(target)}
         for one in found:
@@ -232,7 +236,7 @@ def _judged_by_the_trained_network(program: Program) -> Iterator[Remark]:
 def _chosen(value: Value) -> Value | None:
     """The place that a value is taken from: of `gather` and of an index."""
     if value.op == "gather":
-        return value.argument("index", 2)
+        return value.argument("index", len(value.args) - 1)
     if value.op == "part" and isinstance(value.args[1], Many) and len(value.args[1].parts) == 2:
         return value.args[1].parts[1]
     return None

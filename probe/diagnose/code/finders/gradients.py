@@ -130,9 +130,14 @@ def _averaged_twice(program: Program) -> Iterator[Remark]:
                 continue
             mean = bare(one.args[0])
             by = _counted(one.args[1])
-            if by is not None and _is_whole_mean(mean) and mean.where.loops == one.where.loops and comes_from(mean, by):
+            if by is not None and _is_whole_mean(mean) and mean.where.loops == one.where.loops and comes_from(mean, by) and not _goes_over(computation, one, by):
                 seen.add(one.node)
                 yield Remark(one.node, f"{short(mean.node)} is a mean already, and {short(one.node)} divides it by {short(one.args[1].node)} again")
+
+
+def _goes_over(computation: Computation, value: Value, by: Value) -> bool:
+    """Whether a loop around a value goes over what it is divided by the length of: micro batches add up."""
+    return any(node in value.where.loops and bare(over) is by for _, node, over in computation.passes)
 
 
 def _is_whole_mean(value: Value) -> bool:

@@ -333,13 +333,21 @@ def _answer_given(program: Program) -> Iterator[Remark]:
     for value in computation_of(program).of("either"):
         if not value.where.no_grad or not value.where.loops or len(value.args) != 2 or value.node in said:
             continue
-        for true, own in (value.args, value.args[::-1]):
+        for true, guess in (value.args, value.args[::-1]):
             drawn = next((test for test, holds in true.where.under if holds and _is_drawn(test)), None)
             shown = true.op == "part" and not any(one.op == "run" for one in origins(true))
-            if shown and drawn is not None and any(one.op == "run" for one in origins(own)):
+            if shown and drawn is not None and any(one.op == "run" for one in origins(guess)):
                 said.add(value.node)
-                yield Remark(value.node, f"{short(value.node)} reads the true step by a draw (line {drawn.line}), also where the model is evaluated: it is shown part of the answer")
+                call = _call_of(value)
+                yield Remark(call, f"{short(call)} evaluates a model that reads the true step by a draw ({short(value.node)}, line {value.line}): it is shown part of the answer")
                 break
+
+
+def _call_of(value: Value) -> ast.AST:
+    """The call in the loop over batches that runs a decoder's step."""
+    outer = value.where.loops[-2] if len(value.where.loops) > 1 else None
+    calls = [one for one in ast.walk(outer) if isinstance(one, ast.Call) and len(one.args) > 1] if outer is not None else []
+    return min(calls, key=lambda one: (one.lineno, one.col_offset), default=value.node)
 
 
 def _is_drawn(test: Value) -> bool:

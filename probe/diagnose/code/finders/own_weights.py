@@ -278,3 +278,41 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
 def _has_state(optimizer: Value) -> bool:
     """Whether an optimizer keeps more than its parameters."""
     return not optimizer.op.endswith(".SGD") or (constant(optimizer.argument("momentum", 2)) or 0) != 0
+
+
+@FINDERS.add("loaded-and-written-over")
+def _made_anew_after_loading(program: Program) -> Iterator[Remark]:
+    """The state of an optimizer is loaded, and another one for the same network is made before it steps."""
+    computation = computation_of(program)
+    loads = [one for one in computation.of("load_state_dict") if one.args and is_optimizer(one.args[0])]
+    steps = [(one, optimizer) for one in computation.of("step") if (optimizer := optimizer_of(one)) is not None]
+    for load in loads:
+        old = load.args[0]
+        used = any(optimizer is old and one.number > load.number for one, optimizer in steps)
+        for step, new in steps if not used else ():
+            again = new.node is old.node and old.number < load.number < new.number < step.number and runs(step) == runs(load)
+            loaded = any(one.args[0] is new for one in loads)
+            if again and not loaded and not new.where.loops:
+                yield Remark(new.node, f"{short(new.node)} is made anew after the state of line {load.line} was loaded into the one before: what was loaded is lost")
+                return
+
+
+@FINDERS.add("loaded-and-written-over")
+def _initialised_after_loading(program: Program) -> Iterator[Remark]:
+    """A part of a network is loaded, and all layers of the network are given first values after that."""
+    computation = computation_of(program)
+    loads = [one for one in computation.of("load_state_dict") if one.args and not is_optimizer(plain(one.args[0])) and has_parameters(plain(one.args[0]))]
+    for value in (one for one in computation.of(*_FIRST_VALUES) if one.args and loads):
+        whole = [plain(one.args[0]) for one in origins(value.args[0]) if one.op == "modules" and one.args]
+        for load in loads:
+            part = plain(load.args[0])
+            inside = any(any(part is each for each in layers_of(one)) for one in whole)
+            if inside and load.number < value.number and runs(load) == runs(value) and not any(one.number > value.number for one in loads):
+                yield Remark(value.node, f"{short(value.node)} gives first values to all layers, and line {load.line} has loaded {short(part.node)} before: what was loaded is lost")
+                return
+
+
+_FIRST_VALUES = (
+    "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "trunc_normal_", "normal_", "uniform_", "normal", "uniform",
+    "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal", "trunc_normal",
+)

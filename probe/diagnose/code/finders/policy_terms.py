@@ -9,7 +9,18 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.arithmetic import addends, is_run_of_network, networks, product
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.gradients import CUTS, flows
-from probe.diagnose.code.computed.likelihoods import is_likelihood, likelihood_sign
+from probe.diagnose.code.computed.likelihoods import (
+    action_of,
+    alike,
+    best_of_all,
+    chosen_among,
+    difference_of,
+    factors_of,
+    is_likelihood,
+    is_surprise,
+    likelihood_sign,
+    source_of,
+)
 from probe.diagnose.code.computed.traits import is_mean_of, losses, terms
 from probe.diagnose.code.computed.updates import plain
 from probe.diagnose.code.computed.value import (
@@ -67,25 +78,10 @@ def weighed(computation: Computation) -> Iterator[tuple[Value, Value, list[Value
                 continue
             seen.add(id(value))
             factors = factors_of(value)
-            likely = [one for one in factors if is_likelihood(one) or _is_surprise(one)]
+            likely = [one for one in factors if is_likelihood(one) or is_surprise(one)]
             others = [one for one in factors if one not in likely and number(one) is None]
             if len(likely) == 1 and others:
                 yield value, likely[0], others
-
-
-def factors_of(value: Value) -> list[Value]:
-    """The factors of a value, also of its factors, with what cuts their gradients."""
-    while value.op in (*SHAPED, "to", "float") and value.args:
-        value = value.args[0]
-    if value.op in ("mul", "div", "neg"):
-        inner = value.args if value.op == "mul" else value.args[:1]
-        return [each for one in inner for each in factors_of(one)]
-    return [value]
-
-
-def _is_surprise(value: Value) -> bool:
-    """Whether a value is a cross entropy of each row."""
-    return value.op in ("cross_entropy", "nll_loss") and constant(value.named.get("reduction")) == "none"
 
 
 # Gradients ----------------------------------------------------------------------------------
@@ -186,70 +182,14 @@ def _holds_likelihoods(value: Value) -> bool:
 def _greedy_actions(program: Program) -> Iterator[Remark]:
     """The log probability of the most probable action is learned from."""
     for value, likely, _ in weighed(computation_of(program)):
-        chosen = _action_of(likely)
-        best = _best(likely)
+        chosen = action_of(likely)
+        best = best_of_all(likely)
         if chosen is not None and (is_place(chosen) or bare(chosen).op == "mode") and flows(likely, _is_gradient):
             action = bare(chosen)
-            if _source(likely) & {id(one) for one in _of_whom(action)}:
+            if source_of(likely) & {id(one) for one in chosen_among(action)}:
                 yield Remark(action.node, f"{short(action.node)} is the action that is taken, and {short(value.node)} (line {value.line}) learns from it: the most probable action is never compared with another")
         elif best is not None and flows(likely, _is_gradient):
             yield Remark(best.node, f"{short(best.node)} takes the most probable action, and {short(value.node)} (line {value.line}) learns from its probability: it is never compared with another")
-
-
-def _of_whom(action: Value) -> Iterator[Value]:
-    """The distribution, the probabilities or the scores that an action is the largest one of."""
-    at = bare(action.args[0]) if action.args else action
-    yield at
-    while at.op in ("probs", "logits", "softmax", "log_softmax", "max", "exp", "part", "log") and at.args:
-        at = bare(at.args[0])
-        yield at
-
-
-def _action_of(likely: Value) -> Value | None:
-    """The action whose log probability a value is."""
-    for one in _steps_to(likely):
-        if one.op == "log_prob" and len(one.args) > 1:
-            return one.args[1]
-        if one.op == "gather":
-            return one.argument("index", 2)
-        if one.op == "part" and isinstance(one.args[1], Many) and len(one.args[1].parts) == 2:
-            return one.args[1].parts[1]
-    return None
-
-
-def _best(likely: Value) -> Value | None:
-    """Where a log probability is the largest one of all: `log_probs.max(1)[0]`, and its place is used."""
-    for one in _steps_to(likely):
-        if one.op == "max" and one.args and bare(one.args[0]).op == "log_softmax" and (len(one.args) > 1 or "dim" in one.named):
-            return one
-    return None
-
-
-def _steps_to(likely: Value) -> Iterator[Value]:
-    """A log probability, and what it is a sum, a part or a list of."""
-    for _ in range(20):
-        likely = bare(likely)
-        yield likely
-        if isinstance(likely, Many) and len(likely.parts) == 1:
-            likely = likely.parts[0]
-        elif isinstance(likely, Many) or not likely.args or likely.op in ("log_softmax", "run", "log_prob"):
-            return
-        elif likely.op == "add":
-            inner = [one for one in likely.args if number(one) is None and bare(one).op not in ("zeros", "zeros_like")]
-            if len(inner) != 1:
-                return
-            likely = inner[0]
-        else:
-            likely = likely.args[0]
-
-
-def _source(likely: Value) -> set[int]:
-    """The distribution, or the probabilities, that a log probability is of, and what they are made of."""
-    found: set[int] = set()
-    for one in _steps_to(likely):
-        if one.op in ("log_prob", "gather", "part") and one.args:
-            found |= {id(each) for each in origins(one.args[0], stop=("run",)) if each.op in ("run", "log_softmax", "softmax") or each.op.startswith("torch.distributions.")}
-    return found
 
 
 @FINDERS.add("action-drawn-twice")
@@ -258,7 +198,7 @@ def _action_drawn_twice(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     draws = list(computation.of(*_DRAWS))
     for value, likely, _ in weighed(computation):
-        chosen = _action_of(likely)
+        chosen = action_of(likely)
         drawn = None if chosen is None else bare(chosen)
         if drawn is None or drawn.op not in _DRAWS or drawn.where.maybe or _is_used(computation, drawn):
             continue
@@ -302,17 +242,6 @@ def _ratio_clipped_around_zero(program: Program) -> Iterator[Remark]:
         around = (pair[0] is not None and pair[1] is not None and pair[0] == -pair[1] and pair[1] < 1) or (low.op == "neg" and same(low.args[0], high))
         if around and difference_of(ratio) is not None:
             yield Remark(value.node, f"{short(value.node)} keeps the ratio of the probabilities (line {ratio.line}) around 0: it is 1 where nothing has changed")
-
-
-def difference_of(ratio: Value) -> tuple[Value, Value] | None:
-    """New and old log probability, of exp(new - old)."""
-    ratio = bare(ratio)
-    inner = bare(ratio.args[0]) if ratio.op == "exp" and ratio.args else ratio
-    while inner.op in ("sum", "mean", "clamp") and inner.args:
-        inner = bare(inner.args[0])
-    if ratio.op != "exp" or inner.op != "sub" or len(inner.args) != 2:
-        return None
-    return inner.args[0], inner.args[1]
 
 
 @FINDERS.add("ratio-without-exponential")
@@ -367,28 +296,9 @@ def _compared_with_itself(program: Program) -> Iterator[tuple[Value, Value, Valu
         if found is None or not (_is_near_one(low, below=True) and _is_near_one(high, below=False)):
             continue
         new, old = found
-        made = _alike(bare(new), bare(old))
+        made = alike(bare(new), bare(old))
         if made and flows(new, _is_gradient) and not flows(old, _is_gradient) and _is_repeated(new, old, known):
             yield ratio, new, old
-
-
-def _alike(one: Value, other: Value, depth: int = 60) -> bool:
-    """Whether two values are computed in the same way by the same layers from the same data."""
-    one, other = bare(one), bare(other)
-    if one is other:
-        return True
-    if depth == 0 or one.op != other.op or len(one.args) != len(other.args) or one.named.keys() != other.named.keys():
-        return False
-    if one.op == "@constant":
-        return bool(one.data == other.data)
-    if isinstance(one, Many) and isinstance(other, Many):
-        return len(one.parts) == len(other.parts) and all(_alike(a, b, depth - 1) for a, b in zip(one.parts, other.parts, strict=True))
-    if one.op == "run" and plain(one.args[0]) is not plain(other.args[0]):
-        return False
-    if one.op in (*_DRAWS, "@input", "@object", "next", "unknown"):
-        return False
-    pairs = [*zip(one.args, other.args, strict=True), *((one.named[name], other.named[name]) for name in one.named)]
-    return bool(pairs) and all(_alike(a, b, depth - 1) for a, b in pairs)
 
 
 def _is_repeated(new: Value, old: Value, known: set[int]) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.arithmetic import addends
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.extents import last, rank
+from probe.diagnose.code.computed.rows import is_column, is_row
 from probe.diagnose.code.computed.traits import LOSSES, terms
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
 from probe.diagnose.code.finders.bootstraps import errors
-from probe.diagnose.code.computed.rows import is_column, is_row
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short

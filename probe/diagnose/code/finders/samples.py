@@ -17,7 +17,17 @@ from probe.diagnose.code.computed.pictures import (
     whole_numbers,
 )
 from probe.diagnose.code.computed.traits import LOSSES, losses
-from probe.diagnose.code.computed.value import DRAWN, Many, Value, bare, comes_from, constant, number, origins, same
+from probe.diagnose.code.computed.value import (
+    DRAWN,
+    Many,
+    Value,
+    bare,
+    comes_from,
+    constant,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import Function, is_name, short
@@ -353,6 +363,10 @@ def _is_array(value: Value) -> bool:
     return value.op in _STORED or (value.op == "part" and value.args[0].op == "load" and value.args[1].op == "@constant")
 
 
+_NO_VIEWS = frozenset({"len", "int", "float", "str", "numel", "size", "@constant"})
+"""What is one number however often it is repeated."""
+
+
 @FINDERS.add("one-object-twice")
 def _one_object(program: Program) -> Iterator[Remark]:
     """Two random views are one value under two names."""
@@ -361,7 +375,7 @@ def _one_object(program: Program) -> Iterator[Remark]:
         node = value.node
         if isinstance(node, ast.BinOp) and isinstance(value, Many) and isinstance(node.op, ast.Mult):
             row = node.left if isinstance(node.left, (ast.List, ast.Tuple)) else node.right
-            if isinstance(row, (ast.List, ast.Tuple)) and len(row.elts) == 1 and isinstance(row.elts[0], ast.Call) and value.parts and value.parts[0].op not in DRAWN and _is_view(value.parts[0]):
+            if isinstance(row, (ast.List, ast.Tuple)) and len(row.elts) == 1 and isinstance(row.elts[0], ast.Call) and value.parts and value.parts[0].op not in DRAWN | _NO_VIEWS and _is_view(value.parts[0]):
                 yield Remark(node, f"{short(node)} calls {short(row.elts[0].func)} once: all its elements are the same random view")
     for given in program.everywhere(ast.Assign):
         names = [one.id for one in given.targets if isinstance(one, ast.Name)]

@@ -1,4 +1,4 @@
-"""Softmaxes over the wrong axis, and what is done to their probabilities afterwards. Pure; standard library only."""
+"""Softmaxes over the wrong axis, what is done to their probabilities, and what losses take. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.extents import last, rank
 from probe.diagnose.code.computed.uses import made_from
-from probe.diagnose.code.computed.value import Value, bare, comes_from, constant, is_none, number, origins
+from probe.diagnose.code.computed.value import (
+    DRAWN,
+    KEPT,
+    SHAPED,
+    Value,
+    alternatives,
+    bare,
+    comes_from,
+    constant,
+    is_none,
+    number,
+    origins,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -22,6 +34,7 @@ _POINTWISE = frozenset({
     "contiguous", "normalize", "add", "mul", "div", "sub",
 })
 _SAME_BATCH = ("Linear", "Conv", "BatchNorm", "LayerNorm", "GroupNorm", "Pool", "Flatten", "Dropout", "Embedding", "Identity")
+_KEEPS = KEPT | SHAPED | {"div", "part", "pow"}
 _DRAWS = frozenset({"multinomial", "choice", "choices", "torch.distributions.Categorical"})
 
 
@@ -49,14 +62,20 @@ def _keeps_batch(value: Value) -> bool:
     """Whether a value's first axis is that of the samples of a DataLoader's batch: layers alone stand between."""
     for _ in range(60):
         if value.op == "rows":
-            return True
+            size = value.named["loader"].argument("batch_size", 1) if "loader" in value.named else None
+            return size is None or not is_none(size)
         if value.op == "run" and len(value.args) == 2 and _by_sample(value.args[0]):
             value = value.args[1]
-        elif (value.op in _POINTWISE and value.args) or (value.op == "flatten" and number(value.argument("start_dim", 1)) == 1) or (value.op == "part" and value.args[0].op in ("rows", "part") and isinstance(constant(value.args[1]), (int, str))):
+        elif (value.op in _POINTWISE and value.args) or (value.op == "flatten" and number(value.argument("start_dim", 1)) == 1) or _is_field(value):
             value = value.args[0]
         else:
             return False
     return False
+
+
+def _is_field(value: Value) -> bool:
+    """Whether a value is one field of the samples of a batch: `x` of `x, y = batch`, and `batch["x"]`."""
+    return value.op == "part" and value.args[0].op == "rows" and (isinstance(value.node, (ast.Tuple, ast.List)) or isinstance(constant(value.args[1]), str))
 
 
 def _by_sample(layer: Value) -> bool:
@@ -185,6 +204,8 @@ def _hidden(value: Value) -> Iterator[tuple[Value, Value]]:
 def _is_mask(value: Value) -> bool:
     """Whether a value is 0 and 1 for what is left out and what is kept."""
     value = bare(value, "transpose", "permute")
+    if any(one.op in DRAWN for one in origins(value, ("run", "rows", "element", "shape", "size"))):
+        return False
     if value.op == "set_item":
         return _filled(value) in ({0.0, 1.0}, {0.0}, {1.0})
     if value.op == "pad_sequence" and value.args:
@@ -240,7 +261,7 @@ def _temperature_after(program: Program) -> Iterator[Remark]:
         softmax, by = bare(value.args[0]), value.args[1]
         if softmax.op != "softmax" or comes_from(by, softmax) or (number(by) in (None, 1.0) and bare(by).op != "@input"):
             continue
-        if any(one.op in _DRAWS for one in made_from(computation, value, None)):
+        if any(one.op in _DRAWS for one in made_from(computation, value, _KEEPS)):
             yield Remark(value.node, f"{short(value.node)} scales the probabilities of {short(softmax.node)} (line {softmax.line}) by {short(by.node)}, and what is drawn stays the same")
 
 
@@ -331,9 +352,18 @@ def _another_range(program: Program) -> Iterator[Remark]:
     """A loss is given probabilities for logits, or the other way round."""
     for value in computation_of(program).of(*_TAKES):
         takes, wrong = _TAKES[value.op]
+        found = {bare(one, "permute", "transpose").op for one in _all_of(value.args[0])} if value.args else set()
         given = bare(value.args[0], "permute", "transpose") if value.args else value
-        if given.op in wrong and value.args[0].op != "either":
+        if given.op in wrong and found == {given.op}:
             yield Remark(value.node, f"{value.op} takes {takes}, and {short(value.args[0].node)} is the output of {wrong[given.op]} (line {given.line})")
+
+
+def _all_of(value: Value) -> Iterator[Value]:
+    """All that a value may be, without what only changes its shape or type."""
+    while value.op != "either" and value.op in (KEPT | SHAPED) and value.args:
+        value = value.args[0]
+    for one in alternatives(value):
+        yield from [one] if one is value else _all_of(one)
 
 
 @FINDERS.add("prediction-and-target-swapped")
@@ -398,3 +428,32 @@ def _each_pixel(program: Program) -> Iterator[Remark]:
 def _is_image(computation: Computation, value: Value) -> bool:
     """Whether a convolution takes a value."""
     return any(one.op == "run" and one.args[0].op.startswith("torch.nn.Conv") for one in computation.users(value))
+
+
+@FINDERS.add("column-against-targets")
+def _column(program: Program) -> Iterator[Remark]:
+    """A column of outputs is compared with a row of targets."""
+    computation = computation_of(program)
+    for value in computation.of("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "sub"):
+        for column, row in (value.args[:2], value.args[1::-1]) if len(value.args) > 1 else ():
+            if last(column) == 1 and _is_column(column) and (_is_row(row) or _has_squeezed(row)) and not value.where.no_grad and not comes_from(row, bare(column)):
+                yield Remark(value.node, f"{short(column.node)} is a column (N, 1), and {short(row.node)} a row (N): {short(value.node)} pairs each with all others")
+                break
+
+
+def _is_column(value: Value) -> bool:
+    """Whether a value is what a layer of one output gives, or a batch of such rows."""
+    value = bare(value, shapes=False)
+    return value.op == "run" and rank(value) in (2, None)
+
+
+def _is_row(value: Value) -> bool:
+    """Whether a value has one number for each sample."""
+    return rank(value) == 1 and not any(one.op in ("mean", "element") for one in (value, bare(value)))
+
+
+def _has_squeezed(value: Value, depth: int = 6) -> bool:
+    """Whether a column whose axis of length 1 was taken away is added into a value."""
+    if value.op == "squeeze" and value.args and last(value.args[0]) == 1 and number(value.argument("dim", 1)) in (-1, 1):
+        return True
+    return depth > 0 and value.op in ("add", "sub", "mul") and any(_has_squeezed(one, depth - 1) for one in value.args)

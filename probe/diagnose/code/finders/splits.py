@@ -288,13 +288,8 @@ def _never_read(program: Program) -> Iterator[Remark]:
 
 
 def _given_instances(loaders: list[Value], kept: list[Value]) -> list[Value]:
-    found = []
-    for one in loaders:
-        data = one.argument("dataset", 0)
-        held = getattr(data, "attributes", {})
-        if any(each is piece for value in held.values() for each in origins(value) for piece in kept):
-            found.append(one)
-    return found
+    held = [(one, getattr(one.argument("dataset", 0), "attributes", {})) for one in loaders]
+    return [one for one, given in held if any(each is piece for value in given.values() for each in origins(value) for piece in kept)]
 
 
 def _is_read(computation: Computation, value: Value) -> bool:
@@ -440,10 +435,19 @@ def _filtered_alone(program: Program) -> Iterator[Remark]:
                 continue
             frames = {id(each) for each in origins(left) if is_frame(each)}
             for other in data.args[1:]:
-                beside = list(origins(other))
+                beside = list(_before(other))
                 shared = [each for each in beside if each.op == "part" and id(each.args[0]) in frames and isinstance(constant(each.args[1]), str)]
                 if shared and not any(each is left or each.op in ("dropna", "loc", "isna", "notna", "reindex", "align") for each in beside):
                     yield Remark(left.node, f"{short(left.node)} leaves out rows, and {short(shared[0].node)} (line {shared[0].line}), which belongs to them, keeps all of its own")
+
+
+def _before(value: Value) -> Iterator[Value]:
+    """A value and what it was before, along what each operation is done on."""
+    for _ in range(60):
+        yield value
+        if not value.args:
+            return
+        value = value.args[0]
 
 
 @FINDERS.add("padding-never-set")
@@ -451,7 +455,10 @@ def _never_set(program: Program) -> Iterator[Remark]:
     """A part of a block of memory is filled, of another length for each sample, and the rest is never set."""
     computation = computation_of(program)
     for block in computation.of("empty", "new_empty"):
-        pieces = [one for one in made_from(computation, block, frozenset({"part", "element", "zip", "tuple"})) if one.op in ("set_item", "copy", "fill", "zero", "normal", "uniform", "masked_fill")]
+        made = list(made_from(computation, block, frozenset({"part", "element", "zip", "tuple", "set_item"})))
+        if any("out" in one.named for one in made) or any(one.op == "set_attribute" for one in computation.users(block)):
+            continue
+        pieces = [one for one in made if one.op in ("set_item", "copy", "fill", "zero", "normal", "uniform", "masked_fill")]
         written = [one for one in pieces if one.op == "set_item" or (isinstance(one.node, ast.Call) and ast.unparse(one.node.func).endswith("_"))]
         if len({one.node for one in written}) != 1:
             continue

@@ -6,16 +6,28 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.extents import last, rank
+from probe.diagnose.code.computed.extents import rank
 from probe.diagnose.code.computed.gradients import has_gradient
 from probe.diagnose.code.computed.traits import LOSSES, losses, squared
 from probe.diagnose.code.computed.uses import made_from
-from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    SHAPED,
+    Many,
+    Value,
+    bare,
+    comes_from,
+    constant,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 
 FINDERS = Finders()
+_KEPT = KEPT | SHAPED | {"cat"}
 _NORMAL = frozenset({"randn", "randn_like", "normal", "standard_normal"})
 _GAUSSIANS = ("torch.distributions.Normal", "torch.distributions.normal.Normal")
 _RESHAPED = frozenset({"part", "view", "reshape", "unsqueeze", "from_numpy", "tensor", "as_tensor", "gather", "expand", "to", "float", "squeeze", "astype", "take"})
@@ -159,7 +171,8 @@ def _one_noise(program: Program) -> Iterator[Remark]:
             continue
         whole = rank(noised.scale)
         fewer = whole is not None and len(sizes) < whole and not any(one.op in ("part", "size", "len") for one in sizes[:1])
-        if (number(sizes[0]) == 1 and len(sizes) > 1) or fewer or (len(sizes) == 1 and sizes[0].op == "@constant"):
+        drawn = any(one.op == "run" for one in origins(noised.scale)) and any(one.op == "run" for one in made_from(computation, noised.value, _KEPT))
+        if fewer or (drawn and (number(sizes[0]) == 1 or (len(sizes) == 1 and sizes[0].op == "@constant"))):
             yield Remark(noised.value.node, f"{short(noised.value.node)} takes noise of {short(noise.node)} (line {noise.line}), which has no axis for the samples")
 
 
@@ -254,13 +267,22 @@ def _without_gradient(program: Program) -> Iterator[Remark]:
         if drawn is None or not has_gradient(drawn):
             continue
         fed = [one for one in made_from(computation, value, frozenset({"cat", "squeeze", "unsqueeze", "tanh", "mul", "to", "add"})) if one.op == "run" and not one.where.no_grad]
-        for _, loss in losses(computation) if fed else ():
+        for _, loss in losses(computation) if fed and not _weighs_likelihood(computation, value) else ():
             parts = [set(map(id, origins(term))) for term in _terms(loss)]
             through = [one for one in parts if any(id(run) in one for run in fed)]
             beside = [one for one in parts if one not in through and _mentions(computation, value.args[0], one)]
             if through and beside:
                 yield Remark(value.node, f"{short(value.node)} has no gradient, and {short(fed[0].node)} (line {fed[0].line}) is to train what it is drawn from")
                 break
+
+
+def _weighs_likelihood(computation: Computation, sample: Value) -> bool:
+    """Whether the log probability of a sample is multiplied by what is no plain weight, as policy gradients do."""
+    for likely in computation.users(sample):
+        for product in made_from(computation, likely, frozenset({"sum", "squeeze", "unsqueeze", "view"})) if likely.op == "log_prob" else ():
+            if product.op == "mul" and any(not comes_from(other, likely) and bare(other).op in ("sub", "part", "div", "rows", "run") for other in product.args):
+                return True
+    return False
 
 
 def _gaussian(value: Value) -> Value | None:
@@ -399,37 +421,8 @@ def _no_hinge(program: Program) -> Iterator[Remark]:
         if not kinds[0] or kinds[0] != kinds[1] or len(terms) != len(free) + 1 or len({id(one) for _, one in free}) < len(free):
             continue
         margin = next(one for _, one in terms if _is_weight(bare(one)))
-        if number(margin) != 0 and not any(one.op in ("log", "log_prob", "log_softmax", "logdet", "slogdet") for one in origins(inner, ("run",))):
+        if number(margin) not in (None, 0.0) and not any(one.op in ("log", "log_prob", "log_softmax", "logdet", "slogdet") for one in origins(inner, ("run",))):
             yield Remark(inner.node, f"{short(inner.node)}: it is not cut off at 0, so {short(margin.node)} is only added to the number")
-
-
-@FINDERS.add("column-against-targets")
-def _column(program: Program) -> Iterator[Remark]:
-    """A column of outputs is compared with a row of targets."""
-    computation = computation_of(program)
-    for value in computation.of("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "sub"):
-        for column, row in (value.args[:2], value.args[1::-1]) if len(value.args) > 1 else ():
-            if last(column) == 1 and _is_column(column) and (_is_row(row) or _has_squeezed(row)) and not value.where.no_grad:
-                yield Remark(value.node, f"{short(column.node)} is a column (N, 1), and {short(row.node)} a row (N): {short(value.node)} pairs each with all others")
-                break
-
-
-def _is_column(value: Value) -> bool:
-    """Whether a value is what a layer of one output gives, or a batch of such rows."""
-    value = bare(value, shapes=False)
-    return value.op == "run" and rank(value) in (2, None)
-
-
-def _is_row(value: Value) -> bool:
-    """Whether a value has one number for each sample."""
-    return rank(value) == 1 and not any(one.op in ("mean", "element") for one in (value, bare(value)))
-
-
-def _has_squeezed(value: Value, depth: int = 6) -> bool:
-    """Whether a column whose axis of length 1 was taken away is added into a value."""
-    if value.op == "squeeze" and value.args and last(value.args[0]) == 1 and number(value.argument("dim", 1)) in (-1, 1):
-        return True
-    return depth > 0 and value.op in ("add", "sub", "mul") and any(_has_squeezed(one, depth - 1) for one in value.args)
 
 
 @FINDERS.add("padding-in-the-divisor")

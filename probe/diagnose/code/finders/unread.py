@@ -198,13 +198,13 @@ def _term_twice(program: Program) -> Iterator[Remark]:
     """Two terms of a loss are the same loss of the same values."""
     computation = computation_of(program)
     found = [one for one in computation.of(*LOSSES) if len(one.args) > 1 and not one.where.no_grad]
-    reached = {id(part) for _, loss in losses(computation) for part in origins(loss)}
+    reached = [set(map(id, origins(loss))) for _, loss in losses(computation)]
     for place, second in enumerate(found):
         for first in found[:place]:
             if first.op != second.op or first.node is second.node or first.where.functions != second.where.functions or first.where.loops != second.where.loops or first.where.maybe or second.where.maybe:
                 continue
             alike = same(first, second) and _runs(first) == _runs(second) and len(_runs(first)) > 0
-            if alike and id(first) in reached and id(second) in reached:
+            if alike and any({id(first), id(second)} <= parts for parts in reached):
                 yield Remark(second.node, f"{short(first.node)} (line {first.line}) and {short(second.node)} are the same loss of the same values")
                 break
 
@@ -228,19 +228,24 @@ def _view_twice(program: Program) -> Iterator[Remark]:
             continue
         view = run.args[1]
         free = next((one for one in _beside(computation, view) if _moved(computation, one, view) and _is_free(computation, one)), None)
-        if free is not None and not _compared_with_itself(computation, first, run):
+        if free is not None and _are_compared(computation, first, run):
             yield Remark(run.node, f"{short(run.node)} takes {short(view.node)} a second time (the first is in line {first.line}), and {short(free.node)}, the view beside it, is read nowhere")
             return
 
 
 def _moved(computation: Computation, one: Value, view: Value) -> bool:
-    """Whether what stands beside a view is prepared as the view is: moved to the same place, or made by the same code."""
-    return (one.op == view.op and one is not view and (view.op != "part" or one.args[0] is view.args[0])) or any(user.op == view.op for user in computation.users(one))
+    """Whether what stands beside a view is one too: made by the same code, or the other of a pair within the batch
+    that is moved to the same place."""
+    made = bare(view, shapes=False)
+    if made is not bare(one, shapes=False) and bare(one, shapes=False).op == made.op and made.op not in ("part", "element", "rows", "@input"):
+        return True
+    pair = one.op == "part" and one.args[0].op == "part"
+    return pair and (view.op == "part" or any(user.op == view.op for user in computation.users(one)))
 
 
-def _compared_with_itself(computation: Computation, first: Value, second: Value) -> bool:
-    """Whether two runs are written at one place."""
-    return first.node is second.node and first.where.functions == second.where.functions
+def _are_compared(computation: Computation, first: Value, second: Value) -> bool:
+    """Whether one loss is made of two results."""
+    return any({id(first), id(second)} <= set(map(id, origins(loss))) for _, loss in losses(computation))
 
 
 # Noise that is left in the target -------------------------------------------
@@ -289,7 +294,7 @@ def _in_anothers_place(program: Program) -> Iterator[Remark]:
         layers = {name: value for name, value in instance.attributes.items() if value.op.startswith(_LEARNED)}
         runs = {name: [one for one in computation.users(value) if one.op == "run" and one.args[0] is value] for name, value in layers.items()}
         for idle, layer in layers.items():
-            if runs[idle] or any(one.op != "set_attribute" for one in computation.users(layer)) or _is_read(instance.of, idle):
+            if runs[idle] or any(one.op != "set_attribute" and not _is_spread(computation, one) for one in computation.users(layer)) or _is_read(instance.of, idle):
                 continue
             for name, other in layers.items():
                 if name == idle or not runs[name]:
@@ -300,6 +305,11 @@ def _in_anothers_place(program: Program) -> Iterator[Remark]:
                 if not meant and _alike(layer, other):
                     yield Remark(second.node, f"self.{name} is called a second time, and self.{idle}, a {layer.op.rpartition('.')[2]} too, is never called")
                     return
+
+
+def _is_spread(computation: Computation, value: Value) -> bool:
+    """Whether a value is the right side of `a, b = x, y`."""
+    return value.op == "tuple" and not computation.users(value)
 
 
 def _alike(one: Value, other: Value) -> bool:
@@ -345,7 +355,7 @@ def _is_network(program: Program, value: Value) -> bool:
 
 def _is_passed(computation: Computation, network: Value, place: Value) -> bool:
     """Whether a network is also kept or given to something else, or its parameters are."""
-    return any(one is not place and one.op not in _MOVES and not (one.args and network is one.args[0]) for one in computation.users(network)) or any(
+    return any(one is not place and one.op not in _MOVES and not _is_spread(computation, one) and not (one.args and network is one.args[0]) for one in computation.users(network)) or any(
         one.op in ("parameters",) and any(user.op != "list" for user in computation.users(one)) for one in computation.users(network)
     )
 

@@ -373,8 +373,8 @@ def _another_range(program: Program) -> Iterator[Remark]:
         if len(value.args) > 1 and value.args[0].op.startswith(_UNITS) and (found := _range(value.args[1])) is not None:
             judged.setdefault(id(value.args[0]), []).append(found)
     for pairs in judged.values():
-        made = [one for one in pairs if one[0].op in ("tanh", "sigmoid")]
-        real = [one for one in pairs if one[0].op not in ("tanh", "sigmoid")]
+        made = [one for one in pairs if one[0].op in ("tanh", "sigmoid") and any(at.op in ("randn", "randn_like", "rand", "normal") for at in origins(one[0]))]
+        real = [one for one in pairs if one[0].op not in ("tanh", "sigmoid") and not any(at.op == "run" and at.args[0].op.startswith("torch.nn.") for at in origins(one[0]))]
         for fake in made:
             for true in real:
                 if number(fake[1]) != number(true[1]):

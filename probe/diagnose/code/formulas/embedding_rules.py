@@ -187,7 +187,7 @@ def _reversal(program: Program) -> Iterator[Remark]:
     for of in program.everywhere(ast.ClassDef):
         forward, backward = program.method(of, "forward"), program.method(of, "backward")
         bases = {program.dotted(base) or "" for base in of.bases}
-        if not _REVERSAL.search(of.name) or not bases & {"torch.autograd.Function", "torch.autograd.function.Function"} or forward is None or backward is None:
+        if not _is_called_reversal(program, of) or not bases & {"torch.autograd.Function", "torch.autograd.function.Function"} or forward is None or backward is None:
             continue
         given = [one.arg for one in parameters(forward)][1:2]
         same = all(
@@ -198,6 +198,12 @@ def _reversal(program: Program) -> Iterator[Remark]:
         if given and same and not any(_turns(one) for one in ast.walk(of)):
             value = next(iter(returned(backward)), None)
             yield Remark(backward, f"{of.name}.backward returns {short(value, 40) if value is not None else 'None'}: the gradient keeps its sign, and nothing is reversed")
+
+
+def _is_called_reversal(program: Program, of: ast.ClassDef) -> bool:
+    """Whether the name of a class, or of what applies it, says that it reverses."""
+    users = [one for call in program.calls() if text_of(call.func) == f"{of.name}.apply" for one in program.parents(call)]
+    return any(_REVERSAL.search(one.name) for one in (of, *users) if isinstance(one, (ast.ClassDef, ast.FunctionDef)))
 
 
 def _turns(node: ast.AST) -> bool:

@@ -47,7 +47,8 @@ def _triplet(program: Program) -> Iterator[Remark]:
         if loss_name(program, call) in ("MarginRankingLoss", "margin_ranking_loss") and len(call.args) > 2:
             wanted = filled_with(flow, call.args[2])
             places = (_POSITIVE, _NEGATIVE) if wanted == -1 else (_NEGATIVE, _POSITIVE)
-            if wanted in (1, -1) and _is_of(call.args[0], *places) and _is_of(call.args[1], *places[::-1]):
+            apart = any(closeness(program, flow, one) == "distance" or text_of(one).lower().startswith(("d_", "dist", "gap")) for one in call.args[:2])
+            if wanted in (1, -1) and not apart and _is_of(call.args[0], *places) and _is_of(call.args[1], *places[::-1]):
                 lower, higher = (call.args[1], call.args[0]) if wanted == 1 else (call.args[0], call.args[1])
                 yield Remark(call, f"{short(call)} asks for {text_of(higher)} above {text_of(lower)}")
             continue

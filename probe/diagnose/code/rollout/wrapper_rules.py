@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model, loader_loops, loaders_of, trains
-from probe.diagnose.code.flow import Flow, Key, flow_of
+from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
-from probe.diagnose.code.program import Program
+from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rollout.several_ranks import SAMPLERS, WRAPPERS, trained_by_hand
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import argument, is_attribute, is_method, is_name, iterated, own_nodes, short
