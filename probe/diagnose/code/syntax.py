@@ -211,7 +211,7 @@ def text_of(node: ast.AST) -> str:
 
 def short(node: ast.AST, longest: int = 60) -> str:
     """An expression as the program writes it, cut where it is too long for a sentence."""
-    text = text_of(node)
+    text = text_of(node.target if isinstance(node, (ast.For, ast.AsyncFor)) else node).partition("\n")[0]
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 

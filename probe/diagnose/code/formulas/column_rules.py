@@ -53,7 +53,9 @@ def _against_targets(program: Program) -> Iterator[Remark]:
                     break
     for node in program.everywhere(ast.BinOp):
         for one, other in operands(node) if is_binary(node, ast.Sub) else ():
-            if _is_column(program, flow, one) and _is_row(program, flow, other):
+            made = flow.value(other)
+            pairs = is_method(made) and flow.value(made.func.value) is flow.value(one)  # a ranking compares each with all on purpose
+            if not pairs and _is_column(program, flow, one) and _is_row(program, flow, other):
                 yield Remark(node, f"{short(one, 30)} is a column (N, 1), and {short(other, 30)} a row (N): {short(node)} has all N * N differences")
 
 
