@@ -56,11 +56,18 @@ def likelihood_sign(value: Value, sign: int = 1, depth: int = 12) -> int | None:
         return likelihood_sign(value.args[0], sign, depth - 1)
     if value.op == "mul" and len(value.args) == 2:
         for one, other in (value.args, value.args[::-1]):
-            known = number(other)
             found = likelihood_sign(one, sign, depth - 1)
             if found is not None:
-                return -found if known is not None and known < 0 else found
+                return -found if _is_negative(other) else found
     return None
+
+
+def _is_negative(value: Value) -> bool:
+    """Whether a factor turns the sign."""
+    value, known = bare(value), number(value)
+    if value.op == "mul" and len(value.args) == 2:
+        return _is_negative(value.args[0]) != _is_negative(value.args[1])
+    return value.op == "neg" or (known is not None and known < 0)
 
 
 def factors_of(value: Value) -> list[Value]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.traits import LOSSES
-from probe.diagnose.code.computed.value import Table, Value, bare, constant, number
+from probe.diagnose.code.computed.traits import LOSSES, reduction_of
+from probe.diagnose.code.computed.value import Table, Value, bare, number
 from probe.diagnose.code.program import Program
 
 
@@ -83,7 +83,7 @@ def is_mean_of_batch(value: Value) -> bool:
     """Whether a value is the mean of a batch: a loss that takes means, or a mean over all numbers."""
     value = _plain(value)
     if value.op in LOSSES:
-        return constant(value.named.get("reduction")) in (None, "mean") and (value.named.get("reduction") is None or constant(value.named["reduction"]) == "mean")
+        return reduction_of(value) == "mean"
     return value.op == "mean" and len(value.args) == 1 and not value.named
 
 

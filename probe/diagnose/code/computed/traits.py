@@ -59,6 +59,14 @@ def terms(loss: Value, factor: float | None = 1.0) -> Iterator[tuple[Value, floa
         yield loss, factor
 
 
+def reduction_of(loss: Value) -> str | None:
+    """How a loss of `LOSSES` makes one number of many: `mean`, `sum` or `none`; None where that is unknown."""
+    if loss.named.keys() & {"size_average", "reduce", "**"}:
+        return None
+    given = loss.named.get("reduction")
+    return "mean" if given is None else constant(given) if isinstance(constant(given), str) else None
+
+
 def is_mean_of(value: Value, of: Value) -> bool:
     """Whether a value is a mean of another one."""
     value = bare(value)

@@ -274,7 +274,7 @@ def _target_of_the_same_state(program: Program) -> Iterator[Remark]:
     """What follows is computed from the states that are predicted themselves."""
     for _, prediction, _, one in compared(computation_of(program)):
         ahead, now = data_of(unmasked(one.future)), data_of(prediction)
-        if ahead and now and ahead <= now:
+        if ahead and now and ahead <= now and bare(one.future).op != "part":
             yield Remark(one.future.node, f"{short(one.future.node)} is the value of the states that {short(prediction.node)} (line {prediction.line}) predicts, not of those that follow")
 
 

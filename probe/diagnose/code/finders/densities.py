@@ -101,7 +101,7 @@ def _smoothed_beyond_one(program: Program) -> Iterator[Remark]:
             continue
         base, top = bare(value.args[0]), value.args[3]
         spread = base.argument("fill_value", 1) if base.op in ("full", "full_like") else None
-        if spread is not None and complements(spread, top) and 0 < (number(spread) or 0.1) < 0.5:
+        if spread is not None and complements(spread, top) and (number(spread) is None or 0 < (number(spread) or 0.0) < 0.5):
             yield Remark(value.node, f"{short(value.node)} leaves {short(spread.node)} to each of the other classes instead of to all of them together")
 
 

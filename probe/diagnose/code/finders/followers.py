@@ -14,7 +14,7 @@ from probe.diagnose.code.computed.value import Instance, Value, constant, number
 from probe.diagnose.code.finders.bootstraps import backups, compared, networks_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import says, short
+from probe.diagnose.code.syntax import says, short, text_of
 
 FINDERS = Finders()
 _WEIGHTS = ("parameters", "named_parameters", "state_dict", "buffers", "named_buffers")
@@ -319,7 +319,7 @@ def _is_of_gradients(value: Value) -> bool:
 
 def _divides_by_ranks(value: Value) -> bool:
     """Whether a value is divided by, or multiplied by what may be, the number of ranks."""
-    return any(number(one) is None and any(each.op in ("torch.distributed.get_world_size", "@input", "unknown") or "environ" in each.op for each in origins(one, stop=("run", "grad"))) for one in value.args[1:])
+    return "world" in text_of(value.node).lower() or any(number(one) is None and any(each.op in ("torch.distributed.get_world_size", "@input", "unknown") or "environ" in each.op for each in origins(one, stop=("run", "grad"))) for one in value.args[1:])
 
 
 @FINDERS.add("score-of-one-rank")

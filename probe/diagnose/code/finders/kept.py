@@ -131,9 +131,15 @@ def _is_recorded(score: Value, test: Value, computation: Computation) -> bool:
     for user in computation.users(score):
         if user.op in (*_SETS, "update", "tuple") and any(one is test and holds for one, holds in user.where.under):
             return True
-        if user.op == "either" and isinstance(user.node, ast.If) and user.node.test is test.node:
+        if user.op == "either" and isinstance(user.node, ast.If) and user.node.test is test.node and _keeps(user.node):
             return True
     return False
+
+
+def _keeps(branch: ast.If) -> bool:
+    """Whether what a condition compares is assigned where it holds, and not where it does not."""
+    compared = {ast.unparse(one) for one in ast.iter_child_nodes(branch.test)}
+    return any(isinstance(one, ast.Assign) and ast.unparse(one.value) in compared for one in branch.body)
 
 
 def _never_below_0(value: Value, depth: int = 12) -> bool:
@@ -308,6 +314,8 @@ def _part_back_in_train_mode(program: Program) -> Iterator[Remark]:
     for value in evals:
         if value.where.loops and not isinstance(value.where.loops[-1], ast.For):
             continue
+        if _is_of_an_evaluation(value, computation):
+            continue
         part = _evaluated_part(value.args[0])
         for train in computation.of("train"):
             whole = module(train.args[0]) if train.args else value
@@ -320,6 +328,13 @@ def _part_back_in_train_mode(program: Program) -> Iterator[Remark]:
             if id(part) in inside and not again and _is_unsteady(part, value.args[0], computation):
                 yield Remark(train.node, f"{short(train.node)} puts {short(part.node, 40)} back into train mode, which {short(value.node)} (line {value.line}) took out of it")
                 return
+
+
+def _is_of_an_evaluation(value: Value, computation: Computation) -> bool:
+    """Whether the function that calls eval() runs a network after it, and trains none."""
+    functions = value.where.functions
+    after = {one.op for one in computation.values[value.number:] if functions and one.where.functions[: len(functions)] == functions}
+    return "run" in after and "backward" not in after
 
 
 def _in_a_training_loop(train: Value, computation: Computation) -> bool:

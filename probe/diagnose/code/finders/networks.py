@@ -203,7 +203,7 @@ def _line(node: ast.AST) -> int:
 
 def _by_position(value: Value, loop: ast.AST) -> bool:
     """Whether a value belongs to one position of the loop: `x[:, t]`, or a part of `x.unbind(1)`."""
-    for one in origins(value, ("run_",)):
+    for one in origins(value):
         if not one.where.loops or one.where.loops[-1] is not loop:
             continue
         if one.op == "part" and isinstance(index := one.args[1], Many) and len(index.parts) > 1 and _is_whole(index.parts[0]) and index.parts[1].op in ("index", "count"):

@@ -229,7 +229,7 @@ def _is_of(change: Value, rate: Value, computation: Computation) -> bool:
     key = change.data if change.op == "set_attribute" else constant(change.args[1])
     last = rate.node.attr if isinstance(rate.node, ast.Attribute) else key
     again = isinstance(parent, ast.AugAssign) or (isinstance(parent, ast.Assign) and any(ast.dump(one) == ast.dump(_read(change.node)) for one in ast.walk(parent.value) if isinstance(one, (ast.Attribute, ast.Subscript))))
-    first = any(one.op in ("set_attribute", "set_item") and one.args[-1] is rate and one.args[0] is change.args[0] for one in computation.users(rate))
+    first = any(one.op in ("set_attribute", "set_item") and one.args[-1] is rate and one.args[0] is change.args[0] and (one.op == "set_item" or one.data == key) for one in computation.users(rate))
     held = isinstance(change.args[0], Instance) and change.args[0].op == "@object" and first
     return again and key == last and (held or (runs(change) == runs(rate) and comes_from(change.args[-1], rate)))
 

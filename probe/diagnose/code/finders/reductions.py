@@ -14,7 +14,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, constant, numb
 from probe.diagnose.code.finders.bootstraps import errors
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import short, text_of
 
 FINDERS = Finders()
 _ELEMENTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
@@ -155,8 +155,14 @@ def _columns_against_rows(program: Program, *, of_critics: bool) -> Iterator[Rem
     computation = computation_of(program)
     acts = any(one.op in ("log_prob",) for one in computation.of("log_prob"))
     for value, column, row in errors(computation):
-        if is_column(column) and is_row(row) and acts == of_critics:
+        if is_column(column) and is_row(row) and acts == of_critics and not _broadcast(value, column):
             yield Remark(value.node, f"{short(value.node)} compares the column {short(column.node)} (line {column.line}) with the row {_told(row)} (line {row.line}): each of one with each of the other")
+
+
+def _broadcast(value: Value, column: Value) -> bool:
+    """Whether the column is made one in the comparison itself, as where all pairs are meant."""
+    made = column.op == "unsqueeze" or (column.op == "part" and "None" in text_of(column.node))
+    return made and any(one is column.node for one in ast.walk(value.node))
 
 
 def _told(value: Value) -> str:

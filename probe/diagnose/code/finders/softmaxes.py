@@ -409,7 +409,7 @@ def _each_pixel(program: Program) -> Iterator[Remark]:
     """The length of a gradient of images is taken along one axis, and pulled to 1."""
     computation = computation_of(program)
     for value in computation.of("sub"):
-        if number(value.args[1]) != 1:
+        if len(value.args) != 2 or number(value.args[1]) != 1:
             continue
         length = bare(value.args[0])
         length = bare(length.args[0], "add", "clamp") if length.op in ("sqrt", "pow") else length

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.extents import rank
 from probe.diagnose.code.computed.gradients import has_gradient
-from probe.diagnose.code.computed.traits import LOSSES, losses, squared
+from probe.diagnose.code.computed.traits import LOSSES, losses, reduction_of, squared
 from probe.diagnose.code.computed.uses import made_from
 from probe.diagnose.code.computed.value import (
     KEPT,
@@ -404,7 +404,7 @@ def _after_mean(program: Program) -> Iterator[Remark]:
         if product.op != "mul" or len(product.args) != 2:
             continue
         for loss, weights in (product.args, product.args[::-1]):
-            if loss.op in LOSSES and constant(loss.named.get("reduction")) in (None, "mean") and not loss.named.keys() & {"reduce", "size_average", "**"} and weights.op not in LOSSES and bare(weights).op not in ("@constant", "@input", "@library", "unknown", "sqrt", "len", "mean", "sum"):
+            if loss.op in LOSSES and reduction_of(loss) == "mean" and weights.op not in LOSSES and bare(weights).op not in ("@constant", "@input", "@library", "unknown", "sqrt", "len", "mean", "sum"):
                 yield Remark(product.node, f"{short(product.node)} weights the samples after {short(loss.node)} has taken their mean")
 
 

@@ -82,12 +82,13 @@ def _after(value: Value, function: ast.AST) -> bool:
 def _never_given(program: Program) -> Iterator[Remark]:
     """A value with noise is read nowhere, and a network is given the one without."""
     computation = computation_of(program)
-    for scope in program.scopes():
+    trains = any(True for _ in losses(computation)) and any(True for _ in computation.of(*_DRAWN))
+    for scope in program.scopes() if trains else ():
         for node, target in _unread(program, scope):
             for value in computation.stored.get(target, ()):
                 clean = _clean_parts(value)
                 given = next((one for one in computation.of("run") if clean and one.number > value.number and _after(one, scope) and any(id(bare(part, shapes=False)) in clean for part in one.args[1:])), None)
-                if given is not None and any(True for _ in losses(computation)):
+                if given is not None:
                     yield Remark(node, f"{short(node)} is read nowhere, and line {given.line} goes on without the noise")
                     break
 
@@ -100,20 +101,14 @@ def _clean_parts(value: Value) -> set[int]:
     parts = [bare(one, "clamp", shapes=False) for one in value.args]
     noisy = [one for one in parts if any(part.op in _DRAWN for part in origins(one, _SIZES))]
     clean = {id(one) for one in parts if one not in noisy and one.op not in ("@constant", "@library")}
-    if value.op == "add" and not noisy and any(_is_mixed_in(one) for one in parts):
-        return set()
     return clean if noisy else set()
-
-
-def _is_mixed_in(value: Value) -> bool:
-    return value.op == "@constant"
 
 
 @FINDERS.add("loss-never-added")
 def _never_added(program: Program) -> Iterator[Remark]:
     """A loss is computed beside another one, and nothing reads it."""
     computation = computation_of(program)
-    for scope in program.scopes():
+    for scope in program.scopes() if any(True for _ in losses(computation)) else ():
         for node, target in _unread(program, scope):
             for value in computation.stored.get(target, ()):
                 if value.where.no_grad or not _is_term(value):

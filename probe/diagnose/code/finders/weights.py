@@ -61,8 +61,18 @@ def _many_times(program: Program) -> Iterator[Remark]:
             grown = listed.grown if isinstance(listed, Many) else bool(listed.data)
             if not grown or len(parts) != 1 or parts[0].where.loops != listed.where.loops or not _is_layer(program, parts[0]):
                 continue
-            if _is_learned(parts[0]) and not any(one.op == "set_attribute" and one.args[1] is parts[0] for one in computation.users(parts[0])):
+            if _is_learned(parts[0]) and _is_added_in_a_loop(parts[0], container, computation) and not any(one.op == "set_attribute" and one.args[1] is parts[0] for one in computation.users(parts[0])):
                 yield Remark(container.node, f"{short(container.node)} holds one {_name_of(parts[0])} many times: it is made once, in line {parts[0].line}")
+
+
+def _is_added_in_a_loop(part: Value, container: Value, computation: Computation) -> bool:
+    """Whether a loop appends a layer, or a list or a comprehension repeats it."""
+    appended = [one for one in computation.users(part) if one.op == "append"]
+    repeated = (ast.BinOp, ast.ListComp, ast.GeneratorExp)
+    lists = [one.node for one in computation.users(part) if isinstance(one, Many)]
+    return any(one.where.loops != part.where.loops for one in appended) or (
+        not appended and any(isinstance(one, repeated) for one in [*lists, *ast.walk(container.node)])
+    )
 
 
 def _is_layer(program: Program, value: Value) -> bool:

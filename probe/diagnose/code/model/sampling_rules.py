@@ -51,7 +51,8 @@ def _after_softmax(program: Program) -> Iterator[Remark]:
         divided = any(
             is_binary(one, ast.Div) and any(is_method(part, "sum") for part in ast.walk(one.right)) for one in own_nodes(frame)
         ) or any(is_method(one, "nan_to_num", "isinf", "isnan", "div_", "normalize") for one in own_nodes(frame))
-        filled = any(is_method(one, "masked_fill", "masked_fill_") for one in flow.origins(found[1])) or any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(found[1]))
+        before = any(is_method(one, "masked_fill", "masked_fill_") and one.lineno < found[0].lineno for one in own_nodes(frame))
+        filled = before or any(is_method(one, "masked_fill", "masked_fill_") for one in flow.origins(found[1])) or any(is_binary(one, ast.Add, ast.Sub) for one in ast.walk(found[1]))
         summed = any(
             (is_binary(one, ast.MatMult) and names & names_read(one)) or (is_method(one, "matmul", "bmm", "einsum") and names & names_read(one))
             for one in own_nodes(frame)

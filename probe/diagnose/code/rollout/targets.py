@@ -137,7 +137,9 @@ def _turned(program: Program, loop: ast.For) -> bool:
 def _not_turned(program: Program, loop: ast.For, rest: list[ast.stmt], name: str) -> Iterator[Remark]:
     for statement in rest:
         call = statement.value if isinstance(statement, ast.Expr) else None
-        if not is_method(call, "append") or len(call.args) != 1 or names_of(call.args[0]) - {"torch", "float", "np"} != {name}:
+        if not is_method(call, "append") or len(call.args) != 1:
+            continue
+        if names_of(call.args[0]) - {"torch", "float", "np"} != {name}:  # a term of a loss, of its own step
             continue
         if not is_name(call.func.value):
             continue
