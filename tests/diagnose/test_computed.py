@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.extents import last, rank
-from probe.diagnose.code.computed.traits import losses, terms, variance_of
 from probe.diagnose.code.computed.value import Value, comes_from, number
 from probe.diagnose.code.program import Program
+from probe.diagnose.code.traits.basic import losses, terms, variance_of
+from probe.diagnose.code.traits.extents import last, rank
 
 HEAD = """
 import argparse

@@ -32,36 +32,40 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
-from probe.diagnose.code.finders import (
-    adversaries,
+from probe.diagnose.code.finders.data import (
     averages,
+    embeddings,
+    fitted,
+    held_out,
+    measures,
+    padding,
+    pairs,
+    samples,
+    scales,
+    splits,
+)
+from probe.diagnose.code.finders.losses import (
+    adversaries,
     bootstraps,
     densities,
     distances,
-    embeddings,
-    fitted,
     followers,
-    gradients,
-    held_out,
-    kept,
-    measures,
-    networks,
-    optimizers,
-    own_weights,
-    padding,
-    pairs,
-    passes,
     policy_terms,
-    rates,
     reductions,
-    samples,
-    scales,
     scores,
+    signs_of_terms,
+)
+from probe.diagnose.code.finders.training import (
+    gradient_paths,
+    kept,
+    networks,
+    own_weights,
+    passes,
+    rates,
+    repeated_layers,
     softmaxes,
-    splits,
-    terms,
     unread,
-    weights,
+    whose_gradients,
 )
 from probe.diagnose.code.formulas import (
     column_rules,
@@ -120,7 +124,11 @@ from probe.diagnose.code.rollout import (
 )
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
-_FINDERS: tuple[Finders, ...] = (adversaries.FINDERS, bootstraps.FINDERS, followers.FINDERS, policy_terms.FINDERS, reductions.FINDERS, held_out.FINDERS, own_weights.FINDERS, splits.FINDERS, embeddings.FINDERS, unread.FINDERS, rates.FINDERS, terms.FINDERS, kept.FINDERS, pairs.FINDERS, networks.FINDERS, fitted.FINDERS, optimizers.FINDERS, softmaxes.FINDERS, gradients.FINDERS, passes.FINDERS, samples.FINDERS, measures.FINDERS, averages.FINDERS, padding.FINDERS, scores.FINDERS, densities.FINDERS, distances.FINDERS, weights.FINDERS, scales.FINDERS,)
+_FINDERS: tuple[Finders, ...] = (
+    averages.FINDERS, embeddings.FINDERS, fitted.FINDERS, held_out.FINDERS, measures.FINDERS, padding.FINDERS, pairs.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
+    adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, followers.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS,
+    gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, unread.FINDERS,
+)
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,

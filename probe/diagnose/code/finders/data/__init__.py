@@ -1,0 +1,1 @@
+"""Mistakes in data, splits and evaluations."""

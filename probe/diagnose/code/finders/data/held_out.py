@@ -1,0 +1,261 @@
+"""Which rows are trained on and which are held out, how they are drawn, and what is done to them. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Instance, Value, bare, constant, number, origins, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import is_run_of_network, networks
+from probe.diagnose.code.traits.updates import backwards, runs
+
+FINDERS = Finders()
+_SPLITS = ("torch.utils.data.random_split", "sklearn.model_selection.train_test_split")
+_SEEDS = ("manual_seed", "seed", "seed_everything", "set_seed", "lightning.seed_everything")
+_ORDERS = ("permutation", "randperm")
+_RANDOM = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix")
+_SUMMARIES = ("mean", "std", "var", "sum", "len", "shape", "size", "max", "min", "median")
+_JUDGED = ("argmax", "cross_entropy", "topk", "binary_cross_entropy_with_logits", "accuracy")
+_LOSSES = (
+    "cross_entropy", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits", "nll_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+)
+
+
+class _Roles:
+    """What the losses of a training are made of, and what the results that are only looked at are made of."""
+
+    def __init__(self, computation: Computation) -> None:
+        self.passes = computation.passes
+        known = networks(computation)
+        losses = [(value, loss) for value, loss in backwards(computation) if not value.where.no_grad]
+        self.in_losses = {id(one) for _, loss in losses for one in origins(loss)}
+        self.trained = _rows_of([*(loss for _, loss in losses), *(over for value, _ in losses for over in self._loops_of(value))])
+        self.looked = [one for one in computation.of("run") if one.where.no_grad and id(one) not in self.in_losses and is_run_of_network(one, known)]
+        self.held = _rows_of([*self.looked, *(over for value in self.looked for over in self._loops_of(value))])
+
+    def _loops_of(self, value: Value) -> Iterator[Value]:
+        """What the loops around a value go over."""
+        for loop in value.where.loops:
+            found = [over for count, node, over in self.passes if node is loop and count <= value.number]
+            yield from found[-1:]
+
+
+def _rows_of(values: Iterable[Value]) -> set[int]:
+    """The rows that values are made of, also by way of the attributes of objects; not those that only a mean or a
+    deviation of the inputs is taken of."""
+    waiting = [(value, False) for value in values]
+    seen: set[int] = set()
+    while waiting:
+        at, inputs = waiting.pop()
+        if id(at) in seen or (inputs and at.op in _SUMMARIES):
+            continue
+        seen.add(id(at))
+        inputs = inputs or at.op == "run" or at.op.startswith("torch.utils.data.")
+        waiting += [(one, inputs) for one in (at.attributes.values() if isinstance(at, Instance) else at.made_of())]
+    return seen
+
+
+# Rows of both parts ---------------------------------------------------------------
+
+
+@FINDERS.add("trained-on-the-whole")
+def _trained_on_the_whole(program: Program) -> Iterator[Remark]:
+    """The loader of the training goes over all rows, and rows split off from them are evaluated."""
+    computation = computation_of(program)
+    splits = list(computation.of(*_SPLITS))
+    roles = _Roles(computation) if splits else None
+    for split in splits:
+        parts = [one for one in computation.users(split) if one.op == "part"]
+        fitted = [one for one in parts if constant(one.args[1]) == 0]
+        if roles is None or not fitted or not any(id(one) in roles.held for one in parts) or any(id(one) in roles.trained for one in fitted):
+            continue
+        whole = [one for one in split.args if number(one) is None][: 1 if split.op.endswith("random_split") else 4]
+        for loader in computation.of("torch.utils.data.DataLoader"):
+            data = loader.argument("dataset", 0)
+            if id(loader) not in roles.trained or data is None:
+                continue
+            tensors = data.args if data.op == "torch.utils.data.TensorDataset" else (data,)
+            if tensors and all(any(one is each for each in whole) for one in tensors):
+                yield Remark(loader.node, f"{short(loader.node)} goes over all rows, also over those that {short(split.node)} (line {split.line}) holds out")
+
+
+@FINDERS.add("held-out-rows-trained-on")
+def _held_out_rows_trained_on(program: Program) -> Iterator[Remark]:
+    """Two parts of the same rows, one trained on and one evaluated, overlap."""
+    computation = computation_of(program)
+    parts = [one for one in computation.of("part") if one.args[1].op in ("slice", "le", "ge")]
+    pairs = [(a, b) for place, a in enumerate(parts) for b in parts[:place] if a.args[0] is b.args[0] and _overlap(a.args[1], b.args[1])]
+    roles = _Roles(computation) if pairs else None
+    for pair in pairs:
+        for train, held in (pair, pair[::-1]):
+            if roles is not None and id(train) in roles.trained and id(held) in roles.held and id(train) not in roles.held and id(held) not in roles.trained:
+                yield Remark(held.node, f"{short(held.node)} and {short(train.node)} (line {train.line}) share rows: what is evaluated was trained on")
+
+
+def _overlap(one: Value, other: Value) -> bool:
+    """Whether two choices of rows certainly have some in common."""
+    if {one.op, other.op} == {"le", "ge"}:
+        return same(one.args[0], other.args[0]) and same(one.args[1], other.args[1])
+    if one.op != "slice" or other.op != "slice":
+        return False
+    for first, last in ((one, other), (other, one)):
+        low, rest = last.args[0], bare(first.args[1])
+        from_start = first.args[0].op == "@constant" and first.args[0].data in (None, 0)
+        to_end = last.args[1].op == "@constant" and last.args[1].data is None
+        if from_start and to_end and rest.op == "sub" and rest.args[1] is low and bare(rest.args[0]).op == "len" and (_share(low) or 1) < 0.5:
+            return True
+    return False
+
+
+def _share(value: Value) -> float | None:
+    """The share of the rows that a number of rows is."""
+    value = bare(value)
+    if value.op != "mul":
+        return None
+    return next((found for one in value.args if (found := number(one)) is not None and 0 < found < 1), None)
+
+
+@FINDERS.add("split-drawn-twice")
+def _split_drawn_twice(program: Program) -> Iterator[Remark]:
+    """The part that is trained on and the part that is held out come from two draws without a seed."""
+    computation = computation_of(program)
+    draws = [one for one in computation.of(*_SPLITS, *_ORDERS) if not _is_seeded(one)]
+    roles = _Roles(computation) if len(draws) > 1 else None
+    for place, later in enumerate(draws):
+        for first in draws[:place]:
+            if roles is None or first.op != later.op or not _of_the_same_rows(first, later):
+                continue
+            if any(one.op in _SEEDS for one in computation.values[first.number : later.number]):
+                continue
+            sides = {_side(one, computation, roles) for one in (first, later)}
+            if sides in ({("first", "trained"), ("last", "held")}, {("last", "trained"), ("first", "held")}):
+                yield Remark(later.node, f"{short(later.node)} is drawn twice, once for the rows that are trained on and once for those that are held out: rows of one are in the other")
+
+
+def _is_seeded(draw: Value) -> bool:
+    """Whether a draw is given a seed or a generator."""
+    given = [draw.named[name] for name in ("random_state", "generator", "seed") if name in draw.named]
+    if any(one.op != "@constant" or one.data is not None for one in given):
+        return True
+    if draw.op == "torch.utils.data.random_split":
+        return len(draw.args) > 2
+    return len(draw.args) > 1 and bare(draw.args[0]).op in ("default_rng", "RandomState", "manual_seed", "Generator", "@input") and draw.op in _ORDERS
+
+
+def _of_the_same_rows(first: Value, later: Value) -> bool:
+    """Whether two draws are of the same rows, or of as many."""
+    if first.op in _ORDERS:
+        return first.node is later.node
+    return bool(first.args) and all(a is b or same(a, b) for a, b in zip(first.args[:1], later.args[:1], strict=False))
+
+
+def _side(draw: Value, computation: Computation, roles: _Roles) -> tuple[str, str]:
+    """Which side of a draw is used, and what for."""
+    used = [one for one in computation.users(draw) if one.op == "part" and (id(one) in roles.trained or id(one) in roles.held)]
+    kinds = {"first" if _is_first(one, draw) else "last" for one in used}
+    ends = {"trained" if id(one) in roles.trained else "held" for one in used}
+    return (kinds.pop(), ends.pop()) if len(kinds) == 1 and len(ends) == 1 else ("", "")
+
+
+def _is_first(part: Value, draw: Value) -> bool:
+    """Whether a part is the first one of a split or of an order."""
+    if draw.op in _ORDERS:
+        return part.args[1].op == "slice" and part.args[1].args[0].op == "@constant" and part.args[1].args[0].data is None
+    return constant(part.args[1]) in (0, 2)
+
+
+# What is done to the parts -----------------------------------------------------------
+
+
+@FINDERS.add("held-out-augmented")
+def _held_out_augmented(program: Program) -> Iterator[Remark]:
+    """What is evaluated has gone through a random transform, once for each sample."""
+    computation = computation_of(program)
+    if not any(_is_random(one) for one in computation.values):
+        return
+    roles = _Roles(computation)
+    for value in roles.looked:
+        if not any(user.op in _JUDGED for user in _later(value, computation)):
+            continue
+        made = list(origins(value))
+        once = any(one.op == "rows" and one.where.loops == value.where.loops for one in made)
+        drawn = next((one for one in made if one.op == "run" and one.args and _is_random(one.args[0]) and id(one) not in roles.in_losses), None)
+        if drawn is None or not once:
+            continue
+        data = [one for one in origins(drawn) if one.op.startswith("torchvision.datasets.") or isinstance(one, Instance) or one.op == "rows"]
+        if not any(id(one) in roles.in_losses for one in data):
+            yield Remark(drawn.args[0].node, f"{short(drawn.args[0].node)} is applied to what {short(value.node)} (line {value.line}) evaluates: each evaluation sees other samples")
+            return
+
+
+def _is_random(value: Value) -> bool:
+    """Whether a value is a transform that draws anew for each sample."""
+    name = value.op.rpartition(".")[2]
+    return value.op.startswith(("torchvision.transforms.", "albumentations.")) and name.startswith(_RANDOM) and number(value.named.get("p")) not in (0, 1)
+
+
+def _later(value: Value, computation: Computation) -> Iterator[Value]:
+    """What uses a value, also after softmax and the like."""
+    for user in computation.users(value):
+        yield user
+        if user.op in ("softmax", "log_softmax", "sigmoid", "to", "cpu", "float", "squeeze"):
+            yield from _later(user, computation)
+
+
+@FINDERS.add("transform-of-shared-base")
+def _transform_of_shared_base(program: Program) -> Iterator[Remark]:
+    """Each part is given a setting of its own, on the one data set that is under both."""
+    computation = computation_of(program)
+    found = [(value, base) for value in computation.of("set_attribute") if (base := _base_of(value.args[0])) is not None and not value.where.loops]
+    for place, (later, (part, whole)) in enumerate(found):
+        for first, (other, below) in found[:place]:
+            alike = later.args[1] is first.args[1] or same(later.args[1], first.args[1])
+            used = any(one.op == "run" for one in computation.values[first.number : later.number])
+            if whole is below and part is not other and later.data == first.data and not alike and not used and runs(first) == runs(later):
+                yield Remark(later.node, f"{short(later.node)} sets {later.data} of the one data set under both parts, also under that of line {first.line}")
+
+
+def _base_of(value: Value) -> tuple[Value, Value] | None:
+    """The part, and the data set below it, of `part.dataset`."""
+    if value.op != "dataset" or not value.args:
+        return None
+    part = value.args[0]
+    if part.op == "torch.utils.data.Subset" and part.args:
+        return part, part.args[0]
+    if part.op == "part" and part.args[0].op == "torch.utils.data.random_split":
+        return part, part.args[0].args[0]
+    return None
+
+
+@FINDERS.add("shuffled-apart")
+def _shuffled_apart(program: Program) -> Iterator[Remark]:
+    """Inputs and targets of a loss are put into two orders, each drawn by itself."""
+    computation = computation_of(program)
+    known = networks(computation)
+    for value in computation.of(*_LOSSES) if any(True for _ in computation.of(*_ORDERS)) else ():
+        if len(value.args) < 2 or value.where.no_grad:
+            continue
+        for output, target in (value.args[:2], value.args[1::-1]):
+            if not any(is_run_of_network(one, known) for one in origins(output)) or any(one.op == "run" for one in origins(target)):
+                continue
+            mine, theirs = (_orders(part) for part in (output, target))
+            if len(mine) == len(theirs) == 1 and mine[0] is not theirs[0] and _are_alike(mine[0], theirs[0]) and not _is_seeded_alone(mine[0]):
+                yield Remark(mine[0].node, f"{short(mine[0].node)} and {short(theirs[0].node)} (line {theirs[0].line}) are two draws: inputs meet targets of other samples")
+
+
+def _are_alike(one: Value, other: Value) -> bool:
+    """Whether two draws are made by the same operation in the same passes."""
+    return one.op == other.op and one.where.loops == other.where.loops
+
+
+def _orders(value: Value) -> list[Value]:
+    """The random orders that rows are in, not those that only give their number."""
+    return [one for one in origins(value, stop=("len", "shape", "size", "range", "index")) if one.op in _ORDERS]
+
+
+def _is_seeded_alone(draw: Value) -> bool:
+    """Whether a draw comes from a generator that is made for it with a seed: two of them may draw alike."""
+    return any(one.op in ("manual_seed", "default_rng", "RandomState") and any(number(part) is not None for part in one.args) for one in origins(draw))

@@ -1,0 +1,1 @@
+"""Mistakes in losses, scores and what episodes are worth."""

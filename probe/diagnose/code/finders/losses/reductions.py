@@ -1,0 +1,170 @@
+"""Sums beside means, and columns beside rows. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
+from probe.diagnose.code.finders.losses.bootstraps import errors
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short, text_of
+from probe.diagnose.code.traits.arithmetic import addends
+from probe.diagnose.code.traits.basic import LOSSES, terms
+from probe.diagnose.code.traits.columns import is_column, is_row
+from probe.diagnose.code.traits.extents import last, rank
+
+FINDERS = Finders()
+_ELEMENTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+
+
+def _pairs(program: Program) -> Iterator[tuple[Value, Value, str, float, Value, str, float]]:
+    """Each sum of a divergence and of another loss: the sum, and of both how they are reduced and weighed."""
+    seen: set[tuple[int, int]] = set()
+    for whole in computation_of(program).of("add", "sub", "mean"):
+        inner = whole.args[0] if whole.op == "mean" and whole.args else whole
+        found = [(one, factor) for one, factor in terms(inner) if factor is not None]
+        for divergence, factor in found:
+            kind = _reduction(divergence)
+            if kind is None or not is_divergence(divergence):
+                continue
+            others = [(one, weight, _reduction(one)) for one, weight in found if one is not divergence]
+            if len(others) == 1 and others[0][2] is not None and factor and others[0][1] and (id(divergence), id(others[0][0])) not in seen:
+                seen.add((id(divergence), id(others[0][0])))
+                yield whole, divergence, kind, factor, others[0][0], others[0][2], others[0][1]
+
+
+def _reduction(value: Value) -> str | None:
+    """What a loss is: the "sum" of all samples, the "mean" of all elements, or the sum of each "sample"; None for others."""
+    value = bare(value)
+    if value.op in LOSSES:
+        how = constant(value.named.get("reduction"))
+        return {None: "mean", "mean": "mean", "sum": "sum"}.get(how) if "reduction" not in value.named or isinstance(how, str) else None
+    if value.op == "mul":
+        inner = [one for one in value.args if number(one) is None]
+        return _reduction(inner[0]) if len(inner) == 1 else None
+    if value.op == "neg":
+        return _reduction(value.args[0])
+    if value.op not in ("sum", "mean") or not value.args or isinstance(bare(value.args[0]), Many):
+        return None
+    over = value.argument("dim", 1)
+    of = bare(value.args[0])
+    while of.op in ("mul", "div", "neg") and (number(of.args[-1]) is not None or of.op == "neg" or number(of.args[0]) is not None):
+        of = bare(of.args[1] if of.op == "mul" and number(of.args[0]) is not None else of.args[0])
+    by_sample = (of.op in ("sum", "sum_of") and "dim" in of.named) or (of.op == "sum" and len(of.args) > 1) or _is_of_samples(of)
+    if value.op == "sum":
+        return "sum" if over is None and (rank(of) is None or (rank(of) or 0) > 0) else "sample" if over is not None and not isinstance(over, Many) and number(over) != 0 else None
+    if by_sample:
+        return "sample" if over is None or number(over) == 0 else None
+    return "mean" if over is None and (of.op not in ("sum", "mean") or len(of.args) > 1) else None
+
+
+def _is_of_samples(value: Value) -> bool:
+    """Whether a divergence of distributions has one number for each sample."""
+    return value.op.endswith("kl_divergence") and any(one.op.endswith((".Independent", ".MultivariateNormal")) for one in value.args)
+
+
+def is_divergence(value: Value) -> bool:
+    """Whether a value is the divergence of a code that a network gives from a standard normal distribution."""
+    inner = bare(value)
+    for _ in range(8):
+        if inner.op in ("sum", "mean", "neg") and inner.args:
+            inner = bare(inner.args[0])
+        elif inner.op in ("mul", "div") and len(inner.args) == 2 and any(number(one) is not None for one in inner.args):
+            inner = bare(next(one for one in inner.args if number(one) is None))
+    if not any(one.op == "run" for one in origins(inner)):
+        return False
+    if inner.op.endswith("kl_divergence"):
+        return True
+    parts = [(bare(one), sign) for one, sign in addends(inner)]
+    squares = [sign for one, sign in parts if one.op in ("pow", "square") or (one.op == "mul" and same(one.args[0], one.args[1]))]
+    return any(
+        _is_logarithm_of(small, large) and sign == -other and other in squares
+        for small, sign in parts for large, other in parts if small is not large
+    )
+
+
+def _is_logarithm_of(small: Value, large: Value) -> bool:
+    """Whether one value is the logarithm of another one, or a multiple of it."""
+    while small.op == "mul" and any(number(one) is not None for one in small.args):
+        small = bare(next(one for one in small.args if number(one) is None))
+    if large.op == "exp":
+        inner = bare(large.args[0])
+        while inner.op == "mul" and any(number(one) is not None for one in inner.args):
+            inner = bare(next(one for one in inner.args if number(one) is None))
+        return same(inner, small)
+    if small.op == "log" and small.args:
+        inner = bare(small.args[0])
+        base = bare(large.args[0]) if large.op in ("pow", "square", "mul") and large.args else large
+        return same(inner, large) or same(inner, base)
+    return False
+
+
+def _is_near(one: float, other: float) -> bool:
+    """Whether two weights are alike: neither makes up for the other's reduction."""
+    return 0.2 <= abs(one) / abs(other) <= 3
+
+
+@FINDERS.add("sum-beside-a-mean")
+def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
+    """A divergence is summed over the samples of a batch, and added to a mean over them."""
+    for whole, divergence, kind, factor, other, reduction, weight in _pairs(program):
+        if kind == "sum" and reduction in ("mean", "sample") and _is_near(factor, weight):
+            yield Remark(whole.node, f"{short(whole.node)}: {short(divergence.node)} (line {divergence.line}) adds up all samples of the batch, and {short(other.node)} (line {other.line}) is their mean")
+
+
+@FINDERS.add("sum-beside-a-mean-over-elements")
+def _sum_beside_a_mean_over_elements(program: Program) -> Iterator[Remark]:
+    """A divergence is summed over the code of a sample, and added to the mean over the elements of the same sample."""
+    for whole, divergence, kind, factor, other, reduction, weight in _pairs(program):
+        if kind == "sample" and reduction == "mean" and _is_near(factor, weight) and _is_rebuilt(other, divergence):
+            yield Remark(whole.node, f"{short(whole.node)}: {short(divergence.node)} (line {divergence.line}) adds up the code of a sample, and {short(other.node)} (line {other.line}) is a mean over all elements of a sample")
+
+
+def _is_rebuilt(loss: Value, divergence: Value) -> bool:
+    """Whether a loss compares, element by element, what was encoded with what a decoder gives."""
+    loss = bare(loss)
+    compared = loss.args[:2] if loss.op in _ELEMENTWISE else ()
+    encoded = {id(bare(one)) for one in origins(divergence)}
+    return any(id(bare(one)) in encoded for one in compared) and not any(last(one) == 1 for one in compared)
+
+
+@FINDERS.add("mean-beside-a-sum")
+def _mean_beside_a_sum(program: Program) -> Iterator[Remark]:
+    """A divergence is the mean over samples and code, and is added to a sum over all elements of the batch."""
+    for whole, divergence, kind, factor, other, reduction, weight in _pairs(program):
+        if kind == "mean" and reduction == "sum" and _is_near(factor, weight):
+            yield Remark(whole.node, f"{short(whole.node)}: {short(other.node)} (line {other.line}) adds up all elements of the batch, and {short(divergence.node)} (line {divergence.line}) is their mean")
+
+
+@FINDERS.add("column-against-row")
+def _column_against_row(program: Program) -> Iterator[Remark]:
+    """A column is compared with a row, so that each prediction meets each target."""
+    yield from _columns_against_rows(program, of_critics=False)
+
+
+@FINDERS.add("values-against-a-row")
+def _values_against_a_row(program: Program) -> Iterator[Remark]:
+    """The column of a critic is compared with the row of returns, so that each value meets each return."""
+    yield from _columns_against_rows(program, of_critics=True)
+
+
+def _columns_against_rows(program: Program, *, of_critics: bool) -> Iterator[Remark]:
+    computation = computation_of(program)
+    acts = any(one.op in ("log_prob",) for one in computation.of("log_prob"))
+    for value, column, row in errors(computation):
+        if is_column(column) and is_row(row) and acts == of_critics and not _broadcast(value, column):
+            yield Remark(value.node, f"{short(value.node)} compares the column {short(column.node)} (line {column.line}) with the row {_told(row)} (line {row.line}): each of one with each of the other")
+
+
+def _broadcast(value: Value, column: Value) -> bool:
+    """Whether the column is made one in the comparison itself, as where all pairs are meant."""
+    made = column.op == "unsqueeze" or (column.op == "part" and "None" in text_of(column.node))
+    return made and any(one is column.node for one in ast.walk(value.node))
+
+
+def _told(value: Value) -> str:
+    """The expression that a value is written as; for what a loop gives, what the loop goes over."""
+    return short(value.node.iter if isinstance(value.node, (ast.For, ast.AsyncFor)) else value.node)

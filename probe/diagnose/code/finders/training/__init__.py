@@ -1,0 +1,1 @@
+"""Mistakes in training loops, networks and what is kept of them."""

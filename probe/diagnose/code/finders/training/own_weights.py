@@ -1,0 +1,318 @@
+"""Weights that are kept, loaded, averaged, replaced and thawed. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Instance, Table, Value, bare, constant, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import mentions, returned, short
+from probe.diagnose.code.traits.backwards import layers_of
+from probe.diagnose.code.traits.parameters import has_parameters, has_statistics, in_place, shared, weights_of
+from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain, runs
+
+FINDERS = Finders()
+
+
+def _trains(computation: Computation, module: Value) -> list[Value]:
+    """The steps of optimizers that hold a network."""
+    return [
+        one for one in computation.of("step") if (optimizer := optimizer_of(one)) is not None and any(held is module for held in modules(optimizer))
+    ]
+
+
+def _in(value: Value, loops: tuple[ast.AST, ...]) -> bool:
+    return value.where.loops[: len(loops)] == loops
+
+
+@FINDERS.add("kept-without-a-copy")
+def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
+    """A network's own weights are kept while it is trained further, and loaded into it later."""
+    computation = computation_of(program)
+    for load in computation.of("load_state_dict"):
+        if len(load.args) < 2:
+            continue
+        module = plain(load.args[0])
+        for taken in shared(load.args[1]):
+            if plain(taken.args[0]) is not module or taken.number > load.number or runs(taken) != runs(load):
+                continue
+            looped = len(taken.where.loops) > len(load.where.loops) and _in(taken, load.where.loops)
+            steps = _trains(computation, module)
+            after = any(taken.number < one.number < load.number for one in steps) or any(looped and _in(one, taken.where.loops) for one in steps)
+            if after and not any(one.op in ("update", "set_item") for one in computation.users(taken)):
+                yield Remark(taken.node, f"{short(taken.node)} gives the weights themselves, not a copy: the steps after it change them too, before line {load.line} loads them")
+
+
+@FINDERS.add("snapshots-alike")
+def _snapshots_alike(program: Program) -> Iterator[Remark]:
+    """The weights of one network are kept in a list in each pass of the loop that trains it, without a copy."""
+    computation = computation_of(program)
+    for value in computation.of("append"):
+        if len(value.args) != 2 or not value.where.loops or value.args[0].where.loops == value.where.loops:
+            continue
+        for taken in shared(value.args[1]):
+            module = plain(taken.args[0])
+            loops = value.where.loops
+            outside = len(module.where.loops) < len(loops) and module.op in ("@input", "@object", "torch.nn.Sequential", "run")
+            kept = taken.op != "parameters" or bare(value.args[1]).op in ("list", "tuple", "dict_of", "dict")
+            if outside and kept and taken.where.loops == loops and any(_in(one, loops) for one in _trains(computation, module)):
+                yield Remark(value.node, f"{short(value.node)} keeps the weights themselves in each pass, and the steps change all of them")
+                break
+
+
+@FINDERS.add("average-shares-the-weights")
+def _average_shares_the_weights(program: Program) -> Iterator[Remark]:
+    """An average is changed in place, and holds the parameters of the network that it averages."""
+    seen: set[ast.AST] = set()
+    computation = computation_of(program)
+    for value in computation.of("mul", "lerp", "add"):
+        if not in_place(value) or not value.args or value.node in seen:
+            continue
+        target = value.args[0]
+        later = [one for other in computation.users(value) if in_place(other) for one in other.args[1:]]
+        given = [one for part in (*value.args[1:], *later) for inside in origins(part, ("parameters", "named_parameters")) for one in shared(inside)]
+        for one in shared(target):
+            own = any(other is not one and plain(other.args[0]) is plain(one.args[0]) for other in given)
+            if own and any(each.op in ("data", "detach") for each in origins(target)):
+                seen.add(value.node)
+                yield Remark(value.node, f"{short(value.node)} changes the parameters themselves: what {short(target.node)} holds (line {one.line}) is no copy")
+                break
+
+
+@FINDERS.add("alias-for-a-copy")
+def _alias_for_a_copy(program: Program) -> Iterator[Remark]:
+    """A network is given its own weights, under two names."""
+    computation = computation_of(program)
+    for load in computation.of("load_state_dict"):
+        state = load.args[1] if len(load.args) > 1 else None
+        if state is None or state.op != "state_dict" or not state.args or state.where.loops != load.where.loops:
+            continue
+        one, other = plain(load.args[0]), plain(state.args[0])
+        if one is other and one.op != "either" and len(computation.users(state)) == 1 and short(load.args[0].node) != short(state.args[0].node):
+            yield Remark(load.node, f"{short(load.node)} loads a network into itself: both names hold one network")
+        for copy, of in ((one, other), (other, one)):
+            if copy is not of and isinstance(copy.node, ast.Call) and program.dotted(copy.node.func) == "copy.copy" and (copy.op == "deepcopy" or type(copy) is type(of)):
+                yield Remark(copy.node, f"{short(copy.node)} copies the object and not its weights: {short(load.node)} (line {load.line}) finds one network under two names")
+
+
+@FINDERS.add("alias-for-a-copy")
+def _moved_towards_itself(program: Program) -> Iterator[Remark]:
+    """The parameters of a network are moved in place towards its own, under two names."""
+    computation = computation_of(program)
+    for value in computation.of("mul", "lerp", "copy"):
+        if not in_place(value) or value.args[0].op != "element" or value.args[0].args[0].op != "parameters":
+            continue
+        own = value.args[0].args[0]
+        chain = (value, *(one for one in computation.users(value) if in_place(one)))
+        for one in (bare(each) for other in chain for each in other.args[1:]):
+            twin = one.args[0] if one.op == "element" and one.args[0].op == "parameters" and one.args[0] is not own else None
+            if twin is not None and plain(twin.args[0]) is plain(own.args[0]) and plain(own.args[0]).op != "either" and short(own.node) != short(twin.node):
+                yield Remark(value.node, f"{short(value.node)} moves a network towards itself: {short(own.node)} and {short(twin.node)} are of one network")
+                break
+
+
+@FINDERS.add("averaged-without-statistics")
+def _averaged_without_statistics(program: Program) -> Iterator[Remark]:
+    """The parameters of a network with batch normalization are averaged, and its running statistics are not."""
+    computation = computation_of(program)
+    if any(one.op.endswith(("update_bn", "buffers", "bn_update")) for one in computation.values):
+        return
+    for value in computation.values:
+        if value.op == "torch.optim.swa_utils.AveragedModel" and value.args and constant(value.argument("use_buffers", 4)) is not True:
+            used = [one for one in computation.of("run") if plain(one.args[0]) is value]
+            if used and has_statistics(value.args[0]):
+                yield Remark(value.node, f"{short(value.node)} averages the parameters alone, and line {used[0].line} runs it with statistics of batch normalization that are not its own")
+    for value in computation.of("lerp", "mul", "copy"):
+        target = value.args[0] if value.args else None
+        if target is None or not in_place(value) or target.op != "element":
+            continue
+        given = [bare(one) for one in value.args[1:]] + [bare(one) for other in computation.users(value) if in_place(other) for one in other.args[1:]]
+        for copy in weights_of(target):
+            of = copy.args[0] if copy.op == "deepcopy" else copy.data if isinstance(copy, Instance) and isinstance(copy.data, Value) else None
+            if of is None or not has_statistics(of) or not any(plain(of) is each for one in given for each in weights_of(one)):
+                continue
+            used = [one for one in computation.of("run") if plain(one.args[0]) is copy]
+            loaded = [one for one in computation.of("load_state_dict") if plain(one.args[0]) is copy]
+            if used and not loaded:
+                yield Remark(value.node, f"{short(value.node)} averages the parameters alone, and line {used[0].line} runs the average with statistics of batch normalization that are not its own")
+
+
+@FINDERS.add("replaced-after-the-optimizer")
+def _replaced_after_the_optimizer(program: Program) -> Iterator[Remark]:
+    """A layer is put into a network after the optimizer took its parameters, and no optimizer gets the new ones."""
+    computation = computation_of(program)
+    made = [one for one in computation.values if is_optimizer(one)]
+    for value in computation.of("set_attribute") if made else ():
+        layer, home = value.args[1], plain(value.args[0])
+        if not has_parameters(layer):
+            continue
+        before = [one for one in made if one.number < layer.number and runs(one) == runs(value) and any(_within(home, held) for held in modules(one))]
+        after = any(one.number > value.number for one in made) or any(True for _ in computation.of("add_param_group"))
+        steps = [one for one in computation.of("step") if one.number > value.number and any(part is each for part in one.args for each in before)]
+        if before and not after and steps and isinstance(value.node, ast.Attribute):
+            yield Remark(value.node, f"{short(value.node)} is made anew after the optimizer of line {before[0].line} took the parameters: no optimizer holds the new ones")
+
+
+def _within(home: Value, held: Value) -> bool:
+    """Whether an object is a network that an optimizer holds, or a part of it."""
+    if any(home is one for one in layers_of(held)):
+        return True
+    return held.op == "@input" and home.op not in ("@object", "@input") and any(held is one for one in origins(home)) and not any(one.op == "run" for one in origins(home))
+
+
+@FINDERS.add("thawed-after-the-optimizer")
+def _thawed_after_the_optimizer(program: Program) -> Iterator[Remark]:
+    """An optimizer is given the parameters that had a gradient, and others get one after that."""
+    computation = computation_of(program)
+    made = [one for one in computation.values if is_optimizer(one)]
+    changes = [one for one in computation.of("requires_grad_", "set_attribute") if one.op == "requires_grad_" or one.data == "requires_grad"]
+    for optimizer in made:
+        held = modules(optimizer)
+        if not _takes_those_with_gradient(optimizer) or any(one.number > optimizer.number for one in made) or any(True for _ in computation.of("add_param_group")):
+            continue
+        own = [one for one in changes if runs(one) == runs(optimizer) and _touches(one, held)]
+        frozen = [one for one in own if one.number < optimizer.number and _set_to(one) is False]
+        thawed = [one for one in own if one.number > optimizer.number and _set_to(one) is True]
+        steps = [one for one in computation.of("step") if any(part is optimizer for part in one.args)]
+        if frozen and thawed and steps and not any(_set_to(one) is False and one.number > thawed[0].number for one in changes):
+            yield Remark(thawed[0].node, f"{short(thawed[0].node)} gets a gradient here, and the optimizer of line {optimizer.line} holds only the parameters that had one before")
+
+
+def _set_to(value: Value) -> bool | None:
+    """What a change of requires_grad sets it to."""
+    given = value.args[1] if len(value.args) > 1 else value.named.get("requires_grad")
+    known = True if given is None else constant(given)
+    return known if isinstance(known, bool) else None
+
+
+def _touches(change: Value, held: list[Value]) -> bool:
+    """Whether a change of requires_grad is of a network that is held, or of a part of it."""
+    inside = {id(part) for one in held for part in layers_of(one)}
+    for one in held:
+        inside |= {id(part) for part in one.attributes.values() if part.op != "@constant"} if isinstance(one, Instance) else set()
+    return any(id(one) in inside for one in origins(change.args[0]))
+
+
+def _takes_those_with_gradient(optimizer: Value) -> bool:
+    """Whether an optimizer is given the parameters that require a gradient, and no others."""
+    given = optimizer.argument("params", 0)
+    for one in origins(given, ("parameters", "named_parameters")) if given is not None else ():
+        node = one.node
+        if isinstance(node, (ast.GeneratorExp, ast.ListComp)) and any(mentions(test, "requires_grad") for each in node.generators for test in each.ifs):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "filter" and mentions(node, "requires_grad"):
+            return True
+    return False
+
+
+@FINDERS.add("state-not-loaded")
+def _state_not_loaded(program: Program) -> Iterator[Remark]:
+    """Entries of what state_dict() gives are set, and it is never loaded, saved or returned."""
+    computation = computation_of(program)
+    for state in computation.of("state_dict"):
+        if not state.args or is_optimizer(plain(state.args[0])):
+            continue
+        sets = [one for one in computation.users(state) if one.op in ("set_item", "update") and one.args[0] is state]
+        inside = state.where.functions[-1] if state.where.functions else None
+        if sets and _is_only_looked_at(computation, state) and all(_is_only_looked_at(computation, one) for one in sets) and not _is_returned(sets[0], inside):
+            yield Remark(sets[0].node, f"{short(sets[0].node)} changes the dict of line {state.line}, and not the network: nothing loads it")
+
+
+_LOOKS = ("set_item", "update", "part", "in", "not_in", "items", "keys", "len", "print")
+
+
+def _is_only_looked_at(computation: Computation, value: Value) -> bool:
+    """Whether a dict is read and set, and given to nothing."""
+    return all(one.op in _LOOKS or (one.op == "either" and not computation.users(one)) for one in computation.users(value))
+
+
+def _is_returned(change: Value, function: ast.AST | None) -> bool:
+    """Whether a function gives the changed dict back."""
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    node = change.node.value if isinstance(change.node, ast.Subscript) else change.node.func.value if isinstance(change.node, ast.Call) and isinstance(change.node.func, ast.Attribute) else None
+    name = node.id if isinstance(node, ast.Name) else None
+    return name is not None and any(isinstance(one, ast.Name) and one.id == name for result in returned(function) if result is not None for one in ast.walk(result))
+
+
+@FINDERS.add("model-kept-across-folds")
+def _model_kept_across_folds(program: Program) -> Iterator[Remark]:
+    """A network is made before the loop over folds, and trained in each of them from where the last one ended."""
+    computation = computation_of(program)
+    folds = {id(one.node) for one in computation.of("split") if one.args and one.args[0].op.startswith("sklearn.model_selection.")}
+    for step in computation.of("step") if folds else ():
+        optimizer = optimizer_of(step)
+        around = [one for one in step.where.loops if isinstance(one, ast.For) and any(id(each) in folds for each in ast.walk(one.iter))]
+        for module in modules(optimizer) if optimizer is not None and around else ():
+            if around[0] in module.where.loops or module.op not in ("@input", "@object", "torch.nn.Sequential"):
+                continue
+            if not any(one.op in _RESETS and around[0] in one.where.loops for one in computation.values):
+                yield Remark(around[0], f"{short(module.node)} is one network for all folds: each one trains it further (line {step.line})")
+                return
+
+
+_RESETS = ("load_state_dict", "reset_parameters", "apply", "deepcopy", "copy", "reset", "init_weights")
+
+
+@FINDERS.add("resumed-in-part")
+def _resumed_in_part(program: Program) -> Iterator[Remark]:
+    """A run goes on at the epoch that was saved, and the state of its optimizer was never saved."""
+    computation = computation_of(program)
+    saved = [one.args[0] for one in computation.of("save") if one.args and isinstance(one.args[0], Table)]
+    if not any(each.op == "state_dict" for table in saved for each in table.made_of()):
+        return
+    starts = [one for one in computation.of("range") if len(one.args) > 1 and any(each.op == "load" for each in origins(one.args[0]))]
+    for step in computation.of("step") if starts else ():
+        optimizer = optimizer_of(step)
+        around = {each for loop in step.where.loops if isinstance(loop, ast.For) for each in ast.walk(loop.iter)}
+        if optimizer is None or not _has_state(optimizer) or starts[0].node not in around:
+            continue
+        if not any(any(part is optimizer for part in origins(one)) for one in computation.of("state_dict", "save")):
+            yield Remark(optimizer.node, f"line {starts[0].line} goes on at the epoch that was saved, and the state of {short(optimizer.node)} is never saved")
+            return
+
+
+def _has_state(optimizer: Value) -> bool:
+    """Whether an optimizer keeps more than its parameters."""
+    return not optimizer.op.endswith(".SGD") or (constant(optimizer.argument("momentum", 2)) or 0) != 0
+
+
+@FINDERS.add("loaded-and-written-over")
+def _made_anew_after_loading(program: Program) -> Iterator[Remark]:
+    """The state of an optimizer is loaded, and another one for the same network is made before it steps."""
+    computation = computation_of(program)
+    loads = [one for one in computation.of("load_state_dict") if one.args and is_optimizer(one.args[0])]
+    steps = [(one, optimizer) for one in computation.of("step") if (optimizer := optimizer_of(one)) is not None]
+    for load in loads:
+        old = load.args[0]
+        used = any(optimizer is old and one.number > load.number for one, optimizer in steps)
+        for step, new in steps if not used else ():
+            again = new.node is old.node and old.number < load.number < new.number < step.number and runs(step) == runs(load)
+            loaded = any(one.args[0] is new for one in loads)
+            if again and not loaded and not new.where.loops:
+                yield Remark(new.node, f"{short(new.node)} is made anew after the state of line {load.line} was loaded into the one before: what was loaded is lost")
+                return
+
+
+@FINDERS.add("loaded-and-written-over")
+def _initialised_after_loading(program: Program) -> Iterator[Remark]:
+    """A part of a network is loaded, and all layers of the network are given first values after that."""
+    computation = computation_of(program)
+    loads = [one for one in computation.of("load_state_dict") if one.args and not is_optimizer(plain(one.args[0])) and has_parameters(plain(one.args[0]))]
+    for value in (one for one in computation.of(*_FIRST_VALUES) if one.args and loads):
+        whole = [plain(one.args[0]) for one in origins(value.args[0]) if one.op == "modules" and one.args]
+        for load in loads:
+            part = plain(load.args[0])
+            inside = any(any(part is each for each in layers_of(one)) for one in whole)
+            if inside and load.number < value.number and runs(load) == runs(value) and not any(one.number > value.number for one in loads):
+                yield Remark(value.node, f"{short(value.node)} gives first values to all layers, and line {load.line} has loaded {short(part.node)} before: what was loaded is lost")
+                return
+
+
+_FIRST_VALUES = (
+    "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "trunc_normal_", "normal_", "uniform_", "normal", "uniform",
+    "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal", "trunc_normal",
+)

@@ -1,0 +1,1 @@
+"""What a value is, as rules ask it."""

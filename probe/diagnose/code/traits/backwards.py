@@ -1,0 +1,85 @@
+"""Where gradients flow, and where they end. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from probe.diagnose.code.computed.computation import Computation
+from probe.diagnose.code.computed.value import Instance, Many, Value, origins
+from probe.diagnose.code.traits.updates import plain
+
+CUTS = frozenset({
+    "item", "detach", "detach_", "numpy", "tolist", "data", "argmax", "argmin", "argsort", "eq", "ne", "lt", "gt", "le", "ge", "round", "floor",
+    "ceil", "sign", "tensor", "as_tensor", "from_numpy", "array", "asarray", "len", "size", "shape", "long", "int", "bool", "multinomial",
+    "torch.autograd.Variable", "Variable", "torch.Tensor", "torch.FloatTensor", "FloatTensor", "isnan", "isfinite", "no_grad", "randn_like",
+    "zeros_like", "ones_like", "float64", "invert", "in", "is", "is_not", "not", "new_tensor", "numel", "builtins.float", "train", "eval",
+})
+"""Operations whose result has no gradient of what they are done on."""
+NUMBERS = frozenset({"item", "numpy", "tolist", "data", "detach", "tensor", "torch.autograd.Variable"})
+"""Those of them that give the same numbers."""
+
+
+def flows(value: Value, starts: Callable[[Value], bool]) -> bool:
+    """Whether a gradient of a value may reach a value that `starts`. What is not known may start."""
+    known: dict[int, bool] = {}
+
+    def found(one: Value, depth: int) -> bool:
+        if id(one) in known:
+            return known[id(one)]
+        known[id(one)] = False
+        if depth == 0 or one.op == "unknown":
+            result = True
+        elif one.op in CUTS or (one.op in ("element", "rows") and all(part.op == "@input" for part in one.args)) or (one.where.no_grad and one.op not in ("list", "tuple", "@input")):
+            result = False
+        else:
+            result = starts(one) or any(found(part, depth - 1) for part in one.made_of())
+        known[id(one)] = result
+        return result
+
+    return found(value, 400)
+
+
+def is_learned(value: Value) -> bool:
+    """Whether a value is what a network gives, or one of its parameters, or may be."""
+    return value.op in ("run", "parameters", "named_parameters", "torch.nn.Parameter", "@input")
+
+
+def has_gradient(value: Value) -> bool:
+    """Whether a gradient may flow from a value to parameters."""
+    return flows(value, is_learned)
+
+
+def networks_in(value: Value) -> set[int]:
+    """The networks and layers whose results or parameters a value is made of, cut off or not."""
+    return {id(plain(one.args[0])) for one in origins(value) if one.op in ("run", "parameters", "named_parameters") and one.args}
+
+
+def cut_in(value: Value) -> Value | None:
+    """The first place where the gradient of a value ends: what is done on a result of a network."""
+    for one in origins(value, CUTS):
+        if (one.op in CUTS or one.where.no_grad) and any(networks_in(part) for part in one.args):
+            return one
+    return None
+
+
+def layers_of(module: Value, depth: int = 6) -> list[Value]:
+    """A module and the layers that it is made of."""
+    inner = [one for one in module.args if one.op.startswith("torch.nn.")] if module.op.startswith("torch.nn.") else []
+    if isinstance(module, Instance):
+        inner = [one for one in module.attributes.values() if one.op.startswith("torch.nn.") or isinstance(one, (Instance, Many))]
+    elif isinstance(module, Many):
+        inner = module.parts
+    return [module, *(each for one in inner if depth for each in layers_of(one, depth - 1))]
+
+
+def reaches(computation: Computation, value: Value, ends: Callable[[Value], bool], through: Callable[[Value], bool]) -> bool:
+    """Whether what is made of a value, by operations that pass it `through`, comes to an end."""
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        for one in computation.users(waiting.pop()):
+            if ends(one):
+                return True
+            if id(one) not in seen and through(one):
+                seen.add(id(one))
+                waiting.append(one)
+    return False

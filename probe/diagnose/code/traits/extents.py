@@ -1,0 +1,201 @@
+"""How many axes a value has, and how long its last one is, where that follows from how it is computed; None where
+it does not. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from probe.diagnose.code.computed.value import Many, Value, alternatives, constant, number
+from probe.diagnose.code.traits.basic import LOSSES
+
+_ALIKE = frozenset({
+    "relu", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "softplus", "dropout", "softmax", "log_softmax", "exp", "log", "sqrt", "abs",
+    "neg", "pow", "square", "clamp", "normalize", "cumsum", "round", "floor", "log1p", "expm1", "sin", "cos", "logsigmoid", "sign", "detach", "clone",
+    "to", "float", "double", "half", "long", "int", "cpu", "cuda", "numpy", "from_numpy", "tensor", "as_tensor", "array", "asarray", "astype", "type",
+    "values", "to_numpy", "contiguous", "transpose", "permute", "flip", "roll", "fillna", "zeros_like", "ones_like", "rand_like", "randn_like", "bool",
+    "full_like", "masked_fill", "nan_to_num", "requires_grad_", "deepcopy", "copy", "layer_norm", "batch_norm", "identity", "invert", "data", "sort",
+    "mish", "hardtanh", "pin_memory", "FloatTensor", "LongTensor", "logical_not", "where_", "set_item", "mT", "dropna", "reset_index", "bfloat16", "squeeze_",
+})
+"""Operations whose result is shaped as what they are done on."""
+_PAIRS = frozenset({"add", "sub", "mul", "div", "maximum", "minimum", "lt", "gt", "le", "ge", "eq", "ne", "and", "or", "mod", "floordiv", "lerp", "where"})
+_REDUCED = frozenset({"mean", "sum", "max", "min", "std", "var", "argmax", "argmin", "prod", "norm", "logsumexp", "median", "all", "any", "amax", "amin", "quantile"})
+_LAYERS = {"Conv1d": 3, "ConvTranspose1d": 3, "Conv2d": 4, "ConvTranspose2d": 4, "Conv3d": 5}
+_KEPT_BY_LAYERS = ("Linear", "BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "Pool", "LazyLinear", "PReLU", "TransformerEncoder", "RMSNorm")
+_FRAMES = ("pandas.read_csv", "pandas.read_parquet", "pandas.DataFrame", "pandas.read_excel", "pandas.concat", "pandas.read_json", "pandas.read_feather")
+
+
+def rank(value: Value, depth: int = 40) -> int | None:
+    """The number of axes of a tensor, an array or a number."""
+    if depth == 0:
+        return None
+    op, args = value.op, value.args
+    inner: Callable[[Value], int | None] = lambda one: rank(one, depth - 1)  # noqa: E731
+    if op == "@constant":
+        return 0 if isinstance(value.data, (int, float)) else None
+    if op == "either":
+        found = {inner(one) for one in alternatives(value)}
+        return found.pop() if len(found) == 1 else None
+    if isinstance(value, Many):
+        below = inner(value.parts[0]) if value.parts else None
+        return None if below is None else below + 1
+    if op in LOSSES:
+        return 0 if constant(value.named.get("reduction")) in (None, "mean", "sum") else inner(args[0])
+    if op in ("item", "len", "index", "sum_of") or not args:
+        return 0 if op in ("item", "len", "index", "random") else None
+    if op in _ALIKE:
+        return inner(args[0])
+    if op in _PAIRS:
+        known = [inner(one) for one in (args if op == "where" else args[-2:])]
+        return None if None in known else max(one for one in known if one is not None)
+    if op in _REDUCED:
+        return _reduced(value, inner)
+    if op == "run":
+        return _run(value, inner)
+    if op == "rows":
+        return _more(inner(args[0]), 1)
+    if op == "part":
+        return _part(value, inner)
+    if op in ("unsqueeze", "one_hot", "stack"):
+        return _more(inner(args[0]), 0 if op == "stack" and isinstance(args[0], Many) else 1)
+    if op == "cat":
+        return inner(args[0].parts[0]) if isinstance(args[0], Many) and args[0].parts else None
+    if op == "gather":
+        return inner(args[-1])
+    if op == "squeeze":
+        whole = inner(args[0])
+        at = number(value.argument("dim", 1))
+        return whole - 1 if whole is not None and at in (-1, whole - 1) and last(args[0], depth - 1) == 1 else None
+    if op in ("view", "reshape", "randn", "rand", "zeros", "ones", "empty", "full"):
+        sizes = _sizes(value, 1 if op in ("view", "reshape") else 0)
+        return None if sizes is None else len(sizes)
+    if op in ("flatten", "ravel"):
+        at = number(value.argument("start_dim", 1))
+        return 1 if at is None and len(args) == 1 and not value.named else 2 if at == 1 and len(args) == 2 else None
+    if op in ("arange", "linspace", "randperm"):
+        return 1
+    if op in ("view_as", "expand_as"):
+        return inner(args[1])
+    if is_frame(value) or (op in ("transform", "fit_transform") and any(one.op.endswith("Scaler") for one in (args[0], *args[0].args))):
+        return 2
+    if op == "pop" and is_frame(args[0]):
+        return 1
+    if op in ("element",):
+        return _more(inner(args[0]), -1)
+    return None
+
+
+def last(value: Value, depth: int = 40) -> int | None:
+    """The length of a value's last axis."""
+    if depth == 0:
+        return None
+    op, args = value.op, value.args
+    inner: Callable[[Value], int | None] = lambda one: last(one, depth - 1)  # noqa: E731
+    if op == "either":
+        found = {inner(one) for one in alternatives(value)}
+        return found.pop() if len(found) == 1 else None
+    if op == "run" and args[0].op == "torch.nn.Linear":
+        size = number(args[0].argument("out_features", 1))
+        return None if size is None else int(size)
+    if op == "run" and any(word in args[0].op for word in ("BatchNorm1d", "LayerNorm", "Identity")) and len(args) > 1:
+        return inner(args[1])
+    if not args or op in ("transpose", "permute", "mT"):
+        return None
+    if op in _ALIKE or op == "rows":
+        whole = rank(args[0], depth - 1)
+        return inner(args[0]) if op != "rows" or (whole is not None and whole > 0) else None
+    if op in _PAIRS:
+        if op == "where":
+            return inner(args[0]) if [rank(one, depth - 1) for one in args[1:]] == [0, 0] else None
+        known = [inner(one) for one in args[-2:]]
+        ranks = [rank(one, depth - 1) for one in args[-2:]]
+        if 0 in ranks:
+            return known[1 - ranks.index(0)]
+        return None if None in known else max(one for one in known if one is not None)
+    if op == "unsqueeze":
+        whole, at = rank(args[0], depth - 1), number(value.argument("dim", 1))
+        return 1 if whole is not None and at in (-1, whole) else None
+    if op in ("view", "reshape"):
+        sizes = _sizes(value, 1)
+        size = number(sizes[-1]) if sizes else None
+        return int(size) if size is not None and size > 0 else None
+    if op in _REDUCED and constant(value.named.get("keepdim")) is True:
+        return 1 if number(value.argument("dim", 1)) in (-1, (rank(args[0], depth - 1) or 0) - 1) else None
+    if op == "gather":
+        return inner(args[-1])
+    if op == "part" and (index := constant(args[1])) is not None and isinstance(index, int) and (rank(args[0], depth - 1) or 0) > 1:
+        return inner(args[0])
+    return None
+
+
+def _more(known: int | None, by: int) -> int | None:
+    return None if known is None or known + by < 0 else known + by
+
+
+def _reduced(value: Value, inner: Callable[[Value], int | None]) -> int | None:
+    """The axes that a sum, mean or maximum leaves."""
+    over = value.argument("dim", 1)
+    if constant(value.named.get("keepdim")) is True:
+        return inner(value.args[0])
+    if over is None:
+        return 0
+    if isinstance(over, Many):
+        return _more(inner(value.args[0]), -len(over.parts))
+    return _more(inner(value.args[0]), -1) if isinstance(constant(over), int) else None
+
+
+def _run(value: Value, inner: Callable[[Value], int | None]) -> int | None:
+    """The axes of what a layer gives."""
+    name = value.args[0].op.rpartition(".")[2]
+    if not value.args[0].op.startswith("torch.nn.") or len(value.args) < 2:
+        return None
+    if name in _LAYERS:
+        return _LAYERS[name]
+    if name in ("Embedding", "EmbeddingBag"):
+        return _more(inner(value.args[1]), 1 if name == "Embedding" else 0)
+    return inner(value.args[1]) if any(word in name for word in _KEPT_BY_LAYERS) else None
+
+
+def _part(value: Value, inner: Callable[[Value], int | None]) -> int | None:
+    """The axes that an index leaves."""
+    on, index = value.args
+    if on.op in ("max", "min", "sort", "topk", "median") and (len(on.args) > 1 or "dim" in on.named):
+        return _more(inner(on.args[0]), 0 if on.op in ("sort", "topk") or constant(on.named.get("keepdim")) is True else -1)
+    if on.op == "run" and on.args[0].op in ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"):
+        return 3 if constant(index) == 0 else None
+    if on.op.endswith("train_test_split") and isinstance(place := constant(index), int) and place < 2 * len(on.args):
+        return inner(on.args[place // 2])
+    if is_frame(on):
+        return 1 if isinstance(constant(index), str) else 2 if isinstance(index, Many) else None
+    whole = inner(on)
+    parts = index.parts if isinstance(index, Many) and index.op == "tuple" else [index]
+    for one in parts:
+        if one.op == "slice" or constant(one) is Ellipsis:
+            continue
+        if one.op == "@constant" and one.data is None:
+            whole = _more(whole, 1)
+        elif isinstance(constant(one), int) or one.op == "index":
+            whole = _more(whole, -1)
+        elif len(parts) == 1 and (by := inner(one)) is not None and one.op not in _PAIRS:
+            whole = _more(whole, by - 1)
+        else:
+            return None
+    return whole
+
+
+def is_frame(value: Value) -> bool:
+    """Whether a value is a pandas frame."""
+    while value.op in ("dropna", "fillna", "reset_index", "sample", "sort_values", "copy", "drop", "head", "query") and value.args:
+        value = value.args[0]
+    if value.op == "part" and value.args[0].op in ("iloc", "loc"):
+        return is_frame(value.args[0].args[0])
+    return value.op in _FRAMES
+
+
+def _sizes(value: Value, start: int) -> list[Value] | None:
+    """The sizes that view, reshape, zeros and the like are given."""
+    given = value.args[start:]
+    if len(given) == 1 and isinstance(given[0], Many):
+        return given[0].parts
+    if not given or any(one.op in ("star", "shape", "size", "either", "@input") for one in given):
+        return list(given) if given and all(one.op != "star" for one in given) and len(given) > 1 else None
+    return list(given)
