@@ -245,7 +245,9 @@ def _linear_twice(program: Program) -> Iterator[Remark]:
             pairs = [(one, flow.value(one), flow.value(other)) for one, other in pairwise(call.args)]
         elif len(call.args) == 1 and isinstance(call.func, (ast.Name, ast.Attribute)):
             before = flow.value(call.args[0])
-            if isinstance(before, ast.Call) and len(before.args) == 1:
+            key = flow.key(call.args[0])
+            also_read = key is not None and len(flow.reads.get(key, ())) > 1  # an embedding that is given too
+            if isinstance(before, ast.Call) and len(before.args) == 1 and not also_read:
                 pairs = [(call, flow.value(before.func), flow.value(call.func))]
         for node, first, second in pairs:
             if not isinstance(first, ast.Call) or not isinstance(second, ast.Call) or first is second:

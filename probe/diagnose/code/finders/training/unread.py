@@ -350,7 +350,7 @@ def _is_network(program: Program, value: Value) -> bool:
 
 def _is_passed(computation: Computation, network: Value, place: Value) -> bool:
     """Whether a network is also kept or given to something else, or its parameters are."""
-    return any(one is not place and one.op not in _MOVES and not _is_spread(computation, one) and not (one.args and network is one.args[0]) for one in computation.users(network)) or any(
+    return any(one is not place and one.op not in _MOVES and not _is_spread(computation, one) and (one.op.startswith("torch.nn.") or not (one.args and network is one.args[0])) for one in computation.users(network)) or any(
         one.op in ("parameters",) and any(user.op != "list" for user in computation.users(one)) for one in computation.users(network)
     )
 
