@@ -79,6 +79,8 @@ def _weighted_side(value: Value) -> tuple[Value, bool, Value, Value, Value] | No
         rest = complement_of(weight)
         if rest is None and isinstance(weight.node, ast.BinOp) and isinstance(weight.node.op, ast.Sub) and number(weight) is not None:
             rest = _folded_complement(weight)
+            if rest is not None and (number(weight) or 0) < 0:  # q - 1
+                sign = -sign
         elif rest is None and bare(weight).op == "sub" and number(bare(weight).args[1]) == 1:
             rest, sign = bare(weight).args[0], -sign
         if sign < 0:
@@ -88,10 +90,12 @@ def _weighted_side(value: Value) -> tuple[Value, bool, Value, Value, Value] | No
 
 
 def _folded_complement(weight: Value) -> Value | None:
-    """q of a number that is written 1 - q."""
+    """q of a number that is written 1 - q or q - 1."""
     node, known = weight.node, number(weight)
     if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and node.left.value == 1 and known is not None:
         return Value("@constant", node=node.right, where=weight.where, data=round(1 - known, 12))
+    if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant) and node.right.value == 1 and known is not None:
+        return Value("@constant", node=node.left, where=weight.where, data=round(1 + known, 12))
     return None
 
 
