@@ -201,6 +201,8 @@ class Calls(Containers):
             return known
         if on.op.startswith("torch.nn.") or on.op in ("@parser",):
             return self.of_module(on, name, args, named, node)
+        if name in ("add", "sub", "add_", "sub_") and len(args) == 1 and "alpha" in named:
+            args, named = [self.operate("mul", (named["alpha"], args[0]), node)], {}
         return self.new(method(name), (on, *args), node, _plain(named))
 
     def _only_method(self, name: str, node: ast.AST) -> Code | None:
@@ -209,7 +211,11 @@ class Calls(Containers):
         of = self.program.parent.get(found[0]) if len(found) == 1 else None
         if not isinstance(of, ast.ClassDef) or of not in self.homes or name in _COMMON:
             return None
-        instance = self.instances.get(of) or self.make(of, self.inputs_of(of), {}, node)
+        instance: Value | None = self.instances.get(of)
+        if instance is None:  # it was made before the loops around
+            before, self.where = self.where, self.where._replace(loops=())
+            instance = self.make(of, self.inputs_of(of), {}, node)
+            self.where = before
         code = self.of_class(of, name, instance, node)
         return code if isinstance(code, Code) else None
 
