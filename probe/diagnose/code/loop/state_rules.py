@@ -337,7 +337,8 @@ def _resumed_in_part(program: Program) -> Iterator[Remark]:
             if isinstance(at := program.parent.get(node), ast.Subscript) and is_string(at.slice)
         }
         whole = [node for node in reads if not _harmless(program, node)]
-        counted = [name for name in taken if any(part in name for part in ("epoch", "step", "iter"))]
+        told = {name for name, at in taken.items() if any(isinstance(one, ast.JoinedStr) for one in program.parents(at))}
+        counted = [name for name in taken if any(part in name for part in ("epoch", "step", "iter")) and name not in told]
         weights = [at for at in taken.values() if _given_to_load(program, at)]
         if whole or not counted or not weights or flow.calls.get(key):
             continue

@@ -315,7 +315,8 @@ def _ends_in_one(mask: ast.AST) -> bool:
     """Whether a tensor certainly has length 1 along its last axis."""
     if is_method(mask, "unsqueeze") and mask.args:
         return text_of(mask.args[0]) == "-1"
-    return isinstance(mask, ast.Subscript) and isinstance(mask.slice, ast.Tuple) and text_of(mask.slice.elts[-1]) == "None"
+    parts = mask.slice.elts if isinstance(mask, ast.Subscript) and isinstance(mask.slice, ast.Tuple) else []
+    return len(parts) > 2 and text_of(parts[-1]) == "None"  # x[:, None] of a matrix ends in the axis of x
 
 
 @RULES.add(

@@ -27,6 +27,8 @@ def shared(value: Value, depth: int = 12) -> list[Value]:
     inner: list[Value] = []
     if isinstance(value, (Many, Table)):
         inner = list(value.made_of())[:8]
+    elif value.op == "copy" and value.args and value.args[0].op == "state_dict":
+        inner = [value.args[0]]  # another dict of the same tensors
     elif value.op in _VIEWS or (value.op == "part" and value.args[1].op != "slice"):
         inner = list(value.args) if value.op in ("either", "dict_of") else list(value.args[:1])
     return [one for part in inner for one in shared(part, depth - 1)]

@@ -263,6 +263,11 @@ def _end_is_padding(program: Program) -> Iterator[Remark]:
             found += [(mask, mask.args[0], mask.args[1]) for mask in masks]
     for by, target, left_out in found:
         for row in contents(computation, target):
+            behind = isinstance(row, Many) and isinstance(row.node, ast.List) and len(row.parts) == 1 and any(one.op == "add" and one.args[-1] is row for one in computation.users(row))
+            behind = behind or (isinstance(row, Many) and isinstance(row.node, ast.BinOp) and isinstance(row.node.right, ast.List) and len(row.node.right.elts) == 1 and bool(row.parts))
+            if behind and isinstance(row, Many) and same(bare(row.parts[-1]), bare(left_out)):
+                yield Remark(by.node, f"{short(by.node)} leaves out the number of {short(row.node)}, which line {row.line} puts behind each text")
+                return
             if not isinstance(row, Many) or not isinstance(row.node, ast.List) or len(row.node.elts) < 2 or len(row.parts) < 2 or isinstance(row.node.elts[-1], ast.Starred):
                 continue
             if not any(isinstance(one, ast.Starred) for one in row.node.elts) or not same(bare(row.parts[-1]), bare(left_out)):

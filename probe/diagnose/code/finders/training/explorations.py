@@ -12,7 +12,16 @@ from probe.diagnose.code.finders.losses.bootstraps import is_place
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import last_word, short
-from probe.diagnose.code.traits.courses import LARGER, SMALLER, course_by_steps, falls, is_fixed, is_uniform_draw, later_values, number_at
+from probe.diagnose.code.traits.courses import (
+    LARGER,
+    SMALLER,
+    course_by_steps,
+    falls,
+    is_fixed,
+    is_uniform_draw,
+    later_values,
+    number_at,
+)
 
 FINDERS = Finders()
 _ORDERS = {"lt": True, "le": True, "gt": False, "ge": False}
@@ -28,6 +37,8 @@ class Chance(NamedTuple):
     share: Value
     below: bool
     """Whether the test holds where the number is below the share."""
+    written: ast.AST
+    """The share, as it is written in the test."""
 
 
 def chances(computation: Computation) -> Iterator[Chance]:
@@ -36,16 +47,18 @@ def chances(computation: Computation) -> Iterator[Chance]:
         if len(test.args) != 2:
             continue
         below = _ORDERS[test.op]
-        for drawn, share, under in ((*test.args, below), (test.args[1], test.args[0], not below)):
+        for place, under in ((1, below), (0, not below)):
+            drawn, share = test.args[1 - place], test.args[place]
             if is_uniform_draw(drawn) and not any(is_uniform_draw(one) for one in origins(share)):
-                yield Chance(test, share, under)
+                sides = [test.node.left, test.node.comparators[0]] if isinstance(test.node, ast.Compare) else [share.node, share.node]
+                yield Chance(test, share, under, sides[place])
 
 
 def is_random_action(value: Value) -> bool:
     """Whether a value is drawn from all actions alike, whatever has been learned."""
     value = bare(value)
     drawn = value.op in _RANDOM or (value.op == "sample" and bool(value.args) and value.args[0].op in ("action_space", "single_action_space"))
-    return drawn and "p" not in value.named and not any(one.op in _LEARNED for one in origins(value) if one is not value)
+    return drawn and "p" not in value.named and not any(one.op in _LEARNED for one in origins(value, ("shape", "size", "len", "dim")) if one is not value)
 
 
 def is_learned_action(value: Value) -> bool:
@@ -92,7 +105,17 @@ def _choices(computation: Computation, chance: Chance) -> tuple[set[bool | None]
     for value in computation.of("argmax", "part", "indices"):
         if is_learned_action(value):
             best.add(_side(value, chance))
+    if None in best and len(drawn) == 1 and any(_is_choice(one, chance) for one in computation.of("either")):
+        best |= {not one for one in drawn}
     return drawn, best
+
+
+def _is_choice(value: Value, chance: Chance) -> bool:
+    """Whether a value is the best action, or the random one that a chance decides on."""
+    found = list(alternatives(value))
+    return any(is_learned_action(one) for one in found) and any(
+        is_random_action(part) and _side(part, chance) is not None for one in found for part in origins(one, ("run",))
+    )
 
 
 @FINDERS.add("exploration-inverted")
@@ -102,7 +125,7 @@ def _exploration_inverted(program: Program) -> Iterator[Remark]:
     for chance in chances(computation):
         drawn, best = _choices(computation, chance)
         if drawn == {False} and True in best and False not in best and _is_for_exploring(computation, chance.share):
-            yield Remark(chance.test.node, f"{short(chance.test.node)} takes the best action with the probability {short(chance.share.node)}, which is small or falls: in all other steps the action is drawn at random")
+            yield Remark(chance.test.node, f"{short(chance.test.node)} takes the best action with the probability {short(chance.written)}, which is small or falls: in all other steps the action is drawn at random")
 
 
 def _is_for_exploring(computation: Computation, share: Value) -> bool:
@@ -129,7 +152,7 @@ def _exploration_never_falls(program: Program) -> Iterator[Remark]:
         highest = [one for one in leaves if (number(one) or 0) >= 1]
         drawn, best = _choices(computation, chance)
         if drawn == {True} and best & {False, None} and highest and all(is_fixed(computation, one) for one in highest):
-            yield Remark(chance.test.node, f"{short(chance.test.node)} is always true: {short(chance.share.node)} is {always:g} (line {highest[0].line}) and nothing changes it")
+            yield Remark(chance.test.node, f"{short(chance.test.node)} is always true: {short(chance.written)} is {always:g} (line {highest[0].line}) and nothing changes it")
 
 
 @FINDERS.add("clamped-on-the-wrong-side")

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Table, Value, bare, constant, number, origins
+from probe.diagnose.code.computed.value import Many, Table, Value, bare, constant, is_none, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.extents import rank
 
 FINDERS = Finders()
 _LAYERS = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
@@ -156,6 +157,35 @@ def _batch_for_time(program: Program) -> Iterator[Remark]:
         layer = run.args[0]
         if "**" not in layer.named and _batch_first(layer.argument("batch_first", 4)) is False:
             yield Remark(value.node, f"{short(value.node)} takes the last along axis 1, which is the batch: {short(layer.node)} is made without batch_first=True")
+
+
+@FINDERS.add("batch-for-time")
+def _loader_gives_batches(program: Program) -> Iterator[Remark]:
+    """What a loader has stacked, batch first, is read by a recurrent layer that takes the time first."""
+    for run in computation_of(program).of("run"):
+        layer = run.args[0]
+        if not _is_run(run) or len(run.args) < 2 or "**" in layer.named or _batch_first(layer.argument("batch_first", 4)) is not False:
+            continue
+        rows = _as_the_loader_gave(run.args[1])
+        if rows is not None and rank(run.args[1]) in (None, 3):
+            yield Remark(run.node, f"{short(run.node)} reads batches of a loader, whose first axis is the batch, and {short(layer.node)} is made without batch_first=True: it goes over the samples")
+
+
+def _as_the_loader_gave(value: Value) -> Value | None:
+    """The batch that a value is made of by operations that keep its first two axes where they are; None if there are others."""
+    for _ in range(12):
+        if value.op == "rows":
+            loader = value.named.get("loader")
+            whole = loader is not None and loader.argument("batch_sampler") is None and loader.argument("collate_fn", 6) is None and number(loader.argument("batch_size", 1)) != 0
+            return value if whole and not (loader is not None and "batch_size" in loader.named and is_none(loader.named["batch_size"])) else None
+        layer = value.args[0].op.rpartition(".")[2] if value.op == "run" and len(value.args) == 2 else ""
+        if layer in ("Embedding", "Linear", "LayerNorm", "Dropout"):
+            value = value.args[1]
+        elif value.op in ("dropout", "relu", "gelu", "tanh", "to", "float", "long", "layer_norm") and value.args:
+            value = value.args[0]
+        else:
+            return None
+    return None
 
 
 # Loops that read a sequence -------------------------------------------------

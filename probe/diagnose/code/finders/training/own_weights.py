@@ -46,6 +46,18 @@ def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
                 yield Remark(taken.node, f"{short(taken.node)} gives the weights themselves, not a copy: the steps after it change them too, before line {load.line} loads them")
 
 
+@FINDERS.add("kept-without-a-copy")
+def _saved_without_a_copy(program: Program) -> Iterator[Remark]:
+    """A network's own weights are kept in a loop that trains it further, and saved after the loop as those of then."""
+    computation = computation_of(program)
+    for save in computation.of("save"):
+        for taken in shared(save.args[0]) if save.args else ():
+            loops = taken.where.loops
+            kept = taken.where.maybe and len(loops) > len(save.where.loops) and _in(taken, save.where.loops)
+            if kept and taken.where.functions[: len(save.where.functions)] == save.where.functions and any(_in(one, loops) for one in _trains(computation, plain(taken.args[0]))):
+                yield Remark(taken.node, f"{short(taken.node)} gives the weights themselves, not a copy: the steps after it change them too, before line {save.line} saves them")
+
+
 @FINDERS.add("snapshots-alike")
 def _snapshots_alike(program: Program) -> Iterator[Remark]:
     """The weights of one network are kept in a list in each pass of the loop that trains it, without a copy."""

@@ -342,6 +342,7 @@ _TAKES = {
     "cross_entropy": ("logits", {"softmax": "a softmax", "sigmoid": "a sigmoid"}),
     "binary_cross_entropy_with_logits": ("logits", {"softmax": "a softmax", "sigmoid": "a sigmoid"}),
     "nll_loss": ("log probabilities", {"softmax": "a softmax", "sigmoid": "a sigmoid"}),
+    "kl_div": ("log probabilities", {"softmax": "a softmax", "sigmoid": "a sigmoid"}),
     "binary_cross_entropy": ("probabilities", {"log_softmax": "a log_softmax", "tanh": "a tanh"}),
 }
 """What a loss takes, and operations that give something else."""
@@ -354,7 +355,8 @@ def _another_range(program: Program) -> Iterator[Remark]:
         takes, wrong = _TAKES[value.op]
         found = {bare(one, "permute", "transpose").op for one in _all_of(value.args[0])} if value.args else set()
         given = bare(value.args[0], "permute", "transpose") if value.args else value
-        if given.op in wrong and found == {given.op}:
+        swapped = value.op == "kl_div" and len(value.args) > 1 and bare(value.args[1]).op == "log_softmax"
+        if given.op in wrong and found == {given.op} and not swapped:
             yield Remark(value.node, f"{value.op} takes {takes}, and {short(value.args[0].node)} is the output of {wrong[given.op]} (line {given.line})")
 
 

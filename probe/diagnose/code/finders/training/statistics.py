@@ -1,0 +1,146 @@
+"""Running statistics of batch normalizations, in networks that are given parameters alone. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Instance, Table, Value, constant, origins
+from probe.diagnose.code.finders.losses.followers import owner
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.held import contents
+from probe.diagnose.code.traits.updates import modules, plain
+
+FINDERS = Finders()
+_PARAMETERS = ("parameters", "named_parameters")
+_BUFFERS = ("buffers", "named_buffers", "running_mean", "running_var", "torch.optim.swa_utils.update_bn", "modules", "named_modules", "children")
+_NORMALIZED = ("resnet", "resnext", "wide_resnet", "mobilenet", "efficientnet", "densenet", "regnet", "shufflenet", "mnasnet", "inception", "googlenet")
+"""Beginnings of the names of networks of torchvision that have batch normalizations."""
+_WRITES = ("copy", "add", "lerp", "mul")
+_SUMS = ("_foreach_add_", "_foreach_lerp_", "_foreach_copy_")
+_PICKS = ("values", "items", "element", "part", "keys")
+
+
+def normalizations(network: Value, computation: Computation) -> bool:
+    """Whether a network has batch normalizations that keep running statistics."""
+    source = network.args[0] if network.op == "deepcopy" and network.args else network
+    for one in contents(source, computation):
+        word = one.op.rpartition(".")[2]
+        if "BatchNorm" in word and constant(one.named.get("track_running_stats")) is not False:
+            return one.op.startswith("torch.nn.")
+        if one.op.startswith("torchvision.models.") and word.startswith(_NORMALIZED) and "norm_layer" not in one.named:
+            return True
+    return False
+
+
+def _of(computation: Computation, network: Value, *ops: str) -> list[Value]:
+    """The values of these operations on a network."""
+    return [one for one in computation.of(*ops) if one.args and plain(one.args[0]) is network]
+
+
+def _stays_in_eval(computation: Computation, network: Value) -> bool:
+    """Whether a network is put into eval mode, and neither it nor what holds it is put back into training mode."""
+    holders = {id(one.args[0]) for one in computation.of("set_attribute") if one.args[1] is network and isinstance(one.args[0], Instance)}
+    back = [one for one in computation.of("train") if one.args and (plain(one.args[0]) is network or id(plain(one.args[0])) in holders)]
+    return bool(_of(computation, network, "eval")) and all(constant(one.argument("mode", 1)) is False for one in back)
+
+
+def _network(computation: Computation, value: Value) -> Value:
+    """The network that a value is: an attribute of an unknown object is the one that the program gives it."""
+    if len(value.args) == 1 and value.args[0].op == "@input":
+        given = [one.args[1] for one in computation.of("set_attribute") if one.data == value.op]
+        if len({id(one) for one in given}) == 1:
+            return plain(given[0])
+    return value
+
+
+def _lists(value: Value) -> list[Value]:
+    """The networks whose parameters a list holds."""
+    return [plain(one.args[0]) for one in origins(value, _PARAMETERS) if one.op in _PARAMETERS and one.args]
+
+
+def _followers(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
+    """Each place where the parameters of a network are moved towards those of another: it, the first and the second."""
+    for value in computation.of(*_WRITES, "set_attribute", *_SUMS):
+        if value.op in _SUMS:
+            into = _lists(value.args[0])
+            if len(into) == 1:
+                yield from ((value, into[0], one) for each in value.args[1:] for one in _lists(each) if one is not into[0])
+            continue
+        if len(value.args) < 2 or (value.op == "set_attribute" and value.data != "data"):
+            continue
+        target = value.args[0]
+        while target.op in ("mul", "data", "detach") and target.args:
+            target = target.args[0]
+        written = owner(target)
+        if written is None or written[1].op not in _PARAMETERS or not _is_written(value):
+            continue
+        for one in (each for part in (*value.args[1:], *value.named.values()) for each in origins(part, _PARAMETERS)):
+            if one.op in _PARAMETERS and one.args and plain(one.args[0]) is not written[0]:
+                yield value, written[0], plain(one.args[0])
+
+
+def _is_written(value: Value) -> bool:
+    """Whether a value is written back into what it is made of."""
+    return value.op == "set_attribute" or short(value.node, 200).replace(" ", "").find(f".{value.op}_(") >= 0
+
+
+@FINDERS.add("average-without-buffers")
+def _average_without_buffers(program: Program) -> Iterator[Remark]:
+    """A copy follows a network by its parameters alone, and is used with running statistics that never change."""
+    computation = computation_of(program)
+    if any(True for _ in computation.of(*_BUFFERS)):
+        return
+    said: set[int] = set()
+    for value, into, other in _followers(computation):
+        average = _network(computation, into)
+        copied = average.op == "deepcopy" or (isinstance(average, Instance) and isinstance(average.data, Value))
+        if id(average) in said or average is _network(computation, other) or not copied or not normalizations(average, computation):
+            continue
+        read = any(user.op in _PICKS for one in _of(computation, average, "state_dict") for user in computation.users(one))
+        if not read and not _of(computation, average, "load_state_dict") and _stays_in_eval(computation, average):
+            said.add(id(average))
+            yield Remark(value.node, f"{short(value.node)} moves the parameters alone: the running statistics of the batch normalizations in {short(into.node)} stay as they were when it was copied (line {average.line})")
+
+
+@FINDERS.add("released-without-buffers")
+def _released_without_buffers(program: Program) -> Iterator[Remark]:
+    """A new network with batch normalizations is given parameters alone, and used in eval mode."""
+    computation = computation_of(program)
+    if any(True for _ in computation.of(*_BUFFERS)):
+        return
+    trained = {id(one) for each in computation.values if each.op.startswith("torch.optim.") for one in modules(each)}
+    for value in computation.of("load_state_dict"):
+        if len(value.args) < 2 or constant(value.argument("strict", 2)) is not False:
+            continue
+        network, listed = plain(value.args[0]), _parameters_alone(computation, value.args[1])
+        if listed is None or id(network) in trained or isinstance(network.data, Value) or len(_of(computation, network, "load_state_dict")) > 1:
+            continue
+        if normalizations(network, computation) and _stays_in_eval(computation, network):
+            yield Remark(value.node, f"{short(value.node)} gives {short(network.node, 40)} what {short(listed.node)} (line {listed.line}) lists alone, without the running statistics of its batch normalizations")
+
+
+def _parameters_alone(computation: Computation, state: Value) -> Value | None:
+    """Where the entries of a dict are listed, if they are the parameters of a network and nothing else."""
+    if state.op == "part" and len(state.args) == 2 and state.args[0].op == "load":
+        key = constant(state.args[1])
+        kept = [one.args[0] for one in computation.of("save") if one.args]
+        found = [one.entries[key] for one in kept if isinstance(one, Table) and key in one.entries]
+        listed = [_parameters_alone(computation, one) for one in found]
+        return listed[0] if listed and None not in listed else None
+    if not isinstance(state, Table) or state.entries or not state.others:
+        return None
+    listed = [_list_of(key) for key, _ in state.others]
+    return listed[0] if None not in listed else None
+
+
+def _list_of(key: Value) -> Value | None:
+    """The list of named parameters that a key is a name of."""
+    if key.op == "part" and constant(key.args[1]) == 0 and key.args[0].op == "element":
+        over = key.args[0].args[0]
+        while over.op in ("list", "dict", "items", "iter") and over.args:
+            over = over.args[0]
+        return over if over.op == "named_parameters" else None
+    return None
