@@ -36,7 +36,7 @@ def terms(loss: Value, factor: float | None = 1.0) -> Iterator[tuple[Value, floa
         yield from terms(loss.args[0], factor)
         yield from terms(loss.args[1], factor if loss.op == "add" or factor is None else -factor)
     elif loss.op in ("mul", "div") and len(loss.args) == 2:
-        numbers = [number(one) for one in loss.args]
+        numbers = [_weight(one) for one in loss.args]
         if loss.op == "mul" and numbers[0] is not None:
             yield from terms(loss.args[1], None if factor is None else factor * numbers[0])
         elif numbers[1] is not None and numbers[1] != 0:
@@ -65,6 +65,14 @@ def reduction_of(loss: Value) -> str | None:
         return None
     given = loss.named.get("reduction")
     return "mean" if given is None else constant(given) if isinstance(constant(given), str) else None
+
+
+def _weight(value: Value) -> float | None:
+    """The number that a weight is, or rises to: of `min(1.0, epoch / 5)`, 1."""
+    found = number(value)
+    if found is None and value.op == "min" and len(value.args) == 2:
+        return next((known for one in value.args if (known := number(one)) is not None), None)
+    return found
 
 
 def is_mean_of(value: Value, of: Value) -> bool:

@@ -124,9 +124,8 @@ def is_fixed(computation: Computation, value: Value) -> bool:
         return False
     target = targets[0]
     word = target.id if isinstance(target, ast.Name) else target.attr
-    for one in (*program.everywhere(ast.Name), *program.everywhere(ast.Attribute)):
-        same_word = one.id == word if isinstance(one, ast.Name) else one.attr == word
-        if same_word and one is not target and not isinstance(one.ctx, ast.Load):
+    for one in program.everywhere(ast.Name, ast.Attribute):
+        if last_word(one) == word and one is not target and not isinstance(one.ctx, ast.Load):  # type: ignore[attr-defined]
             return False
     if any(isinstance(call.func, ast.Name) and call.func.id == "setattr" for call in program.calls()):
         return False

@@ -38,8 +38,8 @@ def end_of(computation: Computation, value: Value, depth: int = 24) -> End | Non
     if depth == 0:
         return None
     value = value if value.op == "either" else bare(value, *_KEPT)
-    if value.op == "either" or (isinstance(value, Many) and value.parts):
-        parts = list(alternatives(value)) if value.op == "either" else value.parts
+    parts = value.parts if isinstance(value, Many) else list(alternatives(value)) if value.op == "either" else []
+    if parts:
         return _joined([end_of(computation, one, depth - 1) for one in parts])
     if value.op == "part" and value.args[0].op == "step":
         place = constant(value.args[1])

@@ -236,8 +236,8 @@ def _random(value: Value, names: tuple[str, ...]) -> bool:
 def _augmented_apart(program: Program) -> Iterator[Remark]:
     """The input and its target are moved by the same code, and each by a draw of its own."""
     computation = computation_of(program)
-    if any(True for _ in computation.of(*_SEEDING)):
-        return
+    if any(one.where.loops for one in computation.of(*_SEEDING)):
+        return  # both are drawn from one seed
     said: set[ast.AST] = set()
     for _, given, target in _pairs(computation):
         inputs, targets = list(origins(given)), list(origins(target))
@@ -252,9 +252,12 @@ def _augmented_apart(program: Program) -> Iterator[Remark]:
                 break
 
 
+_FLIPS = ("flip", "fliplr", "flipud", "rot90")
+
+
 def _moves(computation: Computation, value: Value) -> bool:
     """Whether a value is moved at random, or is a draw that says which part is taken."""
-    if _random(value, _MOVING):
+    if _random(value, _MOVING) or (value.op in _FLIPS and _drawn_tests(value)):
         return True
     return value.op in _PLACES and any(user.op in ("slice", "int", "add", "roll") for user in computation.users(value))
 
@@ -263,7 +266,14 @@ def _same_draw(one: Value, other: Value) -> bool:
     """Whether two values are draws by the same code, one after the other."""
     if one.op != other.op or one.where.loops != other.where.loops:
         return False
+    if one.op in _FLIPS and _drawn_tests(one) & _drawn_tests(other):
+        return False
     return one.args[0] is other.args[0] if one.op == "run" else one.node is other.node and one is not other
+
+
+def _drawn_tests(value: Value) -> set[int]:
+    """The conditions that a value is computed under and that are drawn at random."""
+    return {id(test) for test, _ in value.where.under if any(one.op in DRAWN for one in origins(test))}
 
 
 def _sources(value: Value) -> set[int]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, number
+from probe.diagnose.code.computed.value import Value, alternatives, bare, constant, number
 from probe.diagnose.code.finders.losses.bootstraps import Backup, backups, compared
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -49,7 +49,9 @@ def _end_inverted(program: Program) -> Iterator[Remark]:
 def _time_limit_taken_for_an_end(program: Program) -> Iterator[Remark]:
     """The value of what follows is left out where the environment has only truncated the episode."""
     computation = computation_of(program)
-    for _, _, _, one in compared(computation):
+    for _, _, target, one in compared(computation):
+        if not any(bare(each) is one.whole for each in alternatives(target)):
+            continue  # a sum over many steps, whose last state may be that of another episode
         for factor, end in factors_of(computation, one):
             cut = [part for part in end.told if constant(part.args[1]) == 3 and _has_five(computation, part.args[0])]
             if end.sign == -1 and cut and not _told_apart(computation, cut[0]):

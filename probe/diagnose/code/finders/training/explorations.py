@@ -100,8 +100,8 @@ def _choices(computation: Computation, chance: Chance) -> tuple[set[bool | None]
                 drawn |= {side} if is_random_action(one) else set()
                 best |= {side} if is_learned_action(one) else set()
     for value in computation.of(*_RANDOM, "sample"):
-        if is_random_action(value) and (side := _side(value, chance)) is not None:
-            drawn.add(side)
+        if is_random_action(value):
+            drawn |= {_side(value, chance)} - {None}
     for value in computation.of("argmax", "part", "indices"):
         if is_learned_action(value):
             best.add(_side(value, chance))
