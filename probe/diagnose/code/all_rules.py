@@ -61,14 +61,14 @@ from probe.diagnose.code.finders.training import (
     explorations,
     gradient_paths,
     kept,
+    kept_statistics,
     networks,
     own_weights,
     passes,
     rates,
     repeated_layers,
     softmaxes,
-    statistics,
-    transitions,
+    stored_transitions,
     unread,
     whose_gradients,
 )
@@ -132,7 +132,7 @@ from probe.diagnose.code.rule import Finders, Rule, with_finders
 _FINDERS: tuple[Finders, ...] = (
     averages.FINDERS, embeddings.FINDERS, fitted.FINDERS, held_out.FINDERS, measures.FINDERS, padding.FINDERS, pairs.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS,
-    explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, statistics.FINDERS, transitions.FINDERS, unread.FINDERS,
+    explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,

@@ -201,7 +201,7 @@ class Calls(Containers):
             return known
         if on.op.startswith("torch.nn.") or on.op in ("@parser",):
             return self.of_module(on, name, args, named, node)
-        if name in ("add", "sub", "add_", "sub_") and len(args) == 1 and "alpha" in named:
+        if name in ("add", "sub") and len(args) == 1 and "alpha" in named:
             args, named = [self.operate("mul", (named["alpha"], args[0]), node)], {}
         return self.new(method(name), (on, *args), node, _plain(named))
 

@@ -81,7 +81,7 @@ def course_by_steps(value: Value) -> tuple[float, float] | None:
     return None if first is None or last is None else (first, last)
 
 
-def later_values(computation: Computation, value: Value) -> Iterator[Value]:
+def other_values(computation: Computation, value: Value) -> Iterator[Value]:
     """What the names and attributes that have been given a value are given at other places."""
     for target, given in computation.stored.items():
         if any(one is value for one in given):
@@ -96,7 +96,8 @@ def later_values(computation: Computation, value: Value) -> Iterator[Value]:
 
 
 def falls(computation: Computation, value: Value) -> bool | None:
-    """Whether a number becomes smaller in the training; False if it becomes larger, None where neither is known."""
+    """Whether a number becomes smaller in the training; False if it becomes larger, None where neither is known. What
+    is written out is there before what is computed."""
     found: set[bool] = set()
     for one in alternatives(value):
         course = course_by_steps(one)
@@ -106,10 +107,11 @@ def falls(computation: Computation, value: Value) -> bool | None:
             else:
                 return None
             continue
-        now = number_at(one, _FIRST) if number(one) is not None else None
-        for later in later_values(computation, one):
-            then = [number_at(each, _FIRST) for each in alternatives(later) if course_by_steps(each) is None]
-            found |= {each < now for each in then if each is not None and now is not None and each != now}
+        now, written = number_at(one, _FIRST), isinstance(one.node, ast.Constant)
+        for other in (each for given in other_values(computation, one) for each in alternatives(given)):
+            then = number_at(other, _FIRST) if course_by_steps(other) is None else None
+            if written != isinstance(other.node, ast.Constant) and None not in (now, then) and then != now:
+                found.add((then < now) == written)  # type: ignore[operator]
     return found.pop() if len(found) == 1 else None
 
 

@@ -12,13 +12,15 @@ from probe.diagnose.code.computed.value import Instance, Value, constant, number
 from probe.diagnose.code.finders.losses.bootstraps import backups, compared, networks_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import says, short, text_of
+from probe.diagnose.code.syntax import last_word, says, short, text_of
 from probe.diagnose.code.traits.backwards import layers_of
 from probe.diagnose.code.traits.updates import conditions, optimizer_of, plain
 
 FINDERS = Finders()
 _WEIGHTS = ("parameters", "named_parameters", "state_dict", "buffers", "named_buffers")
 _SAME = ("data", "detach", "clone", "to", "float", "cpu", "values", "items", "list", "dict", "tuple", "copy", "deepcopy")
+_RANKS = ("rank", "main", "master", "chief", "primary", "leader", "distributed", "is_root", "local", "gpu", "node", "writer", "proc", "worker", "world")
+"""Words in tests that ask which rank runs."""
 _HARMLESS = ("eval", "train", "to", "cuda", "requires_grad_", "set_attribute", "load_state_dict", "zip", "list", "tuple", "no_grad", "share_memory", *_WEIGHTS)
 
 
@@ -337,3 +339,40 @@ def _score_of_one_rank(program: Program) -> Iterator[Remark]:
         totals = [one for one in computation.of("append", "add") if any(each in judged for each in origins(one)) and one.where.loops and not one.where.under]
         if judged and totals and all(one.where.no_grad for one in judged):
             yield Remark(totals[0].node, f"{short(totals[0].node)} collects what this rank sees alone: {short(sampler.node)} (line {sampler.line}) gives each rank its own part, and nothing joins them")
+
+
+@FINDERS.add("saved-by-every-rank")
+def _saved_by_every_rank(program: Program) -> Iterator[Remark]:
+    """After the ranks have joined, a file whose name is the same on all of them is written, and nothing asks for the rank."""
+    computation = computation_of(program)
+    joined = [one for one in computation.of("torch.distributed.init_process_group") if not one.where.maybe]
+    for value in computation.of("save"):
+        if not isinstance(value.node, ast.Call) or program.called(value.node) != "torch.save" or len(value.args) < 2:
+            continue
+        together = [one for one in joined if one.number < value.number and one.where.functions[:1] == value.where.functions[:1] and one.where.functions == value.where.functions[: len(one.where.functions)]]
+        marked = any(getattr(one, "decorator_list", ()) for one in value.where.functions)
+        asked = [part for test, _ in value.where.under for part in origins(test)]
+        if together and not marked and not _asks_for_rank(program, value) and not any(_may_differ(one) for one in (*asked, *origins(value.args[1]))):
+            yield Remark(value.node, f"{short(value.node)} is run by every rank that joins in line {together[0].line}: all write the same file at once")
+            return
+
+
+def _asks_for_rank(program: Program, value: Value) -> bool:
+    """Whether a test of ranks stands around a call, or around a call of a function that runs it, or leaves one of these:
+    also where the number of the rank is known, as a default."""
+    names = {getattr(one, "name", "") for one in value.where.functions}
+    tests: list[ast.If | ast.IfExp] = [*program.everywhere(ast.If), *program.everywhere(ast.IfExp)]
+    for test in tests:
+        if "__name__" in text_of(test.test) or not says(test.test, *_RANKS):
+            continue
+        within = any(one is value.node or last_word(one.func) in names for one in ast.walk(test) if isinstance(one, ast.Call))
+        if within or any(one in value.where.functions for one in program.parents(test) if isinstance(test, ast.If) and isinstance(test.body[-1], ast.Return)):
+            return True
+    return False
+
+
+def _may_differ(value: Value) -> bool:
+    """Whether a value may be another one on each rank, or a place in memory."""
+    return value.op in ("@input", "unknown", "run", "part", "element", "@object", "carried") or any(
+        word in value.op.lower() for word in ("rank", "environ", "getenv", "bytesio", "temp", "uuid", "host", "pid", "main", "distributed")
+    )

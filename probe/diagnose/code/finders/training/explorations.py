@@ -19,8 +19,8 @@ from probe.diagnose.code.traits.courses import (
     falls,
     is_fixed,
     is_uniform_draw,
-    later_values,
     number_at,
+    other_values,
 )
 
 FINDERS = Finders()
@@ -135,7 +135,7 @@ def _is_for_exploring(computation: Computation, share: Value) -> bool:
         return falling
     known = [number_at(one, 1.0) for one in alternatives(share) if course_by_steps(one) is None]
     small = bool(known) and all(one is not None and 0 < one < 0.4 for one in known)
-    return small and not any(True for one in alternatives(share) for _ in later_values(computation, one))
+    return small and not any(True for one in alternatives(share) for _ in other_values(computation, one))
 
 
 @FINDERS.add("exploration-never-falls")
@@ -159,13 +159,16 @@ def _exploration_never_falls(program: Program) -> Iterator[Remark]:
 def _clamped_on_the_wrong_side(program: Program) -> Iterator[Remark]:
     """The smaller one of a value that falls step by step and of its lowest value: it is the lowest one at once."""
     computation = computation_of(program)
+    at_first: dict[tuple[str, int], Value] = {}
     for value in computation.of("set_attribute"):
-        first = next((one.args[1] for one in computation.of("set_attribute") if one.data == value.data and one.args[0] is value.args[0] and number(one.args[1]) is not None), None)
+        first = at_first.get((value.data, id(value.args[0])))
+        if number(value.args[1]) is not None:
+            at_first.setdefault((value.data, id(value.args[0])), value.args[1])
         if first is not None and (said := _at_once(first, value.args[1], value.data)):
             yield Remark(value.args[1].node, said)
     for target, given in computation.stored.items():
         for new in given if any(bare(one).op in (*SMALLER, *LARGER) for one in given) else ():
-            old = [one for one in later_values(computation, new) if number(one) is not None]
+            old = [one for one in other_values(computation, new) if number(one) is not None]
             if len(old) == 1 and (said := _at_once(old[0], new, target.id)):
                 yield Remark(new.node, said)
                 break

@@ -11,7 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.held import contents
-from probe.diagnose.code.traits.updates import modules, plain
+from probe.diagnose.code.traits.updates import is_optimizer, modules, plain
 
 FINDERS = Finders()
 _PARAMETERS = ("parameters", "named_parameters")
@@ -82,6 +82,11 @@ def _followers(computation: Computation) -> Iterator[tuple[Value, Value, Value]]
                 yield value, written[0], plain(one.args[0])
 
 
+def _trained(computation: Computation) -> set[int]:
+    """The networks that optimizers hold."""
+    return {id(one) for each in computation.values if is_optimizer(each) for one in modules(each)}
+
+
 def _is_written(value: Value) -> bool:
     """Whether a value is written back into what it is made of."""
     return value.op == "set_attribute" or short(value.node, 200).replace(" ", "").find(f".{value.op}_(") >= 0
@@ -94,15 +99,15 @@ def _average_without_buffers(program: Program) -> Iterator[Remark]:
     if any(True for _ in computation.of(*_BUFFERS)):
         return
     said: set[int] = set()
+    trained = _trained(computation)
     for value, into, other in _followers(computation):
         average = _network(computation, into)
-        copied = average.op == "deepcopy" or (isinstance(average, Instance) and isinstance(average.data, Value))
-        if id(average) in said or average is _network(computation, other) or not copied or not normalizations(average, computation):
+        if id(average) in said or id(average) in trained or average is _network(computation, other) or not normalizations(average, computation):
             continue
         read = any(user.op in _PICKS for one in _of(computation, average, "state_dict") for user in computation.users(one))
         if not read and not _of(computation, average, "load_state_dict") and _stays_in_eval(computation, average):
             said.add(id(average))
-            yield Remark(value.node, f"{short(value.node)} moves the parameters alone: the running statistics of the batch normalizations in {short(into.node)} stay as they were when it was copied (line {average.line})")
+            yield Remark(value.node, f"{short(value.node)} moves the parameters alone: the running statistics of the batch normalizations in {short(into.node)} stay as they were when it was made (line {average.line})")
 
 
 @FINDERS.add("released-without-buffers")
@@ -111,7 +116,7 @@ def _released_without_buffers(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     if any(True for _ in computation.of(*_BUFFERS)):
         return
-    trained = {id(one) for each in computation.values if each.op.startswith("torch.optim.") for one in modules(each)}
+    trained = _trained(computation)
     for value in computation.of("load_state_dict"):
         if len(value.args) < 2 or constant(value.argument("strict", 2)) is not False:
             continue
