@@ -349,7 +349,8 @@ class Containers:
                 at_value = self.operate("add", (at_value, one), node)
             return self.new("sum_of", (at_value,), node) if first.grown else at_value
         if name == "next" and first is not None:
-            return self.elements(first, node)[0][0] if self.elements(first, node)[0] else None
+            inner, _ = self.elements(first, node)
+            return inner[0] if inner else None
         return None
 
     def may_grow(self, value: Value | None) -> bool:

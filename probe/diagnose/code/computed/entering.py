@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from probe.diagnose.code.computed.containers import SEQUENCES, Containers
-from probe.diagnose.code.computed.frames import Frame, defaults_of, given_to, parameters_of
+from probe.diagnose.code.computed.frames import Frame, defaults_of, given_to
 from probe.diagnose.code.computed.operation_names import LAYERS, NAMED, SAME_OBJECT, method, operation
 from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.source import Source
-from probe.diagnose.code.syntax import Function, says
+from probe.diagnose.code.syntax import Function, parameters, says
 
 DEEPEST = 14
 """Calls within each other that are followed."""
@@ -253,7 +253,7 @@ class Calls(Containers):
         frame = Frame(self.program.source_of[function], code.frame, self.program.class_of(function) if code.bound is not None else None)
         args = self.spread([*([code.bound] if code.bound is not None else []), *code.given[0], *args], function, node)
         given, more, others = given_to(function, args, {**code.given[1], **named})
-        for one in parameters_of(function):
+        for one in parameters(function):
             default = defaults_of(function).get(one.arg)
             if one.arg in given:
                 frame.names[one.arg] = given[one.arg]

@@ -9,7 +9,7 @@ from typing import Any
 
 from probe.diagnose.code.computed.value import Value
 from probe.diagnose.code.source import Source
-from probe.diagnose.code.syntax import Function
+from probe.diagnose.code.syntax import Function, parameters
 
 
 class Frame:
@@ -47,18 +47,13 @@ class Stop(Exception):
     """The program computes more than is worth following."""
 
 
-def parameters_of(function: Function | ast.Lambda) -> list[ast.arg]:
-    """All parameters of a function that have a name of their own, in order."""
-    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-
-
 def given_to(
     function: Function | ast.Lambda, args: Sequence[Value], named: dict[str, Value],
 ) -> tuple[dict[str, Value], list[Value], dict[str, Value]]:
     """What a call gives to each parameter; what goes into `*args`; what goes into `**kwargs`."""
     plain = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
     found = dict(zip(plain, args, strict=False))
-    known = {one.arg for one in parameters_of(function)}
+    known = {one.arg for one in parameters(function)}
     found |= {name: value for name, value in named.items() if name in known}
     return found, list(args[len(plain):]), {name: value for name, value in named.items() if name not in known}
 

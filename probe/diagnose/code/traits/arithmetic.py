@@ -10,7 +10,6 @@ from probe.diagnose.code.computed.value import (
     Instance,
     Many,
     Value,
-    alternatives,
     bare,
     constant,
     number,
@@ -183,11 +182,6 @@ def is_large(value: Value | None) -> bool:
     if value.op == "float" and value.args:
         return "inf" in str(constant(value.args[0]))
     return (value.op == "@library" and str(value.data).endswith("inf")) or (value.op in ("min", "max") and bool(value.args) and value.args[0].op == "finfo")
-
-
-def either_of(value: Value) -> list[Value]:
-    """The values that one may be, without shapes and types."""
-    return [bare(one) for one in alternatives(value)]
 
 
 def complements(one: Value, other: Value) -> bool:

@@ -151,3 +151,6 @@ def is_bytes(value: Value) -> bool:
     return False
 
 
+def by_network(value: Value) -> bool:
+    """Whether a network computes a value, and not only a transform of pictures."""
+    return any(one.op == "run" and applied(one) is None for one in origins(value))

@@ -173,19 +173,20 @@ def is_set_in(program: Program, tally: Tally, around: ast.AST) -> bool:
     for node in program.everywhere(ast.Assign, ast.AnnAssign, ast.Call):
         if isinstance(node, ast.Call):
             changes = isinstance(node.func, ast.Attribute) and node.func.attr in ("zero_", "fill_", "clear", "reset", "update", "__init__", "setattr", "reset_")
-            if changes and _inside(program, node, around):
+            if changes and is_inside(program, node, around):
                 return True
             continue
         for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]:
             for one in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
                 if word and isinstance(one, ast.Attribute) and one.attr == word and program.function_name(node) != "__init__":
                     return True
-                if ast.unparse(one) in texts and _inside(program, node, around):
+                if ast.unparse(one) in texts and is_inside(program, node, around):
                     return True
     return False
 
 
-def _inside(program: Program, node: ast.AST, around: ast.AST) -> bool:
+def is_inside(program: Program, node: ast.AST, around: ast.AST) -> bool:
+    """Whether a node stands in another one."""
     return any(one is around for one in program.parents(node))
 
 

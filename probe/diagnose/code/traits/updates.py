@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Value, alternatives, bare, origins, same
+from probe.diagnose.code.computed.value import Value, alternatives, bare, origins
 
 _NO_OPTIMIZERS = ("lr_scheduler", "swa_utils")
 _SAME = frozenset({
@@ -149,8 +149,3 @@ def is_clip(value: Value) -> bool:
     return value.op == "clamp" and bool(value.args) and isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) and (
         value.node.func.attr in ("clamp_", "clip_") and bare(value.args[0], shapes=False).op == "grad"
     )
-
-
-def of_one(one: Value, other: Value) -> bool:
-    """Whether two values are of one module."""
-    return any(same(a, b) for a in gradients_of(one) for b in gradients_of(other))

@@ -15,6 +15,7 @@ from probe.diagnose.code.traits.tallies import (
     counts_batches,
     counts_samples,
     divisions,
+    is_inside,
     is_mean_of_batch,
     is_set_in,
     is_size_of_batch,
@@ -208,7 +209,7 @@ def _ends_early(program: Program) -> Iterator[Remark]:
         if any(isinstance(one, (ast.Continue, ast.Break)) for one in inside) or _learns(inside):
             continue
         gathered = [one for statement in loop.body for one in ast.walk(statement) if _gathers(one)]
-        gathered = [one for one in gathered if not any(isinstance(each, (ast.For, ast.While, ast.If)) and each is not loop and _is_in(program, each, loop) for each in _around(program, one, loop))]
+        gathered = [one for one in gathered if not any(isinstance(each, (ast.For, ast.While, ast.If)) and each is not loop and is_inside(program, each, loop) for each in _around(program, one, loop))]
         if gathered:
             yield Remark(last, f"the return stands inside the loop that {short(gathered[0])} gathers in (line {getattr(gathered[0], 'lineno', 0)}): it ends after its first turn")
 
@@ -231,10 +232,6 @@ def _around(program: Program, node: ast.AST, loop: ast.AST) -> list[ast.AST]:
             break
         found.append(one)
     return found
-
-
-def _is_in(program: Program, node: ast.AST, loop: ast.AST) -> bool:
-    return any(one is loop for one in program.parents(node))
 
 
 @FINDERS.add("last-batch-alone")

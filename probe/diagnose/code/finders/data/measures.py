@@ -23,7 +23,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import ORDERS, last_word, own, pairs_of, short
 from probe.diagnose.code.traits.basic import LOSSES, squared, without_small
 from probe.diagnose.code.traits.extents import last
-from probe.diagnose.code.traits.pictures import applied
+from probe.diagnose.code.traits.pictures import applied, by_network
 from probe.diagnose.code.traits.uses import made_from
 
 FINDERS = Finders()
@@ -230,7 +230,7 @@ def _other_formula(program: Program) -> Iterator[Remark]:
             continue
         centred = _origin(spread.args[0])
         others = [one for one in missed.args if not same(_origin(one), centred)]
-        if len(others) == 1 and _is_predicted(centred) and not _is_predicted(_origin(others[0])):
+        if len(others) == 1 and by_network(centred) and not by_network(_origin(others[0])):
             yield Remark(value.node, f"{short(value.node)} divides by the spread of the predictions ({short(spread.node)}), and not by that of the true values")
 
 
@@ -243,10 +243,6 @@ def _squares(value: Value) -> Value | None:
 
 def _origin(value: Value) -> Value:
     return bare(value)
-
-
-def _is_predicted(value: Value) -> bool:
-    return any(one.op == "run" and applied(one) is None for one in origins(value))
 
 
 @FINDERS.add("threshold-of-another-kind")

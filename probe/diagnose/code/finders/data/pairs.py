@@ -30,7 +30,6 @@ _LISTINGS = ("os.listdir", "glob.glob", "glob.iglob", "os.scandir", "glob", "rgl
 _PAIRED = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits", "nll_loss")
 _TURNS = ("rot90", "flip", "fliplr", "flipud", "hflip", "vflip", "rotate", "crop", "roll", "torchvision.transforms.functional.hflip", "torchvision.transforms.functional.vflip", "torchvision.transforms.functional.rotate", "torchvision.transforms.functional.crop")
 _RANDOM_TURNS = ("RandomCrop", "RandomHorizontalFlip", "RandomVerticalFlip", "RandomRotation", "RandomResizedCrop", "RandomAffine", "RandomPerspective")
-_SHUFFLES = ("sample", "sklearn.utils.shuffle", "shuffle", "permutation", "randperm")
 
 
 # Two orders ----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from probe.diagnose.code.syntax import Function, is_name, short
 from probe.diagnose.code.traits.basic import LOSSES, losses
 from probe.diagnose.code.traits.pictures import (
     applied,
+    by_network,
     is_bytes,
     is_colours_last,
     is_scaled_to_one,
@@ -220,12 +221,8 @@ def _pairs(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
     for loss in computation.of(*LOSSES):
         if len(loss.args) > 1 and not loss.where.no_grad:
             given, target = loss.args[:2]
-            if _by_network(given) and not _by_network(target):
+            if by_network(given) and not by_network(target):
                 yield loss, given, target
-
-
-def _by_network(value: Value) -> bool:
-    return any(one.op == "run" and applied(one) is None for one in origins(value))
 
 
 def _random(value: Value, names: tuple[str, ...]) -> bool:

@@ -15,6 +15,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import last_word, says, short, text_of
 from probe.diagnose.code.traits.backwards import layers_of
 from probe.diagnose.code.traits.updates import conditions, optimizer_of, plain
+from probe.diagnose.code.traits.weights import in_place
 
 FINDERS = Finders()
 _WEIGHTS = ("parameters", "named_parameters", "state_dict", "buffers", "named_buffers")
@@ -91,7 +92,7 @@ def mixtures(computation: Computation) -> Iterator[Mixture]:
     """The weights that are written into networks, each as a mixture of those of networks."""
     for value in computation.of("add", "lerp", "copy", "set_attribute"):
         written = value.node.func.attr if isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) else ""
-        if not value.args or (value.op == "set_attribute" and (value.data != "data" or _is_in_place(value.args[1]))):
+        if not value.args or (value.op == "set_attribute" and (value.data != "data" or in_place(value.args[1]))):
             continue
         if value.op != "set_attribute" and written != f"{value.op}_":
             continue
@@ -102,10 +103,6 @@ def mixtures(computation: Computation) -> Iterator[Mixture]:
         made = parts_of(value if value.op in ("add", "lerp") else value.args[1]) if found is not None else None
         if found is not None and made:
             yield Mixture(value, found[0], _after_scaling(computation, value, made))
-
-
-def _is_in_place(value: Value) -> bool:
-    return isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) and value.node.func.attr.endswith("_")
 
 
 def _after_scaling(computation: Computation, value: Value, made: list[Part]) -> list[Part]:
@@ -120,7 +117,7 @@ def _after_scaling(computation: Computation, value: Value, made: list[Part]) -> 
         while base.op == "data" and base.args:
             base = base.args[0]
         scale = number(one.args[1]) if len(one.args) > 1 else None
-        if base is root and one.number < value.number and _is_in_place(one) and scale is not None:
+        if base is root and one.number < value.number and in_place(one) and scale is not None:
             return [made[0]._replace(share=scale), *made[1:]]
     return made
 

@@ -65,7 +65,7 @@ def _backward_twice(program: Program) -> Iterator[Remark]:
         for before, earlier in found[:place]:
             if before.node is value.node or not always_with(before, value):
                 continue
-            part = earlier is loss or (earlier in _added(loss) and not _is_in_place(loss))
+            part = earlier is loss or (earlier in _added(loss) and loss.op != "either")
             if part and not _between_clears(computation, before, value):
                 said = "the same loss" if earlier is loss else f"{short(earlier.node)}, a part of what this line goes back from,"
                 yield Remark(value.node, f"{said} has run backward in line {before.line} already: its gradient counts two times")
@@ -78,10 +78,6 @@ def _added(loss: Value) -> list[Value]:
     if loss.op in ("mul", "div") and len(loss.args) == 2:
         return [one for side in loss.args for one in _added(side)]
     return [loss]
-
-
-def _is_in_place(loss: Value) -> bool:
-    return loss.op == "either"
 
 
 def _between_clears(computation: Computation, first: Value, last: Value) -> bool:
@@ -142,9 +138,9 @@ def _unscaled_before(computation: Computation, unscale: Value, clip: Value) -> b
     return unscale.op == "unscale_" and any(optimizer_of(one) is not None for one in between(computation, unscale, clip))
 
 
-def _is_cleared(computation: Computation, optimizer: Value, backward: Value) -> bool:
-    """Whether the gradients of an optimizer are cleared in each pass that runs a backward."""
-    return any(clears(one, optimizer) and always_with(one, backward) for one in computation.of("zero_grad", "set_attribute"))
+def _is_cleared(computation: Computation, optimizer: Value, part: Value) -> bool:
+    """Whether the gradients of an optimizer are cleared in each pass that computes a value."""
+    return any(clears(one, optimizer) and always_with(one, part) for one in computation.of("zero_grad", "set_attribute"))
 
 
 def _holds(optimizer: Value, clip: Value) -> bool:
@@ -173,13 +169,9 @@ def _clipped_in_each_part(program: Program) -> Iterator[Remark]:
                 continue
             backward = [one for one in computation.of("backward") if one.number < clip.number and always_with(one, clip)]
             own = [one for one, other in steps if other is optimizer and one is not step and always_with(one, clip)]
-            if backward and not own and not _cleared_in_each(computation, optimizer, clip):
+            if backward and not own and not _is_cleared(computation, optimizer, clip):
                 yield Remark(clip.node, f"{short(clip.node)} runs after each backward, and {short(step.node)} (line {step.line}) once for several of them")
                 break
-
-
-def _cleared_in_each(computation: Computation, optimizer: Value, part: Value) -> bool:
-    return any(clears(one, optimizer) and always_with(one, part) for one in computation.of("zero_grad", "set_attribute"))
 
 
 @FINDERS.add("cleared-in-micro-steps")
