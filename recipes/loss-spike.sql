@@ -12,6 +12,7 @@
 --   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
 --   "each sample of the model's input was {was} before, and is {became} since: a higher loss is expected",
 --   "{spikes} such jumps since step {oldest}",
+--   "two trainings take turns, each with an optimizer of its own: the steps after this one may have {turn}",
 --   "the last ones came every {every:.0f} steps: something that the program changes by its steps, such as a curriculum",
 -- ]
 -- next = [
@@ -20,10 +21,10 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a hard batch, or any other jump from which the loss recovers (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a hard batch, or any other jump from which the loss recovers (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; a training that another one takes turns with (`info`); reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- effect = true
--- uses = ["trainings", "moving"]
+-- uses = ["trainings", "moving", "turns"]
 -- [parameters.sigmas]
 -- value = 6.0
 -- unit = "times the spread"
@@ -126,10 +127,10 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN recovered AND one_batch THEN 'the next step was back at the usual loss' WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
-    CASE WHEN rhythm.even THEN every END AS every,
-    CASE WHEN recovered OR moving.yes OR inputs.other OR rhythm.even OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
+    CASE WHEN rhythm.even THEN every END AS every, CASE WHEN turns.yes THEN 'another loss' END AS turn,
+    CASE WHEN recovered OR moving.yes OR turns.yes OR inputs.other OR rhythm.even OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
         WHEN passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged, moving, inputs, rhythm
+FROM judged, moving, turns, inputs, rhythm
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough

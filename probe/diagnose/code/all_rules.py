@@ -37,9 +37,12 @@ from probe.diagnose.code.finders.data import (
     embeddings,
     fitted,
     held_out,
+    held_out_pairs,
     measures,
+    moved_inputs,
     padding,
     pairs,
+    related_rows,
     samples,
     scales,
     splits,
@@ -52,6 +55,7 @@ from probe.diagnose.code.finders.losses import (
     end_flags,
     ends,
     followers,
+    lost_ends,
     policy_terms,
     reductions,
     scores,
@@ -130,8 +134,8 @@ from probe.diagnose.code.rollout import (
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
 _FINDERS: tuple[Finders, ...] = (
-    averages.FINDERS, embeddings.FINDERS, fitted.FINDERS, held_out.FINDERS, measures.FINDERS, padding.FINDERS, pairs.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
-    adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS,
+    averages.FINDERS, embeddings.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, related_rows.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
+    adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS,
     explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (

@@ -451,18 +451,34 @@ class Computation(Calls):
     # What the script never calls -------------------------------------------------
 
     def _run_the_rest(self) -> None:
-        """Run the functions that nothing has called, with inputs, and the methods of classes on one object each."""
-        for source in self.program.sources:
-            for node in ast.walk(source.tree):
-                if not isinstance(node, Function) or node in self.entered:
-                    continue
-                around = self.program.parent.get(node)
-                if isinstance(around, ast.ClassDef) and around in self.homes:
-                    instance = self.instances.get(around) or self.make(around, self.inputs_of(around), {}, around)
-                    if node not in self.entered and node.name in dir_of(around):
-                        self.enter(self.bound_to(node, instance), [], {}, node, inputs=True)
-                elif isinstance(around, ast.Module) and (code := self.modules[source.path].names.get(node.name)) is not None and isinstance(code, Code) and code.function is node:
-                    self.enter(code, [], {}, node, inputs=True)
+        """Run the functions that nothing has called, with inputs, and the methods of classes on one object each: first
+        the functions that no other one calls, so that those get what they are given."""
+        called = {one.func.id for one in self.program.calls() if isinstance(one.func, ast.Name)}
+        found = [(source, node) for source in self.program.sources for node in ast.walk(source.tree) if isinstance(node, Function)]
+        for source, node in sorted(found, key=lambda one: not isinstance(self.program.parent.get(one[1]), ast.Module) or one[1].name in called):
+            if node in self.entered:
+                continue
+            around = self.program.parent.get(node)
+            if isinstance(around, ast.ClassDef) and around in self.homes:
+                instance = self.instances.get(around) or self.make(around, self.inputs_of(around), {}, around)
+                if node not in self.entered and node.name in dir_of(around):
+                    self.enter(self.bound_to(node, instance), [], {}, node, inputs=True)
+            elif isinstance(around, ast.Module) and (code := self.modules[source.path].names.get(node.name)) is not None and isinstance(code, Code) and code.function is node:
+                self.enter(code, [], self._networks_given(node), node, inputs=True)
+
+    def _networks_given(self, function: Function) -> dict[str, Value]:
+        """The parameters of a function that nothing calls whose weights it asks for: each is the one network of the program
+        that no other code makes."""
+        asked = {one.func.value.id for one in ast.walk(function) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and isinstance(one.func.value, ast.Name) and one.func.attr in ("parameters", "named_parameters")}
+        names = [one.arg for one in (*function.args.args, *function.args.kwonlyargs) if one.arg in asked]
+        of = self._only_network() if len(names) == 1 else None
+        return {} if of is None else {names[0]: self.instances.get(of) or self.make(of, self.inputs_of(of), {}, of)}
+
+    def _only_network(self) -> ast.ClassDef | None:
+        """The one class with a `forward` that the program defines and never makes."""
+        made = {one.func.id for one in self.program.calls() if isinstance(one.func, ast.Name)}
+        found = [one for name, classes in self.program.classes.items() if name not in made for one in classes if "forward" in dir_of(one) and one in self.homes]
+        return found[0] if len(found) == 1 else None
 
 
 def dir_of(of: ast.ClassDef) -> set[str]:

@@ -90,8 +90,9 @@ def _all_pairs(program: Program) -> Iterator[Remark]:
         for value in made_from(computation, given, frozenset(_EACH)):
             if value.op not in ("eq", "ne", "sub") or len(value.args) != 2:
                 continue
-            sides = [_each(one) for one in value.args]
-            if (sides[0] is given and sides[1] is row) or (sides[1] is given and sides[0] is row):
+            sides = [bare(_each(one), shapes=False) for one in value.args]
+            base = bare(_each(given), shapes=False)
+            if (sides[0] is base and sides[1] is row) or (sides[1] is base and sides[0] is row):
                 yield Remark(value.node, f"{short(value.node)} compares a column with a row: the loss in line {loss.line} first makes both columns ({short(loss.args[1].node)}), and here all pairs are counted")
 
 

@@ -166,7 +166,14 @@ def _counted(value: Value) -> Value | None:
 @FINDERS.add("only-the-last-counts")
 def _only_the_last_counts(program: Program) -> Iterator[Remark]:
     """A loss is computed anew in each pass of a loop, and backward runs once after it, on the last one."""
-    for value, loss in backwards(computation_of(program)):
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for value, loss in backwards(computation):
+        for term in {id(one): one for one in (loss, *(part for part, _ in terms(loss)))}.values():
+            dropped = _dropped(program, computation, term)
+            if dropped is not None and term.node not in said:
+                said.add(term.node)
+                yield Remark(term.node, f"{short(term.node)} is computed in each pass of the loop of line {dropped.lineno}, and {short(value.node)} (line {value.line}) sees that of the last pass only")
         one = _scaled(loss)
         outer, inner = value.where.loops, one.where.loops
         if len(inner) != len(outer) + 1 or inner[: len(outer)] != outer or runs(one) != runs(value) or one.number > value.number:
@@ -174,8 +181,18 @@ def _only_the_last_counts(program: Program) -> Iterator[Remark]:
         loop = inner[-1]
         if (one.op not in LOSSES and one.op != "mean") or not isinstance(loop, ast.For) or _ends_early(loop) or one.where.under != value.where.under:
             continue
-        if has_gradient(one) and networks_in(one):
+        if has_gradient(one) and networks_in(one) and one.node not in said:
             yield Remark(one.node, f"{short(one.node)} is computed in each pass of the loop of line {loop.lineno}, and {short(value.node)} (line {value.line}) comes after it: only the last pass counts")
+
+
+def _dropped(program: Program, computation: Computation, term: Value) -> ast.For | None:
+    """The loop whose passes each compute a term of a loss anew, where nothing reads those of the passes before the last."""
+    statement = program.statement(term.node)
+    loop = next((one for one in program.parents(term.node) if isinstance(one, (ast.For, ast.FunctionDef))), None)
+    if not isinstance(loop, ast.For) or not isinstance(statement, ast.Assign) or statement.value is not term.node or _ends_early(loop) or not networks_in(term):
+        return None
+    before = [one for one in computation.of(term.op) if one.node is term.node and one.where == term.where and one is not term]
+    return loop if before and all(not computation.users(one) for one in before) and has_gradient(term) else None
 
 
 def _scaled(loss: Value) -> Value:

@@ -1,0 +1,87 @@
+"""Pairs (edges of a graph, clicks) that are held out, and are part of what a network computes with. Pure; standard library
+only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Value, bare, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.basic import losses
+
+FINDERS = Finders()
+_PRODUCTS = ("matmul", "mm", "spmm", "sparse.mm", "torch.sparse.mm", "bmm")
+_MATRICES = ("set_item", "sparse_coo_tensor", "index_put", "scatter", "scipy.sparse.coo_matrix", "scipy.sparse.csr_matrix")
+_COLUMNS = ("part", "t", "T", "transpose", "cat", "stack", "tuple", "list", "flip", "unbind", "concatenate", "vstack", "hstack")
+
+
+@FINDERS.add("held-out-pairs-in-the-input")
+def _in_the_graph(program: Program) -> Iterator[Remark]:
+    """A matrix of all pairs is multiplied with what a network computes, and a part of the pairs is held out."""
+    computation = computation_of(program)
+    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss)}
+    for pairs, pieces in _divided(computation):
+        held = [one for one in pieces if id(one) not in learned and any(user.op not in ("len", "size", "shape") for user in computation.users(one))]
+        if not held or len(held) == len(pieces):
+            continue
+        for product in (one for one in learned.values() if one.op in _PRODUCTS):
+            matrix = next((one for one in _before(product.args[0], pieces) if one.op in _MATRICES and _is_of(one, pairs, pieces)), None)
+            if matrix is not None:
+                yield Remark(matrix.node, f"{short(matrix.node)} is made of all pairs, also of those held out by {short(held[0].node)} (line {held[0].line}), and the model computes with it")
+                return
+
+
+def _divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
+    """Rows that are divided in random order: the rows, and the parts."""
+    for order in computation.of("randperm", "permutation"):
+        for user in computation.users(order):
+            if user.op == "part" and len(user.args) == 2 and bare(user.args[1]) is order:
+                pieces = [*_cut(computation, user)]
+                yield bare(user.args[0]), pieces
+        by_place: dict[int, tuple[Value, list[Value]]] = {}
+        for piece in _cut(computation, order):
+            for user in computation.users(piece):
+                if user.op == "part" and len(user.args) == 2 and user.args[1] is piece:
+                    by_place.setdefault(id(bare(user.args[0])), (bare(user.args[0]), []))[1].append(user)
+        yield from by_place.values()
+
+
+def _cut(computation: Computation, whole: Value) -> Iterator[Value]:
+    """The parts that rows are cut into."""
+    for user in computation.users(whole):
+        if user.op == "part" and user.args[0] is whole and len(user.args) == 2 and user.args[1].op == "slice":
+            yield user
+        elif user.op in ("split", "tensor_split", "split_with_sizes") and user.args[0] is whole:
+            yield from (one for one in computation.users(user) if one.op == "part")
+
+
+def _before(value: Value, pieces: list[Value]) -> Iterator[Value]:
+    """A value and what it is made of, but for what is made of one of the parts."""
+    waiting, seen = [value], {id(value), *map(id, pieces)}
+    while waiting:
+        at = waiting.pop()
+        yield at
+        for one in at.made_of():
+            if id(one) not in seen:
+                seen.add(id(one))
+                waiting.append(one)
+
+
+def _is_of(matrix: Value, pairs: Value, pieces: list[Value]) -> bool:
+    """Whether a matrix has its entries where the pairs say: where their two columns do."""
+    waiting = list(matrix.args[1:2] if matrix.op == "set_item" else matrix.args[:1])
+    for _ in range(60):
+        if not waiting:
+            return False
+        at = waiting.pop()
+        if at is pairs:
+            return True
+        inner = bare(at)
+        if inner is not at:
+            waiting.append(inner)
+        elif at.op in _COLUMNS and not any(at is one for one in pieces):
+            waiting += [*at.made_of()][: 1 if at.op == "part" else None]
+    return False

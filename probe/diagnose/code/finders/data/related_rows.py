@@ -1,0 +1,174 @@
+"""Samples that belong together, and are split at random one by one: copies, windows that overlap, and those of one
+recording or patient. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, constant, number
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+
+FINDERS = Finders()
+_SPLITS = ("sklearn.model_selection.train_test_split", "torch.utils.data.random_split")
+_ORDERS = ("randperm", "permutation")
+_MOST = 4000
+
+
+class Cut(NamedTuple):
+    """A whole whose rows are split at random: `value` does it, `by` is the name of the method or function."""
+
+    value: Value
+    wholes: list[Value]
+
+
+def random_cuts(computation: Computation) -> Iterator[Cut]:
+    """Each place where rows are split at random, one by one, and what they are rows of."""
+    for value in computation.of(*_SPLITS):
+        given = value.args[:1] if value.op.endswith("random_split") else value.args
+        if constant(value.named.get("shuffle")) is not False:
+            yield Cut(value, list(given))
+    for order in computation.of(*_ORDERS):
+        if order.where.loops:
+            continue
+        pieces = [one for one in _same_rows(computation, order) if one.op == "part" and len(one.args) == 2 and one.args[1].op == "slice"]
+        wholes = [whole for piece in pieces for whole in _taken_from(computation, piece)]
+        if len({_bounds(one) for one in pieces}) > 1 and wholes:
+            yield Cut(order, wholes)
+
+
+def _bounds(piece: Value) -> tuple[int, ...]:
+    return tuple(id(one) if constant(one) is None else 0 for one in piece.args[1].args[:2])
+
+
+def _same_rows(computation: Computation, order: Value) -> Iterator[Value]:
+    """What is made of a random order directly, also where it has another type before."""
+    for one in computation.users(order):
+        if bare(one) is order and one is not order:
+            yield from computation.users(one)
+        else:
+            yield one
+
+
+def _taken_from(computation: Computation, piece: Value) -> Iterator[Value]:
+    """What a piece of a random order takes rows of."""
+    for user in (one for at in (piece, *(each for each in computation.users(piece) if bare(each) is piece)) for one in computation.users(at)):
+        if user.op == "part" and len(user.args) == 2 and user.args[1] is not user.args[0] and bare(user.args[1]) is piece:
+            yield user.args[0]
+        elif user.op == "torch.utils.data.Subset" and len(user.args) == 2:
+            yield user.args[0]
+
+
+def _held(whole: Value) -> dict[int, Value]:
+    """A whole and all that it is made of, also what its objects keep."""
+    found = {id(whole): whole}
+    waiting = [whole]
+    while waiting and len(found) < _MOST:
+        at = waiting.pop()
+        inner = at.attributes.values() if isinstance(at, Instance) else at.made_of()
+        for one in inner:
+            if id(one) not in found:
+                found[id(one)] = one
+                waiting.append(one)
+    return found
+
+
+class Row(NamedTuple):
+    """What one pass of an inner loop adds to the samples: the parts that it computes anew, and those that are the same in
+    all of its passes."""
+
+    value: Value
+    new: list[Value]
+    fixed: list[Value]
+
+
+def _rows(computation: Computation, held: dict[int, Value]) -> Iterator[Row]:
+    """What is added to the lists of samples in a loop within a loop."""
+    by_loops: dict[tuple[int, ...], list[Value]] = {}
+    for added in computation.of("append"):
+        if len(added.where.loops) > 1 and id(added.args[0]) in held:
+            by_loops.setdefault(tuple(map(id, added.where.loops)), []).append(added)
+    for group in by_loops.values():
+        inner = group[0].where.loops[-1]
+        parts = [part for one in group for part in _parts(one.args[1])]
+        new = [one for one in parts if any(inner in each.where.loops for each in _within(one))]
+        yield Row(group[0], new, [one for one in parts if not any(each is one for each in new)])
+
+
+def _parts(value: Value) -> list[Value]:
+    if isinstance(value, Table):
+        return list(value.entries.values())
+    return value.parts if isinstance(value, Many) and not value.grown else [value]
+
+
+def _within(value: Value) -> Iterator[Value]:
+    """A value and what it is made of, each once."""
+    waiting, seen = [value], {id(value)}
+    while waiting and len(seen) < _MOST:
+        at = waiting.pop()
+        yield at
+        for one in at.made_of():
+            if id(one) not in seen:
+                seen.add(id(one))
+                waiting.append(one)
+
+
+def _is_answer(value: Value, outer: object) -> bool:
+    """Whether a value, the same for all rows of a group, may be that of other groups too: it is drawn, or read, and not the
+    number of the group."""
+    inner = bare(value)
+    if inner.op in ("@constant", "index", "count", "@input") or (inner.op == "int" and inner.args and inner.args[0].op == "index"):
+        return False
+    return outer in inner.where.loops or inner.op in ("mod", "element")
+
+
+@FINDERS.add("groups-split-at-random")
+def _groups_split(program: Program) -> Iterator[Remark]:
+    """A loop adds several samples of one recording with one label, and the samples are split at random."""
+    computation = computation_of(program)
+    for cut in random_cuts(computation):
+        held = {key: one for whole in cut.wholes for key, one in _held(whole).items()}
+        for row in _rows(computation, held):
+            outer = row.value.where.loops[-2]
+            shared = [each for one in row.new for each in _within(one) if outer in each.where.loops and each.where.loops[-1] is outer and bare(each).op not in ("@constant", "index", "count", "range", "len")]
+            answers = [one for one in row.fixed if _is_answer(one, outer)]
+            if shared and answers and not _is_window(row):
+                yield Remark(cut.value.node, f"{short(cut.value.node)} splits samples at random, and {short(row.value.node)} (line {row.value.line}) adds several that are made of one {short(shared[0].node)} (line {shared[0].line})")
+                return
+
+
+def _is_window(row: Row) -> bool:
+    return any(_overlap(each) is not None for one in row.new for each in _within(one))
+
+
+@FINDERS.add("windows-split-at-random")
+def _windows_split(program: Program) -> Iterator[Remark]:
+    """Windows that begin nearer to each other than they are long are split at random."""
+    computation = computation_of(program)
+    for cut in random_cuts(computation):
+        for whole in cut.wholes:
+            for one in _held(whole).values():
+                apart = _overlap(one)
+                if apart is not None:
+                    yield Remark(cut.value.node, f"{short(cut.value.node)} splits windows at random that overlap ({short(one.node)}, line {one.line}): neighbours fall into both parts")
+                    return
+
+
+def _overlap(value: Value) -> float | None:
+    """How far the windows are apart that a slice takes one after the other; None where they do not overlap, or that is
+    unknown."""
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    if index is None or index.op != "slice":
+        return None
+    first, end = index.args[:2]
+    if first.op != "index" or not first.args or end.op != "add" or len(end.args) != 2 or first not in end.args:
+        return None
+    length = end.args[1] if end.args[0] is first else end.args[0]
+    step = first.args[2] if len(first.args) > 2 else None
+    apart, long = number(step) if step is not None else 1.0, number(length)
+    if step is not None and long is not None and apart is not None:
+        return apart if apart < long else None
+    return apart if step is None and (long is None or long > 1) else None

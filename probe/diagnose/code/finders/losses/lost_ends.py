@@ -1,0 +1,86 @@
+"""Ends of episodes that an environment of the program has, and that nothing keeps. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.frames import counted
+from probe.diagnose.code.computed.value import Value, alternatives, bare, constant, number, origins
+from probe.diagnose.code.finders.losses.bootstraps import Backup, backups, unmasked
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import is_method, is_own, own, returned, short
+
+FINDERS = Finders()
+_PLACES = ("index", "len", "shape", "size", "count", "range")
+"""What the number of a step in a rollout is told by."""
+
+
+@FINDERS.add("end-of-episode-ignored")
+def _lost_end(program: Program) -> Iterator[Remark]:
+    """An environment of the program ends its episodes by what happens in them, and what is learned towards takes the value
+    of what follows everywhere."""
+    ends = [one for classes in program.classes.values() for of in classes for one in ends_of(program, of)]
+    if not ends:
+        return
+    computation = computation_of(program)
+    found = list(backups(computation))
+    if found and all(_goes_on(computation, one) for one in found):
+        whole = found[0].whole
+        yield Remark(whole.node, f"{short(whole.node)} takes the value of what follows an end too: episodes end where {short(ends[0])} (line {ends[0].lineno}), and nothing here depends on it")
+
+
+def ends_of(program: Program, of: ast.ClassDef) -> Iterator[ast.expr]:
+    """Where an environment says that an episode has ended, for another reason than that its time is up."""
+    step, reset = program.method(of, "step"), program.method(of, "reset")
+    if step is None or reset is None:
+        return
+    told = [one.elts[2] for one in returned(step) if isinstance(one, ast.Tuple) and 3 <= len(one.elts) <= 5]
+    for call in own(step, ast.Call):
+        if is_method(call, "reset") and is_own(call.func):
+            around = [one.test for one in program.parents(call) if isinstance(one, ast.If) and one in set(ast.walk(step))]
+            told += [*call.args[:1], *around]
+    clocks = {ast.unparse(one) for one in counted(of)}
+    yield from (one for one in told if _is_end(step, one, clocks))
+
+
+def _is_end(step: ast.AST, node: ast.expr, clocks: set[str], depth: int = 5) -> bool:
+    """Whether a condition is not only that a clock has run down."""
+    if depth == 0:
+        return False
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        given = [one.value for one in own(step, ast.Assign) if any(ast.unparse(target) == ast.unparse(node) for target in one.targets)]
+        given += [one.value for one in own(step, ast.AugAssign) if ast.unparse(one.target) == ast.unparse(node)]
+        return any(_is_end(step, one, clocks, depth - 1) for one in given)
+    if isinstance(node, ast.Compare):
+        return not any(ast.unparse(part) in clocks for one in (node.left, *node.comparators) for part in ast.walk(one))
+    if isinstance(node, ast.Constant):
+        return node.value is True
+    inner = node.values if isinstance(node, ast.BoolOp) else [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.BitAnd)) else list(node.args) if isinstance(node, ast.Call) else []
+    return any(_is_end(step, one, clocks, depth - 1) for one in inner)
+
+
+def _goes_on(computation: Computation, one: Backup) -> bool:
+    """Whether the value of what follows is taken everywhere: nothing that it is multiplied by, chosen by or overwritten by
+    can be an end."""
+    if any(number(factor) is None for factor in one.factors) or unmasked(one.future) is not bare(one.future):
+        return False
+    if any(constant(part) is not None or not _computed(part) for part in alternatives(one.future)):
+        return False
+    chosen = [test for value in (one.whole, *alternatives(one.future)) for test, _ in value.where.under]
+    if not all(_is_place(test) for test in chosen):
+        return False
+    later = computation.users(one.whole)
+    return not any(user.op in ("either", "set_item", "where", "masked_fill") for user in later)
+
+
+def _computed(value: Value) -> bool:
+    return any(one.op == "run" for one in origins(value))
+
+
+def _is_place(test: Value) -> bool:
+    """Whether a condition asks only for the number of a step."""
+    asked = [inner for one in test.args for inner in (one, *one.args)]
+    return any(one.op in _PLACES for one in asked) or all(number(one) is not None for one in test.args)
