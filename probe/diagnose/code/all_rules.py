@@ -34,7 +34,9 @@ from probe.diagnose.code.evaluation import (
 )
 from probe.diagnose.code.finders.data import (
     averages,
+    batch_scores,
     embeddings,
+    encoded_targets,
     fitted,
     held_out,
     held_out_pairs,
@@ -69,6 +71,7 @@ from probe.diagnose.code.finders.training import (
     networks,
     own_weights,
     passes,
+    plateaus,
     rates,
     repeated_layers,
     softmaxes,
@@ -134,9 +137,9 @@ from probe.diagnose.code.rollout import (
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
 _FINDERS: tuple[Finders, ...] = (
-    averages.FINDERS, embeddings.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, related_rows.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
+    averages.FINDERS, batch_scores.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, related_rows.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS,
-    explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
+    explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, plateaus.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,

@@ -409,11 +409,11 @@ def _grows(value: Value, of_two: bool, depth: int = 16) -> int | None:
 
 def _grows_of_two(value: Value) -> int | None:
     """The same for the counts of two classes: sum(y), sum(y == 1), len(y) - sum(y), sum(y == 0)."""
-    if value.op == "sum" and len(value.args) == 1:
+    if value.op == "sum" and value.args and number(value.argument("dim", 1)) in (None, 0):
         inner = bare(value.args[0])
         if inner.op == "eq":
             return {0.0: -1, 1.0: 1}.get(number(inner.args[1]) or 0.0)
-        return -1 if inner.op == "sub" and number(inner.args[0]) == 1 else 1 if inner.op in ("@input", "part", "element", "targets") else None
+        return -1 if inner.op == "sub" and number(inner.args[0]) == 1 else 1 if inner.op in ("@input", "part", "element", "targets", "lt", "gt", "ge", "le", "cat", "concatenate") else None
     if value.op == "sub" and len(value.args) == 2 and bare(value.args[0]).op in ("len", "numel", "size", "part"):
         inner_grows = _grows_of_two(bare(value.args[1]))
         return None if inner_grows is None else -inner_grows

@@ -56,9 +56,7 @@ def _same_rows(computation: Computation, order: Value) -> Iterator[Value]:
 def _taken_from(computation: Computation, piece: Value) -> Iterator[Value]:
     """What a piece of a random order takes rows of."""
     for user in (one for at in (piece, *(each for each in computation.users(piece) if bare(each) is piece)) for one in computation.users(at)):
-        if user.op == "part" and len(user.args) == 2 and user.args[1] is not user.args[0] and bare(user.args[1]) is piece:
-            yield user.args[0]
-        elif user.op == "torch.utils.data.Subset" and len(user.args) == 2:
+        if (user.op == "part" and len(user.args) == 2 and user.args[1] is not user.args[0] and bare(user.args[1]) is piece) or (user.op == "torch.utils.data.Subset" and len(user.args) == 2):
             yield user.args[0]
 
 

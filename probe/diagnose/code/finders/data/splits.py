@@ -400,8 +400,20 @@ def _of_classes(program: Program) -> Iterator[Remark]:
         weights = None if given is None else bare(given)
         while weights is not None and weights.op in ("div", "reciprocal", "pow", "mul", "sqrt") and weights.args:
             weights = bare(weights.args[-1] if weights.op in ("div", "mul") and number(weights.args[-1]) is None and weights.args[-1].op != "sum" else weights.args[0])
-        if weights is not None and weights.op in ("bincount", "sklearn.utils.class_weight.compute_class_weight"):
+        if weights is not None and (weights.op in ("bincount", "sklearn.utils.class_weight.compute_class_weight") or _is_by_class(weights)):
             yield Remark(sampler.node, f"{short(given.node) if given is not None else ''} has one weight for each class (line {weights.line}), and the sampler takes one for each sample: it draws the first few samples only")
+
+
+def _is_by_class(weights: Value) -> bool:
+    """Whether a list has a weight for each of a few numbers: it is made by counting them, and what is looked up is the
+    count of that number itself."""
+    if not isinstance(weights, Many) or len(weights.parts) != 1 or not weights.grown:
+        return False
+    quotient = bare(weights.parts[0])
+    below = bare(quotient.args[-1]) if quotient.op in ("div", "reciprocal") and quotient.args else quotient
+    index = below.args[1] if below.op == "part" and len(below.args) == 2 else None
+    most = number(index.args[-1]) if index is not None and index.op == "index" and index.args else None
+    return most is not None and most <= 1000 and bare(below.args[0]).op in ("collections.Counter", "bincount", "list")
 
 
 @FINDERS.add("target-among-inputs")

@@ -13,6 +13,7 @@ from probe.diagnose.code.computed.value import (
     Instance,
     Many,
     Value,
+    alternatives,
     bare,
     comes_from,
     constant,
@@ -22,6 +23,7 @@ from probe.diagnose.code.computed.value import (
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import mentions, short
+from probe.diagnose.code.traits.arithmetic import product
 from probe.diagnose.code.traits.backwards import layers_of, networks_in
 from probe.diagnose.code.traits.updates import (
     always_with,
@@ -171,7 +173,12 @@ def _rate_as_factor(program: Program) -> Iterator[Remark]:
             continue
         found = [_at(factor, step) for step in (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)]
         known = [one for one in found if one is not None]
-        if len(known) >= 3 and None not in found[:3] and 0 < max(known) <= rate * 1.01:
+        given = optimizer.argument("lr", 1) if optimizer is not None else None
+        factors = [product(one).above for one in alternatives(factor)]
+        small = all(any(0 < (number(part) or 0) <= rate * 1.01 for part in above) for above in factors)
+        if small and any(part is given for above in factors for part in above):
+            yield Remark(value.node, f"LambdaLR multiplies the rate {rate:g} by what its function returns, and the rate is a factor of that: the rate in use is about the square of it")
+        elif len(known) >= 3 and None not in found[:3] and 0 < max(known) <= rate * 1.01:
             yield Remark(value.node, f"LambdaLR multiplies the rate {rate:g} by a factor that is {max(known):.2g} at most, a rate itself: the rate in use is about the square of it")
 
 
