@@ -106,8 +106,6 @@ class Calls(Containers):
                 return found
             if name in ("module", "_orig_mod") and on.of is not None:
                 return on  # of a wrapper, which is the model itself here
-        if name == "dataset" and on.args and (on.op == "torch.utils.data.Subset" or (on.op == "part" and on.args[0].op.endswith("random_split"))):
-            return on.args[0] if on.op != "part" else on.args[0].args[0]
         if isinstance(on, Many) and on.op == "named" and name in on.data:
             place: int = on.data.index(name)
             return on.parts[place]

@@ -216,16 +216,27 @@ def _copied_by_workers(program: Program) -> Iterator[Remark]:
             for node, name in _generators(program, of, getter):
                 yield Remark(node, f"each worker of the loader in line {loaders[0].lineno} has a copy of {name}: they draw the same numbers, and the same again in each epoch")
         elif runs is not None and any(isinstance(one, (ast.For, ast.YieldFrom)) for one in own_nodes(runs)):
-            whole = any(isinstance(one, ast.For) and _goes_over_all(program, flow, one.iter) for one in runs.body) and not any("get_worker_info" in source.text for source in program.sources)
+            whole = (any(isinstance(one, ast.For) and _goes_over_all(program, flow, one.iter) for one in runs.body) or _gives_each(runs)) and not any("get_worker_info" in source.text for source in program.sources)
             maybe = ("rank", "world", "worker", "queue", "while ", "next(", "super(", *(() if whole else ("random", "rand", "shuffle", "shard", "sampl")))
-            if not any(word in ast.unparse(of) for word in maybe):
+            if not any(word in ast.unparse(of).replace("super().__init__()", "") for word in maybe):
                 yield Remark(loaders[0], f"each worker has a copy of {of.name}, and its __iter__ goes over all of it: every sample comes once for each worker")
+
+
+def _gives_each(runs: Function) -> bool:
+    """Whether an iterator gives the elements of what it goes over, and not as many as it draws."""
+    known = {one.id for loop in own(runs, ast.For) if isinstance(loop, ast.For) and any(is_own(part) for part in ast.walk(loop.iter)) for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    for _ in range(3):
+        known |= {one.id for node in own(runs, ast.Assign) if names_read(node.value) & known for one in ast.walk(node.targets[0]) if isinstance(one, ast.Name)}
+    return any(isinstance(one, ast.YieldFrom) or (one.value is not None and names_read(one.value) & known) for one in own(runs, ast.Yield, ast.YieldFrom))
 
 
 def _workers(loader: ast.Call, flow: Flow) -> bool:
     """Whether a loader certainly has workers and does nothing of its own when they start."""
-    count = flow.number(argument(loader, "num_workers", 5))
-    return count is not None and count > 0 and not any(one.arg in ("worker_init_fn", None) for one in loader.keywords)
+    spread = [flow.value(one.value) for one in loader.keywords if one.arg is None]
+    options = [entry for one in spread for entry in (one.keywords if is_call(one, "dict") else [ast.keyword(key.value, value) for key, value in zip(one.keys, one.values, strict=True) if is_string(key)] if isinstance(one, ast.Dict) else [ast.keyword("worker_init_fn", one)])]
+    given = [*loader.keywords, *options]
+    count = flow.number(argument(loader, "num_workers", 5) or next((one.value for one in options if one.arg == "num_workers"), None))
+    return count is not None and count > 0 and not any(one.arg == "worker_init_fn" for one in given)
 
 
 def _generators(program: Program, of: ast.ClassDef, getter: Function) -> Iterator[tuple[ast.AST, str]]:

@@ -84,8 +84,8 @@ def sides_of(computation: Computation) -> tuple[Sides, ...]:
 
 
 def draws_of(value: Value) -> set[int]:
-    """The random draws that a value depends on."""
-    return {id(one) for one in origins(value) if one.op in DRAWS}
+    """The random draws that a value is made of: not those that say how much, or of what shape, is drawn."""
+    return {id(one) for one in origins(value, stop=DRAWS) if one.op in DRAWS}
 
 
 def mixed(value: Value) -> tuple[Value, Value, Value] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
@@ -216,15 +217,26 @@ def _transform_of_shared_base(program: Program) -> Iterator[Remark]:
             used = any(one.op == "run" for one in computation.values[first.number : later.number])
             if whole is below and part is not other and later.data == first.data and not alike and not used and runs(first) == runs(later):
                 yield Remark(later.node, f"{short(later.node)} sets {later.data} of the one data set under both parts, also under that of line {first.line}")
+    if len(found) == 1:
+        value, (part, whole) = found[0]
+        loaders = list(computation.of("torch.utils.data.DataLoader"))
+        mine = [one for one in loaders if one.argument("dataset", 0) is part and constant(one.argument("shuffle", 2)) is True]
+        others = [one for one in loaders if (base := _part_of(one.argument("dataset", 0))) is not None and base[0] is not part and base[1] is whole]
+        if mine and others and re.search("aug|transform|jitter|noise|train", str(value.data)) and not (value.args[1].op == "@constant" and not value.args[1].data):
+            yield Remark(value.node, f"{short(value.node)} sets {value.data} of the one data set under both parts: {short(others[0].node)} (line {others[0].line}) reads it too")
 
 
 def _base_of(value: Value) -> tuple[Value, Value] | None:
     """The part, and the data set below it, of `part.dataset`."""
-    if value.op != "dataset" or not value.args:
-        return None
-    part = value.args[0]
-    if part.op == "torch.utils.data.Subset" and part.args:
+    return _part_of(value.args[0]) if value.op == "dataset" and value.args else None
+
+
+def _part_of(part: Value | None) -> tuple[Value, Value] | None:
+    """A part of a data set, and the whole."""
+    if part is not None and part.op == "torch.utils.data.Subset" and part.args:
         return part, part.args[0]
+    if part is None:
+        return None
     if part.op == "part" and part.args[0].op == "torch.utils.data.random_split":
         return part, part.args[0].args[0]
     return None

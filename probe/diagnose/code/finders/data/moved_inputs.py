@@ -6,17 +6,19 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Value, origins
+from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import names_of, short
 from probe.diagnose.code.traits.basic import LOSSES
-from probe.diagnose.code.traits.sides import DRAWS, Sides, sides_of
+from probe.diagnose.code.traits.sides import Sides, draws_of, sides_of
 
 FINDERS = Finders()
 _MOVES = ("flip", "fliplr", "flipud", "hflip", "vflip", "rot90", "rotate", "roll", "torchvision.transforms.functional.hflip", "torchvision.transforms.functional.vflip", "torchvision.transforms.functional.rotate")
-_PLACES = re.compile(r"(^|_)(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|kpts?|landmarks?|joints|corners|coords|heatmaps?|depth|centre|center|centres|centers)(_|$)")
-"""What targets are called that lie in their input's pixels."""
+_PLACES = re.compile(r"(^|_)(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|kpts?|landmarks?|joints|corners|coords|heatmaps?|depth|centres?|centers?|points|pts|steer|steering|angles?|directions?|gaze|headings?|offsets?|positions?|xy)(_|$)")
+"""What targets are called that lie in their input's pixels, or point left and right in it."""
+_TAKEN = frozenset({"part", "list", "tuple", "either", "rows", "stack", "cat", "index", "element", "@constant", "slice"}) | KEPT | SHAPED
+"""Operations that take places of a target, and leave their numbers as they are."""
 
 
 @FINDERS.add("moved-alone")
@@ -27,29 +29,33 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
         moved = [one for one in moved if _draws(sides, one)]
         for loss in sides.beside.values() if moved else ():
             target = loss.args[1] if loss.op in LOSSES and len(loss.args) > 1 else None
-            if target is None or not any(_PLACES.search(name) for name in names_of(target.node)):
+            if target is None or not any(_PLACES.search(name) for one in _before(target) for name in names_of(one.node)):
                 continue
-            made = list(origins(target))
-            drawn = _drawn(target) | {id(each) for one in made for test, _ in one.where.under for each in origins(test)}
+            changed = [one for one in origins(target) if one.op not in _TAKEN]
+            drawn = {draw for one in changed for draw in draws_of(one)} | {draw for one in changed for test, _ in one.where.under for draw in draws_of(test)}
             still = [one for one in moved if not _draws(sides, one) & drawn]
-            if still and len(still) == len(moved) and not any(one.op in _MOVES for one in made):
+            if still and len(still) == len(moved) and not any(one.op in _MOVES for one in origins(target)):
                 yield Remark(still[0].node, f"{short(still[0].node)} moves what the input shows, and {short(target.node)} (line {target.line}), which belongs to it, stays as it was")
                 return
 
 
-def _drawn(value: Value) -> set[int]:
-    """The draws that a value is made of: not those that say how much, or of what shape, is drawn."""
-    return {id(one) for one in origins(value, stop=DRAWS) if one.op in DRAWS}
+def _before(value: Value) -> Iterator[Value]:
+    """A target and what it was before its batch was made and its shape changed."""
+    for _ in range(30):
+        yield value
+        if not value.args or value.op not in _TAKEN or isinstance(value, Many):
+            return
+        value = value.args[0]
 
 
 def _draws(sides: Sides, moved: Value) -> set[int]:
     """The random draws that decide whether, or how far, a value is moved."""
-    found = {draw for test, _ in moved.where.under for draw in _drawn(test)}
+    found = {draw for test, _ in moved.where.under for draw in draws_of(test)}
     for one in moved.args[1:]:
-        found |= _drawn(one)
+        found |= draws_of(one)
     for one in sides.given.values():
         if one.op == "where" and any(each is moved for each in one.args[1:]):
-            found |= _drawn(one.args[0])
+            found |= draws_of(one.args[0])
         elif one.op == "set_item" and len(one.args) > 2 and any(each is moved for each in origins(one.args[2])):
-            found |= _drawn(one.args[1])
+            found |= draws_of(one.args[1])
     return found

@@ -261,11 +261,16 @@ def _moves(computation: Computation, value: Value) -> bool:
 
 def _same_draw(one: Value, other: Value) -> bool:
     """Whether two values are draws by the same code, one after the other."""
-    if one.op != other.op or one.where.loops != other.where.loops:
+    if one.op != other.op or _statements(one) != _statements(other):
         return False
     if one.op in _FLIPS and _drawn_tests(one) & _drawn_tests(other):
         return False
     return one.args[0] is other.args[0] if one.op == "run" else one.node is other.node and one is not other
+
+
+def _statements(value: Value) -> list[ast.AST]:
+    """The loops around a value, without comprehensions."""
+    return [one for one in value.where.loops if isinstance(one, ast.stmt)]
 
 
 def _drawn_tests(value: Value) -> set[int]:

@@ -1,0 +1,128 @@
+"""How long schedules of the rate are, and in which unit they step; what ReduceLROnPlateau is given. Pure; standard library
+only."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Instance, Value, bare, constant, number, origins, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import is_run_of_network, networks
+from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.updates import is_schedule, optimizer_of
+
+FINDERS = Finders()
+_LENGTHS = {"CosineAnnealingLR": ("T_max", 1), "OneCycleLR": ("total_steps", 2), "LinearLR": ("total_iters", 3), "PolynomialLR": ("total_iters", 1)}
+"""The argument of a schedule that says how many steps it has, and its place."""
+_PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+
+
+@FINDERS.add("wrong-way-round")
+def _wrong_way(program: Program) -> Iterator[Remark]:
+    """A schedule that waits for a score to rise is given one that falls as the model improves, or the other way round."""
+    computation = computation_of(program)
+    known = networks(computation)
+    said: set[Value] = set()
+    for value in computation.of("step"):
+        schedule = value.args[0] if value.args else value
+        if schedule.op != _PLATEAU or len(value.args) < 2 or schedule in said:
+            continue
+        given = schedule.argument("mode", 1)
+        mode = "min" if given is None else constant(given)
+        better = _direction(value.args[1], known)
+        if (better, mode) in (("falls", "max"), ("rises", "min")):
+            said.add(schedule)
+            yield Remark(value.node, f"{short(value.node)} gives a score that {better} as the model improves to a schedule in mode {mode!r}: the rate is cut while all goes well")
+
+
+def _direction(value: Value, known: set[int], depth: int = 16) -> str | None:
+    """Whether a score falls or rises as the model improves; None where that is unknown."""
+    value = bare(value, "mean", "sum", "sqrt", "sum_of", "mul", "part" if constant(value.args[1] if len(value.args) > 1 else None) is not None else "mean")
+    if depth == 0:
+        return None
+    if value.op in LOSSES and constant(value.named.get("reduction")) in (None, "mean", "sum"):
+        return "falls"
+    if value.op == "div" and len(value.args) == 2:
+        return _direction(value.args[0], known, depth - 1)
+    if value.op == "eq":
+        return "rises" if any(bare(one).op in ("argmax", "max", "part", "gt", "ge") for one in value.args) else None
+    if value.op == "add" and number(value.args[0]) == 0:
+        return _direction(value.args[1], known, depth - 1)
+    inner = bare(value.args[0]) if value.op in ("abs", "pow", "square") and value.args else None
+    if inner is not None and inner.op == "sub" and any(is_run_of_network(bare(one), known) for one in inner.args):
+        return "falls"
+    return None
+
+
+# How long a schedule is ---------------------------------------------------------------
+
+
+@FINDERS.add("schedule-at-the-wrong-level")
+def _another_unit(program: Program) -> Iterator[Remark]:
+    """A schedule whose length counts batches steps once an epoch, or one whose length counts epochs steps with each batch."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for value in computation.of("step"):
+        schedule = value.args[0] if value.args else value
+        if not is_schedule(schedule) or value.node in said or schedule.op == _PLATEAU:
+            continue
+        word = schedule.op.rpartition(".")[2]
+        updates = [one for one in computation.of("step") if one.number < value.number and (held := optimizer_of(one)) is not None and held is schedule.argument("optimizer", 0)]
+        loaders = {loop: over for one in updates for loop, over in _loops(computation, one) if loop not in value.where.loops}
+        counted = next((one for one in _lengths(schedule) for over in loaders.values() if _counts_batches(one, over)), None)
+        if counted is not None and value.where.loops and not any(loop in value.where.loops for loop in loaders):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} runs once an epoch, and {word} is made for a number of batches: {short(counted.node)} (line {counted.line})")
+            continue
+        bound = _epochs_around(computation, value)
+        length = next(iter(_lengths(schedule)), None)
+        if bound is not None and length is not None and word in _LENGTHS and same(bare(length), bound) and (number(bound) or 2) > 1:
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} runs for each batch, and {word} is made for {short(length.node)} steps, the number of epochs")
+
+
+def _lengths(schedule: Value) -> Iterator[Value]:
+    """What says how many steps a schedule has."""
+    word = schedule.op.rpartition(".")[2]
+    if word == "OneCycleLR" and "steps_per_epoch" in schedule.named:
+        yield schedule.named["steps_per_epoch"]
+    if word in _LENGTHS and (given := schedule.argument(*_LENGTHS[word])) is not None:
+        yield given
+    if word == "LambdaLR" and "factor" in schedule.named:
+        yield from (one.args[1] for one in origins(schedule.named["factor"]) if one.op in ("div", "lt", "le", "gt", "ge") and len(one.args) == 2)
+
+
+def _loops(computation: Computation, value: Value) -> Iterator[tuple[ast.AST, Value]]:
+    """The loops around a value, each with what it goes over, without a count or a progress bar."""
+    for loop in value.where.loops:
+        found = [over for count, node, over in computation.passes if node is loop and count <= value.number]
+        if found:
+            at = found[-1]
+            while at.op in ("enumerate", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "iter") and at.args:
+                at = at.args[0]
+            yield loop, at
+
+
+def _counts_batches(length: Value, over: Value) -> bool:
+    """Whether a number is a multiple of the number of batches that a loop goes over."""
+    found = list(origins(length, stop=("len",)))
+    return any(one.op == "len" and one.args and one.args[0] is over for one in found) and not any(
+        one.op in ("div", "floordiv") and any(part.op == "len" for part in origins(one.args[1], stop=("len",))) for one in found
+    )
+
+
+def _epochs_around(computation: Computation, value: Value) -> Value | None:
+    """How often the loop around the loop over the batches runs, of a value in both."""
+    around = list(_loops(computation, value))
+    for (_, outer), (_, inner) in itertools.pairwise(around):
+        batches = inner.op in ("torch.utils.data.DataLoader", "split") or isinstance(inner, Instance)
+        if batches and outer.op == "range" and outer.args:
+            begin = outer.args[0] if len(outer.args) > 1 else None
+            if begin is None or number(begin) == 0:
+                return bare(outer.args[-1] if len(outer.args) < 3 else outer.args[1])
+    return None
