@@ -178,8 +178,8 @@ class Containers:
             return data.parts[0]
         if data.op.startswith("torchvision.datasets."):
             return self._transformed(data, node)
-        if data.op == "zip":
-            return self.elements(data, node)[0][0]
+        if data.op == "zip" or (data.op in ("list", "tuple") and data.args and data.args[0].op == "zip"):
+            return self.elements(data if data.op == "zip" else data.args[0], node)[0][0]
         if isinstance(data, Instance) and data.of is not None:
             for name in ("__getitem__", "__iter__"):
                 found = self.of_class(data.of, name, data, node)

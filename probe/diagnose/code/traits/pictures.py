@@ -144,7 +144,9 @@ def is_bytes(value: Value) -> bool:
         if value.op in ("cv2.imread", "torchvision.io.read_image", "torchvision.io.decode_image"):
             flag = value.argument("flags", 1) if value.op == "cv2.imread" else None
             return flag is None or (not (flag.op == "@library" and "UNCHANGED" in str(flag.data)) and "ANYDEPTH" not in str(flag.data))
-        if (value.op in ("cv2.resize", "cv2.flip", "cv2.cvtColor", "flip", "roll", "fliplr", "flipud", "transpose", "permute", *_SHAPES) and value.args) or (value.op == "part" and value.args and (isinstance(value.args[1], Many) or value.args[1].op == "slice")):
+        if value.op in ("astype", "to", "type", "asarray", "array") and any(one.op == "@library" and str(one.data).endswith(".uint8") for one in (*value.args[1:], *value.named.values())):
+            return True
+        if value.op in ("cv2.resize", "cv2.flip", "cv2.cvtColor", "flip", "roll", "fliplr", "flipud", "transpose", "permute", "part", "either", "element", *_SHAPES) and value.args:
             value = value.args[0]
         else:
             return False

@@ -1,4 +1,5 @@
-"""Scores that the program computes itself of one batch, and averages over the batches. Pure; standard library only."""
+"""What is made of one batch after the other: scores that the program averages itself, and predictions in the order of a
+loader. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, origins
+from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -75,3 +76,57 @@ def _averaged(computation: Computation, value: Value, loop: ast.AST) -> Value | 
             if user.op in _KEEPS or (user.op in ("mul", "div", "sub", "add") and inside) or isinstance(user, Many):
                 waiting.append(user)
     return None
+
+
+# Predictions in the order of a loader ---------------------------------------------------
+
+
+@FINDERS.add("predictions-in-another-order")
+def _another_order(program: Program) -> Iterator[Remark]:
+    """What a network gives for the batches of a loader that shuffles is collected, and put beside the data's own order."""
+    computation = computation_of(program)
+    for value in computation.of("sub", "eq", "ne", "corrcoef", "zip", *LOSSES):
+        for one, other in ((value.args[0], value.args[1]), (value.args[1], value.args[0])) if len(value.args) > 1 else ():
+            collected = next((each for each in _rows_kept(one) if _is_collected(each)), None)
+            loader = _shuffled_loader(collected) if collected is not None else None
+            data = loader.argument("dataset", 0) if loader is not None else None
+            if loader is None or data is None or not any(_is_of_data(each, loader, data) for each in _rows_kept(other)):
+                continue
+            yield Remark(value.node, f"{short(value.node)} puts what was computed in the order in which {short(loader.node)} (line {loader.line}) shuffles beside what is in the order of the data")
+            return
+
+
+def _rows_kept(value: Value) -> Iterator[Value]:
+    """A value, and what it was before operations that keep the order of its rows."""
+    for _ in range(40):
+        yield value
+        if value.op == "run" and len(value.args) == 2:
+            value = value.args[1]
+        elif value.args and (value.op in ("add", "sub", "mul", "div", "sigmoid", "argmax", "gt", "softmax", "normalize") or bare(value) is not value) and not isinstance(value, Many):
+            value = value.args[0]
+        else:
+            return
+
+
+def _is_collected(value: Value) -> bool:
+    return value.op in _JOINED and bool(value.args) and isinstance(value.args[0], Many) and value.args[0].grown
+
+
+def _shuffled_loader(collected: Value) -> Value | None:
+    """The loader that shuffles whose batches a network's results were collected of."""
+    found = list(origins(collected))
+    loaders = {id(one.named["loader"]): one.named["loader"] for one in found if one.op == "rows" and "loader" in one.named}
+    if len(loaders) != 1 or not any(one.op == "run" for one in found):
+        return None
+    loader = next(iter(loaders.values()))
+    return loader if constant(loader.argument("shuffle", 2)) is True else None
+
+
+def _is_of_data(value: Value, loader: Value, data: Value) -> bool:
+    """Whether a value is what a data set keeps of all samples, in their order."""
+    kept = data.attributes.values() if isinstance(data, Instance) else data.args if data.op.endswith("TensorDataset") else ()
+    if any(bare(one) is bare(value) and value.op not in ("@constant", "@input") for one in kept):
+        return True
+    at = value.args[0] if value.op == "part" and value.args else value
+    below = at.args[0] if at.op in ("tensors", "targets", "labels") and at.args else None
+    return below is not None and (below is data or (below.op == "dataset" and below.args[0] is loader))

@@ -218,7 +218,8 @@ def _fitted_apart(program: Program, name: str, what: str) -> Iterator[Remark]:
         others = [one for one in found if id(one[0]) not in trained and not one[0].where.loops]
         for made, data in others if ours else ():
             if _rule_of(program, key, made) == name and not any(_is_same_data(data, one) for _, one in ours) and _is_known_apart(made, data, ours[0]) and is_judged(computation, made, trained):
-                yield Remark(made.node, f"{short(made.node)} is made for the training and again for data that are only judged: they {what}")
+                call = made.args[0] if isinstance(made.node, ast.Tuple) and made.args else made
+                yield Remark(call.node, f"{short(call.node)} is made for the training and again for data that are only judged: they {what}")
                 return
 
 
@@ -235,6 +236,9 @@ def _fits(computation: Computation) -> Iterator[tuple[object, Value, Value]]:
     for value in computation.of("codes", "pandas.factorize", "factorize", "pandas.get_dummies"):
         if value.args and (value.op != "codes" or value.args[0].op == "cat") and not _has_categories(value):
             yield (value.op, value.node), value, value.args[0]
+    for value in computation.of("part"):
+        if value.args[0].op == "unique" and constant(value.args[0].named.get("return_inverse")) is True and constant(value.args[1]) == 1:
+            yield ("unique", value.node), value, value.args[0].args[0]
     for value in computation.values:
         if value.op in ("part", "get") and isinstance(value.args[0], Table) and value.args[0].others:
             key, given = value.args[0].others[0]

@@ -11,6 +11,7 @@ from probe.diagnose.code.computed.value import (
     DRAWN,
     Many,
     Value,
+    alternatives,
     bare,
     comes_from,
     constant,
@@ -134,6 +135,8 @@ def _is_whole(value: Value) -> bool:
     known = constant(value)
     if isinstance(known, int) and not isinstance(known, bool):
         return abs(known) >= 10
+    if value.op in ("int", "builtins.int") and value.args:
+        return value.args[0].op in (*_INTEGERS, "integers", "uniform", "round", "rint")
     return value.op in _INTEGERS and not isinstance(value.argument("size", 2), Many)
 
 
@@ -345,13 +348,15 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
     for value in computation.of("set_item", "mul", "add", "sub", "div"):
         drawn = any(getattr(one, "name", "") == "__getitem__" for one in value.where.functions)
         shared = any(getattr(one, "name", "") == "__call__" for one in value.where.functions)
-        if not drawn or shared or value.node in said or not value.args or (value.where.under and not _asks_option(value)):
+        if (drawn and shared) or not value.where.functions or value.node in said or not value.args or (value.where.under and not _asks_option(value)):
             continue
         in_place = value.op == "set_item" or (isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) and value.node.func.attr == f"{value.op}_")
         random = any(one.op in DRAWN for part in (*value.args[1:], *value.named.values()) for one in origins(part))
-        if in_place and random and (stored := _stored(value.args[0])) is not None:
+        stored = _stored(value.args[0]) if in_place and random else None
+        if stored is not None and (drawn or (stored.args[1].op == "index" and not stored.args[1].args)):
             said.add(value.node)
-            yield Remark(value.node, f"{short(value.node)} changes {short(stored.node)} (line {stored.line}) where it is stored: the sample is changed once more each time it is drawn")
+            what = "a sample" if isinstance(stored.node, ast.Tuple) else f"{short(stored.node)} (line {stored.line})"
+            yield Remark(value.node, f"{short(value.node)} changes {what} where it is stored: the sample is changed once more each time it is drawn")
 
 
 def _asks_option(value: Value) -> bool:
@@ -361,8 +366,8 @@ def _asks_option(value: Value) -> bool:
 def _stored(value: Value) -> Value | None:
     """The sample of a store that a value is or shares its numbers with; None where it is a copy."""
     for _ in range(40):
-        if value.op == "part" and value.args[1].op in ("index", "@input") and "__init__" in [getattr(one, "name", "") for one in value.args[0].where.functions]:
-            return value if _is_array(value.args[0]) else None
+        if value.op == "part" and value.args[1].op in ("index", "@input") and not any(getattr(one, "name", "") in ("__getitem__", "__iter__") for one in value.args[0].where.functions):
+            return value if any(_is_array(one) for one in alternatives(value.args[0])) else None
         if value.op == "either" or (value.op in _VIEWS and value.args):
             value = value.args[0]
         else:
@@ -372,7 +377,7 @@ def _stored(value: Value) -> Value | None:
 
 def _is_array(value: Value) -> bool:
     """Whether a value is an array or tensor in memory, made where the data set is."""
-    return value.op in _STORED or (value.op == "part" and value.args[0].op == "load" and value.args[1].op == "@constant")
+    return value.op in (*_STORED, "normal", "uniform", "set_item", "clamp") or (value.op == "part" and value.args[0].op == "load" and value.args[1].op == "@constant")
 
 
 _NO_VIEWS = frozenset({"len", "int", "float", "str", "numel", "size", "@constant"})

@@ -1,0 +1,48 @@
+"""Axes that are counted anew where they should be turned. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant, number
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+
+FINDERS = Finders()
+_ALIKE = frozenset({"add", "sub", "mul", "div", "relu", "clamp", "float", "contiguous", "astype", "ascontiguousarray"}) | KEPT
+"""Operations whose result has the axes of what they are done on."""
+
+
+@FINDERS.add("view-mixes-axes")
+def _mixes(program: Program) -> Iterator[Remark]:
+    """A tensor is given its own sizes in another order: its numbers are counted anew, and no axis is turned."""
+    said: set[ast.AST] = set()
+    for value in computation_of(program).of("view", "reshape"):
+        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        places = [place for one in sizes if (place := _place(one, value.args[0])) is not None]
+        if len(places) > 1 and places != sorted(places) and value.node not in said and len(set(places)) == len(places):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} gives {short(bare(value.args[0]).node)} its own sizes in another order: it counts its numbers anew, and turns no axis")
+
+
+def _place(size: Value, of: Value) -> int | None:
+    """Which axis of a tensor a size is that of."""
+    size = bare(size)
+    found = size.args[0] if size.op == "part" and len(size.args) == 2 and size.args[0].op in ("shape", "size") else None
+    place = constant(size.args[1]) if found is not None else number(size.args[1]) if size.op == "size" and len(size.args) == 2 else None
+    owner = found.args[0] if found is not None else size.args[0] if place is not None else None
+    if owner is None or place is None or place < 0 or _same(owner) is not _same(of):
+        return None
+    return int(place)
+
+
+def _same(value: Value) -> Value:
+    """What has the axes of a value, before operations that keep them."""
+    for _ in range(30):
+        if value.op not in _ALIKE or not value.args or isinstance(value, Many):
+            return value
+        value = value.args[0]
+    return value
