@@ -11,6 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import mentions, returned, short
 from probe.diagnose.code.traits.backwards import layers_of
+from probe.diagnose.code.traits.state_names import first_names, names_of_module
 from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain, runs
 from probe.diagnose.code.traits.weights import has_parameters, has_statistics, in_place, shared, weights_of
 
@@ -328,3 +329,21 @@ _FIRST_VALUES = (
     "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "trunc_normal_", "normal_", "uniform_", "normal", "uniform",
     "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal", "trunc_normal",
 )
+
+
+@FINDERS.add("saved-under-other-names")
+def _other_names(program: Program) -> Iterator[Remark]:
+    """Weights are loaded with strict=False into a network none of whose parts has a name that they were saved under."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for load in computation.of("load_state_dict"):
+        if len(load.args) < 2 or constant(load.argument("strict", 2)) is not False or computation.users(load) or load.node in said:
+            continue
+        ours, theirs = names_of_module(load.args[0]), first_names(computation, load.args[1])
+        if ours and theirs and not ours & theirs:
+            said.add(load.node)
+            yield Remark(load.node, f"{short(load.node)} loads nothing: the weights were saved as {_listed(theirs)}, and the network has {_listed(ours)}")
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f"{one}.*" for one in sorted(names)[:3])
