@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     why: str
     remedy: str
     finds: tuple[Find, ...]
-    """Ways to find it; two of them may find the same place."""
+    """Ways to find it, which may find the same place; where one has found it, the later ones are not needed."""
 
     def find(self, program: Program) -> Iterator[Remark]:
         """Its mistakes in a program."""
@@ -36,14 +36,17 @@ class Rule(NamedTuple):
 
 
 def distinct(program: Program, found: Iterable[Iterable[Remark]]) -> Iterator[Remark]:
-    """What several ways have found: all of the first, and of the others what is on further lines."""
-    lines: set[tuple[str, int]] = set()
+    """What several ways have found: in each file, what the first one that finds anything finds, each line once where that
+    is not the first way of all."""
+    files: set[str] = set()
     for place, remarks in enumerate(found):
+        lines: dict[tuple[str, int], Remark] = {}
         for remark in remarks:
-            line = (program.source_of[remark.node].path, getattr(remark.node, "lineno", 0))
-            if place == 0 or line not in lines:
-                lines.add(line)
+            path, line = program.source_of[remark.node].path, getattr(remark.node, "lineno", 0)
+            if path not in files and (place == 0 or (path, line) not in lines):
+                lines.setdefault((path, line), remark)
                 yield remark
+        files |= {path for path, _ in lines}
 
 
 class Rules(list[Rule]):

@@ -60,8 +60,13 @@ def _reports(flow: Flow) -> Iterator[tuple[ast.If, float, ast.AST, str, float, b
             number = number_in(divisor)
             if where not in inside or name not in sums or every is None or number is None or not _is_mean(flow, sums[name].value, loop) or not isinstance(where, ast.BinOp):
                 continue
-            anew = any(isinstance(one, ast.Assign) and text_of(target) == name for one in inside for target in getattr(one, "targets", []))
+            anew = any(isinstance(one, ast.Assign) and name in _set_by(one) for one in inside)
             yield node, every, where, name, number, anew
+
+
+def _set_by(node: ast.Assign) -> set[str]:
+    """What an assignment sets, also by a tuple."""
+    return {text_of(one) for target in node.targets for one in ast.walk(target) if isinstance(one, (ast.Name, ast.Attribute, ast.Subscript))}
 
 
 def _is_mean(flow: Flow, value: ast.expr, loop: ast.For) -> bool:
@@ -86,7 +91,7 @@ def _kept(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node, every, where, name, number, anew in _reports(flow):
         loop = program.loops(node)[0]
-        set_again = any(isinstance(one, ast.Assign) and name in {text_of(target) for target in one.targets} for one in ast.walk(loop))
+        set_again = any(isinstance(one, ast.Assign) and name in _set_by(one) for one in ast.walk(loop))
         if not anew and not set_again and number == every and every > 1:
             yield Remark(where, f"{name} is divided by the {every:g} batches since the last report (line {node.lineno}), and is not set back to 0: the second report holds twice as many")
 

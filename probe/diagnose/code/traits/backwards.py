@@ -51,7 +51,8 @@ def has_gradient(value: Value) -> bool:
 
 def networks_in(value: Value) -> set[int]:
     """The networks and layers whose results or parameters a value is made of, cut off or not."""
-    return {id(plain(one.args[0])) for one in origins(value) if one.op in ("run", "parameters", "named_parameters") and one.args}
+    found = [(plain(one.args[0]), one.op) for one in origins(value) if one.op in ("run", "parameters", "named_parameters") and one.args]
+    return {id(layer) for module, op in found for layer in ([module] if op == "run" else layers_of(module))}
 
 
 def cut_in(value: Value) -> Value | None:

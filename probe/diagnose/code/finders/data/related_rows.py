@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, constant, number
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, constant, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.basic import LOSSES
 
 FINDERS = Finders()
 _SPLITS = ("sklearn.model_selection.train_test_split", "torch.utils.data.random_split")
@@ -19,7 +20,7 @@ _MOST = 4000
 
 
 class Cut(NamedTuple):
-    """A whole whose rows are split at random: `value` does it, `by` is the name of the method or function."""
+    """Where rows are split at random, one by one: what does it, and what they are rows of."""
 
     value: Value
     wholes: list[Value]
@@ -92,7 +93,7 @@ def _rows(computation: Computation, held: dict[int, Value]) -> Iterator[Row]:
     for group in by_loops.values():
         inner = group[0].where.loops[-1]
         parts = [part for one in group for part in _parts(one.args[1])]
-        new = [one for one in parts if any(inner in each.where.loops for each in _within(one))]
+        new = [one for one in parts if any(inner in each.where.loops for each in origins(one))]
         yield Row(group[0], new, [one for one in parts if not any(each is one for each in new)])
 
 
@@ -100,18 +101,6 @@ def _parts(value: Value) -> list[Value]:
     if isinstance(value, Table):
         return list(value.entries.values())
     return value.parts if isinstance(value, Many) and not value.grown else [value]
-
-
-def _within(value: Value) -> Iterator[Value]:
-    """A value and what it is made of, each once."""
-    waiting, seen = [value], {id(value)}
-    while waiting and len(seen) < _MOST:
-        at = waiting.pop()
-        yield at
-        for one in at.made_of():
-            if id(one) not in seen:
-                seen.add(id(one))
-                waiting.append(one)
 
 
 def _is_answer(value: Value, outer: object) -> bool:
@@ -127,19 +116,20 @@ def _is_answer(value: Value, outer: object) -> bool:
 def _groups_split(program: Program) -> Iterator[Remark]:
     """A loop adds several samples of one recording with one label, and the samples are split at random."""
     computation = computation_of(program)
-    for cut in random_cuts(computation):
+    aims = {id(one) for loss in computation.of(*LOSSES) if len(loss.args) > 1 for one in origins(loss.args[1])}
+    for cut in random_cuts(computation) if aims else ():
         held = {key: one for whole in cut.wholes for key, one in _held(whole).items()}
         for row in _rows(computation, held):
             outer = row.value.where.loops[-2]
-            shared = [each for one in row.new for each in _within(one) if outer in each.where.loops and each.where.loops[-1] is outer and bare(each).op not in ("@constant", "index", "count", "range", "len")]
-            answers = [one for one in row.fixed if _is_answer(one, outer)]
+            shared = [each for one in row.new for each in origins(one) if outer in each.where.loops and each.where.loops[-1] is outer and bare(each).op not in ("@constant", "index", "count", "range", "len")]
+            answers = [one for one in row.fixed if _is_answer(one, outer) and id(one) in aims]
             if shared and answers and not _is_window(row):
-                yield Remark(cut.value.node, f"{short(cut.value.node)} splits samples at random, and {short(row.value.node)} (line {row.value.line}) adds several that are made of one {short(shared[0].node)} (line {shared[0].line})")
+                yield Remark(cut.value.node, f"{short(cut.value.node)} splits samples at random, and {short(row.value.node)} (line {row.value.line}) adds several for each turn of the loop of line {getattr(outer, 'lineno', 0)}, with one label")
                 return
 
 
 def _is_window(row: Row) -> bool:
-    return any(_overlap(each) is not None for one in row.new for each in _within(one))
+    return any(_overlap(each) is not None for one in row.new for each in origins(one))
 
 
 @FINDERS.add("windows-split-at-random")
