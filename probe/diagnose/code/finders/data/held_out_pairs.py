@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, origins
+from probe.diagnose.code.computed.value import Value, bare, is_none, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -14,6 +14,8 @@ from probe.diagnose.code.traits.basic import losses
 
 FINDERS = Finders()
 _PRODUCTS = ("matmul", "mm", "spmm", "sparse.mm", "torch.sparse.mm", "bmm")
+_SUMS = ("index_add", "scatter_add", "scatter_reduce", "index_reduce", "torch_scatter.scatter")
+"""Operations that add up what the neighbours of a node send."""
 _MATRICES = ("set_item", "sparse_coo_tensor", "index_put", "scatter", "scipy.sparse.coo_matrix", "scipy.sparse.csr_matrix")
 _COLUMNS = ("part", "t", "T", "transpose", "cat", "stack", "tuple", "list", "flip", "unbind", "concatenate", "vstack", "hstack")
 
@@ -27,26 +29,41 @@ def _in_the_graph(program: Program) -> Iterator[Remark]:
         held = [one for one in pieces if id(one) not in learned and any(user.op not in ("len", "size", "shape") for user in computation.users(one))]
         if not held or len(held) == len(pieces):
             continue
-        for product in (one for one in learned.values() if one.op in _PRODUCTS):
-            matrix = next((one for one in _before(product.args[0], pieces) if one.op in _MATRICES and _is_of(one, pairs, pieces)), None)
+        for product in (one for one in learned.values() if one.op in (*_PRODUCTS, *_SUMS)):
+            if product.op in _SUMS:
+                matrix = product if any(_are_columns(one, pairs, pieces) for one in product.args[1:]) else None
+            else:
+                matrix = next((one for one in _before(product.args[0], pieces) if one.op in _MATRICES and _are_columns(one.args[1 if one.op == "set_item" else 0], pairs, pieces)), None)
             if matrix is not None:
                 yield Remark(matrix.node, f"{short(matrix.node)} is made of all pairs, also of those held out by {short(held[0].node)} (line {held[0].line}), and the model computes with it")
                 return
 
 
 def _divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
-    """Rows that are divided in random order: the rows, and the parts."""
+    """Rows that are divided, in random order or by place: the rows, and the parts."""
     for order in computation.of("randperm", "permutation"):
-        for user in computation.users(order):
-            if user.op == "part" and len(user.args) == 2 and bare(user.args[1]) is order:
-                pieces = [*_cut(computation, user)]
-                yield bare(user.args[0]), pieces
+        for user in _indexed_by(computation, order):
+            yield bare(user.args[0]), [*_cut(computation, user)]
         by_place: dict[int, tuple[Value, list[Value]]] = {}
         for piece in _cut(computation, order):
-            for user in computation.users(piece):
-                if user.op == "part" and len(user.args) == 2 and user.args[1] is piece:
+            for user in _indexed_by(computation, piece):
+                if user.args[0] is not piece:
                     by_place.setdefault(id(bare(user.args[0])), (bare(user.args[0]), []))[1].append(user)
         yield from by_place.values()
+    for head in computation.of("part"):
+        if len(head.args) == 2 and head.args[1].op == "slice" and is_none(head.args[1].args[0]) and not is_none(head.args[1].args[1]) and not head.where.loops:
+            rest = [one for one in _cut(computation, head.args[0]) if one.args[1].op == "slice" and one.args[1].args[0] is head.args[1].args[1]]
+            if rest:
+                yield bare(head.args[0]), [head, *rest]
+
+
+def _indexed_by(computation: Computation, index: Value) -> Iterator[Value]:
+    """What takes rows, or columns, by an index."""
+    for user in computation.users(index):
+        if user.op == "part" and len(user.args) == 2 and user.args[1] is index and user.args[0] is not index:
+            yield user
+        elif user.op == "tuple":
+            yield from (one for one in computation.users(user) if one.op == "part" and one.args[1] is user)
 
 
 def _cut(computation: Computation, whole: Value) -> Iterator[Value]:
@@ -70,9 +87,9 @@ def _before(value: Value, pieces: list[Value]) -> Iterator[Value]:
                 waiting.append(one)
 
 
-def _is_of(matrix: Value, pairs: Value, pieces: list[Value]) -> bool:
-    """Whether a matrix has its entries where the pairs say: where their two columns do."""
-    waiting = list(matrix.args[1:2] if matrix.op == "set_item" else matrix.args[:1])
+def _are_columns(places: Value, pairs: Value, pieces: list[Value]) -> bool:
+    """Whether places are those that the pairs say: their two columns."""
+    waiting = [places]
     for _ in range(60):
         if not waiting:
             return False
