@@ -1,0 +1,70 @@
+"""What the best state, or a threshold, is chosen by. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import is_call, is_method, short
+from probe.diagnose.code.traits.basic import losses
+
+FINDERS = Finders()
+_TEST = re.compile(r"(^|_)test(_|$)", re.I)
+_OTHER = re.compile(r"(^|_)(val|valid|validation|dev)(_|$)", re.I)
+_KEEPS = ("deepcopy", "state_dict", "save")
+
+
+@FINDERS.add("chosen-by-the-test")
+def _chosen(program: Program) -> Iterator[Remark]:
+    """A state is kept where its score is the best so far, and the score is that of the test part, the only one there is
+    beside that of the training."""
+    computation = computation_of(program)
+    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    judged = {id(one.named["loader"]): one.named["loader"] for run in computation.of("run") if run.where.no_grad for one in origins(run) if one.op == "rows" and "loader" in one.named and id(one) not in learned}
+    if not judged or any(_OTHER.search(name) for one in judged.values() for name in _names(computation, one)):
+        return
+    said: set[ast.AST] = set()
+    copies = (one for one in computation.values if is_call(one.node, "deepcopy") or is_method(one.node, "deepcopy"))
+    for kept in (*computation.of(*_KEEPS), *copies):
+        for test, holds in kept.where.under if kept.where.loops else ():
+            loaders = {id(one.named["loader"]): one.named["loader"] for one in origins(test) if one.op == "rows" and "loader" in one.named}
+            named = [one for key, one in loaders.items() if key in judged and any(_TEST.search(name) for name in _names(computation, one))]
+            if holds and test.op in ("gt", "ge", "lt", "le") and named and len(loaders) == len(named) and test.node not in said:
+                said.add(test.node)
+                yield Remark(test.node, f"{short(test.node)} keeps what is best on the test part: {short(named[0].node)} (line {named[0].line})")
+
+
+@FINDERS.add("threshold-of-the-test")
+def _threshold(program: Program) -> Iterator[Remark]:
+    """Of the scores of a row of thresholds on the test part, the best one is taken for the score of the test."""
+    computation = computation_of(program)
+    for best in computation.of("argmax", "max"):
+        row = bare(best.args[0]) if best.args else best
+        row = row.args[0] if row.op in ("array", "list") and row.args else row
+        if not isinstance(row, Many) or not row.grown or not row.parts:
+            continue
+        one = row.parts[0]
+        limits = [each for each in origins(one) if each.op in ("ge", "gt") and any(_is_threshold(side) for side in each.args)]
+        loaders = {id(each.named["loader"]): each.named["loader"] for each in origins(one) if each.op == "rows" and "loader" in each.named}
+        if limits and len(loaders) == 1 and any(_TEST.search(name) for loader in loaders.values() for name in _names(computation, loader)):
+            yield Remark(best.node, f"{short(best.node)} takes the threshold that scores best on the test part, and the score is that of the same part ({short(limits[0].node)}, line {limits[0].line})")
+            return
+
+
+def _is_threshold(value: Value) -> bool:
+    """Whether a value is one of a row of numbers."""
+    value = bare(value)
+    return value.op in ("element", "part") and bool(value.args) and bare(value.args[0]).op in ("linspace", "arange")
+
+
+def _names(computation: Computation, value: Value) -> Iterator[str]:
+    """What the program calls a value."""
+    yield from (target.id for target, given in computation.stored.items() if any(one is value for one in given))
+    for user in computation.users(value):
+        if user.op == "set_attribute" and isinstance(user.data, str):
+            yield user.data
