@@ -79,6 +79,12 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs once an epoch, and {word} is made for a number of batches: {short(counted.node)} (line {counted.line})")
             continue
+        every = next((by for one in updates if one.where.loops == value.where.loops for by in _only_every(one, value)), None)
+        divided = next((one for one in _lengths(schedule) for each in origins(one) if each.op in ("div", "floordiv", "ceil") and len(each.args) == 2 and every is not None and same(bare(each.args[1]), every)), None)
+        if divided is not None:
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} runs in each pass, and the optimizer steps in one of {short(every.node) if every is not None else ''}: {word} is made for {short(divided.node)} (line {divided.line}) of those")
+            continue
         bound = _epochs_around(computation, value)
         length = next(iter(_lengths(schedule)), None)
         if bound is not None and length is not None and word in _LENGTHS and same(bare(length), bound) and (number(bound) or 2) > 1:
@@ -114,6 +120,15 @@ def _counts_batches(length: Value, over: Value) -> bool:
     return any(one.op == "len" and one.args and one.args[0] is over for one in found) and not any(
         one.op in ("div", "floordiv") and any(part.op == "len" for part in origins(one.args[1], stop=("len",))) for one in found
     )
+
+
+def _only_every(step: Value, value: Value) -> Iterator[Value]:
+    """In one of how many passes an optimizer steps, where another value is computed in all of them."""
+    around = {id(test) for test, _ in value.where.under}
+    for test, _ in step.where.under:
+        if id(test) in around:
+            continue
+        yield from (bare(one.args[1]) for one in origins(test) if one.op == "mod" and len(one.args) == 2)
 
 
 def _epochs_around(computation: Computation, value: Value) -> Value | None:

@@ -1,0 +1,160 @@
+"""What a loss over tokens asks for: padding, ends that are padding, words that were masked before. Pure; standard library
+only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.sides import draws_of
+
+FINDERS = Finders()
+_IGNORED = -100.0
+_LOSSES = ("cross_entropy", "nll_loss")
+
+
+def _path(value: Value) -> Iterator[Value]:
+    """A target and what it was before its shape, its batch and some of its places were set."""
+    for _ in range(60):
+        yield value
+        inner = bare(value)
+        if inner is not value:
+            value = inner
+        elif value.args and value.op in ("rows", "part", "set_item", "masked_fill", "where", "either", "flatten"):
+            value = value.args[1 if value.op == "where" else 0]
+        else:
+            return
+
+
+def _filled_with(value: Value) -> tuple[Value, float] | None:
+    """Where rows of several lengths are filled up, and with which number."""
+    if value.op.endswith("pad_sequence") and value.args:
+        given = value.argument("padding_value", 2)
+        known = 0.0 if given is None else number(given)
+        return None if known is None else (value, known)
+    return None
+
+
+def _ignored(loss: Value) -> float | None:
+    """The number that a loss leaves out; None where that is unknown."""
+    given = loss.argument("ignore_index", 4)
+    return _IGNORED if given is None else number(given)
+
+
+@FINDERS.add("padding-not-ignored")
+def _not_ignored(program: Program) -> Iterator[Remark]:
+    """Targets are filled up with a number that the loss takes for a class, and nothing leaves these places out."""
+    said: set[ast.AST] = set()
+    for loss in computation_of(program).of(*_LOSSES):
+        if len(loss.args) < 2 or loss.where.no_grad or loss.node in said or "weight" in loss.named or constant(loss.named.get("reduction")) == "none":
+            continue
+        path = list(_path(loss.args[1]))
+        filled = _filled_with(path[-1])
+        taken = any(one.op in ("set_item", "masked_fill", "where") or (one.op == "part" and not _is_plain(one.args[1])) for one in path)
+        if filled is not None and filled[1] >= 0 and _ignored(loss) not in (None, filled[1]) and not taken:
+            said.add(loss.node)
+            yield Remark(loss.node, f"{short(loss.node)} counts the padding too: {short(filled[0].node)} (line {filled[0].line}) fills the targets up with {filled[1]:g}, and the loss leaves out {_ignored(loss):g}")
+
+
+def _is_plain(index: Value) -> bool:
+    """Whether an index takes a column, or a slice of places: no mask chooses."""
+    parts = index.parts if isinstance(index, Many) else [index]
+    return all(one.op in ("slice", "@constant", "index", "element") for one in parts)
+
+
+@FINDERS.add("end-never-learned")
+def _end_ignored(program: Program) -> Iterator[Remark]:
+    """Each row ends with a number that is the padding too, and the targets leave out all places with that number."""
+    said: set[ast.AST] = set()
+    for loss in computation_of(program).of(*_LOSSES):
+        if len(loss.args) < 2 or loss.node in said:
+            continue
+        for one in _path(loss.args[1]):
+            if one.op not in ("set_item", "masked_fill") or len(one.args) < 3 or number(one.args[2]) != _ignored(loss):
+                continue
+            asked = bare(one.args[1])
+            padding = number(asked.args[1]) if asked.op == "eq" and len(asked.args) == 2 else None
+            end = next((row for row in origins(one.args[0]) if _ends_with(row, padding)), None) if padding is not None else None
+            if end is not None:
+                said.add(loss.node)
+                yield Remark(one.node, f"{short(one.node)} leaves out all places with {padding:g}: it is the padding, and the end of each row too ({short(end.node)}, line {end.line})")
+                break
+
+
+def _ends_with(row: Value, padding: float | None) -> bool:
+    """Whether a row of words, of unknown length, ends with a fixed number."""
+    return isinstance(row, Many) and row.op == "list" and len(row.parts) > 1 and number(row.parts[-1]) == padding and any(number(one) is None for one in row.parts) and not any(isinstance(one, ast.Mult) for one in ast.walk(row.node))
+
+
+@FINDERS.add("target-changed-with-input")
+def _asked_for_the_mask(program: Program) -> Iterator[Remark]:
+    """The targets are copied of words some of which have been replaced at random places."""
+    said: set[ast.AST] = set()
+    for loss in computation_of(program).of(*_LOSSES):
+        if len(loss.args) < 2 or loss.node in said:
+            continue
+        given = {id(one) for one in origins(loss.args[0])}
+        for one in _path(loss.args[1]):
+            put = number(one.args[2]) if one.op in ("set_item", "masked_fill") and len(one.args) > 2 else None
+            if put is not None and put >= 0 and put != _ignored(loss) and draws_of(one.args[1]) and id(one) not in given and id(bare(one.args[0])) in given:
+                said.add(loss.node)
+                yield Remark(one.node, f"{short(one.node)} hides words before the targets are copied: {short(loss.node)} (line {loss.line}) asks for what stands in their place")
+                break
+
+
+# Neighbours ---------------------------------------------------------------------------
+
+
+@FINDERS.add("finds-itself")
+def _finds_itself(program: Program) -> Iterator[Remark]:
+    """The nearest of all samples are looked for by each of them, and each is its own nearest."""
+    computation = computation_of(program)
+    for best in computation.of("topk", "argmax", "argsort", "sort", "argmin"):
+        scores = bare(best.args[0], "div", "mul", "neg") if best.args else best
+        if not best.where.no_grad and not _is_judged(computation, best):
+            continue
+        if not _is_of_itself(scores) or not _chooses_labels(computation, best):
+            continue
+        yield Remark(best.node, f"{short(best.node)} looks for the nearest among all samples, the asking one too (line {scores.line}): each finds itself first")
+        return
+
+
+def _is_judged(computation: Computation, value: Value) -> bool:
+    """Whether a network's results reach a value without their gradient."""
+    return any(one.op == "run" and one.where.no_grad for one in origins(value))
+
+
+def _is_of_itself(scores: Value) -> bool:
+    """Whether samples are compared with themselves, and the diagonal stands as it is."""
+    if scores.op == "matmul" and len(scores.args) == 2:
+        left, right = bare(scores.args[0]), bare(scores.args[1], "t", "T", "transpose", "mT", "permute")
+        return left is right and scores.args[0] is not scores.args[1]
+    return scores.op == "cdist" and len(scores.args) > 1 and bare(scores.args[0]) is bare(scores.args[1])
+
+
+def _chooses_labels(computation: Computation, best: Value) -> bool:
+    """Whether labels are looked up at the places found, of which none is left out."""
+    waiting, seen, found = [best], {id(best)}, False
+    while waiting and len(seen) < 60:
+        at = waiting.pop()
+        for user in computation.users(at):
+            if id(user) in seen:
+                continue
+            seen.add(id(user))
+            if user.op == "part" and len(user.args) == 2 and user.args[0] is at:
+                cuts = user.args[1].parts if isinstance(user.args[1], Many) else [user.args[1]]
+                if any(one.op == "slice" and not is_none(one.args[0]) for one in cuts):
+                    return False
+                waiting.append(user)
+            elif user.op == "part" and len(user.args) == 2:
+                found = True
+            elif user.op in ("indices", "tuple", "ne"):
+                if user.op == "ne":
+                    return False
+                waiting.append(user)
+    return found
