@@ -149,3 +149,45 @@ def _list_of(key: Value) -> Value | None:
             over = over.args[0]
         return over if over.op == "named_parameters" else None
     return None
+
+
+@FINDERS.add("part-back-in-train-mode")
+def _frozen_in_train_mode(program: Program) -> Iterator[Remark]:
+    """The parameters of a part with batch normalizations are frozen, and a later training puts all of it into train mode."""
+    computation = computation_of(program)
+    if any(program.class_of(one) is not None for one in program.functions.get("train", [])):
+        return  # a class may leave a part in eval mode itself
+    said: set[int] = set()
+    for frozen, part in _set_gradients(computation, False):
+        if id(part) in said or any(again is part or any(one is part for one in contents(again, computation)) for thawed, again in _set_gradients(computation, True) if thawed.number > frozen.number):
+            continue
+        inside = [one for one in contents(part, computation) if "BatchNorm" in one.op and constant(one.named.get("track_running_stats")) is not False]
+        trained = next((one for one in computation.of("train") if one.number > frozen.number and len(one.args) == 1 and _holds(computation, one.args[0], part)), None)
+        if not inside or trained is None or not trained.where.loops:
+            continue
+        later = [one for one in computation.of("backward") if one.number > trained.number and one.where.loops[: len(trained.where.loops)] == trained.where.loops]
+        used = any(run.op == "run" and run.args[0] is layer and not run.where.no_grad for one in later[:1] for run in origins(one.args[0]) if run.args for layer in inside)
+        rested = any(one.number > trained.number and later and one.number < later[0].number for one in computation.of("eval"))
+        if used and not rested:
+            said.add(id(part))
+            yield Remark(trained.node, f"{short(trained.node)} puts the frozen part into train mode too ({short(frozen.node)}, line {frozen.line}): its batch normalizations use each batch's statistics and go on moving theirs")
+
+
+def _set_gradients(computation: Computation, to: bool) -> Iterator[tuple[Value, Value]]:
+    """Where the parameters of a network are frozen, or thawed: each with the network."""
+    for value in computation.of("set_attribute", "requires_grad_"):
+        if value.op == "set_attribute":
+            told = constant(value.args[1]) if value.data == "requires_grad" else None
+        else:
+            given = value.argument("requires_grad", 1)
+            told = True if given is None else constant(given)
+        at = value.args[0]
+        while at.op in ("element", "part", "parameters", "named_parameters", "items", "values") and at.args:
+            at = at.args[0]
+        if told is to and not any(bool(test.args) for test, _ in value.where.under):
+            yield value, plain(at)
+
+
+def _holds(computation: Computation, whole: Value, part: Value) -> bool:
+    whole = plain(whole)
+    return whole is part or any(one is part for one in contents(whole, computation))
