@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Instance, Many, Table, Value, alternatives, constant
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value, alternatives, constant, number
 from probe.diagnose.code.traits.arithmetic import module
 from probe.diagnose.code.traits.updates import is_optimizer
 
@@ -100,6 +100,19 @@ def contents(value: Value, computation: Computation, depth: int = 10) -> Iterato
     for one in {id(_core(each)): _core(each) for each in inner}.values():
         if _is_part(one):
             yield from contents(one, computation, depth - 1)
+
+
+_UNSTEADY = ("BatchNorm", "SyncBatchNorm", "Dropout", "AlphaDropout")
+
+
+def is_unsteady(layer: Value) -> bool:
+    """Whether a layer works otherwise in train mode: it drops, or uses the statistics of the batch."""
+    word = layer.op.rpartition(".")[2]
+    if layer.op in ("torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoderLayer", "torch.nn.Transformer"):
+        return number(layer.argument("dropout", 6 if word == "Transformer" else 3)) != 0
+    if layer.op in ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.MultiheadAttention"):
+        return bool(number(layer.named.get("dropout")))
+    return word.startswith(_UNSTEADY)
 
 
 def _core(value: Value) -> Value:

@@ -23,7 +23,7 @@ from probe.diagnose.code.syntax import Function, is_method, names_of, own_nodes,
 from probe.diagnose.code.traits.arithmetic import module, networks
 from probe.diagnose.code.traits.backwards import CUTS
 from probe.diagnose.code.traits.basic import LOSSES, squared
-from probe.diagnose.code.traits.held import contents
+from probe.diagnose.code.traits.held import contents, is_unsteady
 from probe.diagnose.code.traits.updates import backwards, is_optimizer, runs
 
 FINDERS = Finders()
@@ -31,7 +31,6 @@ _COPIES = ("clone", "deepcopy", "cpu", "to", "half", "numpy")
 _VIEWS = ("dict", "collections.OrderedDict", "copy", "items", "element", "part", "detach", "data", "list", "values", "tuple")
 _SETS = ("append", "set_item", "set_attribute")
 _LARGER, _SMALLER = ("gt", "ge"), ("lt", "le")
-_UNSTEADY = ("Dropout", "BatchNorm")
 
 
 # States -------------------------------------------------------------------------
@@ -352,9 +351,9 @@ def _evaluated_part(value: Value) -> Value:
 def _is_unsteady(part: Value, called: Value, computation: Computation) -> bool:
     """Whether a network has layers that work otherwise in train mode, or may have."""
     return bare(called).op == "element" or any(
-        one.op.rpartition(".")[2].startswith(_UNSTEADY) or one.op in ("@input", "element", "star") or one.op.startswith(("torchvision.", "timm."))
+        is_unsteady(one) or one.op in ("@input", "element", "star") or one.op.startswith(("torchvision.", "timm."))
         for one in origins(part)
-    ) or any(one.op.rpartition(".")[2].startswith(_UNSTEADY) or one.op == "@input" for one in contents(part, computation))
+    ) or any(is_unsteady(one) or one.op == "@input" for one in contents(part, computation))
 
 
 # Seeds -------------------------------------------------------------------------------------------

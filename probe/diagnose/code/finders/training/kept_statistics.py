@@ -10,8 +10,8 @@ from probe.diagnose.code.finders.losses.followers import owner
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.held import contents
-from probe.diagnose.code.traits.updates import is_optimizer, modules, plain
+from probe.diagnose.code.traits.held import contents, is_unsteady
+from probe.diagnose.code.traits.updates import backwards, is_optimizer, modules, optimizer_of, plain
 
 FINDERS = Finders()
 _PARAMETERS = ("parameters", "named_parameters")
@@ -191,3 +191,36 @@ def _set_gradients(computation: Computation, to: bool) -> Iterator[tuple[Value, 
 def _holds(computation: Computation, whole: Value, part: Value) -> bool:
     whole = plain(whole)
     return whole is part or any(one is part for one in contents(whole, computation))
+
+
+@FINDERS.add("part-back-in-train-mode")
+def _teacher_in_train_mode(program: Program) -> Iterator[Remark]:
+    """A network that was trained or loaded before gives the targets of another training, and is in train mode."""
+    computation = computation_of(program)
+    if any(program.class_of(one) is not None for one in program.functions.get("train", [])):
+        return
+    said: set[int] = set()
+    modes = list(computation.of("train", "eval"))
+    for backward, loss in backwards(computation):
+        learned = {id(layer) for run in origins(loss) if run.op == "run" and run.args and not run.where.no_grad for layer in [run.args[0]]}
+        for run in origins(loss):
+            if run.op != "run" or not run.args or not run.where.no_grad or not run.where.loops or id(run.args[0]) in learned:
+                continue
+            teacher = next((one for one in _fitted_before(computation, run) if any(each is run.args[0] for each in contents(one, computation))), None)
+            if teacher is None or id(teacher) in said or not any(is_unsteady(one) for one in contents(teacher, computation)):
+                continue
+            last = next((one for one in reversed(modes) if one.number < run.number and one.args and _holds(computation, one.args[0], teacher)), None)
+            if last is not None and last.op == "train" and len(last.args) == 1 and not last.named:
+                said.add(id(teacher))
+                yield Remark(run.node, f"{short(run.node)} gives targets, and its network is in train mode ({short(last.node)}, line {last.line}): they are those of a network with dropout, or with the statistics of the batch")
+
+
+def _fitted_before(computation: Computation, run: Value) -> Iterator[Value]:
+    """The networks that an optimizer had trained, or that weights were loaded into, before another training."""
+    for step in computation.of("step"):
+        optimizer = optimizer_of(step)
+        if optimizer is not None and step.number < run.number and not set(step.where.loops) & set(run.where.loops):
+            yield from (plain(one) for one in modules(optimizer))
+    for load in computation.of("load_state_dict"):
+        if load.number < run.number and len(load.args) > 1 and any(one.op == "load" for one in origins(load.args[1])):
+            yield plain(load.args[0])
