@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins
@@ -105,6 +106,59 @@ def _asked_for_the_mask(program: Program) -> Iterator[Remark]:
                 said.add(loss.node)
                 yield Remark(one.node, f"{short(one.node)} hides words before the targets are copied: {short(loss.node)} (line {loss.line}) asks for what stands in their place")
                 break
+
+
+# How far ahead the targets are -----------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a value begins in a row of words: at which of them (`known` and `unknown` parts of the number), in which row."""
+
+    row: Value
+    unknown: int
+    known: float
+
+
+def _place(value: Value) -> Place | None:
+    unknown, known = 0, 0.0
+    for _ in range(60):
+        inner = bare(value)
+        if isinstance(inner, Many) and len(inner.parts) == 1:
+            inner = inner.parts[0]
+        if inner is not value:
+            value = inner
+            continue
+        index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+        cut = next((one for one in reversed(index.parts if isinstance(index, Many) else [index]) if one is not None and one.op == "slice"), None) if index is not None else None
+        if value.op.endswith("pad_sequence") or value.op in ("rows", "set_item", "masked_fill"):
+            value = value.args[0]
+        elif cut is not None:
+            begin = cut.args[0]
+            at = 0.0 if is_none(begin) else number(begin)
+            if at is None:
+                plus = number(begin.args[1]) if begin.op == "add" and len(begin.args) == 2 else None
+                unknown, at = unknown + id(begin if plus is None else begin.args[0]), plus or 0.0
+            known, value = known + at, value.args[0]
+        else:
+            return Place(value, unknown, known)
+    return None
+
+
+@FINDERS.add("labels-shifted-twice")
+def _shifted_twice(program: Program) -> Iterator[Remark]:
+    """The targets are the words two places after those that the network reads at the same place, and no other loss asks for
+    the next one."""
+    found: list[tuple[Value, Value, float]] = []
+    for loss in computation_of(program).of(*_LOSSES):
+        target = _place(loss.args[1]) if len(loss.args) > 1 else None
+        for read in origins(loss.args[0]) if target is not None else ():
+            if read.op == "run" and len(read.args) == 2 and read.args[0].op == "torch.nn.Embedding":
+                given = _place(read.args[1])
+                if given is not None and target is not None and given.row is target.row and given.unknown == target.unknown:
+                    found.append((loss, read, target.known - given.known))
+    if found and all(ahead == 2 for _, _, ahead in found):
+        loss, read, _ = found[0]
+        yield Remark(loss.node, f"{short(loss.node)} asks at each place for the word two after the one that {short(read.node)} (line {read.line}) reads there: the targets are shifted twice")
 
 
 # Neighbours ---------------------------------------------------------------------------
