@@ -1,0 +1,148 @@
+"""Sequences of several lengths that are filled up at their end, and what networks take of their positions. Pure; standard
+library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Many, Value, constant, is_none, number, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.basic import losses
+
+FINDERS = Finders()
+_SAME = frozenset({
+    "to", "float", "long", "cuda", "cpu", "double", "half", "type", "clone", "contiguous", "rows", "either", "relu", "gelu", "tanh", "sigmoid", "silu", "elu",
+    "leaky_relu", "dropout", "layer_norm", "normalize", "log1p", "pin_memory", "max_pool1d", "avg_pool1d",
+})
+"""Operations that keep the axes of what they are done on."""
+_BY_POSITION = ("torch.nn.Linear", "torch.nn.LayerNorm", "torch.nn.Dropout", "torch.nn.Embedding", "torch.nn.ReLU", "torch.nn.GELU", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.MultiheadAttention")
+_RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
+_ALONG = ("torch.nn.Conv1d", "torch.nn.BatchNorm1d", "torch.nn.MaxPool1d")
+_POOLS = ("torch.nn.AdaptiveAvgPool1d",)
+_BLOCKS = ("zeros", "full", "empty", "new_zeros", "new_full", "zeros_like")
+
+
+def filled(value: Value, depth: int = 60) -> tuple[Value, int] | None:
+    """Where sequences were filled up at their end, and which axis of a value their positions are; None where a mask was
+    applied since, or that is unknown."""
+    if depth == 0:
+        return None
+    op, args = value.op, value.args
+    if op.endswith("pad_sequence") and args:
+        first = constant(value.argument("batch_first", 1))
+        return None if constant(value.argument("padding_side", 3)) == "left" else (value, 1 if first is True else 0)
+    if op == "set_item" and len(args) == 3:
+        return (value, 1) if _is_begin_of_rows(args[1]) and _block(args[0]) else filled(args[0], depth - 1) if _block(args[0]) else None
+    if op in ("tensor", "as_tensor", "array", "LongTensor", "stack") and args and isinstance(args[0], Many) and args[0].parts and _is_filled_list(args[0].parts[0]):
+        return value, 1
+    if op == "run" and len(args) > 1:
+        return _of_layer(value, depth)
+    if op == "part" and len(args) == 2 and constant(args[1]) == 0 and args[0].op == "run" and args[0].args[0].op in (*_RECURRENT, "torch.nn.MultiheadAttention"):
+        return filled(args[0], depth - 1)
+    if op == "part" and len(args) == 2 and constant(args[1]) == 0 and args[0].op.endswith("pad_packed_sequence"):
+        return args[0], 1 if constant(args[0].argument("batch_first", 1)) is True else 0
+    if op in ("transpose", "permute") and len(args) > 2:
+        return _turned(value, depth)
+    if op in _SAME and args:
+        return filled(args[0], depth - 1)
+    if op in ("squeeze", "unsqueeze") and args and number(value.argument("dim", 1)) in (-1, 2):
+        return filled(args[0], depth - 1)
+    if op in ("add", "sub", "div", "mul") and len(args) == 2:
+        found = [filled(one, depth - 1) for one in args]
+        known = [one for one in found if one is not None]
+        return known[0] if len(known) == 1 and (op in ("add", "sub") or any(number(one) is not None for one in args)) else None
+    return None
+
+
+def _of_layer(value: Value, depth: int) -> tuple[Value, int] | None:
+    layer = value.args[0]
+    found = filled(value.args[1], depth - 1)
+    if found is None:
+        return None
+    if layer.op in _BY_POSITION or (layer.op in _ALONG and found[1] == 2):
+        return found
+    return found if layer.op in _RECURRENT and found[1] == int(constant(layer.argument("batch_first", 4)) is True) else None
+
+
+def _turned(value: Value, depth: int) -> tuple[Value, int] | None:
+    """The axis after two were exchanged, or all put into another order."""
+    found = filled(value.args[0], depth - 1)
+    order = [number(one) for one in value.args[1:]]
+    if found is None or None in order:
+        return None
+    places = [int(one) % 3 for one in order if one is not None]
+    if value.op == "permute":
+        return (found[0], places.index(found[1])) if found[1] in places else None
+    moved = places[1] if found[1] == places[0] else places[0] if found[1] == places[1] else found[1]
+    return found[0], moved
+
+
+def _is_begin_of_rows(index: Value) -> bool:
+    """Whether an index is `[i, :n]`, where n is not written out."""
+    parts = index.parts if isinstance(index, Many) else []
+    cut = parts[1] if len(parts) > 1 else None
+    return cut is not None and parts[0].op != "slice" and cut.op == "slice" and is_none(cut.args[0]) and not is_none(cut.args[1]) and constant(cut.args[1]) is None
+
+
+def _block(value: Value) -> bool:
+    while value.op in ("set_item", "to", "float", "long") and value.args:
+        value = value.args[0]
+    return value.op in _BLOCKS
+
+
+def _is_filled_list(row: Value) -> bool:
+    """Whether a list is words and then as many of one number as are missing: `row + [0] * (n - len(row))`."""
+    node = row.node
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.right, ast.BinOp) and isinstance(node.right.op, ast.Mult) and isinstance(node.right.left, ast.List)
+
+
+def _learned(computation: Computation) -> Iterator[Value]:
+    """What the losses are computed of, each once."""
+    seen: set[int] = set()
+    for _, loss in losses(computation):
+        for one in origins(loss):
+            if id(one) not in seen:
+                seen.add(id(one))
+                yield one
+
+
+@FINDERS.add("mean-over-padding")
+def _mean_over_padding(program: Program) -> Iterator[Remark]:
+    """A network's results are averaged over all positions, also over those that were filled up."""
+    said: set[ast.AST] = set()
+    for value in _learned(computation_of(program)):
+        over = value.args[1] if value.op == "run" and len(value.args) == 2 and value.args[0].op in _POOLS else value.args[0] if value.op == "mean" and value.args else None
+        found = filled(over) if over is not None else None
+        if found is None or value.node in said or not _is_along(value, found[1]):
+            continue
+        said.add(value.node)
+        yield Remark(value.node, f"{short(value.node)} is a mean over all positions, also over those that {short(found[0].node)} (line {found[0].line}) has filled up")
+
+
+def _is_along(value: Value, axis: int) -> bool:
+    """Whether a mean is taken along an axis of three."""
+    if value.op == "run":
+        return axis == 2
+    given = value.argument("dim", 1)
+    parts = given.parts if isinstance(given, Many) else [given] if given is not None else []
+    places = [number(one) for one in parts]
+    return len(places) == 1 and places[0] is not None and int(places[0]) % 3 == axis
+
+
+@FINDERS.add("last-position-of-padded")
+def _last_position(program: Program) -> Iterator[Remark]:
+    """A network's result at the last position is taken, where all but the longest sequences were filled up."""
+    said: set[ast.AST] = set()
+    for value in _learned(computation_of(program)):
+        index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+        parts = index.parts if isinstance(index, Many) else []
+        if len(parts) < 2 or parts[0].op != "slice" or number(parts[1]) != -1 or value.node in said:
+            continue
+        found = filled(value.args[0])
+        if found is not None and found[1] == 1 and any(one.op == "run" for one in origins(value.args[0])):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} is the output after the padding: {short(found[0].node)} (line {found[0].line}) fills sequences up at their end")
