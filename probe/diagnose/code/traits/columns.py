@@ -84,9 +84,13 @@ def _comes_of_linear(value: Value) -> bool:
     return value.op == "run" and value.args[0].op == "torch.nn.Linear"
 
 
-def is_single(value: Value) -> bool:
-    """Whether a value is a tensor of one number that is written out."""
+def is_single(value: Value, depth: int = 12) -> bool:
+    """Whether a value is a tensor of one number: one that is written out or drawn alone, or made of such and numbers."""
     while value.op in _ALIKE and value.args:
         value = value.args[0]
+    if value.op in _PAIRS and len(value.args) == 2 and depth:
+        return all(number(one) is not None or one.op == "@library" or is_single(one, depth - 1) for one in value.args)
+    if value.op in ("rand", "randn", "randint", "zeros", "ones", "empty"):
+        return number(value.args[-1] if value.args else None) == 1 and len(value.args) == 1
     inner = value.args[0] if value.op in ("tensor", "as_tensor", "array", "FloatTensor", "torch.Tensor", "torch.FloatTensor") and value.args else value
     return isinstance(inner, Many) and not inner.grown

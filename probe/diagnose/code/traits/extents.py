@@ -30,6 +30,8 @@ def rank(value: Value, depth: int = 40) -> int | None:
         return None
     op, args = value.op, value.args
     inner: Callable[[Value], int | None] = lambda one: rank(one, depth - 1)  # noqa: E731
+    if op == "@library":
+        return 0 if str(value.data).endswith((".pi", ".e", ".inf", ".nan")) else None
     if op == "@constant":
         return 0 if isinstance(value.data, (int, float)) else None
     if op == "either":
