@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     why: str
     remedy: str
     finds: tuple[Find, ...]
-    """Ways to find it, which may find the same place; where one has found it, the later ones are not needed."""
+    """Ways to find it, which may find the same place: where one has found it, the others are not needed."""
 
     def find(self, program: Program) -> Iterator[Remark]:
         """Its mistakes in a program."""
@@ -36,8 +36,8 @@ class Rule(NamedTuple):
 
 
 def distinct(program: Program, found: Iterable[Iterable[Remark]]) -> Iterator[Remark]:
-    """What several ways have found: in each file, what the first one that finds anything finds, each line once where that
-    is not the first way of all."""
+    """What several ways have found: in each file, what the first way that finds anything there finds, each
+    line once where that is not the first way of all."""
     files: set[str] = set()
     for place, remarks in enumerate(found):
         lines: dict[tuple[str, int], Remark] = {}

@@ -227,16 +227,24 @@ def _gives_each(runs: Function) -> bool:
     known = {one.id for loop in own(runs, ast.For) if isinstance(loop, ast.For) and any(is_own(part) for part in ast.walk(loop.iter)) for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
     for _ in range(3):
         known |= {one.id for node in own(runs, ast.Assign) if names_read(node.value) & known for one in ast.walk(node.targets[0]) if isinstance(one, ast.Name)}
-    return any(isinstance(one, ast.YieldFrom) or (one.value is not None and names_read(one.value) & known) for one in own(runs, ast.Yield, ast.YieldFrom))
+    if any(True for _ in own(runs, ast.YieldFrom)):
+        return True
+    return any(one.value is not None and names_read(one.value) & known for one in own(runs, ast.Yield))
 
 
 def _workers(loader: ast.Call, flow: Flow) -> bool:
     """Whether a loader certainly has workers and does nothing of its own when they start."""
-    spread = [flow.value(one.value) for one in loader.keywords if one.arg is None]
-    options = [entry for one in spread for entry in (one.keywords if is_call(one, "dict") else [ast.keyword(key.value, value) for key, value in zip(one.keys, one.values, strict=True) if is_string(key)] if isinstance(one, ast.Dict) else [ast.keyword("worker_init_fn", one)])]
-    given = [*loader.keywords, *options]
-    count = flow.number(argument(loader, "num_workers", 5) or next((one.value for one in options if one.arg == "num_workers"), None))
-    return count is not None and count > 0 and not any(one.arg == "worker_init_fn" for one in given)
+    options: list[tuple[str | None, ast.AST]] = []
+    for one in (flow.value(word.value) for word in loader.keywords if word.arg is None):
+        if is_call(one, "dict"):
+            options += [(word.arg, word.value) for word in one.keywords]
+        elif isinstance(one, ast.Dict):
+            options += [(key.value, value) for key, value in zip(one.keys, one.values, strict=True) if is_string(key)]
+        else:
+            return False
+    given = dict([*((word.arg, word.value) for word in loader.keywords), *options])
+    count = flow.number(argument(loader, "num_workers", 5) or given.get("num_workers"))
+    return count is not None and count > 0 and "worker_init_fn" not in given
 
 
 def _generators(program: Program, of: ast.ClassDef, getter: Function) -> Iterator[tuple[ast.AST, str]]:

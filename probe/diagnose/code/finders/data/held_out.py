@@ -271,3 +271,38 @@ def _orders(value: Value) -> list[Value]:
 def _is_seeded_alone(draw: Value) -> bool:
     """Whether a draw comes from a generator that is made for it with a seed: two of them may draw alike."""
     return any(one.op in ("manual_seed", "default_rng", "RandomState") and any(number(part) is not None for part in one.args) for one in origins(draw))
+
+
+@FINDERS.add("held-out-rows-in-the-loss")
+def _rows_in_the_loss(program: Program) -> Iterator[Remark]:
+    """A loss is taken over all rows, and results for parts of the same rows, drawn at random, are scored apart."""
+    computation = computation_of(program)
+    parts = [one for one in computation.of("part") if one.where.no_grad and len(one.args) == 2 and _is_share(one.args[1])]
+    for loss in computation.of(*_LOSSES) if parts else ():
+        if loss.where.no_grad or len(loss.args) < 2 or constant(loss.named.get("reduction")) == "none" or any(one.op in ("part", "rows") for one in _whole(loss.args[1])):
+            continue
+        rows = list(_whole(loss.args[1]))[-1]
+        if rows.op in ("@constant", "@input", "element") or any(one.op == "part" and _is_share(one.args[1]) for one in origins(loss.args[0]) if len(one.args) == 2):
+            continue
+        scored = [one for one in parts if any(each is rows for each in origins(one.args[0]))]
+        if len({id(bare(one.args[1])) for one in scored}) > 1 or any(bare(one.args[1]).op == "invert" for one in scored):
+            yield Remark(loss.node, f"{short(loss.node)} is taken over all rows, also over those that {short(scored[-1].node)} (line {scored[-1].line}) scores as held out")
+            return
+
+
+def _whole(value: Value) -> Iterator[Value]:
+    """A target, and what it was before its shape and scale."""
+    for _ in range(30):
+        yield value
+        inner = bare(value)
+        if inner is value and inner.op in ("sub", "div", "mul") and inner.args:
+            inner = inner.args[0]
+        if inner is value:
+            return
+        value = inner
+
+
+def _is_share(index: Value) -> bool:
+    """Whether an index is a part of a random order, or a mask that was set by one."""
+    found = list(origins(index))
+    return any(one.op in _ORDERS for one in found) and bare(index).op in ("part", "set_item", "invert", "from_numpy", "element", "zeros")

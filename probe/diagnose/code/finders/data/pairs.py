@@ -328,6 +328,20 @@ def _holds_its_target(program: Program) -> Iterator[Remark]:
                 return
 
 
+@FINDERS.add("future-among-inputs")
+def _up_to_its_target(program: Program) -> Iterator[Remark]:
+    """The model is given what comes before a place, and the place itself, which is the target."""
+    for sides in sides_of(computation_of(program)):
+        targets = [unshaped(one.args[1]) for one in sides.beside.values() if one.op in _PAIRED and len(one.args) > 1]
+        for target in (one for one in targets if one.op == "part" and len(one.args) == 2 and one.args[1].op not in ("slice", "@constant", "tuple")):
+            for window in sides.given.values():
+                index = window.args[1] if window.op == "part" and len(window.args) == 2 and window.args[0] is target.args[0] else None
+                end = index.args[1] if index is not None and index.op == "slice" else None
+                if end is not None and end.op == "add" and end.args[0] is target.args[1] and (number(end.args[1]) or 0) >= 1:
+                    yield Remark(window.node, f"{short(window.node)} goes on to {short(target.node)} (line {target.line}), which is the target")
+                    return
+
+
 def _given_whole(value: Value, window: Value) -> bool:
     """Whether a value is a window, in another shape, type or scale."""
     for _ in range(12):

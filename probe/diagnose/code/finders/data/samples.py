@@ -468,9 +468,10 @@ def is_varying(seed: Value) -> bool:
 def _of_nothing(program: Program) -> Iterator[Remark]:
     """The target of a network's loss is drawn at random, and is in none of its inputs."""
     computation = computation_of(program)
-    for loss, given, target in _pairs(computation):
+    differences = ((one, first, second) for one in computation.of("sub") if len(one.args) == 2 and any(user.op in ("square", "abs", "pow") for user in computation.users(one)) for first, second in (one.args, one.args[::-1]) if by_network(first))
+    for loss, given, target in (*_pairs(computation), *differences):
         drawn = bare(target)
-        if loss.op not in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss") or drawn.op not in ("randn", "randn_like", "normal", "rand", "rand_like"):
+        if loss.op not in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "sub") or drawn.op not in ("randn", "randn_like", "normal", "rand", "rand_like"):
             continue
         if all(one.op == "@constant" for part in drawn.args for one in (part.parts if isinstance(part, Many) else [part])):
             continue

@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, alternatives, bare, constant, number
+from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, constant, number
 from probe.diagnose.code.finders.losses.bootstraps import Backup, backups, compared
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import complement_of
 from probe.diagnose.code.traits.episodes import End, end_of
 
 FINDERS = Finders()
@@ -69,3 +70,17 @@ def _has_five(computation: Computation, step: Value) -> bool:
 def _told_apart(computation: Computation, cut: Value) -> bool:
     """Whether the program asks alone whether an episode was truncated."""
     return any(test is cut for value in computation.values for test, _ in value.where.under)
+
+
+@FINDERS.add("time-limit-taken-for-an-end")
+def _own_time_limit(program: Program) -> Iterator[Remark]:
+    """The value of what follows is left out where an environment of the program has ended or truncated an episode."""
+    computation = computation_of(program)
+    cut = {id(bare(one.parts[3])): one for one in computation.of("tuple") if isinstance(one, Many) and len(one.parts) == 5 and any(getattr(each, "name", "") == "step" for each in one.where.functions[-1:])}
+    for one in backups(computation) if cut else ():
+        for factor in one.factors:
+            inner = complement_of(bare(factor))
+            ends = bare(inner) if inner is not None else None
+            if ends is not None and ends.op in ("or", "logical_or", "maximum") and any(id(bare(part)) in cut for part in ends.args):
+                yield Remark(one.whole.node, f"{short(one.whole.node)} leaves out the value of what follows where {short(ends.node)} (line {ends.line}) tells of a time limit too: what was truncated has not ended")
+                return

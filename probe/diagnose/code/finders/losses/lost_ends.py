@@ -11,7 +11,7 @@ from probe.diagnose.code.computed.value import Value, alternatives, bare, consta
 from probe.diagnose.code.finders.losses.bootstraps import Backup, backups, unmasked
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import is_method, is_own, own, returned, short
+from probe.diagnose.code.syntax import is_call, is_method, is_own, own, returned, short
 
 FINDERS = Finders()
 _PLACES = ("index", "len", "shape", "size", "count", "range")
@@ -84,3 +84,31 @@ def _is_place(test: Value) -> bool:
     """Whether a condition asks only for the number of a step."""
     asked = [inner for one in test.args for inner in (one, *one.args)]
     return any(one.op in _PLACES for one in asked) or all(number(one) is not None for one in test.args)
+
+
+@FINDERS.add("returns-across-episodes")
+def _across(program: Program) -> Iterator[Remark]:
+    """The rewards of several episodes stand in one list, and are added up from its end without a look at where one ends."""
+    computation = computation_of(program)
+    for value in computation.of("add"):
+        loop = value.where.loops[-1] if value.where.loops else None
+        if not isinstance(loop, ast.For) or not _goes_backwards(loop) or any(isinstance(one, (ast.If, ast.IfExp)) for one in ast.walk(loop)) or len(value.args) != 2:
+            continue
+        reward, rest = value.args
+        around = [one for one in reward.where.loops if one not in value.where.loops]
+        told = isinstance(loop.iter, ast.Call) and any(is_call(one, "zip") for one in ast.walk(loop.iter))
+        if len(around) < 2 or told or rest.op not in ("mul", "@constant") or not _of_episodes(around[-2], around[-1]):
+            continue
+        yield Remark(value.node, f"{short(value.node)} goes on from one episode into the one before it: the loop of line {getattr(around[-2], 'lineno', 0)} puts the rewards of several into one list")
+        return
+
+
+def _goes_backwards(loop: ast.For) -> bool:
+    return any(is_call(one, "reversed") for one in ast.walk(loop.iter))
+
+
+def _of_episodes(outer: ast.AST, inner: ast.AST) -> bool:
+    """Whether a loop begins an episode in each pass, and the loop in it makes the steps of one."""
+    inside = set(ast.walk(inner))
+    begins = any(is_method(one, "reset") for one in ast.walk(outer) if one not in inside)
+    return begins and any(is_method(one, "step") for one in inside)

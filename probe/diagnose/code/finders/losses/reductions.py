@@ -47,6 +47,8 @@ def _reduction(value: Value) -> str | None:
         return _reduction(inner[0]) if len(inner) == 1 else None
     if value.op == "neg":
         return _reduction(value.args[0])
+    if value.op == "div" and len(value.args) == 2 and _is_batch_size(value.args[1]):
+        return "sample" if _reduction(value.args[0]) == "sum" else None
     if value.op not in ("sum", "mean") or not value.args or isinstance(bare(value.args[0]), Many):
         return None
     over = value.argument("dim", 1)
@@ -59,6 +61,11 @@ def _reduction(value: Value) -> str | None:
     if by_sample:
         return "sample" if over is None or number(over) == 0 else None
     return "mean" if over is None and (of.op not in ("sum", "mean") or len(of.args) > 1) else None
+
+
+def _is_batch_size(value: Value) -> bool:
+    value = bare(value)
+    return (value.op == "size" and len(value.args) == 2 and number(value.args[1]) == 0) or (value.op == "part" and value.args[0].op == "shape" and number(value.args[1]) == 0)
 
 
 def _is_of_samples(value: Value) -> bool:
@@ -74,6 +81,8 @@ def is_divergence(value: Value) -> bool:
             inner = bare(inner.args[0])
         elif inner.op in ("mul", "div") and len(inner.args) == 2 and any(number(one) is not None for one in inner.args):
             inner = bare(next(one for one in inner.args if number(one) is None))
+        elif inner.op == "div" and len(inner.args) == 2 and _is_batch_size(inner.args[1]):
+            inner = bare(inner.args[0])
     if not any(one.op == "run" for one in origins(inner)):
         return False
     if inner.op.endswith("kl_divergence"):

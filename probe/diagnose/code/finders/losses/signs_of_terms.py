@@ -127,6 +127,7 @@ def _variance(program: Program) -> Iterator[Remark]:
     """Noise is scaled by exp(s), and the divergence takes s for the logarithm of the variance."""
     computation = computation_of(program)
     logs = [(one.log, one.value) for one in _divergences(computation)]
+    logs += [(bare(half), one) for one in computation.of("exp") if one.args and (half := _halved(bare(one.args[0]))) is not bare(one.args[0])]
     for noised in _noised(computation):
         scale = bare(noised.scale)
         found = next((value for log, value in logs if scale.op == "exp" and bare(scale.args[0]) is log), None)

@@ -201,7 +201,7 @@ def _teacher_in_train_mode(program: Program) -> Iterator[Remark]:
         return
     said: set[int] = set()
     modes = list(computation.of("train", "eval"))
-    for backward, loss in backwards(computation):
+    for _, loss in backwards(computation):
         learned = {id(layer) for run in origins(loss) if run.op == "run" and run.args and not run.where.no_grad for layer in [run.args[0]]}
         for run in origins(loss):
             if run.op != "run" or not run.args or not run.where.no_grad or not run.where.loops or id(run.args[0]) in learned:

@@ -158,15 +158,16 @@ def _replaced_after_the_optimizer(program: Program) -> Iterator[Remark]:
     """A layer is put into a network after the optimizer took its parameters, and no optimizer gets the new ones."""
     computation = computation_of(program)
     made = [one for one in computation.values if is_optimizer(one)]
-    for value in computation.of("set_attribute") if made else ():
+    for value in computation.of("set_attribute", "append") if made else ():
         layer, home = value.args[1], plain(value.args[0])
-        if not has_parameters(layer):
+        if not has_parameters(layer) or (value.op == "append" and home.op != "torch.nn.ModuleList"):
             continue
         before = [one for one in made if one.number < layer.number and runs(one) == runs(value) and any(_within(home, held) for held in modules(one))]
         after = any(one.number > value.number for one in made) or any(True for _ in computation.of("add_param_group"))
         steps = [one for one in computation.of("step") if one.number > value.number and any(part is each for part in one.args for each in before)]
-        if before and not after and steps and isinstance(value.node, ast.Attribute):
-            yield Remark(value.node, f"{short(value.node)} is made anew after the optimizer of line {before[0].line} took the parameters: no optimizer holds the new ones")
+        if before and not after and steps and isinstance(value.node, (ast.Attribute, ast.Call)):
+            done = "is made anew" if value.op == "set_attribute" else "adds a layer"
+            yield Remark(value.node, f"{short(value.node)} {done} after the optimizer of line {before[0].line} took the parameters: no optimizer holds the new ones")
 
 
 def _within(home: Value, held: Value) -> bool:

@@ -16,6 +16,7 @@ from probe.diagnose.code.computed.value import (
     is_none,
     number,
     origins,
+    same,
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -395,19 +396,26 @@ def _another_range(program: Program) -> Iterator[Remark]:
 
 def _range(value: Value) -> tuple[Value, Value] | None:
     """What gives a value its range, and the lower end of it (the upper one is 1)."""
-    value = bare(value, "rows")
+    moved = ("rows", "flip", "permute", "transpose", "roll")
+    value = bare(value, *moved)
     while value.op == "part" and len(value.args) > 1 and not isinstance(constant(value.args[1]), str):
-        value = bare(value.args[0], "rows")
+        value = bare(value.args[0], *moved)
     low: float | None = None
     if value.op in ("tanh", "sigmoid"):
         low = -1.0 if value.op == "tanh" else 0.0
     elif value.op == "run" and value.args[0].op.startswith("torchvision.transforms."):
         low = 0.0 if value.args[0].op.endswith("ToTensor") else None
-    elif value.op == "div" and number(value.args[1]) == 255:
+    elif value.op == "div" and (number(value.args[1]) == 255 or _is_from_least_to_most(value)):
         low = 0.0
     elif value.op == "sub" and number(value.args[1]) == 1 and any(number(one) == 2 for one in _factors_of(value.args[0])):
         low = -1.0
     return None if low is None else (value, Value("@constant", node=value.node, where=value.where, data=low))
+
+
+def _is_from_least_to_most(value: Value) -> bool:
+    """Whether a quotient is (x - min) / (max - min)."""
+    above, below = bare(value.args[0]), bare(value.args[1])
+    return above.op == below.op == "sub" and bare(above.args[1]).op in ("min", "amin") and bare(below.args[0]).op in ("max", "amax") and same(bare(above.args[1]), bare(below.args[1]))
 
 
 def _factors_of(value: Value) -> Iterator[Value]:
