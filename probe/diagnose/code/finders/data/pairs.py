@@ -328,7 +328,7 @@ def _holds_its_target(program: Program) -> Iterator[Remark]:
                 return
 
 
-@FINDERS.add("future-among-inputs")
+@FINDERS.add("target-in-its-window")
 def _up_to_its_target(program: Program) -> Iterator[Remark]:
     """The model is given what comes before a place, and the place itself, which is the target."""
     for sides in sides_of(computation_of(program)):

@@ -21,7 +21,7 @@ FINDERS = Finders()
 _ERRORS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _LARGEST = ("max", "amax", "maximum")
 _JOINED = ("cat", "stack", "list", "tuple", "add", "sub", "mul", "clamp", "tanh", "rsample", "sample", "exp", "relu", "either", "softmax", "log_softmax")
-_ANSWERED = ("step", "item", "append", "tensor", "sample", "argmax", "multinomial", "builtins.int", "int")
+_ANSWERED = ("step", "item", "append", "tensor", "as_tensor", "sample", "argmax", "multinomial", "builtins.int", "int", "lt", "le", "gt", "ge", "eq", "or", "and", "numpy")
 """Operations that networks' results go into where an environment answers."""
 _DISCOUNTS = ("gamma", "discount", "discount_factor", "gam", "discount_rate")
 _DRAWN = ("randn_like", "randn", "rand_like", "@constant", "shape", "normal")

@@ -15,6 +15,8 @@ from probe.diagnose.code.traits.arithmetic import complement_of
 from probe.diagnose.code.traits.episodes import End, end_of
 
 FINDERS = Finders()
+_JOINED = ("or", "logical_or", "maximum", "tuple", "part", "either")
+"""What takes the end of an episode's time without asking for it alone."""
 
 
 def factors_of(computation: Computation, one: Backup) -> Iterator[tuple[Value, End]]:
@@ -80,7 +82,8 @@ def _own_time_limit(program: Program) -> Iterator[Remark]:
     for one in backups(computation) if cut else ():
         for factor in one.factors:
             inner = complement_of(bare(factor))
-            ends = bare(inner) if inner is not None else None
-            if ends is not None and ends.op in ("or", "logical_or", "maximum") and any(id(bare(part)) in cut for part in ends.args):
+            ends = bare(inner, "as_tensor", "tensor", "float", "builtins.float") if inner is not None else None
+            limits = [bare(part) for part in ends.args if id(bare(part)) in cut] if ends is not None and ends.op in ("or", "logical_or", "maximum") else []
+            if ends is not None and limits and not one.others and all(user.op in _JOINED for part in limits for user in computation.users(part)):
                 yield Remark(one.whole.node, f"{short(one.whole.node)} leaves out the value of what follows where {short(ends.node)} (line {ends.line}) tells of a time limit too: what was truncated has not ended")
                 return

@@ -127,12 +127,20 @@ def _variance(program: Program) -> Iterator[Remark]:
     """Noise is scaled by exp(s), and the divergence takes s for the logarithm of the variance."""
     computation = computation_of(program)
     logs = [(one.log, one.value) for one in _divergences(computation)]
-    logs += [(bare(half), one) for one in computation.of("exp") if one.args and (half := _halved(bare(one.args[0]))) is not bare(one.args[0])]
+    logs += [(log, one) for one in computation.of("exp") if one.args and (log := _log_of_root(bare(one.args[0]))) is not None]
     for noised in _noised(computation):
         scale = bare(noised.scale)
         found = next((value for log, value in logs if scale.op == "exp" and bare(scale.args[0]) is log), None)
         if found is not None:
             yield Remark(noised.value.node, f"{short(noised.value.node)} scales the noise by exp({short(scale.args[0].node)}), and {short(found.node)} (line {found.line}) takes that for the variance: the deviation is its root")
+
+
+def _log_of_root(value: Value) -> Value | None:
+    """s of 0.5 * s and s / 2."""
+    for one, other in (value.args, value.args[::-1]) if value.op in ("mul", "div") and len(value.args) == 2 else ():
+        if number(other) == (0.5 if value.op == "mul" else 2) and (value.op == "mul" or one is value.args[0]):
+            return bare(one)
+    return None
 
 
 @FINDERS.add("mean-not-squared")

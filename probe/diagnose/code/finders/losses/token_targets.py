@@ -89,6 +89,8 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
 
 def _ends_with(row: Value, padding: float | None) -> bool:
     """Whether a row of words, of unknown length, ends with a fixed number."""
+    if row.op == "add" and len(row.args) == 2 and isinstance(row.args[1], Many) and len(row.args[1].parts) == 1:
+        return number(row.args[1].parts[0]) == padding and not any(isinstance(one, ast.Mult) for one in ast.walk(row.node))
     return isinstance(row, Many) and row.op == "list" and len(row.parts) > 1 and number(row.parts[-1]) == padding and any(number(one) is None for one in row.parts) and not any(isinstance(one, ast.Mult) for one in ast.walk(row.node))
 
 

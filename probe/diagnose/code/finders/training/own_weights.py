@@ -11,9 +11,16 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import mentions, returned, short
 from probe.diagnose.code.traits.backwards import layers_of
-from probe.diagnose.code.traits.state_names import first_names, names_of_module
 from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain, runs
-from probe.diagnose.code.traits.weights import has_parameters, has_statistics, in_place, shared, weights_of
+from probe.diagnose.code.traits.weights import (
+    first_names,
+    has_parameters,
+    has_statistics,
+    in_place,
+    names_of_module,
+    shared,
+    weights_of,
+)
 
 FINDERS = Finders()
 
