@@ -97,7 +97,7 @@ def _across(program: Program) -> Iterator[Remark]:
         reward, rest = value.args
         around = [one for one in reward.where.loops if one not in value.where.loops]
         told = isinstance(loop.iter, ast.Call) and any(is_call(one, "zip") for one in ast.walk(loop.iter))
-        if len(around) < 2 or told or rest.op not in ("mul", "@constant") or not _of_episodes(around[-2], around[-1]):
+        if len(around) < 2 or told or rest.op not in ("mul", "@constant") or not _of_episodes(around[-2], around[-1]) or not _only_discounted(value.node, loop):
             continue
         yield Remark(value.node, f"{short(value.node)} goes on from one episode into the one before it: the loop of line {getattr(around[-2], 'lineno', 0)} puts the rewards of several into one list")
         return
@@ -112,3 +112,13 @@ def _of_episodes(outer: ast.AST, inner: ast.AST) -> bool:
     inside = set(ast.walk(inner))
     begins = any(is_method(one, "reset") for one in ast.walk(outer) if one not in inside)
     return begins and any(is_method(one, "step") for one in inside)
+
+
+def _only_discounted(node: ast.AST, loop: ast.For) -> bool:
+    """Whether what is carried on in a loop is multiplied by nothing that can be the end of an episode: nothing in the sum
+    beside its first part is read at the place of the loop."""
+    if not isinstance(node, ast.BinOp) or not isinstance(loop.target, ast.Name):
+        return False
+    at = loop.target.id
+    read = [one for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == at]
+    return len(read) <= 1 and sum(isinstance(one, ast.Mult) for one in ast.walk(node)) == 1
