@@ -50,7 +50,12 @@ def backups(computation: Computation) -> tuple[Backup, ...]:
 
 
 def _backup(value: Value) -> Backup | None:
-    parts = list(addends(value))
+    """The sum as one; an environment of the program may have computed the reward as a sum of its own."""
+    whole = _backup_of(value, list(addends(value)))
+    return whole or (_backup_of(value, [(value.args[0], 1), (value.args[1], 1)]) if value.op == "add" and len(value.args) == 2 else None)
+
+
+def _backup_of(value: Value, parts: list[tuple[Value, int]]) -> Backup | None:
     rewards, discounted, others = [], [], []
     for one, sign in parts:
         made = product(one)
