@@ -77,6 +77,8 @@ def rank(value: Value, depth: int = 40) -> int | None:
         return 1
     if op in ("view_as", "expand_as"):
         return inner(args[1])
+    if (size := _drawn_size(value)) is not None:
+        return len(size)
     if is_frame(value) or (op in ("transform", "fit_transform") and any(one.op.endswith("Scaler") for one in (args[0], *args[0].args))):
         return 2
     if op == "pop" and is_frame(args[0]):
@@ -100,11 +102,17 @@ def last(value: Value, depth: int = 40) -> int | None:
         return None if size is None else int(size)
     if op == "run" and any(word in args[0].op for word in ("BatchNorm1d", "LayerNorm", "Identity")) and len(args) > 1:
         return inner(args[1])
+    if isinstance(value, Many):
+        return inner(value.parts[0]) if value.parts and at_least(value.parts[0], depth - 1) > 0 else None
+    if (drawn := _drawn_size(value) or (_sizes(value, 0) if op in ("zeros", "ones", "empty", "rand", "randn") else None)) is not None:
+        size = number(drawn[-1]) if drawn else None
+        return None if size is None else int(size)
     if not args or op in ("transpose", "permute", "mT"):
         return None
+    if op == "stack":
+        return inner(args[0])
     if op in _ALIKE or op == "rows":
-        whole = rank(args[0], depth - 1)
-        return inner(args[0]) if op != "rows" or (whole is not None and whole > 0) else None
+        return inner(args[0]) if op != "rows" or at_least(args[0], depth - 1) > 0 else None
     if op in _PAIRS:
         if op == "where":
             return inner(args[0]) if [rank(one, depth - 1) for one in args[1:]] == [0, 0] else None
@@ -112,6 +120,8 @@ def last(value: Value, depth: int = 40) -> int | None:
         ranks = [rank(one, depth - 1) for one in args[-2:]]
         if 0 in ranks:
             return known[1 - ranks.index(0)]
+        if None in known and (longer := next((one for one in known if one is not None and one > 1), None)) is not None:
+            return longer  # the other one is as long, or 1
         return None if None in known else max(one for one in known if one is not None)
     if op == "unsqueeze":
         whole, at = rank(args[0], depth - 1), number(value.argument("dim", 1))
@@ -124,9 +134,35 @@ def last(value: Value, depth: int = 40) -> int | None:
         return 1 if number(value.argument("dim", 1)) in (-1, (rank(args[0], depth - 1) or 0) - 1) else None
     if op == "gather":
         return inner(args[-1])
-    if op == "part" and (index := constant(args[1])) is not None and isinstance(index, int) and (rank(args[0], depth - 1) or 0) > 1:
+    if op == "part" and (isinstance(constant(args[1]), int) or args[1].op == "index") and (at_least(args[0], depth - 1)) > 1:
         return inner(args[0])
     return None
+
+
+def at_least(value: Value, depth: int = 40) -> int:
+    """How many axes a value has at least."""
+    if depth == 0:
+        return 0
+    known = rank(value, depth)
+    if known is not None:
+        return known
+    if isinstance(value, Many):
+        return 1 + (at_least(value.parts[0], depth - 1) if value.parts else 0)
+    if value.op in _PAIRS and len(value.args) == 2:
+        return max(at_least(one, depth - 1) for one in value.args)
+    if value.op in _ALIKE and value.args:
+        return at_least(value.args[0], depth - 1)
+    if value.op in ("rows", "stack") and value.args:
+        return at_least(value.args[0], depth - 1) + int(value.op == "rows" or not isinstance(value.args[0], Many))
+    if value.op == "part" and value.args[1].op == "index":
+        return max(0, at_least(value.args[0], depth - 1) - 1)
+    return 0
+
+
+def _drawn_size(value: Value) -> list[Value] | None:
+    """The sizes that a generator of numpy is told to draw."""
+    given = value.named.get("size") if value.op in ("normal", "uniform", "random", "integers", "standard_normal", "choice", "poisson", "exponential") else None
+    return given.parts if isinstance(given, Many) and not given.grown else None
 
 
 def _more(known: int | None, by: int) -> int | None:

@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.extents import at_least, last
 
 FINDERS = Finders()
 _ALIKE = frozenset({"add", "sub", "mul", "div", "relu", "clamp", "float", "contiguous", "astype", "ascontiguousarray"}) | KEPT
@@ -46,3 +47,17 @@ def _same(value: Value) -> Value:
             return value
         value = value.args[0]
     return value
+
+
+@FINDERS.add("view-mixes-axes")
+def _last_put_second(program: Program) -> Iterator[Remark]:
+    """What has its channels last is given as many channels in its second axis: its numbers are counted anew."""
+    said: set[ast.AST] = set()
+    for value in computation_of(program).of("view", "reshape"):
+        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        channels = last(value.args[0])
+        if len(sizes) < 3 or channels is None or channels < 2 or value.node in said or at_least(value.args[0]) != len(sizes):
+            continue
+        if number(sizes[1]) == channels and number(sizes[-1]) not in (1, channels):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} puts {channels} in the second axis, and the last one of {short(value.args[0].node)} has that length: it counts its numbers anew, and turns no axis")
