@@ -160,3 +160,33 @@ def _overlap(value: Value) -> float | None:
     if step is not None and long is not None and apart is not None:
         return apart if apart < long else None
     return apart if step is None and (long is None or long > 1) else None
+
+
+@FINDERS.add("windows-split-at-random")
+def _starts_split(program: Program) -> Iterator[Remark]:
+    """The places where windows of one series begin are put into a random order and cut in two, nearer to each other than a
+    window is long."""
+    computation = computation_of(program)
+    pieces: dict[int, list[Value]] = {}
+    for window in computation.of("part"):
+        index = window.args[1] if len(window.args) == 2 else None
+        first, end = index.args[:2] if index is not None and index.op == "slice" else (None, None)
+        if first is None or end is None or end.op != "add" or first not in end.args:
+            continue
+        start = bare(first, "int", "builtins.int")
+        piece = bare(start.args[0]) if start.op == "part" and start.args[1].op == "index" else None
+        if piece is None or piece.op != "part" or piece.args[1].op != "slice":
+            continue
+        order = bare(piece.args[0])
+        length = number(end.args[1] if end.args[0] is first else end.args[0])
+        apart = 1.0 if order.op in _ORDERS else number(order.args[2]) if len(order.args) > 2 else 1.0
+        if (order.op in _ORDERS or (order.op in ("arange", "list", "range") and _is_shuffled(computation, order))) and apart is not None and (length is None or apart < length):
+            pieces.setdefault(id(order), []).append(piece)
+    for found in pieces.values():
+        if len({_bounds(one) for one in found}) > 1:
+            yield Remark(found[0].node, f"{short(found[0].node)} is a part of the places where windows begin, in random order: windows that overlap fall into both parts")
+            return
+
+
+def _is_shuffled(computation: Computation, order: Value) -> bool:
+    return any(one.op == "shuffle" and any(each is order for each in one.args) for one in computation.users(order))
