@@ -15,7 +15,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a zero-initialized layer behind a closed gate"
+-- false_positives = "a zero-initialized layer behind a closed gate (`info` where most other matrices differ)"
 -- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
@@ -37,7 +37,8 @@ WITH steps AS (
 ), alike AS (
     SELECT * FROM params WHERE n >= $least AND alike AND held AND regexp_replace(param, '\.[^.]*$', '') NOT IN (SELECT module FROM embeddings)
 )
-SELECT NULL AS unknown, ARG_MIN(param, place) AS param, ARG_MIN(param, place) AS subject, NULLIF(COUNT(*) - 1, 0) AS more, MAX(n) AS n, MIN(step) AS step, MAX(last) AS last, ARG_MIN(weight, place) AS weight,
+-- `info` where few of the matrices are zero throughout, and no others alike: a layer that starts at zero behind a gate.
+SELECT NULL AS unknown, CASE WHEN MAX(weight) = 0 AND 2 * COUNT(*) < (SELECT COUNT(*) FROM params WHERE held AND n >= $least) THEN 'info' ELSE 'alarm' END AS severity, ARG_MIN(param, place) AS param, ARG_MIN(param, place) AS subject, NULLIF(COUNT(*) - 1, 0) AS more, MAX(n) AS n, MIN(step) AS step, MAX(last) AS last, ARG_MIN(weight, place) AS weight,
     array_to_string(list(param ORDER BY place)[2:5], ', ') AS examples
 FROM alike HAVING COUNT(*) > 0
 UNION ALL BY NAME

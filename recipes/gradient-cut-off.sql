@@ -14,7 +14,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a part that is trained later or only in some steps"
+-- false_positives = "a part that is trained later or only in some steps; the last of several blocks, whose second output nothing reads (`info`)"
 -- explains = ["layer-not-learning"]
 -- [parameters.least]
 -- value = 3
@@ -46,10 +46,14 @@ WITH steps AS (
     -- The outermost module of which no parameter is reached; where a module has one that is, it is not cut off.
     SELECT *, CASE WHEN EXISTS (SELECT 1 FROM alive WHERE starts_with(alive.param, split_part(owner, '.', 1) || '.')) THEN owner ELSE split_part(owner, '.', 1) END AS module
     FROM cut WHERE EXISTS (SELECT 1 FROM called WHERE called.module = owner) AND NOT EXISTS (SELECT 1 FROM alive WHERE starts_with(alive.param, owner || '.'))
+), kinds AS (
+    -- The last of several parts of one kind, all earlier ones of which get a gradient: a block whose second output has no reader after it.
+    SELECT regexp_replace(param, '[0-9]+', '#', 'g') AS kind, MAX(place) FILTER (gradient OR reached) AS last, COUNT(*) FILTER (NOT (gradient OR reached)) AS cut FROM params GROUP BY kind
 ), others AS (
     SELECT COUNT(*) FILTER (gradient) AS others FROM params
 )
-SELECT NULL AS unknown, module, module AS subject, COUNT(*) AS params, MAX(n) AS n, MIN(step) AS step, ANY_VALUE(others) AS others,
+SELECT NULL AS unknown, module, module AS subject,
+    CASE WHEN BOOL_AND(EXISTS (SELECT 1 FROM kinds WHERE kind = regexp_replace(param, '[0-9]+', '#', 'g') AND last < place AND cut = 1)) THEN 'info' ELSE 'notice' END AS severity, COUNT(*) AS params, MAX(n) AS n, MIN(step) AS step, ANY_VALUE(others) AS others,
     array_to_string(list(param ORDER BY place)[:4], ', ') AS examples
 FROM found, others WHERE others > 0 GROUP BY module
 UNION ALL BY NAME

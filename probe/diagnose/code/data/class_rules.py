@@ -63,12 +63,17 @@ def _by_frequency(program: Program) -> Iterator[Remark]:
         if name in ("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"):
             given = argument(call, "weight", 2 if name.islower() else 0)
             weight = _uncast(flow, next((made for one in sources(flow, given) if is_binary(made := _uncast(flow, one), ast.Div)), given))
-            if is_binary(weight, ast.Div) and _counts(flow, weight.left) and not _counts(flow, weight.right, whole=True):
+            if is_binary(weight, ast.Div) and _counts(flow, weight.left) and not any(_counts(flow, one, whole=True) for one in _factors(weight.right)):
                 yield Remark(weight, f"the weights {short(weight)} grow with the number of samples of a class")
         elif name in ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits"):
             weight = _uncast(flow, argument(call, "pos_weight"))
             if is_binary(weight, ast.Div) and _positives(flow, weight.left) is True and _positives(flow, weight.right) is False:
                 yield Remark(weight, f"pos_weight is {short(weight)}, positives by negatives: the rarer positives are, the less they count")
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    """The factors of a product."""
+    return [*_factors(node.left), *_factors(node.right)] if is_binary(node, ast.Mult) else [node]
 
 
 def _drawn_by_frequency(flow: Flow) -> Iterator[Remark]:

@@ -72,6 +72,9 @@ def _weight(value: Value) -> float | None:
     found = number(value)
     if found is None and value.op == "min" and len(value.args) == 2:
         return next((known for one in value.args if (known := number(one)) is not None), None)
+    if found is None and value.op == "mul" and len(value.args) == 2:
+        both = [_weight(one) for one in value.args]
+        return None if both[0] is None or both[1] is None else both[0] * both[1]
     return found
 
 

@@ -26,7 +26,7 @@ def _in_the_graph(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     learned = {id(one): one for _, loss in losses(computation) for one in origins(loss)}
     for pairs, pieces in _divided(computation):
-        held = [one for one in pieces if id(one) not in learned and any(user.op not in ("len", "size", "shape") for user in computation.users(one))]
+        held = [one for one in pieces if id(one) not in learned and not any(id(each) in learned and each.args[1] is one.args[1] for each in pieces) and any(user.op not in ("len", "size", "shape") for user in computation.users(one))]
         if not held or len(held) == len(pieces):
             continue
         for product in (one for one in learned.values() if one.op in (*_PRODUCTS, *_SUMS)):
@@ -50,6 +50,15 @@ def _divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
                 if user.args[0] is not piece:
                     by_place.setdefault(id(bare(user.args[0])), (bare(user.args[0]), []))[1].append(user)
         yield from by_place.values()
+    by_mask: dict[tuple[int, int], list[Value]] = {}
+    for one in computation.of("part"):
+        mask = one.args[1] if len(one.args) == 2 else one
+        inverted = mask.op == "invert"
+        asked = mask.args[0] if inverted and mask.args else mask
+        by_mask.setdefault((id(bare(one.args[0])), id(asked)), []).append(one)
+    for found in by_mask.values():
+        if {one.args[1].op == "invert" for one in found} == {True, False}:
+            yield bare(found[0].args[0]), found
     for head in computation.of("part"):
         if len(head.args) == 2 and head.args[1].op == "slice" and is_none(head.args[1].args[0]) and not is_none(head.args[1].args[1]) and not head.where.loops:
             rest = [one for one in _cut(computation, head.args[0]) if one.args[1].op == "slice" and one.args[1].args[0] is head.args[1].args[1]]

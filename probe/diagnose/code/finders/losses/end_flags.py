@@ -83,7 +83,7 @@ def _own_time_limit(program: Program) -> Iterator[Remark]:
         for factor in one.factors:
             inner = complement_of(bare(factor))
             ends = bare(inner, "as_tensor", "tensor", "float", "builtins.float") if inner is not None else None
-            limits = [bare(part) for part in ends.args if id(bare(part)) in cut] if ends is not None and ends.op in ("or", "logical_or", "maximum") else []
+            limits = [bare(part) for part in ends.args if id(bare(part)) in cut] if ends is not None and ends.op in ("or", "logical_or", "maximum", "max") else []
             if ends is not None and limits and not one.others and all(user.op in _JOINED for part in limits for user in computation.users(part)):
                 yield Remark(one.whole.node, f"{short(one.whole.node)} leaves out the value of what follows where {short(ends.node)} (line {ends.line}) tells of a time limit too: what was truncated has not ended")
                 return

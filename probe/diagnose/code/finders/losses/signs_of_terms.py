@@ -471,3 +471,15 @@ def _is_padding_mask(value: Value) -> bool:
     if value.op.endswith("pad_sequence") and value.args and isinstance(value.args[0], Many):
         return all(one.op in ("ones", "ones_like") for one in value.args[0].parts)
     return value.op in ("lt", "le", "gt", "ge") and any(bare(one).op == "arange" for one in value.args)
+
+
+@FINDERS.add("sampled-without-gradient")
+def _relaxed(program: Program) -> Iterator[Remark]:
+    """A distribution that was made to have gradients is drawn from by sample, which has none, and a loss is made of it."""
+    computation = computation_of(program)
+    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    for value in computation.of("sample"):
+        drawn = value.args[0] if value.args else value
+        if drawn.op.startswith("torch.distributions.") and ".Relaxed" in drawn.op and id(value) in learned and not value.where.no_grad and has_gradient(drawn):
+            yield Remark(value.node, f"{short(value.node)} has no gradient: what {short(drawn.node)} (line {drawn.line}) is made of learns nothing of the loss by way of it")
+            return

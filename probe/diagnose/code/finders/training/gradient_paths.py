@@ -331,3 +331,16 @@ def _is_cut(computation: Computation, value: Value, depth: int = 6) -> bool:
     return bool(users) and all(
         one.op in CUTS or one.where.no_grad or (depth > 0 and one.op in ("part", "tuple", "list", "either") and _is_cut(computation, one, depth - 1)) for one in users
     )
+
+
+@FINDERS.add("derivative-without-graph")
+def _derivative_without_graph(program: Program) -> Iterator[Remark]:
+    """A term of a loss is made of a derivative that has no graph of its own, and of nothing else that is learned."""
+    said: set[ast.AST] = set()
+    for _, loss in backwards(computation_of(program)):
+        for term, _ in terms(loss):
+            inside = list(origins(term, stop=("torch.autograd.grad", *CUTS)))
+            taken = [one for one in inside if one.op == "torch.autograd.grad" and "create_graph" not in one.named and len(one.args) <= 4 and "**" not in one.named]
+            if taken and not any(one.op == "run" for one in inside) and not taken[0].where.no_grad and taken[0].node not in said:
+                said.add(taken[0].node)
+                yield Remark(taken[0].node, f"{short(taken[0].node)} is taken without create_graph=True, and {short(term.node)} (line {term.line}) is a term of the loss: nothing flows back through the derivative")

@@ -373,7 +373,8 @@ def _made_in_the_loop(program: Program) -> Iterator[Remark]:
             continue
         loops, held = optimizer.where.loops, modules(optimizer)
         kept = bool(held) and all(loops[-1] not in one.where.loops and one.op in ("@input", "@object", "torch.nn.Sequential") for one in held)
-        if not kept or _changes_in(computation, loops[-1], optimizer):
+        once = any(isinstance(one, ast.If) and "None" in ast.unparse(one.test) for one in program.parents(optimizer.node))
+        if not kept or once or _changes_in(computation, loops[-1], optimizer):
             continue
         if step.where.loops == loops and not _counts(loops[-1]):
             yield Remark(optimizer.node, f"{short(optimizer.node)} is made anew for each step (line {step.line}): its moments never build up")
