@@ -209,7 +209,7 @@ def _teacher_in_train_mode(program: Program) -> Iterator[Remark]:
             teacher = next((one for one in _fitted_before(computation, run) if any(each is run.args[0] for each in contents(one, computation))), None)
             if teacher is None or id(teacher) in said or not any(is_unsteady(one) for one in contents(teacher, computation)):
                 continue
-            last = next((one for one in reversed(modes) if one.number < run.number and one.args and _holds(computation, one.args[0], teacher)), None)
+            last = next((one for one in reversed(modes) if one.number < run.number and one.args and _holds(computation, one.args[0], run.args[0])), None)
             if last is not None and last.op == "train" and len(last.args) == 1 and not last.named:
                 said.add(id(teacher))
                 yield Remark(run.node, f"{short(run.node)} gives targets, and its network is in train mode ({short(last.node)}, line {last.line}): they are those of a network with dropout, or with the statistics of the batch")
@@ -217,10 +217,14 @@ def _teacher_in_train_mode(program: Program) -> Iterator[Remark]:
 
 def _fitted_before(computation: Computation, run: Value) -> Iterator[Value]:
     """The networks that an optimizer had trained, or that weights were loaded into, before another training."""
+    last: dict[int, tuple[Value, int]] = {}
     for step in computation.of("step"):
-        optimizer = optimizer_of(step)
-        if optimizer is not None and step.number < run.number and not set(step.where.loops) & set(run.where.loops):
-            yield from (plain(one) for one in modules(optimizer))
+        if (optimizer := optimizer_of(step)) is not None:
+            last[id(optimizer)] = (optimizer, step.number)
+    going_on = {id(plain(one)) for optimizer, number in last.values() if number > run.number for one in modules(optimizer)}
+    for optimizer, number in last.values():
+        if number < run.number:
+            yield from (plain(one) for one in modules(optimizer) if id(plain(one)) not in going_on)
     for load in computation.of("load_state_dict"):
         if load.number < run.number and len(load.args) > 1 and any(one.op == "load" for one in origins(load.args[1])):
             yield plain(load.args[0])

@@ -355,3 +355,20 @@ def _other_names(program: Program) -> Iterator[Remark]:
 
 def _listed(names: set[str]) -> str:
     return ", ".join(f"{one}.*" for one in sorted(names)[:3])
+
+
+@FINDERS.add("alias-for-a-copy")
+def _alias_in_place_of_a_copy(program: Program) -> Iterator[Remark]:
+    """An object has two networks, and one of its methods puts the one under the name of the other."""
+    computation = computation_of(program)
+    before: dict[tuple[int, str], Value] = {}
+    for value in computation.of("set_attribute"):
+        home, given = value.args[0], plain(value.args[1])
+        if not isinstance(home, Instance) or not isinstance(value.data, str) or not (given.op.startswith("torch.nn.") or isinstance(given, Instance)):
+            continue
+        old = before.get((id(home), value.data))
+        other = next((name for (of, name), one in before.items() if of == id(home) and name != value.data and one is given), None)
+        if old is not None and old is not given and other is not None and any(has_parameters(one) for one in layers_of(given)) and isinstance(value.node, ast.Attribute):
+            yield Remark(value.node, f"{short(value.node)} is now {other} under another name, and no copy of it: what trains the one changes the other")
+            return
+        before.setdefault((id(home), value.data), given)
