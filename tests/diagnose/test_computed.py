@@ -134,9 +134,9 @@ def test_a_variance_is_one_however_it_is_computed(written: str) -> None:
 
 @pytest.mark.parametrize(("written", "axes", "length"), [
     ("nn.Linear(3, 1)(torch.zeros(8, 3))", 2, 1), ("nn.Linear(3, 1)(torch.zeros(8, 3)).squeeze(1)", 1, None),
-    ("torch.zeros(8, 3)[0]", 1, None), ("torch.zeros(8, 3).mean(1, keepdim=True)", 2, 1), ("torch.zeros(8, 3).max(1)[0]", 1, None),
+    ("torch.zeros(8, 3)[0]", 1, 3), ("torch.zeros(8, 3).mean(1, keepdim=True)", 2, 1), ("torch.zeros(8, 3).max(1)[0]", 1, None),
     ("torch.arange(3)[None, :]", 2, None), ("torch.zeros(8, 3).view(-1)", 1, None), ("unknown.mean(0)", None, None),
-    ("F.mse_loss(x, y)", 0, None), ("torch.zeros(8, 3) * torch.zeros(3)", 2, None),
+    ("F.mse_loss(x, y)", 0, None), ("torch.zeros(8, 3) * torch.zeros(3)", 2, 3),
 ])
 def test_the_axes_of_a_value_follow_from_how_it_is_computed(written: str, axes: int | None, length: int | None) -> None:
     value = shown(f"tool.show({written})")

@@ -175,10 +175,11 @@ def alternatives(value: Value) -> Iterator[Value]:
         yield value
 
 
-def origins(value: Value, stop: Iterable[str] = ()) -> Iterator[Value]:
-    """A value and all that it is made of, each once; not what the operations `stop` are done on."""
+def origins(value: Value, stop: Iterable[str] = (), without: Iterable[Value] = ()) -> Iterator[Value]:
+    """A value and all that it is made of, each once; not what the operations `stop` are done on, and not the values
+    `without` and what only they are made of."""
     ends = frozenset(stop)
-    waiting, seen = [value], {id(value)}
+    waiting, seen = [value], {id(value), *map(id, without)}
     while waiting:
         at = waiting.pop()
         yield at

@@ -33,7 +33,7 @@ def _in_the_graph(program: Program) -> Iterator[Remark]:
             if product.op in _SUMS:
                 matrix = product if any(_are_columns(one, pairs, pieces) for one in product.args[1:]) else None
             else:
-                matrix = next((one for one in _before(product.args[0], pieces) if one.op in _MATRICES and _are_columns(one.args[1 if one.op == "set_item" else 0], pairs, pieces)), None)
+                matrix = next((one for one in origins(product.args[0], without=pieces) if one.op in _MATRICES and _are_columns(one.args[1 if one.op == "set_item" else 0], pairs, pieces)), None)
             if matrix is not None:
                 yield Remark(matrix.node, f"{short(matrix.node)} is made of all pairs, also of those held out by {short(held[0].node)} (line {held[0].line}), and the model computes with it")
                 return
@@ -82,18 +82,6 @@ def _cut(computation: Computation, whole: Value) -> Iterator[Value]:
             yield user
         elif user.op in ("split", "tensor_split", "split_with_sizes") and user.args[0] is whole:
             yield from (one for one in computation.users(user) if one.op == "part")
-
-
-def _before(value: Value, pieces: list[Value]) -> Iterator[Value]:
-    """A value and what it is made of, but for what is made of one of the parts."""
-    waiting, seen = [value], {id(value), *map(id, pieces)}
-    while waiting:
-        at = waiting.pop()
-        yield at
-        for one in at.made_of():
-            if id(one) not in seen:
-                seen.add(id(one))
-                waiting.append(one)
 
 
 def _are_columns(places: Value, pairs: Value, pieces: list[Value]) -> bool:

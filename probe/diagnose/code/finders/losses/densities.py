@@ -55,7 +55,7 @@ def _half_a_cross_entropy(program: Program) -> Iterator[Remark]:
         if len(logs) != 1:
             continue
         log = next(iter(logs.values()))
-        if any(one.op in ("run", "torch.nn.Parameter") for one in _cut(loss, {id(log)})):
+        if any(one.op in ("run", "torch.nn.Parameter") for one in origins(loss, without=[log])):
             continue
         for value in linear(loss):
             factors = product(value).above
@@ -339,8 +339,7 @@ def _weight_without_price(program: Program) -> Iterator[Remark]:
                 continue
             found += [(value, one, inner) for one in factors.above if (inner := _falls_with(one)) is not None]
             found += [(value, one, inner) for one in factors.below if (inner := _rises_with(one)) is not None]
-        cuts = {id(weight) for _, weight, _ in found}
-        rest = list(_cut(loss, cuts))
+        rest = list(origins(loss, without=[weight for _, weight, _ in found]))
         for value, weight, inner in found:
             base = _container(inner)
             if not any(one is base or one is inner for one in rest) and _is_free(inner, known) and trained(weight, known):
@@ -393,18 +392,6 @@ def _is_free(value: Value, known: set[int]) -> bool:
     if base.op in ("torch.nn.Parameter", "torch.nn.ParameterDict", "torch.nn.ParameterList"):
         return True
     return is_run_of_network(inner, known) and not inner.where.no_grad
-
-
-def _cut(value: Value, cuts: set[int]) -> Iterator[Value]:
-    """All that a value is made of, but not through the values `cuts`."""
-    waiting, seen = [value], {id(value), *cuts}
-    while waiting:
-        at = waiting.pop()
-        yield at
-        for one in at.made_of():
-            if id(one) not in seen:
-                seen.add(id(one))
-                waiting.append(one)
 
 
 # Straight through -----------------------------------------------------------------------------------
