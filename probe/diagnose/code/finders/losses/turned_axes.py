@@ -60,4 +60,5 @@ def _last_put_second(program: Program) -> Iterator[Remark]:
             continue
         if number(sizes[1]) == channels and number(sizes[-1]) not in (1, channels):
             said.add(value.node)
-            yield Remark(value.node, f"{short(value.node)} puts {channels} in the second axis, and the last one of {short(value.args[0].node)} has that length: it counts its numbers anew, and turns no axis")
+            whole = "its batch" if isinstance(value.args[0].node, (ast.Tuple, ast.For)) else short(value.args[0].node)
+            yield Remark(value.node, f"{short(value.node)} puts {channels} in the second axis, and the last one of {whole} has that length: it counts its numbers anew, and turns no axis")
