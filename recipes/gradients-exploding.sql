@@ -46,6 +46,10 @@
 -- value = 0.01
 -- unit = "ratio of what the loss has fallen by"
 -- source = "ours: with a norm that stays high, a loss that rises by less is the noise of a training that has converged"
+-- [parameters.again]
+-- value = 3
+-- unit = "jumps"
+-- source = "ours: from three jumps on, that the loss recovers from each does not make it well"
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
@@ -105,6 +109,9 @@ WITH sure AS (
         -- A batch that is hard has a large loss and a large gradient itself: what counts is whether those after it suffer.
         ELSE MEDIAN(loss) FILTER (step BETWEEN start + 1 AND start + 10) > QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1)
             + $fallen * GREATEST(ANY_VALUE(first) - MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1), 0) END AS suffered,
+        -- A jump that the loss has got over is past, as a loss-spike is; jumps that come again and again are not.
+        COALESCE(NOT ANY_VALUE(holds) AND MAX(step) > ANY_VALUE(start) + 20 AND (SELECT COUNT(*) < $again FROM starts) AND MEDIAN(loss) FILTER (step > GREATEST(last - 50, start + 10))
+            <= QUANTILE_CONT(loss, 0.9) FILTER (step BETWEEN start - 50 AND start - 1), false) AS recovered,
         NOT COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) AS finite
     FROM losses, (SELECT MAX(step) AS last FROM losses), (SELECT MEDIAN(loss) AS first FROM (SELECT loss FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings) ORDER BY step LIMIT 10))
 ), worst AS (
@@ -114,8 +121,8 @@ WITH sure AS (
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     CASE WHEN suffered THEN 2 * usual END AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
-    concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,
-    CASE WHEN NOT suffered OR found.step > sure.last OR (moving.yes AND finite) THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
+    concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' WHEN recovered THEN ', and the loss was higher after it and has recovered' END) AS outcome,
+    CASE WHEN NOT suffered OR (recovered AND finite) OR found.step > sure.last OR (moving.yes AND finite) THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
 FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm CROSS JOIN moving CROSS JOIN sure LEFT JOIN worst ON true
 UNION ALL BY NAME
 SELECT format('{} gradient norms, {} are needed', COUNT(*), $least + 1) AS unknown FROM seen HAVING COUNT(*) <= $least

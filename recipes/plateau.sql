@@ -44,9 +44,9 @@
 -- unit = "ratio of the first loss"
 -- source = "ours: a loss that has fallen by more has learned something"
 -- [parameters.stopped]
--- value = 0.025
+-- value = 0.05
 -- unit = "ratio of the whole fall"
--- source = "ours: a loss that falls towards a level as exp(-t) makes less than 1 % of its fall in the last tenth of the steps before it is taken for flat; one that is stopped on its way, several per cent"
+-- source = "ours: a loss that falls towards a level as exp(-t) makes less than 1 % of its fall in the last tenth of the steps before it is taken for flat, a noisy one 3 %; one that is stopped on its way, more"
 WITH seen AS (
     SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) - 1 AS i, COUNT(*) OVER () AS n
     FROM python.steps WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings)
