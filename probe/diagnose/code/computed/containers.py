@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from probe.diagnose.code.computed.frames import Frame, Stop, counts, folded
+from probe.diagnose.code.computed.frames import Frame, Stop, counts, folded, makes_layers
 from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, Where, constant
 from probe.diagnose.code.program import Program
 
@@ -17,7 +17,11 @@ MOST_PASSES = 8
 MOST_EITHER = 6
 """Values that one may be, of which the rest are left out."""
 SEQUENCES = ("torch.nn.Sequential", "torch.nn.ModuleList")
-_SETTLED = ("@object", "@function", "@class", "@module", "list", "tuple", "named", "dict", "@library")
+_SETTLED = (
+    "@object", "@function", "@class", "@module", "list", "tuple", "named", "dict", "@library", "rows", "from_numpy", "randn", "randn_like", "stack",
+    "cat", "zeros", "zeros_like", "full", "full_like", "arange", "randint",
+)
+"""Operations whose result is never None."""
 
 
 class Containers:
@@ -139,6 +143,9 @@ class Containers:
             rows = zip(*(one[0] for one in columns), strict=False)
             return [self.many("tuple", row, node) for row in rows], unrolled
         if over.op == "range":
+            bounds = [constant(one) for one in over.args]
+            if all(isinstance(one, int) for one in bounds) and 0 < len(passes := range(*bounds)) <= MOST_PASSES and makes_layers(node):
+                return [self.constant(place, node) for place in passes], True
             return [self.new("index", over.args, node)], False
         if over.op == "torch.utils.data.DataLoader":
             return [self.batch(over, node)], False
@@ -218,6 +225,8 @@ class Containers:
             if isinstance(on, Many) and on.grown and len(parts) == 1 and isinstance(known, int):
                 return parts[0]
             bounds = [constant(one) for one in index.args] if index.op == "slice" else []
+            if isinstance(on, Many) and on.grown and bounds == [None, None, -1]:
+                return self.many(on.op, parts[::-1], node, grown=True)
             if bounds and not getattr(on, "grown", False) and all(one is None or isinstance(one, int) for one in bounds) and len(on.args or parts) == len(parts):
                 kept = parts[slice(*bounds)]
                 return self.many(on.op, kept, node) if isinstance(on, Many) else self.new(on.op, kept, node)
@@ -271,6 +280,10 @@ class Containers:
         result = self.new("set_item", (on, index, value), target)
         if isinstance(target.value, ast.Name) and not isinstance(on, (Table, Many, Instance)) and frame.names.get(target.value.id) is on:
             frame.names[target.value.id] = result
+        elif isinstance(target.value, ast.Attribute) and isinstance(constant(value), bool):  # a mask that an object keeps
+            of = self.evaluate(target.value.value, frame)
+            if isinstance(of, Instance) and of.attributes.get(target.value.attr) is on and not isinstance(on, (Table, Many, Instance)):
+                of.attributes[target.value.attr] = result
 
     # Operators ------------------------------------------------------------------------------
 

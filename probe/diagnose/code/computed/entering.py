@@ -176,7 +176,7 @@ class Calls(Containers):
         word = called.op.rpartition(".")[2]
         if called.op.startswith("torch.nn.") and word in LAYERS:
             settings = dict(called.named)
-            if word in ("Softmax", "LogSoftmax") and called.args:
+            if word in ("Softmax", "LogSoftmax", "CosineSimilarity") and called.args:
                 settings["dim"] = called.args[0]
             if word == "Flatten":
                 settings = {"start_dim": called.argument("start_dim", 0) or self.constant(1, node)}

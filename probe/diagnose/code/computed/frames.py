@@ -99,6 +99,14 @@ def counted(around: ast.AST) -> tuple[ast.expr, ...]:
 
 
 @lru_cache(maxsize=1000)
+def makes_layers(loop: ast.AST) -> bool:
+    """Whether a loop makes layers, of sizes that may differ from pass to pass: `nn.Linear(sizes[i], sizes[i + 1])`."""
+    called = [one.func for one in ast.walk(loop) if isinstance(one, ast.Call)]
+    made = any(isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "nn" and one.attr[:1].isupper() for one in called)
+    return made and not any(isinstance(one, ast.Attribute) and one.attr in ("backward", "step") for one in called)
+
+
+@lru_cache(maxsize=1000)
 def first_asked(loop: ast.AST) -> tuple[str, ...]:
     """The names that a loop sets, and compares with None: they are None in its first pass at most."""
     asked = {one.left.id for one in ast.walk(loop) if isinstance(one, ast.Compare) and isinstance(one.left, ast.Name) and isinstance(one.ops[0], (ast.Is, ast.IsNot))}

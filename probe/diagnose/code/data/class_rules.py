@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, evaluates, loader_loops, sources, trains
+from probe.diagnose.code.finders.objectives.tasks import missing_labels_counted
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -268,3 +269,10 @@ def _is_ratio(program: Program, call: ast.Call) -> bool:
     results = [one for value in returned(local) if value is not None for one in ast.walk(value) if isinstance(one, ast.Name)] if local is not None else []
     divides = local is not None and any(is_binary(one, ast.Div) for one in ast.walk(local))
     return divides and (any(_SCORE.fullmatch(one.id) for one in results) or (local is not None and _SCORE.fullmatch(local.name.removesuffix("_score")) is not None))
+
+
+RULES.add(
+    "missing-labels-counted",
+    "the model learns the number that stands for no label, and most of all for those that are rarely known",
+    "leave missing labels out: loss = F.mse_loss(output, y, reduction='none')[known].mean()",
+)(missing_labels_counted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.objectives.edges import entered_in_one_direction
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -175,3 +176,10 @@ def _listed(flow: Flow, function: Function) -> Iterator[Remark]:
         ), None)
         if beside is not None:
             yield Remark(call, f"{short(call)} keeps the numbers of the nodes in their own graph, and {short(beside, 40)} joins the nodes of all graphs in a row")
+
+
+RULES.add(
+    "edges-in-one-direction",
+    "messages flow one way along edges that have no direction: half of all nodes never hear of their neighbours",
+    "enter each edge in both directions: edges = torch.cat([edges, edges.flip(0)], dim=1)",
+)(entered_in_one_direction)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
 from probe.diagnose.code.evaluation.mean_rules import added_of, divisions
+from probe.diagnose.code.finders.objectives.tasks import seen_items_ranked
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -126,3 +127,10 @@ def _part(name: str) -> tuple[str, str] | None:
     rest = (name[: found.start()] + "_" + name[found.end() :]).strip("_").lower()
     rest = rest.removesuffix("_list").removesuffix("_history").removesuffix("es").removesuffix("s").removesuffix("e")
     return ("held out" if held else "training"), rest
+
+
+RULES.add(
+    "seen-items-ranked",
+    "items that a user has already fill the first places: recall and NDCG are lower than those of what would be recommended",
+    "leave them out before the ranking: scores.masked_fill(seen, float('-inf')).topk(k)",
+)(seen_items_ranked)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import unshaped
+from probe.diagnose.code.finders.axes.turned_axes import over_another_axis
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.formulas.ranking_rules import hinged
 from probe.diagnose.code.program import Program
@@ -172,3 +173,10 @@ def _over_batch(program: Program) -> Iterator[Remark]:
             continue
         if flow.number(argument(value, "dim", 2)) == 0:
             yield Remark(value, f"{short(value)} divides each feature by its norm over the samples, and {short(node, 50)} compares samples")
+
+
+RULES.add(
+    "cosine-over-another-axis",
+    "each feature is compared over the positions, instead of each position over the features",
+    "name the axis: F.cosine_similarity(a, b, dim=-1)",
+)(over_another_axis)

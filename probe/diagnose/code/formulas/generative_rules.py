@@ -7,6 +7,10 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model
+from probe.diagnose.code.finders.objectives.densities_and_guidance import (
+    averaged_determinant,
+    untrained_guidance,
+)
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.formulas.score_rules import is_deviation
 from probe.diagnose.code.model.modules import commented
@@ -289,3 +293,15 @@ def _logarithm(program: Program) -> Iterator[Remark]:
                 )
                 if drawn and plain and _LOGARITHM.search(last_word(deviation)):
                     yield Remark(node, f"{short(node)} scales the noise by {text_of(deviation)} itself")
+
+
+RULES.add(
+    "determinant-averaged",
+    "the likelihood is not that of the samples: how much they are stretched counts for one axis alone, and densities of different models cannot be compared",
+    "sum the logarithms over the axes of a sample: log_scale.sum(dim=1)",
+)(averaged_determinant)
+RULES.add(
+    "guided-by-an-untrained-condition",
+    "what stands for no condition has its first values, or was never seen: the guidance pushes samples away from noise",
+    "drop the condition now and then in the training: torch.where(torch.rand(len(y)) < 0.1, null, y)",
+)(untrained_guidance)

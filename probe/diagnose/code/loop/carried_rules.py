@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import loader_loops, loaders_of
+from probe.diagnose.code.finders.objectives.tasks import adapted_from_task_to_task
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import events_of
 from probe.diagnose.code.program import Program
@@ -78,3 +79,10 @@ def _each(flow: Flow, test: ast.expr) -> ast.expr | None:
         return None
     number = flow.number(test.left.right)
     return test.left.right if number is not None and number > 1 else None
+
+
+RULES.add(
+    "adapted-from-task-to-task",
+    "each task begins with the weights that the tasks before it have left: the mean is not that of models adapted to one task",
+    "adapt a copy for each task: learner = copy.deepcopy(model)",
+)(adapted_from_task_to_task)

@@ -3,9 +3,10 @@ it does not. Pure; standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Mapping
 
-from probe.diagnose.code.computed.value import Many, Value, alternatives, constant, number
+from probe.diagnose.code.computed.value import Many, Value, alternatives, constant, is_none, number
 from probe.diagnose.code.traits.basic import LOSSES
 
 _ALIKE = frozenset({
@@ -21,15 +22,23 @@ _PAIRS = frozenset({"add", "sub", "mul", "div", "maximum", "minimum", "lt", "gt"
 _REDUCED = frozenset({"mean", "sum", "max", "min", "std", "var", "argmax", "argmin", "prod", "norm", "logsumexp", "median", "all", "any", "amax", "amin", "quantile"})
 _LAYERS = {"Conv1d": 3, "ConvTranspose1d": 3, "Conv2d": 4, "ConvTranspose2d": 4, "Conv3d": 5}
 _KEPT_BY_LAYERS = ("Linear", "BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "Pool", "LazyLinear", "PReLU", "TransformerEncoder", "RMSNorm")
+_DRAWS = {
+    "normal": 2, "uniform": 2, "random": 0, "integers": 2, "standard_normal": 0, "choice": 1, "poisson": 1, "exponential": 1, "beta": 2, "gamma": 2,
+    "binomial": 2, "lognormal": 2, "laplace": 2,
+}
+"""Draws of numpy, and the place of the size among their arguments."""
+_GENERATORS = ("default_rng", "RandomState", "numpy.random.RandomState", "numpy.random.Generator")
 _FRAMES = ("pandas.read_csv", "pandas.read_parquet", "pandas.DataFrame", "pandas.read_excel", "pandas.concat", "pandas.read_json", "pandas.read_feather")
 
 
-def rank(value: Value, depth: int = 40) -> int | None:
-    """The number of axes of a tensor, an array or a number."""
+def rank(value: Value, depth: int = 40, assumed: Mapping[int, int] | None = None) -> int | None:
+    """The number of axes of a tensor, an array or a number. `assumed`: those of values, by id, where they do not follow."""
     if depth == 0:
         return None
     op, args = value.op, value.args
-    inner: Callable[[Value], int | None] = lambda one: rank(one, depth - 1)  # noqa: E731
+    inner: Callable[[Value], int | None] = lambda one: rank(one, depth - 1, assumed)  # noqa: E731
+    if assumed is not None and id(value) in assumed:
+        return assumed[id(value)]
     if op == "@library":
         return 0 if str(value.data).endswith((".pi", ".e", ".inf", ".nan")) else None
     if op == "@constant":
@@ -44,8 +53,13 @@ def rank(value: Value, depth: int = 40) -> int | None:
         return 0 if constant(value.named.get("reduction")) in (None, "mean", "sum") else inner(args[0])
     if op in ("item", "len", "index", "sum_of") or not args:
         return 0 if op in ("item", "len", "index", "random") else None
+    if op in ("float", "int") and isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Name):
+        return 0  # of Python, which takes one number
     if op in _ALIKE:
         return inner(args[0])
+    if op == "matmul":
+        known = [inner(one) for one in args[:2]]
+        return None if None in known else _more(max(one for one in known if one is not None), -1 if 1 in known else 0)
     if op in _PAIRS:
         known = [inner(one) for one in (args if op == "where" else args[-2:])]
         return None if None in known else max(one for one in known if one is not None)
@@ -75,10 +89,16 @@ def rank(value: Value, depth: int = 40) -> int | None:
         return 1 if at is None and len(args) == 1 and not value.named else 2 if at == 1 and len(args) == 2 else None
     if op in ("arange", "linspace", "randperm"):
         return 1
+    if op == "permutation":
+        return max(inner(args[-1]) or 0, 1) if inner(args[-1]) is not None else None
     if op in ("view_as", "expand_as"):
         return inner(args[1])
     if (size := _drawn_size(value)) is not None:
         return len(size)
+    if op in _DRAWS and args[0].op in _GENERATORS and not value.named and len(args) <= _DRAWS[op] + 1:
+        return 0 if op != "choice" else None
+    if op == "randint" and len(args) > 1:
+        return len(args[-1].parts) if isinstance(args[-1], Many) else 1 if len(args) > 2 else None  # numpy's size
     if is_frame(value) or (op in ("transform", "fit_transform") and any(one.op.endswith("Scaler") for one in (args[0], *args[0].args))):
         return 2
     if op == "pop" and is_frame(args[0]):
@@ -99,6 +119,9 @@ def last(value: Value, depth: int = 40) -> int | None:
         return found.pop() if len(found) == 1 else None
     if op == "run" and args[0].op == "torch.nn.Linear":
         size = number(args[0].argument("out_features", 1))
+        return None if size is None else int(size)
+    if op == "run" and args[0].op == "torch.nn.Embedding":
+        size = number(args[0].argument("embedding_dim", 1))
         return None if size is None else int(size)
     if op == "run" and any(word in args[0].op for word in ("BatchNorm1d", "LayerNorm", "Identity")) and len(args) > 1:
         return inner(args[1])
@@ -160,9 +183,16 @@ def at_least(value: Value, depth: int = 40) -> int:
 
 
 def _drawn_size(value: Value) -> list[Value] | None:
-    """The sizes that a generator of numpy is told to draw."""
-    given = value.named.get("size") if value.op in ("normal", "uniform", "random", "integers", "standard_normal", "choice", "poisson", "exponential") else None
-    return given.parts if isinstance(given, Many) and not given.grown else None
+    """The sizes that a generator of numpy is told to draw: by name, or after the bounds."""
+    given = value.named.get("size")
+    if value.op not in _DRAWS or (given is None and value.named):
+        return None
+    if given is None:
+        args = value.args[1:] if value.args and value.args[0].op in _GENERATORS else value.args if value.args and number(value.args[0]) is not None else ()
+        given = args[_DRAWS[value.op]] if len(args) > _DRAWS[value.op] else None
+    if isinstance(given, Many):
+        return None if given.grown else given.parts
+    return None if given is None or is_none(given) else [given]
 
 
 def _more(known: int | None, by: int) -> int | None:
@@ -231,7 +261,7 @@ def is_frame(value: Value) -> bool:
 
 def _sizes(value: Value, start: int) -> list[Value] | None:
     """The sizes that view, reshape, zeros and the like are given."""
-    given = value.args[start:]
+    given = [one for one in value.args[start:] if one.op != "@library"]  # a type: `np.zeros(size, np.float32)`
     if len(given) == 1 and isinstance(given[0], Many):
         return given[0].parts
     if not given or any(one.op in ("star", "shape", "size", "either", "@input") for one in given):

@@ -1,11 +1,11 @@
-"""Columns that are means of the target: of rows that are held out later. Pure; standard library only."""
+"""Columns that are means of the target: of rows that are held out later, or of the row itself. Pure; standard library only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import KEPT, SHAPED, Value, origins
+from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, constant, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -53,3 +53,65 @@ def _mean_by_category(value: Value) -> Value | None:
         return value.args[0].args[0]
     return None
 
+
+@FINDERS.add("target-in-a-feature")
+def _summed_with_itself(program: Program) -> Iterator[Remark]:
+    """A network is given, for each row, the sum of the targets up to and with that of the row."""
+    computation = computation_of(program)
+    totals = [one for one in computation.of("cumsum") if one.args]
+    for loss in computation.of(*LOSSES) if totals else ():
+        if len(loss.args) < 2 or loss.where.no_grad:
+            continue
+        steps = list(_rows_before(loss.args[1]))
+        wanted, taken = bare(steps[-1]), {id(one.args[1]) for one in steps if one.op == "part"}
+        own = [one for one in totals if _is_of(one.args[0], wanted)]
+        given = next((one for one in own if _reaches(loss.args[0], one, wanted, taken)), None)
+        if given is not None and wanted.op not in ("@constant", "@input", "unknown"):
+            yield Remark(given.node, f"{short(given.node)} adds up {short(wanted.node)} up to each row and with it, and {short(loss.node)} (line {loss.line}) asks the model that is given it for the same row")
+            return
+
+
+def _rows_before(value: Value) -> Iterator[Value]:
+    """A value, and what it was before some of its rows were taken by an index."""
+    for _ in range(40):
+        yield value
+        takes = value.op == "part" and len(value.args) == 2 and value.args[1].op not in ("slice", "tuple", "@constant")
+        if not value.args or value.op in ("either", "stack") or not (takes or value.op == "rows" or value.op in KEPT or value.op in SHAPED):
+            return
+        value = value.args[0]
+
+
+def _is_of(value: Value, wanted: Value) -> bool:
+    """Whether a value is another one, or its square, in whatever shape."""
+    inner = bare(value)
+    return inner is wanted or (inner.op in ("pow", "square") and bool(inner.args) and bare(inner.args[0]) is wanted)
+
+
+_MOVED = ("roll", "shift", "pad", "insert", "flip", "delete", "diff")
+
+
+def _reaches(value: Value, total: Value, wanted: Value, taken: set[int]) -> bool:
+    """Whether a value is made of a running sum of the same rows, and nothing moves it on or takes the last summand away."""
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        at = waiting.pop()
+        if at is total:
+            return True
+        index = at.args[1] if at.op == "part" and len(at.args) == 2 else None
+        if at.op in _MOVED or (at.op == "sub" and any(_is_of(one, wanted) for one in at.args)) or (index is not None and not _keeps_rows(index, taken)):
+            continue
+        for one in at.made_of():
+            if id(one) not in seen and one is not index:
+                seen.add(id(one))
+                waiting.append(one)
+    return False
+
+
+def _keeps_rows(index: Value, taken: set[int]) -> bool:
+    """Whether an index takes the rows that the target has too, or columns alone."""
+    if id(index) in taken or index.op == "@constant":
+        return True
+    if isinstance(index, Many) and index.op == "tuple" and index.parts:
+        first = index.parts[0]
+        return id(first) in taken or (first.op == "slice" and all(one.op == "@constant" and constant(one) is None for one in first.args) and all(one.op == "@constant" for one in index.parts[1:]))
+    return False

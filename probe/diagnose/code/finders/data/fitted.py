@@ -41,14 +41,14 @@ _SCORED = ("eq", "ne", "cross_entropy", "mse_loss", "l1_loss", "binary_cross_ent
 def _word_zero(program: Program) -> Iterator[Remark]:
     """A tensor holds numbers that a table counts from n, and n is what an embedding, a loss or a mask takes for padding."""
     computation = computation_of(program)
-    for taken, tensor, padding in _paddings(computation):
+    for taken, tensor, padding in paddings(computation):
         for first, given in first_words(computation, tensor):
             if first == padding:
                 yield Remark(given.node, f"{short(given.node)} counts from {padding:g}, and {short(taken.node)} (line {taken.line}) takes {padding:g} for padding")
                 return
 
 
-def _paddings(computation: Computation) -> Iterator[tuple[Value, Value, float]]:
+def paddings(computation: Computation) -> Iterator[tuple[Value, Value, float]]:
     """Where a number is taken for padding: by what, in which tensor, and the number."""
     for value in computation.of("run"):
         table = value.args[0]

@@ -18,6 +18,7 @@ _SPLITS = ("torch.utils.data.random_split", "sklearn.model_selection.train_test_
 _SEEDS = ("manual_seed", "seed", "seed_everything", "set_seed", "lightning.seed_everything")
 _ORDERS = ("permutation", "randperm")
 _RANDOM = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix")
+_DRAWN = ("rand", "randint", "random", "uniform", "bernoulli", "choice", "randrange", "integers", "randn", "normal")
 _SUMMARIES = ("mean", "std", "var", "sum", "len", "shape", "size", "max", "min", "median")
 _JUDGED = ("argmax", "cross_entropy", "topk", "binary_cross_entropy_with_logits", "accuracy")
 _LOSSES = (
@@ -192,6 +193,27 @@ def _held_out_augmented(program: Program) -> Iterator[Remark]:
             return
 
 
+@FINDERS.add("held-out-augmented")
+def _held_out_turned(program: Program) -> Iterator[Remark]:
+    """The data set that is evaluated flips, shifts or turns its samples by chance, as the one that is trained on does."""
+    computation = computation_of(program)
+    turned = [one for one in computation.of("flip", "roll", "rot90", "affine_grid") if any("__getitem__" in getattr(function, "name", "") for function in one.where.functions) and _is_by_chance(one)]
+    roles = _Roles(computation) if turned else None
+    for value in roles.looked if roles is not None else ():
+        held = next((one for one in origins(value) if any(one is each for each in turned)), None) if value.op == "run" else None
+        if held is None or roles is None or not any(user.op in (*_JUDGED, "sub", "mse_loss") for user in _later(value, computation)):
+            continue
+        if any(one.node is held.node and id(one) in roles.in_losses for one in turned) and not any(user.op in ("stack", "mean", "cat") for user in computation.users(value)):
+            yield Remark(held.node, f"{short(held.node)} moves by chance what {short(value.node)} (line {value.line}) evaluates: each evaluation sees other samples")
+            return
+
+
+def _is_by_chance(value: Value) -> bool:
+    """Whether what a value is moved by, or whether it is, is drawn."""
+    moves = [*value.args[1:], *value.named.values(), *(test for test, _ in value.where.under)]
+    return any(one.op in _DRAWN for each in moves for one in origins(each))
+
+
 def _is_random(value: Value) -> bool:
     """Whether a value is a transform that draws anew for each sample."""
     name = value.op.rpartition(".")[2]
@@ -254,7 +276,7 @@ def _shuffled_apart(program: Program) -> Iterator[Remark]:
             if not any(is_run_of_network(one, known) for one in origins(output)) or any(one.op == "run" for one in origins(target)):
                 continue
             mine, theirs = (_orders(part) for part in (output, target))
-            if len(mine) == len(theirs) == 1 and mine[0] is not theirs[0] and _are_alike(mine[0], theirs[0]) and not _is_seeded_alone(mine[0]):
+            if len(mine) == len(theirs) == 1 and mine[0] is not theirs[0] and _are_alike(mine[0], theirs[0]) and not _are_seeded_alike(mine[0], theirs[0]):
                 yield Remark(mine[0].node, f"{short(mine[0].node)} and {short(theirs[0].node)} (line {theirs[0].line}) are two draws: inputs meet targets of other samples")
 
 
@@ -268,9 +290,10 @@ def _orders(value: Value) -> list[Value]:
     return [one for one in origins(value, stop=("len", "shape", "size", "range", "index")) if one.op in _ORDERS]
 
 
-def _is_seeded_alone(draw: Value) -> bool:
-    """Whether a draw comes from a generator that is made for it with a seed: two of them may draw alike."""
-    return any(one.op in ("manual_seed", "default_rng", "RandomState") and any(number(part) is not None for part in one.args) for one in origins(draw))
+def _are_seeded_alike(one: Value, other: Value) -> bool:
+    """Whether two draws come from two generators that are made with seeds: they may draw alike. One generator does not."""
+    mine, theirs = ([part for part in origins(draw) if part.op in ("manual_seed", "default_rng", "RandomState") and any(number(seed) is not None for seed in part.args)] for draw in (one, other))
+    return bool(mine and theirs) and not any(part is each for part in mine for each in theirs)
 
 
 @FINDERS.add("held-out-rows-in-the-loss")

@@ -159,6 +159,20 @@ def _softmax_for_sigmoid(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} makes one distribution of logits that the loss (line {loss.line}) takes each for itself")
 
 
+@FINDERS.add("softmax-for-sigmoid")
+def _softmax_in_the_loss(program: Program) -> Iterator[Remark]:
+    """A softmax shares one probability out among labels, and each of them is compared and thresholded for itself."""
+    computation = computation_of(program)
+    nodes = {one.node for one in computation.of("softmax") if one.args and last(one.args[0]) not in (1, 2)}
+    limits = {bare(one.args[0]).node for one in computation.of("gt", "ge") if len(one.args) == 2 and number(one.args[1]) is not None}
+    chosen = {bare(one.args[0]).node for one in computation.of("argmax") if one.args}
+    for loss in computation.of("binary_cross_entropy"):
+        value = bare(loss.args[0]) if len(loss.args) > 1 else loss
+        if value.op == "softmax" and value.node in nodes and value.node in limits and value.node not in chosen:
+            yield Remark(value.node, f"{short(value.node)} makes one distribution of scores that {short(loss.node)} (line {loss.line}) and a threshold take each for itself")
+            return
+
+
 @FINDERS.add("probabilities-over-the-batch")
 def _over_batch(program: Program) -> Iterator[Remark]:
     """The probabilities of classes are made to add up over the samples."""

@@ -20,6 +20,7 @@ from probe.diagnose.code.computed.value import (
     same,
 )
 from probe.diagnose.code.data.text_rules import vocabulary
+from probe.diagnose.code.finders.data.fitted import paddings
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_negative, last_word, number_in, short
@@ -446,3 +447,50 @@ def _read(value: Value, ordered: bool, depth: int = 24) -> Iterator[Value]:
             yield from _read(value.args[1], True, depth - 1)
         elif layer.op in ("torch.nn.Transformer", "torch.nn.TransformerDecoder") and "tgt_mask" in value.named and len(value.args) > 2:
             yield from _read(value.args[2 if layer.op.endswith("Transformer") else 1], True, depth - 1)
+
+
+# Numbers that begin at 0 -----------------------------------------------------------------
+
+
+@FINDERS.add("word-zero-is-padding")
+def _drawn_from_zero(program: Program) -> Iterator[Remark]:
+    """Rows of numbers that begin at 0 are filled up with 0, and 0 is what an embedding or a loss leaves out."""
+    computation = computation_of(program)
+    for taken, tensor, padding in paddings(computation):
+        filled = bare(tensor, "flatten", "part", "transpose", "t")
+        put = filled.argument("padding_value", 2)
+        if padding != 0 or filled.op != _PAD_SEQUENCE or not filled.args or (put is not None and number(put) != 0):
+            continue
+        begun = next((one for one in _numbers_in(filled.args[0]) if _begins_at_zero(one)), None)
+        if begun is not None:
+            yield Remark(filled.node, f"{short(filled.node)} fills up with 0, which {short(taken.node)} (line {taken.line}) leaves out, and {short(begun.node)} (line {begun.line}) gives the number 0 to what is real")
+            return
+
+
+def _numbers_in(value: Value, depth: int = 16) -> Iterator[Value]:
+    """The numbers that a list of rows is made of, where nothing is done with them on the way."""
+    if depth == 0:
+        return
+    if isinstance(value, Many):
+        inner: list[Value] = value.parts
+    elif value.op in ("tensor", "as_tensor", "LongTensor", "torch.LongTensor", "long", "array", "element", "either", "list", "int", "clone", "rows", "asarray", "from_numpy", "flip"):
+        inner = list(value.args if value.op == "either" else value.args[:1])
+    else:
+        inner = list(value.args[:1]) if value.op == "part" and len(value.args) == 2 and value.args[1].op in ("slice", "index", "@constant") else []
+    if not inner:
+        yield value
+    for one in inner:
+        yield from _numbers_in(one, depth - 1)
+
+
+def _begins_at_zero(value: Value) -> bool:
+    """Whether a whole number may be 0, like any other one below a bound: a remainder, or one drawn from 0 on."""
+    if value.op == "part" and len(value.args) == 2:
+        return _begins_at_zero(value.args[0])
+    if value.op == "mod" and len(value.args) == 2:
+        return True
+    if value.op in ("integers", "randint"):
+        numbers = [one for one in value.args if one.op != "tuple" and not one.op.startswith(("default_rng", "numpy.random", "random.", "torch.Generator"))]
+        low = value.named.get("low") or (numbers[0] if len(numbers) > 1 and not isinstance(numbers[1], Many) else None)
+        return value.named.get("high") is not None or low is None or number(low) == 0
+    return False

@@ -6,7 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.computed.value import (
+    Many,
+    Value,
+    bare,
+    constant,
+    is_none,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, short
@@ -34,8 +43,17 @@ def _cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[V
             continue
         for tail in computation.users(head.args[0]):
             other = tail.args[1] if tail.op == "part" and len(tail.args) == 2 and tail.args[0] is head.args[0] else None
-            if other is not None and other.op == "slice" and is_none(other.args[1]) and other.args[0] is index.args[1] and tail.where.functions == head.where.functions:
-                yield tail, [head.args[0]], [head, tail]
+            if other is None or other.op != "slice" or not is_none(other.args[1]) or other.args[0] is not index.args[1] or tail.where.functions != head.where.functions:
+                continue
+            yield tail, [head.args[0]], [head, tail]
+            if bare(head.args[0]).op in _ORDERS:
+                chosen = [(one, other) for one in _chosen_by(computation, head) for other in _chosen_by(computation, tail) if one.args[0] is other.args[0]]
+                yield from ((second, [first.args[0]], [first, second]) for first, second in chosen)
+
+
+def _chosen_by(computation: Computation, order: Value) -> list[Value]:
+    """The rows that an order of numbers chooses: `x[order]`."""
+    return [one for one in computation.users(order) if one.op == "part" and len(one.args) == 2 and one.args[1] is order]
 
 
 def _is_forward(value: Value) -> bool:
@@ -52,9 +70,7 @@ def _scaled_before(program: Program) -> Iterator[Remark]:
     said: set[ast.AST] = set()
     for cut, wholes, _ in _cuts(computation):
         for one in (each for whole in wholes for each in _rows_of(whole)):
-            found = _is_fitted(one) or _is_scaled_by_itself(one)
-            found = found and program.function_name(one.node) not in ("transform", "fit_transform")
-            if found and one.node not in said and not one.where.loops and not _is_forward(cut) and not _is_cut(one):
+            if (_is_fitted(one) or _is_scaled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not _is_cut(one):
                 said.add(one.node)
                 yield Remark(one.node, f"{short(one.node)} takes the statistics of all rows, and line {cut.line} cuts held-out rows from them")
 
@@ -352,42 +368,6 @@ def _is_undone(inputs: list[Value], order: Value, first: Value) -> bool:
         if index is not None and one is not first and bare(index) is not order and any(each is order for each in origins(index)):
             return True
     return any(one.op in ("set_item", "scatter") and any(each is order for part in one.args[1:2] for each in origins(part)) for one in inputs)
-
-
-# What one part or column is given, and another is not ----------------------------------------
-
-
-@FINDERS.add("normalized-apart")
-def _normalized_apart(program: Program) -> Iterator[Remark]:
-    """A network learns from normalized inputs, and is judged on inputs that are not."""
-    computation = computation_of(program)
-    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss) if _is_first(one)}
-    layers = {id(one.args[0]) for one in learned.values()}
-    for key in layers:
-        trained = [one.args[1] for one in learned.values() if id(one.args[0]) == key]
-        judged = [one for one in computation.of("run") if one.where.no_grad and one.args and id(one.args[0]) == key and _is_first(one)]
-        marks = [_normalizes(one) for one in trained]
-        if not judged or not all(marks) or any(_normalizes(one.args[1]) for one in judged):
-            continue
-        sources = {one.op for each in trained for one in origins(each) if one.op.startswith(("torchvision.datasets.", "PIL.Image.open"))}
-        if sources and all(any(one.op in sources for one in origins(each.args[1])) for each in judged):
-            found = next(one for one in marks if one is not None)
-            yield Remark(judged[0].node, f"{short(judged[0].node)} is given inputs that are not normalized, and those that the network learns from are (line {found.line})")
-
-
-def _is_first(value: Value) -> bool:
-    """Whether a value is what the first layer of a network gives, or a whole network."""
-    if value.op != "run" or len(value.args) != 2 or applied(value) is not None:
-        return False
-    return value.args[0].op not in ("unknown", "part") and not any(one.op == "run" and applied(one) is None for one in origins(value.args[1]))
-
-
-def _normalizes(value: Value) -> Value | None:
-    """Where inputs are normalized; None where they are not."""
-    for one in origins(value):
-        if applied(one) in ("Normalize", "normalize") or (one.op == "div" and bare(one.args[0]).op == "sub"):
-            return one
-    return None
 
 
 @FINDERS.add("weights-of-classes")

@@ -23,7 +23,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import addends, is_run_of_network, networks, product
-from probe.diagnose.code.traits.backwards import CUTS, flows
+from probe.diagnose.code.traits.backwards import CUTS, flows, layers_of
 from probe.diagnose.code.traits.basic import is_mean_of, losses, terms
 from probe.diagnose.code.traits.likelihoods import (
     action_of,
@@ -36,8 +36,9 @@ from probe.diagnose.code.traits.likelihoods import (
     is_surprise,
     likelihood_sign,
     source_of,
+    steps_to,
 )
-from probe.diagnose.code.traits.updates import plain
+from probe.diagnose.code.traits.updates import always_with, plain
 
 FINDERS = Finders()
 _DRAWS = ("sample", "rsample", "multinomial")
@@ -123,7 +124,8 @@ def estimate_in(value: Value) -> Value | None:
         return estimate_in(bare(value).args[0])
     taken = [one for one, sign in parts if sign < 0 and any(each.op == "run" for each in origins(one, stop=CUTS)) and likelihood_sign(one) is None]
     given = [one for one, sign in parts if sign > 0 and not any(each.op == "run" for each in origins(one, stop=(*CUTS, "step", "sample")))]
-    return next((each for each in origins(taken[0], stop=CUTS) if each.op == "run"), None) if len(taken) == 1 and given else None
+    found = [each for each in origins(taken[0], stop=(*CUTS, "run")) if each.op == "run"] if len(taken) == 1 and given else []
+    return next((one for one in found if not one.where.no_grad), found[0] if found else None)
 
 
 def is_fitted(computation: Computation, value: Value) -> bool:
@@ -299,6 +301,31 @@ def _compared_with_itself(program: Program) -> Iterator[tuple[Value, Value, Valu
         made = alike(bare(new), bare(old))
         if made and flows(new, _is_gradient) and not flows(old, _is_gradient) and _is_repeated(new, old, known):
             yield ratio, new, old
+
+
+@FINDERS.add("old-policy-recomputed")
+def _copied_in_each_pass(program: Program) -> Iterator[Remark]:
+    """The old log probability is that of a copy which gets the weights of the policy anew in each pass."""
+    computation = computation_of(program)
+    loads = [one for one in computation.of("load_state_dict") if one.where.loops and len(one.args) > 1 and one.args[1].op == "state_dict"]
+    known = networks(computation) if loads else set()
+    for _, ratio, low, high in _clamps(computation) if loads else ():
+        found = difference_of(ratio)
+        if found is None or not (_is_near_one(low, below=True) and _is_near_one(high, below=False)):
+            continue
+        new, old = found
+        for load in loads:
+            copied, policy = plain(load.args[0]), plain(load.args[1].args[0])
+            inside = [{id(one) for one in layers_of(each)} for each in (copied, policy)]
+            last = [_last_layers(one) for one in (old, new)]
+            if all(last) and last[0] <= inside[0] and last[1] <= inside[1] and load.number < old.number and always_with(load, ratio) and not flows(old, _is_gradient) and _is_repeated(new, old, known):
+                yield Remark(load.node, f"{short(load.node)} gives the old policy the weights of that moment before each {short(ratio.node)} (line {ratio.line}), which compares the policy with itself")
+
+
+def _last_layers(likely: Value) -> set[int]:
+    """The layers that give the distribution which a log probability is of."""
+    given = [one.args[0] for one in steps_to(likely) if one.op in ("log_prob", "gather", "part") and one.args]
+    return {id(plain(one.args[0])) for one in origins(given[-1], stop=("run",)) if one.op == "run"} if given else set()
 
 
 def _is_repeated(new: Value, old: Value, known: set[int]) -> bool:

@@ -1,19 +1,16 @@
-"""Sums beside means, and columns beside rows. Pure; standard library only."""
+"""Sums beside means. Pure; standard library only."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
-from probe.diagnose.code.finders.losses.bootstraps import errors
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short, text_of
+from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import addends
 from probe.diagnose.code.traits.basic import LOSSES, terms
-from probe.diagnose.code.traits.columns import is_column, is_row
 from probe.diagnose.code.traits.extents import last, rank
 
 FINDERS = Finders()
@@ -111,16 +108,21 @@ def _is_logarithm_of(small: Value, large: Value) -> bool:
     return False
 
 
-def _is_near(one: float, other: float) -> bool:
+def _is_near(one: float, other: float, least: float = 0.2) -> bool:
     """Whether two weights are alike: neither makes up for the other's reduction."""
-    return 0.2 <= abs(one) / abs(other) <= 3
+    return least <= abs(one) / abs(other) * 1.0001 and abs(one) / abs(other) <= 3
+
+
+def _least(divergence: Value) -> float:
+    """The smallest weight of a sum over a batch that is no share of one sample; the half of a closed form is a part of it."""
+    return 0.2 if bare(divergence).op.endswith("kl_divergence") else 0.1
 
 
 @FINDERS.add("sum-beside-a-mean")
 def _sum_beside_a_mean(program: Program) -> Iterator[Remark]:
     """A divergence is summed over the samples of a batch, and added to a mean over them."""
     for whole, divergence, kind, factor, other, reduction, weight in _pairs(program):
-        if kind == "sum" and reduction in ("mean", "sample") and _is_near(factor, weight):
+        if kind == "sum" and reduction in ("mean", "sample") and _is_near(factor, weight, _least(bare(divergence.args[0]) if divergence.args else divergence)):
             yield Remark(whole.node, f"{short(whole.node)}: {short(divergence.node)} (line {divergence.line}) adds up all samples of the batch, and {short(other.node)} (line {other.line}) is their mean")
 
 
@@ -146,34 +148,3 @@ def _mean_beside_a_sum(program: Program) -> Iterator[Remark]:
     for whole, divergence, kind, factor, other, reduction, weight in _pairs(program):
         if kind == "mean" and reduction == "sum" and _is_near(factor, weight):
             yield Remark(whole.node, f"{short(whole.node)}: {short(other.node)} (line {other.line}) adds up all elements of the batch, and {short(divergence.node)} (line {divergence.line}) is their mean")
-
-
-@FINDERS.add("column-against-row")
-def _column_against_row(program: Program) -> Iterator[Remark]:
-    """A column is compared with a row, so that each prediction meets each target."""
-    yield from _columns_against_rows(program, of_critics=False)
-
-
-@FINDERS.add("values-against-a-row")
-def _values_against_a_row(program: Program) -> Iterator[Remark]:
-    """The column of a critic is compared with the row of returns, so that each value meets each return."""
-    yield from _columns_against_rows(program, of_critics=True)
-
-
-def _columns_against_rows(program: Program, *, of_critics: bool) -> Iterator[Remark]:
-    computation = computation_of(program)
-    acts = any(one.op in ("log_prob",) for one in computation.of("log_prob"))
-    for value, column, row in errors(computation):
-        if is_column(column) and is_row(row) and acts == of_critics and not _broadcast(value, column):
-            yield Remark(value.node, f"{short(value.node)} compares the column {short(column.node)} (line {column.line}) with the row {_told(row)} (line {row.line}): each of one with each of the other")
-
-
-def _broadcast(value: Value, column: Value) -> bool:
-    """Whether the column is made one in the comparison itself, as where all pairs are meant."""
-    made = column.op == "unsqueeze" or (column.op == "part" and "None" in text_of(column.node))
-    return made and any(one is column.node for one in ast.walk(value.node))
-
-
-def _told(value: Value) -> str:
-    """The expression that a value is written as; for what a loop gives, what the loop goes over."""
-    return short(value.node.iter if isinstance(value.node, (ast.For, ast.AsyncFor)) else value.node)

@@ -22,6 +22,7 @@ from probe.diagnose.code.traits.arithmetic import (
 from probe.diagnose.code.traits.basic import without_small
 
 FINDERS = Finders()
+_ATTENDING = ("torch.nn.MultiheadAttention", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
 _CONTRACTIONS = ("matmul", "einsum", "inner", "baddbmm")
 
 
@@ -249,3 +250,33 @@ def _targets_not_shifted(program: Program) -> Iterator[Remark]:
         )
         if given and causal and not any(one.op in ("roll", "cat", "pad") for one in origins(given[0].args[1], stop=("run",))):
             yield Remark(value.node, f"{short(value.node)} asks for the words that {short(given[0].node)} (line {given[0].line}) reads: nothing shifts the targets")
+
+
+@FINDERS.add("language-model-without-mask")
+def _reads_ahead(program: Program) -> Iterator[Remark]:
+    """Each position is asked for the token after it, and attends to all positions, also to that token."""
+    for loss in computation_of(program).of("cross_entropy"):
+        if len(loss.args) < 2:
+            continue
+        target = bare(loss.args[1])
+        made = list(origins(loss.args[0]))
+        given = next((bare(one.args[1]) for one in made if one.op == "run" and one.args[0].op == "torch.nn.Embedding" and len(one.args) > 1 and _is_one_later(target, bare(one.args[1]))), None)
+        attends = [one for one in made if one.op == "run" and one.args[0].op in _ATTENDING]
+        open_ones = [one for one in attends if len(one.args) in (2, 4) and not one.named.keys() & {"mask", "attn_mask", "src_mask", "is_causal", "**"}]
+        if given is not None and attends and len(attends) == len(open_ones) and not any(one.op in ("triu", "tril") or (one.op.startswith("torch.nn.Transformer") and one.op.endswith("_mask")) for one in made):
+            yield Remark(attends[0].node, f"{short(attends[0].node)} has no mask, and {short(target.node)} (line {target.line}) are the tokens one position after those that are read: each position sees the one that it is asked for")
+            return
+
+
+def _is_one_later(target: Value, given: Value) -> bool:
+    """Whether a part of a sequence begins one position after another one of as many."""
+    if target.op != "part" or given.op != "part" or not same(target.args[0], given.args[0]):
+        return False
+    one, other = target.args[1], given.args[1]
+    if one.op == "add" and any(same(part, other) for part in one.args):
+        return any(number(part) == 1 for part in one.args)
+    cuts = [(index.parts[-1] if isinstance(index, Many) and index.parts else index) for index in (one, other)]
+    if any(cut.op != "slice" for cut in cuts):
+        return False
+    bounds = [[number(bound) for bound in cut.args[:2]] for cut in cuts]
+    return bounds[0][0] == 1 and bounds[1][1] == -1 and bounds[1][0] in (None, 0) and constant(cuts[0].args[1]) is None

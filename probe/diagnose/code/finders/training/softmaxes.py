@@ -430,32 +430,3 @@ def _each_pixel(program: Program) -> Iterator[Remark]:
 def _is_image(computation: Computation, value: Value) -> bool:
     """Whether a convolution takes a value."""
     return any(one.op == "run" and one.args[0].op.startswith("torch.nn.Conv") for one in computation.users(value))
-
-
-@FINDERS.add("column-against-targets")
-def _column(program: Program) -> Iterator[Remark]:
-    """A column of outputs is compared with a row of targets."""
-    computation = computation_of(program)
-    for value in computation.of("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "sub"):
-        for column, row in (value.args[:2], value.args[1::-1]) if len(value.args) > 1 else ():
-            if last(column) == 1 and _is_column(column) and (_is_row(row) or _has_squeezed(row)) and not value.where.no_grad and not comes_from(row, bare(column)):
-                yield Remark(value.node, f"{short(column.node)} is a column (N, 1), and {short(row.node)} a row (N): {short(value.node)} pairs each with all others")
-                break
-
-
-def _is_column(value: Value) -> bool:
-    """Whether a value is what a layer of one output gives, or a batch of such rows."""
-    value = bare(value, shapes=False)
-    return value.op == "run" and rank(value) in (2, None)
-
-
-def _is_row(value: Value) -> bool:
-    """Whether a value has one number for each sample."""
-    return rank(value) == 1 and not any(one.op in ("mean", "element") for one in (value, bare(value)))
-
-
-def _has_squeezed(value: Value, depth: int = 6) -> bool:
-    """Whether a column whose axis of length 1 was taken away is added into a value."""
-    if value.op == "squeeze" and value.args and last(value.args[0]) == 1 and number(value.argument("dim", 1)) in (-1, 1):
-        return True
-    return depth > 0 and value.op in ("add", "sub", "mul") and any(_has_squeezed(one, depth - 1) for one in value.args)

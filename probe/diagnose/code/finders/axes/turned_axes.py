@@ -10,7 +10,7 @@ from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.extents import at_least, last
+from probe.diagnose.code.traits.extents import at_least, last, rank
 
 FINDERS = Finders()
 _ALIKE = frozenset({"add", "sub", "mul", "div", "relu", "clamp", "float", "contiguous", "astype", "ascontiguousarray"}) | KEPT
@@ -62,3 +62,14 @@ def _last_put_second(program: Program) -> Iterator[Remark]:
             said.add(value.node)
             whole = "its batch" if isinstance(value.args[0].node, (ast.Tuple, ast.For)) else short(value.args[0].node)
             yield Remark(value.node, f"{short(value.node)} puts {channels} in the second axis, and the last one of {whole} has that length: it counts its numbers anew, and turns no axis")
+
+
+def over_another_axis(program: Program) -> Iterator[Remark]:
+    """Two sequences of vectors are compared by their cosine, which runs over axis 1 where no axis is named."""
+    said: set[ast.AST] = set()
+    for value in computation_of(program).of("cosine_similarity"):
+        if value.named.get("dim") is not None or len(value.args) != 2 or value.node in said:
+            continue
+        said.add(value.node)
+        if all(rank(one) == 3 and last(one) not in (None, 1) for one in value.args):
+            yield Remark(value.node, f"{short(value.node)} runs over axis 1, and {short(value.args[0].node)} has its {last(value.args[0])} features in axis 2")

@@ -1,0 +1,1 @@
+"""Finders for axes that meet others than they should."""

@@ -1,0 +1,56 @@
+"""Inputs that are scaled where a network learns, and not where it is judged. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import KEPT, Value, bare, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.basic import losses
+from probe.diagnose.code.traits.pictures import applied
+
+FINDERS = Finders()
+
+
+@FINDERS.add("normalized-apart")
+def _normalized_apart(program: Program) -> Iterator[Remark]:
+    """A network learns from normalized inputs, and is judged on inputs that are not."""
+    computation = computation_of(program)
+    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss) if _is_first(one)}
+    layers = {id(one.args[0]) for one in learned.values()}
+    for key in layers:
+        trained = [one.args[1] for one in learned.values() if id(one.args[0]) == key]
+        judged = [one for one in computation.of("run") if one.where.no_grad and one.args and id(one.args[0]) == key and _is_first(one)]
+        marks = [_normalizes(one) for one in trained]
+        if not judged or not all(marks) or any(_normalizes(one.args[1]) for one in judged):
+            continue
+        sources = {one.op for each in trained for one in origins(each) if one.op.startswith(("torchvision.datasets.", "PIL.Image.open"))}
+        raw = {_unscaled(one).node for one in marks if one is not None and one.op == "div"}
+        if (sources and all(any(one.op in sources for one in origins(each.args[1])) for each in judged)) or (raw and all(_unscaled(each.args[1]).node in raw for each in judged)):
+            found = next(one for one in marks if one is not None)
+            yield Remark(judged[0].node, f"{short(judged[0].node)} is given inputs that are not normalized, and those that the network learns from are (line {found.line})")
+
+
+def _unscaled(value: Value) -> Value:
+    """The rows that an input is made of, before they were chosen, put into a batch or centred and scaled."""
+    while value.args and (value.op in KEPT or value.op in ("part", "sub", "div")):
+        value = value.args[0]
+    return value
+
+
+def _is_first(value: Value) -> bool:
+    """Whether a value is what the first layer of a network gives, or a whole network."""
+    if value.op != "run" or len(value.args) != 2 or applied(value) is not None:
+        return False
+    return value.args[0].op not in ("unknown", "part") and not any(one.op == "run" and applied(one) is None for one in origins(value.args[1]))
+
+
+def _normalizes(value: Value) -> Value | None:
+    """Where inputs are normalized; None where they are not."""
+    for one in origins(value):
+        if applied(one) in ("Normalize", "normalize") or (one.op == "div" and bare(one.args[0]).op == "sub"):
+            return one
+    return None
