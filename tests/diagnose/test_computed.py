@@ -156,3 +156,18 @@ def test_no_program_is_too_odd_to_be_followed(program: str) -> None:
 def test_a_program_that_computes_too_much_is_followed_for_a_while() -> None:
     calls = "".join(f"def f{n + 1}():\n    f{n}()\n    f{n}()\n    f{n}()\n" for n in range(12))
     assert not computed(f"def f0():\n    x.exp()\n{calls}f12()\n").complete
+
+
+def test_a_mask_that_an_object_keeps_is_what_was_set_in_it() -> None:
+    value = shown("class A:\n    def __init__(self):\n        self.known = torch.zeros(9)\n        self.known[torch.randperm(9)[:4]] = True\ntool.show(A().known)")
+    assert value.op == "set_item" and any(one.op == "randperm" for one in value.args[1].made_of())
+
+
+def test_a_list_that_grows_is_the_same_one_turned_round() -> None:
+    value = shown("kept = []\nfor x in xs:\n    kept.append(x.exp())\ntool.show(torch.stack(kept[::-1]))")
+    assert [one.op for one in value.args[0].made_of()] == ["exp"]
+
+
+def test_a_batch_is_not_none() -> None:
+    value = shown("def f(x, y=None):\n    return x.exp() if y is None else x.log()\nfor x, y in DataLoader(TensorDataset(a, b), 8):\n    tool.show(f(x, y))")
+    assert value.op == "log"

@@ -334,7 +334,7 @@ def test_a_worker_killed_in_mid_query_costs_that_query_only(
 
         asking = threading.Thread(target=ask)
         asking.start()
-        # A death in a worker that had answered others is laid to its past, once: kill until it is told.
+        # A death in a worker that had waited is not laid to the query, once: kill until it is told.
         while asking.is_alive():
             for pid in workers(place):
                 busy = Path(f"/proc/{pid}/task").exists() and len(os.listdir(f"/proc/{pid}/task")) > 1

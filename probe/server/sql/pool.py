@@ -48,8 +48,8 @@ class _Worker:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.ready = False
-        self.answers = 0
         self.idle_since = 0.0
+        """When it last became idle; 0 for one that never waited for a query."""
 
     def can_read(self, roots: frozenset[Path]) -> bool:
         """Whether it may read these folders, and they are still the ones it was started with."""
@@ -91,7 +91,6 @@ class _Worker:
             if ahead is not None:
                 ahead(body)
             head, body = json.loads(await self._receive()), await self._receive()
-        self.answers += 1
         return head, body
 
     async def _receive(self) -> bytes:
@@ -175,11 +174,11 @@ class Pool:
         self, request: dict[str, Any], deadline: float, asked_s: float, roots: frozenset[Path],
         leaving: asyncio.Future[None], parts: Sequence[tuple[str, bytes]] | None, ahead: Ahead | None,
     ) -> bytes:
-        """Run it on a worker. If a used worker dies, earlier queries may be the cause: try a new one."""
+        """Run it on a worker. If one that was waiting dies, the query may not be the cause: try a new one."""
         loop = asyncio.get_running_loop()
         for fresh in (False, True):
             worker = await self._take(roots, fresh)
-            used = worker.answers > 0
+            waited = worker.idle_since > 0
             left_s = max(min(asked_s, _LEAST_S), deadline - loop.time())
             timed = {**request, "timeout_s": left_s, "asked_s": asked_s}
             if parts is not None:
@@ -189,7 +188,7 @@ class Pool:
             try:
                 return await self._ask(worker, timed, [data for _, data in parts or ()], leaving, ahead)
             except (asyncio.IncompleteReadError, OSError):
-                if not used:
+                if not waited:
                     break
         raise QueryWorkerDied("the process that ran the query died")
 

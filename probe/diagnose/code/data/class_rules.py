@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, evaluates, loader_loops, sources, trains
-from probe.diagnose.code.finders.objectives.tasks import missing_labels_counted
+from probe.diagnose.code.finders.objectives.missing_labels import missing_labels_counted
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules

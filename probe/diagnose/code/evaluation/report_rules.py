@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
 from probe.diagnose.code.evaluation.mean_rules import added_of, divisions
-from probe.diagnose.code.finders.objectives.tasks import seen_items_ranked
+from probe.diagnose.code.finders.objectives.seen_items import seen_items_ranked
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import loader_loops, loaders_of
-from probe.diagnose.code.finders.objectives.tasks import adapted_from_task_to_task
+from probe.diagnose.code.finders.objectives.adapted_models import adapted_from_task_to_task
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import events_of
 from probe.diagnose.code.program import Program

@@ -28,9 +28,11 @@ def averaged_determinant(program: Program) -> Iterator[Remark]:
         for density in parts:
             if density.op != "sum" or not _over_axes(density) or not _is_log_density(density):
                 continue
-            scales = {id(inner) for one in origins(density) if one.op == "exp" and one.args for inner in _cores(one.args[0])}
+            inside = list(origins(density))
+            scales = {id(inner) for one in inside if one.op == "exp" and one.args for inner in _cores(one.args[0])}
+            factors = {id(bare(each)) for one in inside if one.op in ("mul", "div") for each in one.args}
             for part in parts:
-                if part.op == "mean" and _over_axes(part) and any(id(one) in scales for one in _cores(part.args[0])):
+                if part.op == "mean" and _over_axes(part) and any(id(one) in scales or (one.op == "log" and id(bare(one.args[0], "abs")) in factors) for one in _cores(part.args[0])):
                     yield Remark(part.node, f"{short(part.node)} averages the logarithm of the factors by which a sample is stretched, and {short(density.node)} (line {density.line}) is a sum over its axes")
                     return
 
@@ -81,7 +83,7 @@ def _cores(value: Value, depth: int = 12) -> Iterator[Value]:
         inner = value.parts
     elif value.op in ("cat", "either", "stack"):
         inner = list(value.args)
-    elif value.op in ("neg", "sum") or value.op in KEPT or value.op in SHAPED:
+    elif value.op == "neg" or value.op in KEPT or value.op in SHAPED:
         inner = list(value.args[:1])
     else:
         inner = []
@@ -103,15 +105,39 @@ def untrained_guidance(program: Program) -> Iterator[Remark]:
             trained = {}
             for one in {id(each): each for _, loss in losses(computation) for each in origins(loss)}.values():
                 trained.setdefault(id(one.node), []).append(one)
-        asked = [one for one in trained.get(id(given.node), ()) if one.op == given.op and (one.op != "run" or one.args[0] is given.args[0])]
-        if not asked or any(one is given or one is empty for one in asked):
+        halves = _whole(given, empty)
+        first = given if halves is None else halves
+        asked = [one for one in trained.get(id(first.node), ()) if one.op == first.op and (one.op != "run" or one.args[0] is first.args[0])]
+        if not asked or any(one is given or one is empty or one is first for one in asked):
             continue
-        found = [_difference(given, empty, one) for one in asked]
+        found = [_difference(given, empty, one) if halves is None else _doubled(halves, one) for one in asked]
         known = [one for one in found if one is not None]
         if known and len(known) == len(found) and all(_is_empty(without) and _is_data(there) for without, there in known):
             without, there = known[0]
             yield Remark(place.node, f"{short(place.node)} asks the model without its condition too ({short(without.node)}, line {without.line}), and each loss gives it one from the data (line {there.line}): nothing has trained it without")
             return
+
+
+def _doubled(value: Value, asked: Value) -> tuple[Value, Value] | None:
+    """Of a network that runs on a batch twice, with the condition and without: what stands for none, and what a result of the
+    same network has in its place."""
+    waiting, seen = [(value, asked, 60)], set[tuple[int, int]]()
+    while waiting:
+        a, b, left = waiting.pop()
+        if a is b or not left or (id(a), id(b)) in seen:
+            continue
+        seen.add((id(a), id(b)))
+        if b.op in _CHOICES:
+            return None
+        joined = a.args[0] if a.op == "cat" and a.args else None
+        if isinstance(joined, Many) and len(joined.parts) == 2 and a.node is not b.node:
+            empty = [one for one in joined.parts if _is_empty(one)]
+            if len(empty) == 1:
+                return empty[0], b
+        inner = list(a.made_of()), list(b.made_of())
+        if a.op == b.op and a.node is b.node and len(inner[0]) == len(inner[1]):
+            waiting += [(one, other, left - 1) for one, other in zip(*inner, strict=True)]
+    return None
 
 
 def _guided(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
@@ -126,6 +152,13 @@ def _guided(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
         for a, b in ((a, b) for a in factors[0] for b in factors[1]) if len(factors) == 2 else ():
             if a is not b and a.op == b.op == "run" and a.node is b.node:
                 yield a, b, value
+
+
+def _whole(one: Value, other: Value) -> Value | None:
+    """The result of a network that two values are the halves of."""
+    if one.op != "part" or one.args[0] is not other.args[0] or one.args[0].op not in ("chunk", "split", "tensor_split"):
+        return None
+    return bare(one.args[0].args[0]) if one.args[0].args else None
 
 
 def _difference(given: Value, empty: Value, asked: Value, depth: int = 60) -> tuple[Value, Value] | None:
@@ -157,11 +190,12 @@ def _is_empty(value: Value) -> bool:
 
 
 def _is_data(value: Value) -> bool:
-    """Whether a value is a part of a batch, as it is."""
+    """Whether a value is a part of a batch, as it is, or what a layer makes of it."""
     for _ in range(12):
         if value.op in ("rows", "element"):
             return True
-        if not value.args or not (value.op in KEPT or value.op in SHAPED or value.op == "part") or value.op in ("either", "stack"):
+        layer = value.op == "run" and len(value.args) == 2
+        if not value.args or not (layer or value.op in KEPT or value.op in SHAPED or value.op == "part") or value.op in ("either", "stack"):
             return False
-        value = value.args[0]
+        value = value.args[1 if layer else 0]
     return False

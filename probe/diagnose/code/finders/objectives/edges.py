@@ -122,7 +122,7 @@ def _reverse_kept(program: Program) -> Iterator[Remark]:
     """Edges that are listed in both directions are split one by one, at random: the reverse of a held-out edge is in another
     part."""
     computation = computation_of(program)
-    for order in computation.of(*_ORDERS, "sklearn.model_selection.train_test_split"):
+    for order in computation.of(*_ORDERS, "shuffle", "sklearn.model_selection.train_test_split"):
         if order.where.loops:
             continue
         for whole in {id(one): one for one in _cut_by(computation, order)}.values():
@@ -136,6 +136,12 @@ def _cut_by(computation: Computation, order: Value) -> Iterator[Value]:
     """What a random order cuts in two or more parts."""
     if order.op.endswith("train_test_split"):
         yield from order.args[:1]
+        return
+    if order.op == "shuffle":
+        for whole in order.args:
+            cuts = [one for one in computation.users(whole) if one.op == "part" and one.number > order.number and one.args[1].op == "slice"]
+            if len({tuple(map(id, one.args[1].args[:2])) for one in cuts}) > 1:
+                yield whole
         return
     taken: dict[int, tuple[Value, set[tuple[object, ...]]]] = {}
     for user in computation.users(order):
@@ -170,8 +176,8 @@ def _both_ways(value: Value) -> Value | None:
     at = value
     for _ in range(10):
         if isinstance(at, Many) and at.grown:
-            pairs = [one.parts for one in at.parts if isinstance(one, Many) and len(one.parts) == 2]
-            return next((at for a, b in pairs for c, d in pairs if a is d and b is c and a is not b), None)
+            pairs = [one for one in at.parts if isinstance(one, Many) and len(one.parts) == 2]
+            return next((other for one in pairs for other in pairs if one.parts[0] is other.parts[1] and one.parts[1] is other.parts[0] and one.parts[0] is not one.parts[1] and one.number < other.number), None)
         if at.op == "cat" and at.args and isinstance(at.args[0], Many) and len(at.args[0].parts) == 2:
             first, second = at.args[0].parts
             return at if _is_reverse(first, second) or _is_reverse(second, first) else None
@@ -194,6 +200,14 @@ def _is_reverse(value: Value, of: Value) -> bool:
     return isinstance(value, Many) and len(value.parts) == 2 and [_end(one, of) for one in value.parts] == [1, 0]
 
 
+def _adds_axes(value: Value) -> bool:
+    """Whether an index takes all of a value, and only adds axes to it: `x[:, None]`."""
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    given = index.parts if isinstance(index, Many) else []
+    new = [one for one in given if one.op == "@constant" and one.data is None]
+    return bool(new) and all(one in new or (one.op == "slice" and all(end.op == "@constant" and end.data is None for end in one.args)) for one in given)
+
+
 def _list_of(value: Value) -> Value:
     """A list of edges, before it was turned and converted."""
     while value.args and (value.op in KEPT or value.op in SHAPED or value.op in ("t", "T", "unbind", "transpose")):
@@ -203,7 +217,7 @@ def _list_of(value: Value) -> Value:
 
 def _end(value: Value, of: Value) -> float | None:
     """Which end of the edges `of` a value is: 0 or 1."""
-    while value.op != "part" and value.args and (value.op in KEPT or value.op in SHAPED):
+    while value.args and (_adds_axes(value) or (value.op != "part" and (value.op in KEPT or value.op in SHAPED))):
         value = value.args[0]
     if value.op != "part" or len(value.args) != 2 or _list_of(value.args[0]) is not _list_of(of):
         return None
