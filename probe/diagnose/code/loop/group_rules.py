@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.objectives.frozen_tables import frozen_table_with_a_rate
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import is_torch_optimizer
 from probe.diagnose.code.program import Program
@@ -169,3 +170,10 @@ def _kept_by(program: Program, made: ast.Lambda | ast.FunctionDef, loop: ast.For
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript) and (one.value is made or (name and is_name(one.value, name))):
             return one
     return None
+
+
+RULES.add(
+    "frozen-table-with-a-rate",
+    "the table keeps the vectors that it was given: the rate of its group changes nothing",
+    "nn.Embedding.from_pretrained(vectors, freeze=False)",
+)(frozen_table_with_a_rate)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, comes_from, constant, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short, text_of
@@ -260,10 +260,10 @@ def _reads_ahead(program: Program) -> Iterator[Remark]:
             continue
         target = bare(loss.args[1])
         made = list(origins(loss.args[0]))
-        given = next((bare(one.args[1]) for one in made if one.op == "run" and one.args[0].op == "torch.nn.Embedding" and len(one.args) > 1 and _is_one_later(target, bare(one.args[1]))), None)
-        attends = [one for one in made if one.op == "run" and one.args[0].op in _ATTENDING]
+        given = next((one for one in made if one.op == "run" and one.args[0].op == "torch.nn.Embedding" and len(one.args) > 1 and _is_one_later(target, bare(one.args[1]))), None)
+        attends = [one for one in made if given is not None and one.op == "run" and one.args[0].op in _ATTENDING and comes_from(one.args[min(2, len(one.args) - 1)], given)]
         open_ones = [one for one in attends if len(one.args) in (2, 4) and not one.named.keys() & {"mask", "attn_mask", "src_mask", "is_causal", "**"}]
-        if given is not None and attends and len(attends) == len(open_ones) and not any(one.op in ("triu", "tril") or (one.op.startswith("torch.nn.Transformer") and one.op.endswith("_mask")) for one in made):
+        if attends and len(attends) == len(open_ones) and not any(one.op in ("triu", "tril") or (one.op.startswith("torch.nn.Transformer") and one.op.endswith("_mask")) for one in made):
             yield Remark(attends[0].node, f"{short(attends[0].node)} has no mask, and {short(target.node)} (line {target.line}) are the tokens one position after those that are read: each position sees the one that it is asked for")
             return
 

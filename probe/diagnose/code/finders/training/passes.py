@@ -297,7 +297,7 @@ def _clipped_while_scaled(program: Program) -> Iterator[Remark]:
     if any(True for _ in computation.of("get_scale")):
         return
     for clip in computation.values:
-        if not is_clip(clip):
+        if not is_clip(clip) and not _limits_by_norm(clip):
             continue
         for one in reversed(computation.values[: clip.number]):
             if runs(one) != runs(clip) or one.op == "unscale_" or optimizer_of(one) is not None:
@@ -307,6 +307,23 @@ def _clipped_while_scaled(program: Program) -> Iterator[Remark]:
                 if scaled and constant(plain(one.args[0].args[0]).named.get("enabled")) is not False:
                     yield Remark(clip.node, f"{short(clip.node)} runs while the gradients are still multiplied by the scaler's factor (line {one.args[0].line})")
                 break
+
+
+def _limits_by_norm(value: Value) -> bool:
+    """Whether a value is a gradient times a limit over the norm of gradients, where that is less than 1: it clips by hand."""
+    if value.op != "mul" or len(value.args) != 2:
+        return False
+    factor = next((other for one, other in (value.args, value.args[::-1]) if bare(one, shapes=False).op == "grad"), None)
+    if factor is None or not any(one.op == "div" and len(one.args) == 2 and _is_norm(one.args[1]) for one in origins(factor, stop=("grad",))):
+        return False
+    at_most_one = any(one.op in ("clamp", "min", "minimum") for one in origins(factor, stop=("div", "grad")))
+    return at_most_one or any(test.op in ("gt", "ge", "lt", "le") and any(_is_norm(one) for one in test.args) for test, _ in value.where.under)
+
+
+def _is_norm(value: Value) -> bool:
+    """Whether a value is made of a norm of gradients."""
+    seen = list(origins(value, stop=("grad",)))
+    return any(one.op in ("norm", "vector_norm", "sqrt") for one in seen) and any(one.op == "grad" for one in seen)
 
 
 @FINDERS.add("gradients-not-cleared")

@@ -1,0 +1,50 @@
+"""Measures that rank scores, and are given classes. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import Value, bare, number, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+
+FINDERS = Finders()
+_DECISIONS = ("ge", "gt", "round", "argmax")
+_COMPARED = ("searchsorted", "gt", "lt", "ge", "le")
+
+
+@FINDERS.add("metric-of-wrong-arguments")
+def _classes_compared_by_rank(program: Program) -> Iterator[Remark]:
+    """The scores of the positive samples are compared with those of the negative ones, each with each, and they are classes."""
+    for value in computation_of(program).of(*_COMPARED):
+        if len(value.args) < 2:
+            continue
+        one, other = (_some_rows(side) for side in value.args[:2])
+        if one is None or other is None or not same(one[0], other[0]) or not _are_opposite(one[1], other[1]):
+            continue
+        classes = bare(one[0])
+        decided = classes.op in ("round", "argmax") or (classes.op in _DECISIONS and len(classes.args) == 2 and number(classes.args[1]) is not None)
+        if decided:
+            yield Remark(value.node, f"{short(value.node)} ranks classes ({short(classes.node)}, line {classes.line}) where it has to rank scores: its curve has one point")
+            return
+
+
+def _some_rows(value: Value) -> tuple[Value, Value] | None:
+    """What a value is some rows of, and the mask that says which; None if it is another thing."""
+    value = bare(value, "sort")
+    while value.op == "part" and len(value.args) == 2 and value.args[1].op in ("tuple", "slice", "@constant"):
+        value = bare(value.args[0], "sort")
+    return (bare(value.args[0]), bare(value.args[1])) if value.op == "part" and len(value.args) == 2 else None
+
+
+def _are_opposite(one: Value, other: Value) -> bool:
+    """Whether two masks share no row: the one is the other's opposite, or both ask the same labels for two numbers."""
+    for mask, opposite in ((one, other), (other, one)):
+        if opposite.op in ("invert", "not", "logical_not") and opposite.args and same(bare(opposite.args[0]), mask):
+            return True
+    if one.op in ("eq", "ne") and other.op in ("eq", "ne") and len(one.args) == len(other.args) == 2 and same(bare(one.args[0]), bare(other.args[0])):
+        numbers = number(one.args[1]), number(other.args[1])
+        return None not in numbers and (numbers[0] != numbers[1]) == (one.op == other.op)
+    return False
