@@ -7,7 +7,8 @@
 -- what = "loss has not fallen since step {step}: {level_then:.4g} then, {now:.4g} now{at_chance}"
 -- why = [
 --   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; the fall in between is {gain_ratio:.2%} (negative: a rise), within the noise",
---   "that covers {flat_steps} of {seen_steps} steps; the loss started at {start:.4g}",
+--   "that covers {flat_steps} of {seen_steps} steps{known}",
+--   "the loss started at {start:.4g}",
 --   "learning rate {lr:.3g}, at most {highest_lr:.3g} in this run",
 --   "update ratio {update_ratio:.2g} (median over parameters; 1e-4 to 1e-2 is usual while a model learns)",
 --   "{chance}",
@@ -20,7 +21,7 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
--- false_positives = "a converged model (only `info` when the loss had levelled off after a fall, the learning rate has decayed, the loss has fallen by 90 %, four fifths of the model are frozen, or noise would hide a slow fall)"
+-- false_positives = "a converged model (only `info` when the loss had levelled off after a fall, the learning rate has decayed, the loss has fallen by 90 %, four fifths of the model are frozen, noise would hide a slow fall, or the first steps of a long run are no longer kept)"
 -- effect = true
 -- uses = ["trainings", "adversarial", "reweighted"]
 -- [parameters.window]
@@ -65,6 +66,9 @@ WITH seen AS (
 ), flat AS (
     SELECT MIN(step) AS step, SUM(steps) AS flat_steps, COUNT(*) AS parts, MAX(blocks.ago) AS oldest
     FROM blocks, fallen WHERE blocks.ago < fallen.ago
+), kept AS (
+    -- Of a long run the first steps are not kept: what the loss began at, and fell by, is not known then.
+    SELECT MIN(step) > (SELECT MAX(begun) FROM trainings) + $window AS from_the_middle FROM seen
 ), trend AS (
     SELECT ANY_VALUE(flat.step) AS step, ANY_VALUE(flat_steps) AS flat_steps, ANY_VALUE(parts) AS parts,
         AVG(level) FILTER (2 * ago > oldest) AS level_then, AVG(level) FILTER (2 * ago <= oldest) AS level_since
@@ -100,14 +104,15 @@ WITH seen AS (
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete' END AS unknown,
     trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
-    part * 4 AS part, start, lr, highest_lr, update_ratio, checked, chance_said AS chance, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
+    part * 4 AS part, CASE WHEN from_the_middle THEN ' that are kept, and the first ones are not' ELSE '' END AS known, CASE WHEN NOT from_the_middle THEN start END AS start, lr, highest_lr, update_ratio, checked, chance_said AS chance, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
     CASE WHEN chance_said IS NULL THEN '' WHEN spread < 1e-4 THEN '; the output does not depend on the input'
         WHEN now >= 0.97 * chance AND now <= 1.03 * GREATEST(chance, COALESCE(CASE WHEN function = 'cross_entropy' THEN uniform END, 0)) THEN '; that is the level of chance' ELSE '' END AS at_chance,
     CASE WHEN spread < 1e-4 OR COALESCE(now >= 0.97 * chance AND alone AND looks >= 3, false) THEN 'notice'
+        WHEN from_the_middle THEN 'info'
         WHEN start - now > $learned * ABS(start) AND COALESCE(last_fall < GREATEST($stopped * (start - now), 3 * error), true) THEN 'info'
         WHEN COALESCE(weights_now > 1.25 * weights_before, false) OR lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start) OR (frozen_ratio > $frozen AND start - now > $improvement * ABS(start))
         OR 2.5 * error / SQRT(parts / 2) > 2 * $improvement * ABS(now) THEN 'info' ELSE 'notice' END AS severity
-FROM trend, ends, shape, ratio, adversarial, checked, before, terms
+FROM trend, ends, shape, ratio, adversarial, checked, before, terms, kept
 WHERE flat_steps >= $window AND flat_steps >= $share * n
     AND ABS(level_then - level_since) <= GREATEST(2.5 * error / SQRT(parts / 2), 0.001 * ABS(now))
 UNION ALL BY NAME

@@ -67,7 +67,8 @@ def _reports(flow: Flow) -> Iterator[tuple[ast.If, float, ast.AST, str, float, b
 
 def _set_by(node: ast.Assign) -> set[str]:
     """What an assignment sets, also by a tuple."""
-    return {text_of(one) for target in node.targets for one in ast.walk(target) if isinstance(one, (ast.Name, ast.Attribute, ast.Subscript))}
+    found = [one for target in node.targets for one in ast.walk(target) if isinstance(one, (ast.Name, ast.Attribute, ast.Subscript))]
+    return {text_of(one.value if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) else one) for one in found}
 
 
 def _is_mean(flow: Flow, value: ast.expr, loop: ast.For) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import unshaped
 from probe.diagnose.code.finders.axes.turned_axes import over_another_axis
+from probe.diagnose.code.finders.objectives.mined_pairs import negatives_of_the_same_class
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.formulas.ranking_rules import hinged
 from probe.diagnose.code.program import Program
@@ -180,3 +181,10 @@ RULES.add(
     "each feature is compared over the positions, instead of each position over the features",
     "name the axis: F.cosine_similarity(a, b, dim=-1)",
 )(over_another_axis)
+
+
+RULES.add(
+    "negatives-of-the-same-class",
+    "samples of one class are pushed apart, as the loss of the same pairs pulls them together",
+    "mine opponents among other labels only: distances.masked_fill(labels[:, None] == labels[None], float('inf')).amin(1)",
+)(negatives_of_the_same_class)

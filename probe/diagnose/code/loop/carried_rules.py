@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import loader_loops, loaders_of
 from probe.diagnose.code.finders.objectives.adapted_models import adapted_from_task_to_task
+from probe.diagnose.code.finders.objectives.token_means import mean_of_each_micro_batch
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import events_of
 from probe.diagnose.code.program import Program
@@ -86,3 +87,10 @@ RULES.add(
     "each task begins with the weights that the tasks before it have left: the mean is not that of models adapted to one task",
     "adapt a copy for each task: learner = copy.deepcopy(model)",
 )(adapted_from_task_to_task)
+
+
+RULES.add(
+    "mean-of-each-micro-batch",
+    "the update is not that of the whole batch: labels of short samples weigh more than those of long ones",
+    "add up the losses (reduction='sum') and divide by the number of labels of all micro-batches",
+)(mean_of_each_micro_batch)

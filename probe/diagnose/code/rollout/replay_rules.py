@@ -83,10 +83,10 @@ def _sizes(program: Program, of: ast.ClassDef) -> dict[str, set[str]]:
 
 
 def _filled(of: ast.ClassDef, name: str) -> bool:
-    """Whether a method puts something into one place of an array."""
+    """Whether a method, other than the one that makes the array, puts something into one place of it."""
     return any(
         isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript) and text_of(node.targets[0].value) == name and not isinstance(node.targets[0].slice, ast.Slice)
-        for node in ast.walk(of)
+        for method in of.body if getattr(method, "name", "") != "__init__" for node in ast.walk(method)
     )
 
 

@@ -172,7 +172,7 @@ def is_set_in(program: Program, tally: Tally, around: ast.AST) -> bool:
     word = tally.target.attr if isinstance(tally.target, ast.Attribute) else ""
     for node in program.everywhere(ast.Assign, ast.AnnAssign, ast.Call):
         if isinstance(node, ast.Call):
-            changes = isinstance(node.func, ast.Attribute) and node.func.attr in ("zero_", "fill_", "clear", "reset", "update", "__init__", "setattr", "reset_")
+            changes = isinstance(node.func, ast.Attribute) and node.func.attr in ("zero_", "fill_", "fill", "clear", "reset", "update", "__init__", "setattr", "reset_")
             if changes and is_inside(program, node, around):
                 return True
             continue
@@ -180,7 +180,8 @@ def is_set_in(program: Program, tally: Tally, around: ast.AST) -> bool:
             for one in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
                 if word and isinstance(one, ast.Attribute) and one.attr == word and program.function_name(node) != "__init__":
                     return True
-                if ast.unparse(one) in texts and is_inside(program, node, around):
+                every = one.value if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice) else one  # `sums[:] = 0`
+                if ast.unparse(every) in texts and is_inside(program, node, around):
                     return True
     return False
 

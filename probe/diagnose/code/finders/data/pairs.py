@@ -245,9 +245,14 @@ def _two_draws(program: Program) -> Iterator[Remark]:
         targets = [one for one in sides.beside.values() if _random_turn(one) and id(one) not in sides.given]
         for one in turned:
             for other in targets:
-                if _random_turn(one) & _random_turn(other) and not (draws_of(one) & draws_of(other)) and not same(_turned(one), _turned(other)):
+                if _random_turn(one) & _random_turn(other) and not (draws_of(one) & draws_of(other)) and not same(_turned(one), _turned(other)) and not (_seeds(one) & _seeds(other)):
                     yield Remark(other.node, f"{short(other.node)} changes the target by a draw of its own, and the input is changed by another one (line {one.line})")
                     return
+
+
+def _seeds(value: Value) -> set[int]:
+    """The values that seed the generators which decide how a value is turned: those of one seed draw alike."""
+    return {id(one.args[-1]) for given in value.args[1:] for one in origins(given) if one.op in ("manual_seed", "default_rng", "RandomState", "seed") and one.args}
 
 
 def _turned(value: Value) -> Value:

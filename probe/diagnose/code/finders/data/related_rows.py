@@ -149,6 +149,8 @@ def _overlap(value: Value) -> float | None:
     """How far the windows are apart that a slice takes one after the other; None where they do not overlap, or that is
     unknown."""
     index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    cuts = [one for one in index.parts if one.op == "slice" and any(one.op == "index" for one in one.args)] if isinstance(index, Many) else []
+    index = cuts[0] if len(cuts) == 1 else index
     if index is None or index.op != "slice":
         return None
     first, end = index.args[:2]

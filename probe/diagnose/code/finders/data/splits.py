@@ -70,7 +70,7 @@ def _scaled_before(program: Program) -> Iterator[Remark]:
     said: set[ast.AST] = set()
     for cut, wholes, _ in _cuts(computation):
         for one in (each for whole in wholes for each in _rows_of(whole)):
-            if (_is_fitted(one) or _is_scaled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not _is_cut(one):
+            if (_is_fitted(one) or is_scaled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not _is_cut(one):
                 said.add(one.node)
                 yield Remark(one.node, f"{short(one.node)} takes the statistics of all rows, and line {cut.line} cuts held-out rows from them")
 
@@ -100,7 +100,7 @@ def _is_fitted(value: Value) -> bool:
     return made.op.rpartition(".")[2] in _PIPES and any(one.op.startswith("sklearn.") and one.op.rpartition(".")[2] in _FITTED for one in origins(made))
 
 
-def _is_scaled_by_itself(value: Value) -> bool:
+def is_scaled_by_itself(value: Value) -> bool:
     """Whether a value is centred and scaled by statistics over its own rows."""
     if value.op != "div" or len(value.args) != 2:
         return False
@@ -125,6 +125,12 @@ def _is_cut(value: Value) -> bool:
     return any(one.op in _SPLITS or (one.op == "part" and len(one.args) > 1 and one.args[1].op == "slice") for one in origins(value))
 
 
+def _holds_twice(rows: Value) -> bool:
+    """Whether the same labels or samples stand several times among what is joined."""
+    parts = [bare(one) for one in rows.parts] if isinstance(rows, Many) else []
+    return any(one is other and one.op != "@constant" for place, one in enumerate(parts) for other in parts[:place])
+
+
 @FINDERS.add("copied-before-the-split")
 def _copied_before(program: Program) -> Iterator[Remark]:
     """Samples are copied, and copies of one fall into both parts."""
@@ -134,6 +140,7 @@ def _copied_before(program: Program) -> Iterator[Remark]:
         for one in (each for whole in wholes for each in _rows_of(whole)):
             copies = one.op == "fit_resample" and one.args[0].op.rpartition(".")[2] in ("RandomOverSampler", "SMOTE", "ADASYN", "BorderlineSMOTE", "SMOTEENN", "SMOTETomek")
             copies = copies or (one.op == "repeat_interleave" and len(one.args) > 1 and constant(one.args[1]) is None)
+            copies = copies or (one.op == "cat" and not one.named.get("dim") and len(one.args) == 1 and _holds_twice(one.args[0]))
             if copies and one.node not in said and not _is_cut(one) and not cut.where.loops:
                 said.add(one.node)
                 yield Remark(cut.node, f"{short(cut.node)} divides what {short(one.node)} (line {one.line}) has copied: copies of one sample fall into both parts")

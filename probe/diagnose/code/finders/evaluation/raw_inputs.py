@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import KEPT, Value, bare, origins
+from probe.diagnose.code.finders.data.splits import is_scaled_by_itself
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -54,3 +55,28 @@ def _normalizes(value: Value) -> Value | None:
         if applied(one) in ("Normalize", "normalize") or (one.op == "div" and bare(one.args[0]).op == "sub"):
             return one
     return None
+
+
+@FINDERS.add("scaled-apart")
+def _scaled_apart(program: Program) -> Iterator[Remark]:
+    """The rows that a network learns from and those that it is judged on are each scaled by statistics of their own."""
+    computation = computation_of(program)
+    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss) if _is_first(one)}
+    ours = {id(one): one for run in learned.values() for one in origins(run.args[1]) if _is_by_own_statistics(one)}
+    nodes = {one.node: one for one in ours.values()}
+    for judged in computation.of("run"):
+        if not judged.where.no_grad or id(judged) in learned or not _is_first(judged) or not any(one.args[0] is judged.args[0] for one in learned.values()):
+            continue
+        theirs = next((one for one in origins(judged.args[1]) if one.node in nodes and id(one) not in ours and _is_by_own_statistics(one)), None)
+        if theirs is not None:
+            yield Remark(theirs.node, f"{short(theirs.node)} scales the rows that {short(judged.node)} (line {judged.line}) is judged on by their own statistics, and those that are trained on by theirs")
+            return
+
+
+def _is_by_own_statistics(value: Value) -> bool:
+    """Whether a table is scaled by statistics over its own rows, once for all of them."""
+    if value.op != "div" or value.where.loops or any(getattr(one, "name", "") in ("forward", "__getitem__") for one in value.where.functions):
+        return False
+    statistics = [value.args[1], *bare(value.args[0]).args[1:]]
+    given = any(one.op == "either" for each in statistics for one in origins(each, stop=("mean", "std", "min", "max", "var")))
+    return not given and is_scaled_by_itself(value)

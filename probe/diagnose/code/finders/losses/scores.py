@@ -20,6 +20,7 @@ from probe.diagnose.code.traits.arithmetic import (
     sides,
 )
 from probe.diagnose.code.traits.basic import without_small
+from probe.diagnose.code.traits.numberings import filled_up, written
 
 FINDERS = Finders()
 _ATTENDING = ("torch.nn.MultiheadAttention", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
@@ -280,3 +281,39 @@ def _is_one_later(target: Value, given: Value) -> bool:
         return False
     bounds = [[number(bound) for bound in cut.args[:2]] for cut in cuts]
     return bounds[0][0] == 1 and bounds[1][1] == -1 and bounds[1][0] in (None, 0) and constant(cuts[0].args[1]) is None
+
+
+@FINDERS.add("mask-without-effect")
+def _padding_shown(program: Program) -> Iterator[Remark]:
+    """A mask that is true at the padding goes where True marks what takes part, or one that is true at the words where it
+    marks what is hidden."""
+    computation = computation_of(program)
+    for value in computation.of("scaled_dot_product_attention", "run"):
+        fused = value.op != "run"
+        given = value.argument("attn_mask", 3) if fused else value.named.get("key_padding_mask") or value.named.get("src_key_padding_mask")
+        marks = None if given is None else _marked(computation, given)
+        if given is not None and marks == ("padding" if fused else "words"):
+            other = "takes part" if fused else "is hidden"
+            yield Remark(value.node, f"{short(given.node)} is true at the {marks}, and {short(value.node)} takes True for what {other}")
+            return
+
+
+def _marked(computation: Computation, mask: Value, depth: int = 8) -> str | None:
+    """What a mask is true at: the "words" of padded sequences, or their "padding"."""
+    other = {"words": "padding", "padding": "words"}
+    mask = bare(mask, "bool", "part", "T", "set_item")
+    if depth == 0:
+        return None
+    if mask.op in ("invert", "not", "logical_not") and mask.args:
+        return other.get(_marked(computation, mask.args[0], depth - 1) or "")
+    if mask.op in ("eq", "ne") and len(mask.args) == 2 and (known := number(mask.args[1])) is not None:
+        inner = _marked(computation, mask.args[0], depth - 1)
+        if inner is not None and known in (0, 1):
+            return inner if (mask.op == "eq") == (known == 1) else other[inner]
+        filled = filled_up(computation, mask.args[0])
+        return ("padding" if mask.op == "eq" else "words") if filled is not None and filled[0] == known else None
+    ones = [one for one in written(computation, mask) if len(one.args) > 2] if mask.op in ("zeros", "full") else []
+    filled = filled_up(computation, mask) if ones else None
+    if filled is not None and filled[0] == 0 and all(constant(one.args[2]) in (True, 1, 1.0) for one in ones):
+        return "words"
+    return None

@@ -252,10 +252,12 @@ def _small_is_good(loss: Value) -> bool:
 def _own_similarity_kept(program: Program) -> Iterator[Remark]:
     """Similarities of all rows to all rows go into a softmax over candidates with each row's own among them."""
     computation = computation_of(program)
-    for value in computation.of("cross_entropy", "logsumexp"):
-        if not value.args:
+    for value in computation.of("cross_entropy", "logsumexp", "log"):
+        added = bare(value.args[0]) if value.args else value
+        powers = bare(added.args[0]) if value.op == "log" and added.op == "sum" and added.args else value
+        if not value.args or (value.op == "log" and powers.op != "exp"):
             continue
-        chain, product = _down_to_product(value.args[0])
+        chain, product = _down_to_product(powers.args[0])
         rows = _with_itself(product)
         if rows is None or not _is_normalized(rows):
             continue

@@ -8,10 +8,10 @@ import itertools
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Value, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import last_word, short
 from probe.diagnose.code.traits.arithmetic import is_run_of_network, networks
 from probe.diagnose.code.traits.basic import LOSSES
 from probe.diagnose.code.traits.updates import is_schedule, optimizer_of
@@ -75,7 +75,8 @@ def _another_unit(program: Program) -> Iterator[Remark]:
         updates = [one for one in computation.of("step") if one.number < value.number and (held := optimizer_of(one)) is not None and held is schedule.argument("optimizer", 0)]
         loaders = {loop: over for one in updates for loop, over in _loops(computation, one) if loop not in value.where.loops}
         counted = next((one for one in _lengths(schedule) for over in loaders.values() if _counts_batches(one, over)), None)
-        if counted is not None and value.where.loops and not any(loop in value.where.loops for loop in loaders):
+        inside = any(one.node is value.node and any(loop in one.where.loops for loop in loaders) for one in computation.of("step"))
+        if counted is not None and value.where.loops and not inside and not any(loop in value.where.loops for loop in loaders):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs once an epoch, and {word} is made for a number of batches: {short(counted.node)} (line {counted.line})")
             continue
@@ -85,11 +86,22 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs in each pass, and the optimizer steps in one of {short(every.node) if every is not None else ''}: {word} is made for {short(divided.node)} (line {divided.line}) of those")
             continue
-        bound = _epochs_around(computation, value)
+        by = next(_every(value), None)
+        whole = next((one for one in _lengths(schedule) for _, over in _loops(computation, value) if by is not None and _counts_batches(one, over)), None)
+        if whole is not None and by is not None and (number(by) or 2) > 1 and not any(one.op in ("div", "floordiv", "ceil") and any(same(bare(part), by) for part in one.args) for one in origins(whole)):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} runs once in {short(by.node)} batches, and {word} is made for {short(whole.node)} (line {whole.line}), all batches")
+            continue
+        bound, epochs = _epochs_around(computation, value) or (None, None)
         length = next(iter(_lengths(schedule)), None)
         if bound is not None and length is not None and word in _LENGTHS and same(bare(length), bound) and (number(bound) or 2) > 1:
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs for each batch, and {word} is made for {short(length.node)} steps, the number of epochs")
+            continue
+        size = schedule.argument("step_size", 1) if word == "StepLR" else schedule.argument("milestones", 1) if word == "MultiStepLR" else None
+        if bound is not None and size is not None and epochs is not None and _is_share_of(size, bound, epochs):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} runs for each batch, and {short(size.node)} (line {size.line}), at which {word} lowers the rate, is a share of the number of epochs")
 
 
 def _lengths(schedule: Value) -> Iterator[Value]:
@@ -101,6 +113,20 @@ def _lengths(schedule: Value) -> Iterator[Value]:
         yield given
     if word == "LambdaLR" and "factor" in schedule.named:
         yield from (one.args[1] for one in origins(schedule.named["factor"]) if one.op in ("div", "lt", "le", "gt", "ge") and len(one.args) == 2)
+
+
+def _is_share_of(size: Value, whole: Value, counted: ast.AST) -> bool:
+    """Whether a number, or each of a list, is a share of how often a loop runs: `epochs // 3`, `0.5 * epochs`."""
+    if isinstance(size, Many):
+        return bool(size.parts) and all(_is_share_of(one, whole, counted) for one in size.parts)
+    size = bare(size)
+    if size.op in ("floordiv", "div", "mul") and len(size.args) == 2:
+        return any(same(bare(one), whole) for one in size.args) and any(number(one) is not None for one in size.args)
+    share, number_of_all = number(size), number(whole)
+    if share is None or number_of_all is None or not isinstance(size.node, (ast.BinOp, ast.Call)) or not isinstance(counted, (ast.For, ast.AsyncFor)):
+        return False
+    words = [{last_word(one) for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))} for node in (size.node, counted.iter)]
+    return bool((words[0] & words[1]) - {"range", "int", "self", "args", "cfg", "config"}) and share < number_of_all
 
 
 def _loops(computation: Computation, value: Value) -> Iterator[tuple[ast.AST, Value]]:
@@ -131,13 +157,19 @@ def _only_every(step: Value, value: Value) -> Iterator[Value]:
         yield from (bare(one.args[1]) for one in origins(test) if one.op == "mod" and len(one.args) == 2)
 
 
-def _epochs_around(computation: Computation, value: Value) -> Value | None:
-    """How often the loop around the loop over the batches runs, of a value in both."""
+def _every(step: Value) -> Iterator[Value]:
+    """In one of how many passes a step runs, by the rest of a count."""
+    for test, holds in step.where.under:
+        yield from (bare(one.args[1]) for one in origins(test) if one.op == "mod" and len(one.args) == 2 and holds)
+
+
+def _epochs_around(computation: Computation, value: Value) -> tuple[Value, ast.AST] | None:
+    """How often the loop around the loop over the batches runs, of a value in both, and that loop."""
     around = list(_loops(computation, value))
-    for (_, outer), (_, inner) in itertools.pairwise(around):
+    for (loop, outer), (_, inner) in itertools.pairwise(around):
         batches = inner.op in ("torch.utils.data.DataLoader", "split") or isinstance(inner, Instance)
         if batches and outer.op == "range" and outer.args:
             begin = outer.args[0] if len(outer.args) > 1 else None
             if begin is None or number(begin) == 0:
-                return bare(outer.args[-1] if len(outer.args) < 3 else outer.args[1])
+                return bare(outer.args[-1] if len(outer.args) < 3 else outer.args[1]), loop
     return None

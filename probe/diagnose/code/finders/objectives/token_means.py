@@ -1,0 +1,53 @@
+"""Means over the known places of batches that have different numbers of them. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Value, bare, constant, number, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.numberings import contents, filled_up, written
+from probe.diagnose.code.traits.updates import backwards, in_parts_of, optimizer_of
+
+
+def mean_of_each_micro_batch(program: Program) -> Iterator[Remark]:
+    """A step follows several backwards, each of a mean over as many places as its batch has labels for."""
+    computation = computation_of(program)
+    steps = [one for one in computation.of("step") if optimizer_of(one) is not None]
+    if any(one.op in ("div", "mul") and one.args and bare(one.args[0]).op == "grad" for one in computation.of("div", "mul")):
+        return
+    for backward, whole in backwards(computation):
+        loss = bare(whole)
+        if loss.op != "div" or len(loss.args) != 2 or any(one.op in ("sum", "numel") for one in origins(loss.args[1])):
+            continue
+        mean = _mean_over_labels(computation, bare(loss.args[0]))
+        step = next((one for one in steps if in_parts_of(backward, one)), None)
+        if mean is not None and step is not None:
+            yield Remark(backward.node, f"{short(step.node)} (line {step.line}) follows several batches, and {short(mean.node)} (line {mean.line}) is a mean over the labels of each: a label counts the more, the fewer its batch has")
+            return
+
+
+def _mean_over_labels(computation: Computation, loss: Value) -> Value | None:
+    """The loss that is a mean over places that are not padding."""
+    if loss.op in ("cross_entropy", "nll_loss") and len(loss.args) > 1 and constant(loss.named.get("reduction")) in (None, "mean"):
+        ignored = number(loss.argument("ignore_index"))
+        return loss if (-100.0 if ignored is None else ignored) in _fillings(computation, loss.args[1]) else None
+    if loss.op == "div" and len(loss.args) == 2:
+        over, mask = bare(loss.args[0]), bare(loss.args[1], "clamp", "maximum", "max")
+        losses = [one for one in origins(over) if one.op in ("cross_entropy", "nll_loss") and constant(one.named.get("reduction")) == "none"]
+        if over.op == "sum" and mask.op == "sum" and losses and len(losses[0].args) > 1 and _fillings(computation, losses[0].args[1]):
+            return loss
+    return None
+
+
+def _fillings(computation: Computation, target: Value) -> set[float]:
+    """The numbers that stand in a padded target where a sample has no label."""
+    found = filled_up(computation, target)
+    known = {found[0]} if found is not None and found[0] is not None else set()
+    for one in contents(computation, target):
+        if one.op in ("full", "full_like", "new_full") and any(True for _ in written(computation, one)):
+            known.add(number(one.argument("fill_value", 1)) or 0.0)
+    return known
