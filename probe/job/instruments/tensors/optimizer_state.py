@@ -5,7 +5,7 @@ state of one parameter per group, a different one each time, at most `MOST_ELEME
 of torch's own optimizers are recognized by name; for others the row has only the group's settings. For state
 on a device, the agent's thread writes the row when the figures arrive. The agent's thread also writes rows
 with the settings alone when another optimizer takes the lead: so that a training which follows another in the
-same process is known before its first sample. torch inside functions.
+same process is known even where no sample comes. torch inside functions.
 """
 
 from __future__ import annotations
