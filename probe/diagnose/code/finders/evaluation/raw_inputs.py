@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import KEPT, Value, bare, origins
 from probe.diagnose.code.finders.data.splits import is_scaled_by_itself
 from probe.diagnose.code.program import Program
@@ -20,7 +20,7 @@ FINDERS = Finders()
 def _normalized_apart(program: Program) -> Iterator[Remark]:
     """A network learns from normalized inputs, and is judged on inputs that are not."""
     computation = computation_of(program)
-    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss) if _is_first(one)}
+    learned = _learned(computation)
     layers = {id(one.args[0]) for one in learned.values()}
     for key in layers:
         trained = [one.args[1] for one in learned.values() if id(one.args[0]) == key]
@@ -33,6 +33,11 @@ def _normalized_apart(program: Program) -> Iterator[Remark]:
         if (sources and all(any(one.op in sources for one in origins(each.args[1])) for each in judged)) or (raw and all(_unscaled(each.args[1]).node in raw for each in judged)):
             found = next(one for one in marks if one is not None)
             yield Remark(judged[0].node, f"{short(judged[0].node)} is given inputs that are not normalized, and those that the network learns from are (line {found.line})")
+
+
+def _learned(computation: Computation) -> dict[int, Value]:
+    """What the first layers of networks give on the way to a loss, by id."""
+    return {id(one): one for _, loss in losses(computation) for one in origins(loss) if _is_first(one)}
 
 
 def _unscaled(value: Value) -> Value:
@@ -61,7 +66,7 @@ def _normalizes(value: Value) -> Value | None:
 def _scaled_apart(program: Program) -> Iterator[Remark]:
     """The rows that a network learns from and those that it is judged on are each scaled by statistics of their own."""
     computation = computation_of(program)
-    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss) if _is_first(one)}
+    learned = _learned(computation)
     ours = {id(one): one for run in learned.values() for one in origins(run.args[1]) if _is_by_own_statistics(one)}
     nodes = {one.node: one for one in ours.values()}
     for judged in computation.of("run"):

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, constant, number, origins
+from probe.diagnose.code.computed.value import (
+    Many,
+    Value,
+    alternatives,
+    bare,
+    comes_from,
+    constant,
+    number,
+    origins,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -27,9 +36,9 @@ def _next_after_padding(program: Program) -> Iterator[Remark]:
         ids, added = pieces
         padded = next((one for each in alternatives(ids) if (one := bare(each)).op == _PAD_SEQUENCE), None)
         at_end = next((one for one in origins(added) if one.op == "part" and _is_last(one.args[1]) and any(is_run_of_network(each, known) for each in origins(one.args[0]))), None)
-        if padded is None or at_end is None or constant(padded.argument("padding_side", 3)) == "left" or not any(one is padded for one in origins(at_end)):
+        if padded is None or at_end is None or constant(padded.argument("padding_side", 3)) == "left" or not comes_from(at_end, padded):
             continue
-        masked = any(one.op in ("masked_fill", "ne", "gather", "flip", "reversed", "lengths") for one in origins(at_end, stop=(_PAD_SEQUENCE,)) if any(each is padded for each in origins(one)))
+        masked = any(one.op in ("masked_fill", "ne", "gather", "flip", "reversed", "lengths") for one in origins(at_end, stop=(_PAD_SEQUENCE,)) if comes_from(one, padded))
         if not masked and not any(one.op in ("flip", "reversed") for one in origins(padded)):
             yield Remark(at_end.node, f"{short(at_end.node)} is what follows the last position, where {short(padded.node)} (line {padded.line}) has put the padding of shorter prompts")
             return
