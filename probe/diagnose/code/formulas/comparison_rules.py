@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import unshaped
 from probe.diagnose.code.finders.axes.turned_axes import over_another_axis
+from probe.diagnose.code.finders.objectives.batch_opponents import partners_among_the_opponents
 from probe.diagnose.code.finders.objectives.mined_pairs import negatives_of_the_same_class
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.formulas.ranking_rules import hinged
@@ -188,3 +189,10 @@ RULES.add(
     "samples of one class are pushed apart, as the loss of the same pairs pulls them together",
     "mine opponents among other labels only: distances.masked_fill(labels[:, None] == labels[None], float('inf')).amin(1)",
 )(negatives_of_the_same_class)
+
+
+RULES.add(
+    "partners-among-the-opponents",
+    "several rows of a batch have the same partner, or partners of one label, and the loss pushes each away from those of the others",
+    "let a batch hold each label once (a sampler without duplicates), or mask pairs of one label: scores.masked_fill((labels[:, None] == labels[None]) & ~eye, float('-inf'))",
+)(partners_among_the_opponents)

@@ -104,6 +104,25 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} runs for each batch, and {short(size.node)} (line {size.line}), at which {word} lowers the rate, is a share of the number of epochs")
 
 
+@FINDERS.add("schedule-at-the-wrong-level")
+def _own_schedule_counts_passes(program: Program) -> Iterator[Remark]:
+    """A schedule that a program computes itself is as long as there are updates, and what it counts grows with each pass,
+    also where the optimizer does not step."""
+    computation = computation_of(program)
+    steps = [one for one in computation.of("step") if optimizer_of(one) is not None]
+    for kept in computation.of("set_item"):
+        if len(kept.args) < 3 or constant(kept.args[1]) != "lr":
+            continue
+        made_of = list(origins(kept.args[2]))
+        grown = [one for count in made_of if count.op == "count" for one in computation.users(count) if one.op == "add" and one.args[0] is count]
+        for more, step in itertools.product(grown, steps):
+            every = next(_only_every(step, more), None) if more.where.loops == step.where.loops else None
+            length = next((one for one in made_of if one.op in ("div", "floordiv", "ceil") and len(one.args) == 2 and every is not None and same(bare(one.args[1]), every) and any(each.op == "len" for each in origins(one.args[0], stop=("len",)))), None)
+            if length is not None and every is not None:
+                yield Remark(kept.node, f"{short(kept.node)} counts each pass ({short(more.node)}, line {more.line}), and the optimizer steps in one of {short(every.node)}: the schedule is made for {short(length.node)} (line {length.line}) of those")
+                return
+
+
 def _lengths(schedule: Value) -> Iterator[Value]:
     """What says how many steps a schedule has."""
     word = schedule.op.rpartition(".")[2]
