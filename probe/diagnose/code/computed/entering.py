@@ -201,6 +201,8 @@ class Calls(Containers):
             return known
         if on.op.startswith("torch.nn.") or on.op in ("@parser",):
             return self.of_module(on, name, args, named, node)
+        if name == "step" and isinstance(closure := named.get("closure") or (args[0] if args else None), Code):
+            self.enter(closure, [], {}, node)
         if name in ("add", "sub") and len(args) == 1 and "alpha" in named:
             args, named = [self.operate("mul", (named["alpha"], args[0]), node)], {}
         return self.new(method(name), (on, *args), node, _plain(named))
@@ -352,6 +354,8 @@ class Calls(Containers):
             return self.copied(args[0], node)
         if last == "LambdaLR" and isinstance(factor := named.get("lr_lambda") or (args[1] if len(args) > 1 else None), Code):
             named = {**named, "factor": self.call(factor, [self.new("index", (), node)], {}, node, frame)}
+        if dotted in ("builtins.max", "builtins.min") and args and isinstance(key := named.get("key"), Code):
+            named = {**named, "key": self.call(key, [self.new("element", (args[0],), node)], {}, node, frame)}
         if dotted == "argparse.ArgumentParser":
             return self.new("@parser", (), node, data={})
         if dotted in SEQUENCES:

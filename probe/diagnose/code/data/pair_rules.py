@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from probe.diagnose.code.data.sample_rules import paired, partners, seeded
+from probe.diagnose.code.finders.data.joined_tables import joined_by_position
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -380,3 +381,10 @@ def _one_object(program: Program) -> Iterator[Remark]:
         call = listed.elts[0]
         if program.local_function(call) is not None or program.family(call) in ("tensor", "array", "module") or is_method(call, "clone", "copy"):
             yield Remark(node, f"{short(value)} calls {short(call.func)} once: {short(node.targets[0])} are the same object")
+
+
+RULES.add(
+    "joined-by-position",
+    "inputs stand beside the targets of other rows, wherever the two tables are not in one order",
+    "join by name: put both into one order first (order = np.argsort(names)), or look each name up: pandas.merge(left, right, on='id')",
+)(joined_by_position)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, data_sets, names_given
+from probe.diagnose.code.finders.evaluation.temperatures import calibrated_on_what_was_learned
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -152,3 +153,10 @@ def _takes_from(program: Program, trained: ast.Call, held: ast.Call) -> bool:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_name(node.func.value, *own, "") and names & names_read(ast.Tuple([*node.args], ast.Load())):
             return True
     return False
+
+
+RULES.add(
+    "calibrated-on-what-was-learned",
+    "the network is surer of the samples it has learned than of new ones: the temperature is too low for them, and they stay too sure",
+    "fit the temperature on the validation part",
+)(calibrated_on_what_was_learned)

@@ -112,6 +112,17 @@ def _is_answer(value: Value, outer: object) -> bool:
     return outer in inner.where.loops or inner.op in ("mod", "element")
 
 
+def _is_number_of(value: Value, outer: object) -> bool:
+    """Whether a value is the number of the turn of a loop: of the group that its samples belong to."""
+    inner = bare(value, "builtins.int")
+    return inner.op == "index" and inner.node is outer
+
+
+def _reach_a_network(computation: Computation, value: Value) -> bool:
+    """Whether a value is among the inputs of a network."""
+    return any(one is value for run in computation.of("run") for one in origins(run))
+
+
 @FINDERS.add("groups-split-at-random")
 def _groups_split(program: Program) -> Iterator[Remark]:
     """A loop adds several samples of one recording with one label, and the samples are split at random."""
@@ -123,6 +134,11 @@ def _groups_split(program: Program) -> Iterator[Remark]:
             outer = row.value.where.loops[-2]
             shared = [each for one in row.new for each in origins(one) if outer in each.where.loops and each.where.loops[-1] is outer and bare(each).op not in ("@constant", "index", "count", "range", "len")]
             answers = [one for one in row.fixed if _is_answer(one, outer) and id(one) in aims]
+            beside = (part for added in computation.of("append") if added.where.loops == row.value.where.loops for part in _parts(added.args[1]))
+            named = next((one for one in beside if _is_number_of(one, outer) and id(one) not in aims), None)
+            if shared and named is not None and not answers and not _is_window(row) and not _reach_a_network(computation, named):
+                yield Remark(cut.value.node, f"{short(cut.value.node)} splits samples at random, and each turn of the loop of line {getattr(outer, 'lineno', 0)} adds several that share what it draws; the number of the turn, which is kept for each, is not asked")
+                return
             if shared and answers and not _is_window(row):
                 yield Remark(cut.value.node, f"{short(cut.value.node)} splits samples at random, and {short(row.value.node)} (line {row.value.line}) adds several for each turn of the loop of line {getattr(outer, 'lineno', 0)}, with one label")
                 return

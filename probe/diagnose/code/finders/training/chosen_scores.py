@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, origins
+from probe.diagnose.code.computed.value import Instance, Many, Value, bare, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, is_method, short
@@ -44,16 +44,32 @@ def _threshold(program: Program) -> Iterator[Remark]:
     """Of the scores of a row of thresholds on the test part, the best one is taken for the score of the test."""
     computation = computation_of(program)
     for best in computation.of("argmax", "max"):
-        row = bare(best.args[0]) if best.args else best
-        row = row.args[0] if row.op in ("array", "list") and row.args else row
-        if not isinstance(row, Many) or not row.grown or not row.parts:
+        one = _score_of_each(best)
+        limits = [each for each in origins(one) if each.op in ("ge", "gt") and any(_is_threshold(side) for side in each.args)] if one is not None else []
+        if one is None or not limits:
             continue
-        one = row.parts[0]
-        limits = [each for each in origins(one) if each.op in ("ge", "gt") and any(_is_threshold(side) for side in each.args)]
         loaders = {id(each.named["loader"]): each.named["loader"] for each in origins(one) if each.op == "rows" and "loader" in each.named}
-        if limits and len(loaders) == 1 and any(_TEST.search(name) for loader in loaders.values() for name in _names(computation, loader)):
+        given = list(loaders.values()) or [bare(each.args[-1]) for each in origins(one) if each.op == "run" and not any(part.op == "run" for part in origins(each.args[-1]))]
+        if len({id(each) for each in given}) == 1 and any(_TEST.search(name) for name in (*_names(computation, given[0]), *_owners(computation, given[0]))):
             yield Remark(best.node, f"{short(best.node)} takes the threshold that scores best on the test part, and the score is that of the same part ({short(limits[0].node)}, line {limits[0].line})")
             return
+
+
+def _score_of_each(best: Value) -> Value | None:
+    """The score of one of a row of numbers, of which the best is taken: by `argmax` over a list of scores, or by `max(row,
+    key=score)`."""
+    if "key" in best.named:
+        return best.named["key"]
+    row = bare(best.args[0]) if best.args else best
+    row = row.args[0] if row.op in ("array", "list") and row.args else row
+    return row.parts[0] if isinstance(row, Many) and row.grown and row.parts else None
+
+
+def _owners(computation: Computation, value: Value) -> Iterator[str]:
+    """What the program calls the objects that hold a value."""
+    for target, given in computation.stored.items():
+        if any(isinstance(one, Instance) and any(bare(part) is value for part in one.attributes.values()) for one in given):
+            yield target.id
 
 
 def _is_threshold(value: Value) -> bool:
