@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, SPLIT_ARRAYS, TRAINING, data_sets, filled_with
+from probe.diagnose.code.finders.rows.sampler_weights import weights_of_other_samples
 from probe.diagnose.code.flow import Flow, flow_of, place_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -231,3 +232,10 @@ def _future(program: Program) -> Iterator[Remark]:
             if column.slice.value in words and len(words) > 1 and inputs and text_of(chosen.value) == text_of(column.value):
                 yield Remark(node, f"{short(node)} looks ahead, and {column.slice.value!r} is among the inputs of line {chosen.lineno}")
                 break
+
+
+RULES.add(
+    "weights-of-other-samples",
+    "each sample is drawn by the weight of another one: classes are not balanced, and some samples come far too often",
+    "take the weights of the part: weights[part.indices]",
+)(weights_of_other_samples)

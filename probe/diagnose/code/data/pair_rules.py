@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from probe.diagnose.code.data.sample_rules import paired, partners, seeded
-from probe.diagnose.code.finders.data.joined_tables import joined_by_position
+from probe.diagnose.code.finders.rows.joined_tables import joined_by_position
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules

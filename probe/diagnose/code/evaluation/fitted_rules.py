@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, data_sets, names_given
+from probe.diagnose.code.finders.evaluation.rollouts import each_step_from_the_data
 from probe.diagnose.code.finders.evaluation.temperatures import calibrated_on_what_was_learned
+from probe.diagnose.code.finders.evaluation.unsaved_statistics import statistics_outside_the_state
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -160,3 +162,17 @@ RULES.add(
     "the network is surer of the samples it has learned than of new ones: the temperature is too low for them, and they stay too sure",
     "fit the temperature on the validation part",
 )(calibrated_on_what_was_learned)
+
+
+RULES.add(
+    "rollout-from-the-data",
+    "the error that is reported is that of one step: what the model does with its own predictions was never seen",
+    "give the model what it predicted: state = model(state)",
+)(each_step_from_the_data)
+
+
+RULES.add(
+    "statistics-outside-the-state",
+    "the model that is loaded does not scale by what the trained one scaled by: its predictions are of another scale",
+    "keep them as buffers: self.register_buffer('mean', torch.zeros(n))",
+)(statistics_outside_the_state)

@@ -100,7 +100,7 @@ def _column_of_layer(value: Value, depth: int = 12) -> Value | None:
 
 def _is_row_beside(layer: Value, row: Value) -> bool:
     """Whether a value has one axis, where what the layer is run on has those of a batch: samples and features, or indices."""
-    if _column_of_layer(row) is not None or number(row) is not None:
+    if _column_of_layer(row) is not None or number(row) is not None or last(row) == 1:
         return False
     given = layer.args[1]
     axes = 2 if layer.args[0].op == "torch.nn.Linear" else 1

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Value, bare, number, same
+from probe.diagnose.code.computed.value import Many, Value, bare, number, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 
 FINDERS = Finders()
 _DECISIONS = ("ge", "gt", "round", "argmax")
+_RANKINGS = ("argsort", "sort", "sorted", "unique", "scipy.stats.rankdata", "rankdata", "lexsort")
+_CURVE = re.compile(r"(^|_)(auc|auroc|roc|auprc|average_precision|gini)(_|$)", re.I)
 _COMPARED = ("searchsorted", "gt", "lt", "ge", "le")
 
 
@@ -28,6 +32,23 @@ def _classes_compared_by_rank(program: Program) -> Iterator[Remark]:
         decided = classes.op in ("round", "argmax") or (classes.op in _DECISIONS and len(classes.args) == 2 and number(classes.args[1]) is not None)
         if decided:
             yield Remark(value.node, f"{short(value.node)} ranks classes ({short(classes.node)}, line {classes.line}) where it has to rank scores: its curve has one point")
+            return
+
+
+@FINDERS.add("metric-of-wrong-arguments")
+def _classes_ranked(program: Program) -> Iterator[Remark]:
+    """What is put in order for an area under a curve are classes that a network has decided for."""
+    for value in computation_of(program).of(*_RANKINGS):
+        named = next((one.name for one in value.where.functions if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _CURVE.search(one.name)), None)
+        given = bare(value.args[0], "neg", "cat") if value.args else None
+        if named is None or given is None:
+            continue
+        if isinstance(given, Many) and len(given.parts) == 1:
+            given = bare(given.parts[0])
+        picked = given.op == "argmax" or (given.op in ("indices", "part") and bool(given.args) and given.args[0].op == "max" and (len(given.args[0].args) > 1 or "dim" in given.args[0].named) and (given.op == "indices" or number(given.args[1]) == 1))
+        limit = given.op in ("ge", "gt") and len(given.args) == 2 and number(given.args[1]) is not None
+        if picked or limit or given.op == "round":
+            yield Remark(value.node, f"{named}() ranks classes ({short(given.node)}, line {given.line}) where it has to rank scores: its curve has one point")
             return
 
 

@@ -57,9 +57,10 @@ def _many_times(program: Program) -> Iterator[Remark]:
     for container in computation.of("torch.nn.Sequential", "torch.nn.ModuleList"):
         if not isinstance(container.node, ast.Call) or last_word(container.node.func) not in ("Sequential", "ModuleList"):
             continue  # a copy
-        for listed in [one.args[0] for one in container.args if one.op == "star"] or [container]:
+        for listed in [one.args[0] for one in container.args if one.op in ("star", "collections.OrderedDict")] or [container]:
             parts = listed.parts if isinstance(listed, Many) else listed.args
             grown = listed.grown if isinstance(listed, Many) else bool(listed.data)
+            parts = [one.parts[1] if isinstance(one, Many) and len(one.parts) == 2 and listed is not container else one for one in parts]  # a name and a layer
             if not grown or len(parts) != 1 or parts[0].where.loops != listed.where.loops or not _is_layer(program, parts[0]):
                 continue
             if _is_learned(parts[0]) and _is_added_in_a_loop(parts[0], container, computation) and not any(one.op == "set_attribute" and one.args[1] is parts[0] for one in computation.users(parts[0])):

@@ -1,0 +1,1 @@
+"""Mistakes in how rows are read, drawn, joined and split."""
