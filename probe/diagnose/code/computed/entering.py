@@ -23,6 +23,8 @@ _COMMON = frozenset({
     "add", "clear", "numpy", "cpu", "float", "item", "sample", "fit", "transform", "predict", "save", "load", "log", "render", "put",
 })
 """Names of methods that many libraries have."""
+_BASE = "@base"
+"""What an object of the program keeps that its library base makes."""
 _DRAWS = ("random.sample", "random.choices", "itertools.islice", "itertools.cycle")
 _PASSED_ON = ("tqdm", "trange", "list", "tuple", "iter", "reversed", "sorted", "compile", "DataParallel", "DistributedDataParallel", "prepare")
 
@@ -191,6 +193,8 @@ class Calls(Containers):
             found = on.attributes.get(name) or (self.of_class(on.of, name, on, node) if on.of is not None else None)
             if found is not None:
                 return self.call(found, args, named, node, frame)
+            if _BASE in on.attributes:
+                return self.call_method(on.attributes[_BASE], name, args, named, node, frame)
             return self.of_module(on, name, args, named, node)
         if on.op == "@input" and (code := self._only_method(name, node)) is not None:
             return self.enter(code, args, named, node)
@@ -366,7 +370,15 @@ class Calls(Containers):
             given = self.parts(named.get("args") or (args[1] if len(args) > 1 else self.many("tuple", [], node))) or []
             self.enter(run, [self.new("@input", (), node, data="rank"), *given] if "spawn" in last or "start" in last else given, {}, node)
         if dotted == "builtins.super.__init__" and (made := frame.names.get("self")) is not None and isinstance(made, Instance) and args and made.of is not None:
-            made.data = list(self.sequence("torch.nn.Sequential", args, node).args)  # the layers of a subclass of Sequential
+            base = next((name for one in made.of.bases if (name := self.program.dotted(one) or "").startswith("torch.optim.")), None)
+            if base is not None:  # a schedule or an optimizer of the program's own
+                made.attributes[_BASE] = self.library(base, args, named, node, frame)
+            else:
+                made.data = list(self.sequence("torch.nn.Sequential", args, node).args)  # the layers of a subclass of Sequential
+        if dotted in ("types.SimpleNamespace", "argparse.Namespace"):
+            made = Instance(None, dict(named), node=node, where=self.where)
+            self.register(made)
+            return made
         if dotted == "collections.deque":
             inner, unrolled = self.elements(args[0], node) if args else ([], True)
             return self.many("list", inner, node, grown=not unrolled)

@@ -156,7 +156,7 @@ def _is_all_of(flow: Flow, node: ast.AST, name: str) -> bool:
     return is_name(node, name)
 
 
-@RULES.add("padding-not-ignored", "the loss and the score also count the padding, as if it were of the class that its number stands for", "pad the labels with the number that the loss ignores")
+@RULES.add("padding-not-ignored", "the loss and the score also count the padding, as if what it is filled with were labels", "pad the labels with the number that the loss ignores, or leave the padding out: (error * mask).sum() / mask.sum()")
 def _not_ignored(program: Program) -> Iterator[Remark]:
     """Labels that are padded with another number than the one that the loss is told to ignore."""
     flow = flow_of(program)

@@ -26,6 +26,11 @@ _WALKED = KEPT | SHAPED | {"rows", "cat", "t", "transpose", "permute", "element"
 _BLOCKS = frozenset({"zeros", "full", "ones", "empty", "zeros_like", "full_like", "ones_like", "new_zeros", "new_full"})
 _SETS = ("set", "frozenset", "sorted", "unique", "most_common", "collections.Counter", "keys", "ascii_lowercase", "split", "dict")
 
+WORDS, PADDING = "words", "padding"
+_OPPOSITE = {WORDS: PADDING, PADDING: WORDS}
+_PLACES = ("arange", "range", "cumsum")
+_TRUE = (True, 1, 1.0)
+
 
 def written(computation: Computation, block: Value) -> Iterator[Value]:
     """The `set_item`s that write into a new tensor, also by its rows."""
@@ -96,6 +101,47 @@ def _is_begin(index: Value) -> bool:
     """Whether an index is `[:n]`, alone or as the last of several."""
     last = index.parts[-1] if isinstance(index, Many) and index.parts else index
     return last.op == "slice" and is_none(last.args[0]) and not is_none(last.args[1]) and number(last.args[1]) is None
+
+
+# What masks are true at -----------------------------------------------------------------
+
+
+def marked(computation: Computation, mask: Value, depth: int = 10) -> str | None:
+    """What a mask is true at (or 1): the `WORDS` of padded sequences, or their `PADDING`; None where that is unknown."""
+    mask = bare(mask, "bool", "part", "T", "set_item")
+    if depth == 0:
+        return None
+    if mask.op in ("invert", "not", "logical_not") and mask.args:
+        return _OPPOSITE.get(marked(computation, mask.args[0], depth - 1) or "")
+    if mask.op == "sub" and len(mask.args) == 2 and number(mask.args[0]) == 1:
+        return _OPPOSITE.get(marked(computation, mask.args[1], depth - 1) or "")
+    if mask.op in ("lt", "ge", "gt", "le") and len(mask.args) == 2:
+        return _within(mask)
+    if mask.op in ("eq", "ne") and len(mask.args) == 2 and (known := number(mask.args[1])) is not None:
+        inner = marked(computation, mask.args[0], depth - 1)
+        if inner is not None and known in (0, 1):
+            return inner if (mask.op == "eq") == (known == 1) else _OPPOSITE[inner]
+        filled = filled_up(computation, mask.args[0])
+        return (PADDING if mask.op == "eq" else WORDS) if filled is not None and filled[0] == known else None
+    if isinstance(mask, Many) and len(mask.parts) == 2 and [number(one) for one in mask.parts] == [1, 0]:
+        return WORDS  # [1] * len(words) + [0] * rest
+    ones = [one for one in written(computation, mask) if len(one.args) > 2] if mask.op in ("zeros", "full") else []
+    filled = filled_up(computation, mask) if ones else None
+    if filled is not None and filled[0] == 0 and all(constant(one.args[2]) in _TRUE for one in ones):
+        return WORDS
+    return None
+
+
+def _within(mask: Value) -> str | None:
+    """What a comparison of places with lengths is true at: `arange(longest)[None] < lengths[:, None]`."""
+    left, right = (bare(one, "part") for one in mask.args)
+    if (left.op in _PLACES) == (right.op in _PLACES):
+        return None
+    op = mask.op if left.op in _PLACES else {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}[mask.op]
+    lengths = right if left.op in _PLACES else left
+    if lengths.op in ("sub", "@constant") or number(lengths) is not None or any(one.op in _PLACES for one in origins(lengths, stop=("rows", "run"))):
+        return None
+    return {"lt": WORDS, "ge": PADDING}.get(op)
 
 
 # Numbers of words ----------------------------------------------------------------------

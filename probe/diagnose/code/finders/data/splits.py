@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
+    KEPT,
+    Instance,
     Many,
     Value,
     bare,
@@ -32,7 +34,7 @@ _MADE = frozenset({"tuple", "list", "set_attribute", "len", "print", "text", "sh
 _ORDERS = ("randperm", "permutation", "argsort")
 
 
-def _cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
+def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
     """Each place where a whole is cut in two: the cut, the wholes, and the pieces."""
     for value in computation.of(*_SPLITS):
         yield value, list(value.args), [one for one in computation.users(value) if one.op == "part"]
@@ -68,14 +70,14 @@ def _scaled_before(program: Program) -> Iterator[Remark]:
     """All rows are scaled by the statistics of all, and held-out rows are cut from them after it."""
     computation = computation_of(program)
     said: set[ast.AST] = set()
-    for cut, wholes, _ in _cuts(computation):
-        for one in (each for whole in wholes for each in _rows_of(whole)):
-            if (_is_fitted(one) or is_scaled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not _is_cut(one):
+    for cut, wholes, _ in cuts(computation):
+        for one in (each for whole in wholes for each in rows_of(whole)):
+            if (_is_fitted(one) or is_scaled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not is_cut(one):
                 said.add(one.node)
                 yield Remark(one.node, f"{short(one.node)} takes the statistics of all rows, and line {cut.line} cuts held-out rows from them")
 
 
-def _rows_of(value: Value) -> Iterator[Value]:
+def rows_of(value: Value) -> Iterator[Value]:
     """A whole that is cut, and what it was before, as far as its rows are the same."""
     waiting = [value]
     for _ in range(40):
@@ -84,7 +86,9 @@ def _rows_of(value: Value) -> Iterator[Value]:
         value = waiting.pop()
         yield value
         inner = bare(value)
-        if inner.op in ("torch.utils.data.TensorDataset", "cat"):
+        if isinstance(inner, Instance):
+            waiting += [one for one in inner.attributes.values() if one.op in KEPT or one.op == "part"]
+        elif inner.op in ("torch.utils.data.TensorDataset", "cat"):
             waiting += [one for each in inner.args for one in (each.parts if isinstance(each, Many) else [each])]
         elif inner is not value:
             waiting.append(inner)
@@ -120,67 +124,25 @@ def _is_statistic(value: Value, of: Value) -> bool:
     return value.op in ("mean", "std", "min", "max", "median", "var") and bool(value.args) and same(bare(value.args[0]), bare(of)) and (over is None or number(over) == 0)
 
 
-def _is_cut(value: Value) -> bool:
+def is_cut(value: Value) -> bool:
     """Whether a value is made of a part of a whole already."""
     return any(one.op in _SPLITS or (one.op == "part" and len(one.args) > 1 and one.args[1].op == "slice") for one in origins(value))
-
-
-def _holds_twice(rows: Value) -> bool:
-    """Whether the same labels or samples stand several times among what is joined."""
-    parts = [bare(one) for one in rows.parts] if isinstance(rows, Many) else []
-    return any(one is other and one.op != "@constant" for place, one in enumerate(parts) for other in parts[:place])
-
-
-def _adds_drawn_again(rows: Value) -> bool:
-    """Whether an order of rows holds all of some, and others drawn from these once more."""
-    given = rows.args[0] if rows.op == "cat" and rows.args else None
-    parts = given.parts if isinstance(given, Many) else []
-    pools = {id(bare(pool)) for one in parts if (pool := _drawn_from(bare(one))) is not None}
-    return any(id(bare(one)) in pools for one in parts)
-
-
-def _drawn_from(value: Value) -> Value | None:
-    """What a value is drawn from with replacement."""
-    if value.op == "choice" and len(value.args) > 1:
-        pool = value.args[1] if value.args[0].op.endswith(("default_rng", "RandomState")) else value.args[0]
-        again = value.named.get("replace") or (value.args[3] if len(value.args) > 3 and value.args[1] is pool else value.args[2] if len(value.args) > 2 and value.args[0] is pool else None)
-        return pool if again is None or constant(again) is not False else None
-    if value.op == "part" and len(value.args) == 2 and bare(value.args[1]).op in ("randint", "integers"):
-        return value.args[0]
-    return None
-
-
-@FINDERS.add("copied-before-the-split")
-def _copied_before(program: Program) -> Iterator[Remark]:
-    """Samples are copied, and copies of one fall into both parts."""
-    computation = computation_of(program)
-    said: set[ast.AST] = set()
-    for cut, wholes, _ in _cuts(computation):
-        for one in (each for whole in wholes for each in _rows_of(whole)):
-            copies = one.op == "fit_resample" and one.args[0].op.rpartition(".")[2] in ("RandomOverSampler", "SMOTE", "ADASYN", "BorderlineSMOTE", "SMOTEENN", "SMOTETomek")
-            copies = copies or (one.op == "repeat_interleave" and len(one.args) > 1 and constant(one.args[1]) is None)
-            copies = copies or (one.op == "cat" and not one.named.get("dim") and len(one.args) == 1 and _holds_twice(one.args[0]))
-            copies = copies or (one.op == "part" and len(one.args) == 2 and _adds_drawn_again(bare(one.args[1])))
-            if copies and one.node not in said and not _is_cut(one) and not cut.where.loops:
-                said.add(one.node)
-                yield Remark(cut.node, f"{short(cut.node)} divides what {short(one.node)} (line {one.line}) has copied: copies of one sample fall into both parts")
-                break
 
 
 @FINDERS.add("target-in-a-feature")
 def _target_in_feature(program: Program) -> Iterator[Remark]:
     """A column is a mean of the target over all rows, and held-out rows are cut from them after it."""
     computation = computation_of(program)
-    cuts = list(_cuts(computation))
+    found = list(cuts(computation))
     said: set[ast.AST] = set()
     for column in computation.of("set_item"):
         frame, given = column.args[0], column.args[2]
         grouped = [one for one in origins(given) if one.op == "part" and one.args[0].op == "groupby" and isinstance(constant(one.args[1]), str)]
-        if not grouped or column.node in said or any(one.op in ("shift", "expanding", "rolling", "cumsum", "cumcount") for one in origins(given)) or _is_cut(frame):
+        if not grouped or column.node in said or any(one.op in ("shift", "expanding", "rolling", "cumsum", "cumcount") for one in origins(given)) or is_cut(frame):
             continue
         target = constant(grouped[0].args[1])
-        later = [cut for cut, wholes, _ in cuts if any(one is frame or one is column for whole in wholes for one in origins(whole)) and cut.number > column.number]
-        aimed = any(one.op == "part" and constant(one.args[1]) == target and _is_cut(one.args[0]) for one in computation.of("part"))
+        later = [cut for cut, wholes, _ in found if any(one is frame or one is column for whole in wholes for one in origins(whole)) and cut.number > column.number]
+        aimed = any(one.op == "part" and constant(one.args[1]) == target and is_cut(one.args[0]) for one in computation.of("part"))
         statistic = any(one.op in ("mean", "median", "transform", "agg", "sum") for one in origins(given))
         if later and aimed and statistic:
             said.add(column.node)
@@ -318,7 +280,7 @@ def _never_read(program: Program) -> Iterator[Remark]:
     """A held-out part is cut off and never read, and two loaders go over the other part."""
     computation = computation_of(program)
     loaders = list(computation.of("torch.utils.data.DataLoader"))
-    for cut, _, pieces in _cuts(computation):
+    for cut, _, pieces in cuts(computation):
         unread = [one for one in pieces if not _is_read(computation, one)]
         if not unread or len(unread) == len(pieces):
             continue

@@ -7,11 +7,11 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, constant, is_none, number, origins
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.basic import losses
+from probe.diagnose.code.traits.basic import losses, reduction_of
 
 FINDERS = Finders()
 _SAME = frozenset({
@@ -22,6 +22,7 @@ _SAME = frozenset({
 _BY_POSITION = ("torch.nn.Linear", "torch.nn.LayerNorm", "torch.nn.Dropout", "torch.nn.Embedding", "torch.nn.ReLU", "torch.nn.GELU", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.MultiheadAttention")
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 _ALONG = ("torch.nn.Conv1d", "torch.nn.BatchNorm1d", "torch.nn.MaxPool1d")
+_COMPARED = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
 _POOLS = ("torch.nn.AdaptiveAvgPool1d",)
 _BLOCKS = ("zeros", "full", "empty", "new_zeros", "new_full", "zeros_like")
 
@@ -121,6 +122,26 @@ def _mean_over_padding(program: Program) -> Iterator[Remark]:
             continue
         said.add(value.node)
         yield Remark(value.node, f"{short(value.node)} is a mean over all positions, also over those that {short(found[0].node)} (line {found[0].line}) has filled up")
+
+
+@FINDERS.add("padding-not-ignored")
+def _compared_over_padding(program: Program) -> Iterator[Remark]:
+    """Predictions and targets of sequences that were filled up are compared at all positions alike."""
+    for value in _learned(computation_of(program)):
+        compared = value if value.op in _COMPARED and len(value.args) == 2 and "weight" not in value.named and reduction_of(value) == "mean" else _squared(value)
+        sides = [filled(one) for one in compared.args] if compared is not None else []
+        found = sides[1] or sides[0] if len(sides) == 2 and None not in sides else None
+        if found is not None:
+            yield Remark(value.node, f"{short(value.node)} is a mean over all positions, also over those that {short(found[0].node)} (line {found[0].line}) has filled up")
+            return
+
+
+def _squared(value: Value) -> Value | None:
+    """The difference of which a value is the mean error over all positions."""
+    inner = bare(value.args[0]) if value.op == "mean" and len(value.args) == 1 and not value.named else value
+    while inner is not value and inner.op in ("pow", "square", "abs") and inner.args:
+        inner = bare(inner.args[0])
+    return inner if inner is not value and inner.op == "sub" and len(inner.args) == 2 else None
 
 
 def _is_along(value: Value, axis: int) -> bool:

@@ -13,6 +13,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short, text_of
 from probe.diagnose.code.traits.arithmetic import (
     TURNED,
+    is_large,
     is_run_of_network,
     networks,
     product,
@@ -20,7 +21,7 @@ from probe.diagnose.code.traits.arithmetic import (
     sides,
 )
 from probe.diagnose.code.traits.basic import without_small
-from probe.diagnose.code.traits.numberings import filled_up, written
+from probe.diagnose.code.traits.numberings import PADDING, WORDS, marked
 
 FINDERS = Finders()
 _ATTENDING = ("torch.nn.MultiheadAttention", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer")
@@ -288,32 +289,41 @@ def _padding_shown(program: Program) -> Iterator[Remark]:
     """A mask that is true at the padding goes where True marks what takes part, or one that is true at the words where it
     marks what is hidden."""
     computation = computation_of(program)
-    for value in computation.of("scaled_dot_product_attention", "run"):
-        fused = value.op != "run"
-        given = value.argument("attn_mask", 3) if fused else value.named.get("key_padding_mask") or value.named.get("src_key_padding_mask")
-        marks = None if given is None else _marked(computation, given)
-        if given is not None and marks == ("padding" if fused else "words"):
-            other = "takes part" if fused else "is hidden"
+    for value in computation.of("scaled_dot_product_attention", "run", "masked_fill", "where", "add"):
+        given, meant = _mask_in(value)
+        marks = None if given is None else marked(computation, given)
+        if given is not None and marks is not None and marks != meant:
+            other = "takes part" if meant == WORDS else "is hidden"
             yield Remark(value.node, f"{short(given.node)} is true at the {marks}, and {short(value.node)} takes True for what {other}")
             return
 
 
-def _marked(computation: Computation, mask: Value, depth: int = 8) -> str | None:
-    """What a mask is true at: the "words" of padded sequences, or their "padding"."""
-    other = {"words": "padding", "padding": "words"}
-    mask = bare(mask, "bool", "part", "T", "set_item")
-    if depth == 0:
-        return None
-    if mask.op in ("invert", "not", "logical_not") and mask.args:
-        return other.get(_marked(computation, mask.args[0], depth - 1) or "")
-    if mask.op in ("eq", "ne") and len(mask.args) == 2 and (known := number(mask.args[1])) is not None:
-        inner = _marked(computation, mask.args[0], depth - 1)
-        if inner is not None and known in (0, 1):
-            return inner if (mask.op == "eq") == (known == 1) else other[inner]
-        filled = filled_up(computation, mask.args[0])
-        return ("padding" if mask.op == "eq" else "words") if filled is not None and filled[0] == known else None
-    ones = [one for one in written(computation, mask) if len(one.args) > 2] if mask.op in ("zeros", "full") else []
-    filled = filled_up(computation, mask) if ones else None
-    if filled is not None and filled[0] == 0 and all(constant(one.args[2]) in (True, 1, 1.0) for one in ones):
-        return "words"
-    return None
+def _mask_in(value: Value) -> tuple[Value | None, str]:
+    """The mask that an attention is given, and what it has to be true at."""
+    if value.op == "scaled_dot_product_attention":
+        return value.argument("attn_mask", 3), WORDS
+    if value.op == "run":
+        return value.named.get("key_padding_mask") or value.named.get("src_key_padding_mask"), PADDING
+    if value.op == "add":
+        products = [bare(one) for one in value.args if bare(one).op == "mul"]
+        return next((mask for one in products for mask, by in (one.args[:2], one.args[1::-1]) if is_large(bare(by))), None), PADDING
+    fills = value.args[1:] if value.op == "where" else [None, *value.args[2:3]]
+    hidden = [one is not None and any(is_large(each) for each in (one, *one.args[:1])) for one in fills]
+    if len(value.args) < 3 or len(hidden) != 2 or hidden[0] == hidden[1]:
+        return None, WORDS
+    return value.args[0 if value.op == "where" else 1], WORDS if value.op == "where" and hidden[1] else PADDING
+
+
+@FINDERS.add("mask-without-effect")
+def _padding_averaged(program: Program) -> Iterator[Remark]:
+    """A mean over the places where a mask is true, and it is true at the padding."""
+    computation = computation_of(program)
+    for value in computation.of("div"):
+        whole, count = (bare(one, "clamp", "clamp_min", "maximum", "max", "add") for one in value.args[:2])
+        product = bare(whole.args[0]) if whole.op == "sum" and whole.args else whole
+        if product.op != "mul" or count.op != "sum" or not count.args or len(product.args) != 2:
+            continue
+        mask = next((one for one in product.args if bare(one) is bare(count.args[0])), None)
+        if mask is not None and marked(computation, mask) == PADDING:
+            yield Remark(value.node, f"{short(value.node)} is the mean over the padding: {short(mask.node)} (line {mask.line}) is true there")
+            return

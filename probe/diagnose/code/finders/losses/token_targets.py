@@ -17,6 +17,7 @@ from probe.diagnose.code.traits.sides import draws_of
 FINDERS = Finders()
 _IGNORED = -100.0
 _LOSSES = ("cross_entropy", "nll_loss")
+_BLOCKS = ("zeros", "full", "empty", "ones")
 
 
 def _path(value: Value) -> Iterator[Value]:
@@ -132,7 +133,11 @@ def _place(value: Value) -> Place | None:
             continue
         index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
         cut = next((one for one in reversed(index.parts if isinstance(index, Many) else [index]) if one is not None and one.op == "slice"), None) if index is not None else None
-        if value.op.endswith("pad_sequence") or value.op in ("rows", "set_item", "masked_fill"):
+        if value.op == "set_item" and bare(value.args[0]).op in _BLOCKS and (start := _start(value.args[1])) is not None:
+            known, value = known - start, value.args[2]
+        elif value.op == "roll" and (by := number(value.argument("shifts", 1))) is not None:
+            known, value = known - by, value.args[0]
+        elif value.op.endswith("pad_sequence") or value.op in ("rows", "set_item", "masked_fill"):
             value = value.args[0]
         elif cut is not None:
             begin = cut.args[0]
@@ -144,6 +149,12 @@ def _place(value: Value) -> Place | None:
         else:
             return Place(value, unknown, known)
     return None
+
+
+def _start(index: Value) -> float | None:
+    """Where the part of a row begins that is written: 0 of `[i, :n]`."""
+    last = index.parts[-1] if isinstance(index, Many) and index.parts else index
+    return None if last.op != "slice" else 0.0 if is_none(last.args[0]) else number(last.args[0])
 
 
 @FINDERS.add("labels-shifted-twice")

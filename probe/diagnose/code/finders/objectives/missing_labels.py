@@ -39,12 +39,39 @@ def missing_labels_counted(program: Program) -> Iterator[Remark]:
         if filled is not None and (value := _source(filled)) is not None and _may_be_missing(computation, filled, value, in_losses) and not _is_left_out(loss, filled):
             yield Remark(loss.node, f"{short(loss.node)} counts what {short(filled.node)} (line {filled.line}) puts where labels are missing as if they were labels")
             return
+        beside = next((found for one in _data(target) if one.op == "set_item" and (found := _marked_beside(program, one)) is not None), None)
+        if beside is not None and not any(one.op == "set_item" and same(one.args[0], beside.args[0]) for one in in_losses.values()):
+            yield Remark(loss.node, f"{short(loss.node)} counts all of {short(target.node)}, also what is not written there, and leaves {short(beside.node)} (line {beside.line}) aside, which says what is")
+            return
         if any(one.op == "run" for one in origins(target, stop=("run",))):
             continue  # a backup, of which no part is a label
         call = next((one for one in _defaults(program, target) if not any(id(node) in told for node in _asks(program, one))), None)
         if call is not None and _asks(program, call):
             yield Remark(loss.node, f"{short(loss.node)} counts what {short(call)} (line {call.lineno}) gives where a label is missing as if it were one, and leaves {short(_asks(program, call)[0])} aside")
             return
+
+
+def _marked_beside(program: Program, written: Value) -> Value | None:
+    """Where a program writes down, in the branch in which it writes a label, that the label is there: `present[i, k] = True`
+    beside `labels[i, k] = value`."""
+    branch = _branch(program, written.node)
+    for one in computation_of(program).of("set_item") if branch is not None else ():
+        if _branch(program, one.node) is branch and len(one.args) > 2 and constant(one.args[2]) in (True, 1, 1.0) and one.args[0] is not written.args[0] and _same_place(one.args[1], written.args[1]):
+            return one
+    return None
+
+
+def _branch(program: Program, node: ast.AST) -> ast.If | None:
+    """The branch that a statement stands in."""
+    around = program.parent.get(program.statement(node))
+    return around if isinstance(around, ast.If) else None
+
+
+def _same_place(one: Value, other: Value) -> bool:
+    """Whether two indices are one."""
+    if isinstance(one, Many) and isinstance(other, Many):
+        return len(one.parts) == len(other.parts) and all(_same_place(*pair) for pair in zip(one.parts, other.parts, strict=True))
+    return same(one, other)
 
 
 def _targets(computation: Computation) -> Iterator[tuple[Value, Value]]:

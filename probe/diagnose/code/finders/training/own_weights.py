@@ -353,6 +353,20 @@ def _other_names(program: Program) -> Iterator[Remark]:
             yield Remark(load.node, f"{short(load.node)} loads nothing: the weights were saved as {_listed(theirs)}, and the network has {_listed(ours)}")
 
 
+@FINDERS.add("saved-under-other-names")
+def _none_is_chosen(program: Program) -> Iterator[Remark]:
+    """Of the weights that were saved, those are taken whose names the network has: it has none of them."""
+    computation = computation_of(program)
+    for asked in computation.of("in"):
+        key = asked.args[0] if len(asked.args) == 2 else asked
+        pairs = key.args[0].args[0] if key.op == "part" and key.args[0].op == "element" and key.args[0].args else key
+        saved = pairs.args[0] if pairs.op in ("items", "keys") and pairs.args else key.args[0] if key.op == "element" and key.args else None
+        ours, theirs = first_names(computation, asked.args[-1]), first_names(computation, saved) if saved is not None else None
+        if saved is not None and saved.op != "state_dict" and ours and theirs and not ours & theirs:
+            yield Remark(asked.node, f"{short(asked.node)} holds for none of the weights: they were saved as {_listed(theirs)}, and the network has {_listed(ours)}: nothing is loaded")
+            return
+
+
 def _listed(names: set[str]) -> str:
     return ", ".join(f"{one}.*" for one in sorted(names)[:3])
 

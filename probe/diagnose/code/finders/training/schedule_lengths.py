@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
@@ -19,6 +20,8 @@ from probe.diagnose.code.traits.updates import is_schedule, optimizer_of
 FINDERS = Finders()
 _LENGTHS = {"CosineAnnealingLR": ("T_max", 1), "OneCycleLR": ("total_steps", 2), "LinearLR": ("total_iters", 3), "PolynomialLR": ("total_iters", 1)}
 """The argument of a schedule that says how many steps it has, and its place."""
+_LEAST_RATIO, _SOON = 1e-3, 1000
+"""A rate that is a thousandth of the first one after a thousand batches trains nothing in all that follow."""
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
 
@@ -102,6 +105,27 @@ def _another_unit(program: Program) -> Iterator[Remark]:
         if bound is not None and size is not None and epochs is not None and _is_share_of(size, bound, epochs):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs for each batch, and {short(size.node)} (line {size.line}), at which {word} lowers the rate, is a share of the number of epochs")
+
+
+@FINDERS.add("schedule-at-the-wrong-level")
+def _gone_in_a_few_batches(program: Program) -> Iterator[Remark]:
+    """A schedule that is meant for epochs runs for each batch, and the rate is gone after some hundred of them."""
+    computation = computation_of(program)
+    for value in computation.of("step"):
+        schedule = value.args[0] if value.args else value
+        word = schedule.op.rpartition(".")[2]
+        if word not in ("StepLR", "ExponentialLR") or not is_schedule(schedule) or value.where.under or len(value.where.loops) < 2:
+            continue
+        every = number(schedule.argument("step_size", 1)) if word == "StepLR" else 1.0
+        given = schedule.argument("gamma", 2 if word == "StepLR" else 1)
+        factor = 0.1 if given is None and word == "StepLR" else number(given)
+        inner = list(_loops(computation, value))[-1:]
+        if every is None or factor is None or not 0 < factor < 1 or not inner or inner[0][1].op != "torch.utils.data.DataLoader":
+            continue
+        fallen = round(every * math.ceil(math.log(_LEAST_RATIO) / math.log(factor)))
+        if fallen <= _SOON:
+            yield Remark(value.node, f"{short(value.node)} runs for each batch: {word} has brought the rate below a thousandth after {fallen} of them")
+            return
 
 
 @FINDERS.add("schedule-at-the-wrong-level")
