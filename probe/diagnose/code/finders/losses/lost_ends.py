@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
@@ -101,6 +102,65 @@ def _across(program: Program) -> Iterator[Remark]:
             continue
         yield Remark(value.node, f"{short(value.node)} goes on from one episode into the one before it: the loop of line {getattr(around[-2], 'lineno', 0)} puts the rewards of several into one list")
         return
+
+
+@FINDERS.add("end-of-episode-ignored")
+def _kept_and_never_asked(program: Program) -> Iterator[Remark]:
+    """The ends of episodes are kept for each step, and what adds up the rewards from the last step on never reads them."""
+    for classes in program.classes.values():
+        for of in classes:
+            kept = [name for name in _kept(of) if _END.search(name) and not _is_read(program, name)]
+            sums = [one for loop in ast.walk(of) if isinstance(loop, ast.For) and _runs_down(loop) for one in _carried_on(loop)] if kept else []
+            if sums:
+                yield Remark(sums[0], f"{short(sums[0].value)} goes on over the ends of episodes: self.{kept[0]} holds them for each step, and nothing reads it")
+                return
+
+
+_END = re.compile(r"(^|_)(dones?|over|ends?|ended|terminals?|terminated|terminations?|finished|deaths?|crashed)(_|$)", re.I)
+
+
+def _kept(of: ast.ClassDef) -> Iterator[str]:
+    """The lists of an object that a method adds to, step by step: `self.over.append(over)`, or one of several that a loop
+    goes over."""
+    for call in ast.walk(of):
+        if not is_method(call, "append"):
+            continue
+        if is_own(call.func.value):
+            yield call.func.value.attr
+    for loop in ast.walk(of):
+        if isinstance(loop, ast.For) and _only_appends(loop):
+            yield from (one.attr for one in ast.walk(loop.iter) if isinstance(one, ast.Attribute) and is_own(one))
+
+
+def _only_appends(loop: ast.For) -> bool:
+    return all(isinstance(one, ast.Expr) and is_method(one.value, "append") for one in loop.body)
+
+
+def _is_read(program: Program, name: str) -> bool:
+    """Whether anything is done with an attribute but to add to it, or to set it."""
+    for node in program.everywhere(ast.Attribute):
+        if node.attr != name or isinstance(node.ctx, ast.Store):
+            continue
+        around = program.parent.get(node)
+        if isinstance(around, ast.Attribute) and around.attr in ("append", "clear", "extend"):
+            continue
+        if not any(isinstance(one, ast.For) and _only_appends(one) and node in set(ast.walk(one.iter)) for one in program.parents(node)):
+            return True
+    return False
+
+
+def _runs_down(loop: ast.For) -> bool:
+    """Whether a loop goes from the last step to the first."""
+    down = isinstance(loop.iter, ast.Call) and len(loop.iter.args) == 3 and ast.unparse(loop.iter.args[2]) == "-1"
+    return down or _goes_backwards(loop)
+
+
+def _carried_on(loop: ast.For) -> Iterator[ast.Assign]:
+    """The sums of a loop that go on from one pass into the next: `running = delta + gamma * running`."""
+    for one in ast.walk(loop):
+        name = one.targets[0] if isinstance(one, ast.Assign) and len(one.targets) == 1 else None
+        if isinstance(one, ast.Assign) and isinstance(name, ast.Name) and isinstance(one.value, ast.BinOp) and any(isinstance(part, ast.Name) and part.id == name.id for part in ast.walk(one.value)):
+            yield one
 
 
 def _goes_backwards(loop: ast.For) -> bool:
