@@ -15,6 +15,7 @@ from probe.diagnose.code.data.data_flow import (
     steps_to,
     trains,
 )
+from probe.diagnose.code.finders.evaluation.ranked_classes import each_class_by_itself
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -467,3 +468,10 @@ def _stale(program: Program) -> Iterator[Remark]:
                 if name in of_others and name not in stored and targets - read - {"_"}:
                     unread = sorted(targets - read - {"_"})[0]
                     yield Remark(node, f"{short(node)} reads {name}, which another loop left behind; {unread}, the batch of this loop, is never read")
+
+
+RULES.add(
+    "sigmoid-for-softmax",
+    "labels that hold together compete in the training: raising one lowers the others, and few are ever above the threshold",
+    "binary_cross_entropy_with_logits, which learns each label by itself; where only one class holds: argmax",
+)(each_class_by_itself)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant, number
+from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -47,6 +47,30 @@ def _same(value: Value) -> Value:
             return value
         value = value.args[0]
     return value
+
+
+@FINDERS.add("view-mixes-axes")
+def _split_before_its_axis(program: Program) -> Iterator[Remark]:
+    """A new axis is put before one that keeps its length: its numbers come from the axes after that one, and it cuts
+    through it."""
+    said: set[ast.AST] = set()
+    for value in computation_of(program).of("view", "reshape"):
+        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        places = [_place(one, value.args[0]) for one in sizes]
+        if value.node in said or -1 in [number(one) for one in sizes]:
+            continue
+        for at, place in enumerate(places):
+            before = sizes[:at]
+            free = [one for one, of in zip(before, places[:at], strict=True) if of is None]
+            if place and set(range(place)) == set(places[:at]) - {None} and len(free) == 1 and number(free[0]) != 1 and not _divides(free[0]):
+                said.add(value.node)
+                yield Remark(value.node, f"{short(value.node)} puts {short(free[0].node)} before axis {place} of {short(bare(value.args[0]).node)}, which keeps its length: it counts its numbers anew, and turns no axis")
+                break
+
+
+def _divides(size: Value) -> bool:
+    """Whether a size is made of another one, so that two of them may be one axis."""
+    return any(one.op in ("floordiv", "div", "shape", "size", "len") for one in origins(size))
 
 
 @FINDERS.add("view-mixes-axes")

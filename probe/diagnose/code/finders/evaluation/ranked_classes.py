@@ -69,3 +69,17 @@ def _are_opposite(one: Value, other: Value) -> bool:
         numbers = number(one.args[1]), number(other.args[1])
         return None not in numbers and (numbers[0] != numbers[1]) == (one.op == other.op)
     return False
+
+
+def each_class_by_itself(program: Program) -> Iterator[Remark]:
+    """A loss lets the classes share one probability, and a decision asks for each of them by itself."""
+    computation = computation_of(program)
+    learned = {id(bare(loss.args[0]).args[0]): loss for loss in computation.of("cross_entropy") if len(loss.args) > 1 and bare(loss.args[0]).op == "run"}
+    others = {id(bare(loss.args[0]).args[0]) for loss in computation.of("binary_cross_entropy_with_logits", "multilabel_soft_margin_loss") if loss.args and bare(loss.args[0]).args}
+    for value in computation.of("gt", "ge"):
+        squashed = bare(value.args[0]) if len(value.args) == 2 and number(value.args[1]) is not None else value
+        given = bare(squashed.args[0]) if squashed.op == "sigmoid" and squashed.args else squashed
+        loss = learned.get(id(given.args[0])) if given.op == "run" else None
+        if loss is not None and id(given.args[0]) not in others:
+            yield Remark(loss.node, f"{short(loss.node)} lets all classes share one probability, and {short(value.node)} (line {value.line}) asks for each of them by itself")
+            return

@@ -9,12 +9,11 @@ from probe.diagnose.code.computed.value import (
     Many,
     Value,
     alternatives,
-    bare,
     comes_from,
-    constant,
     number,
     origins,
 )
+from probe.diagnose.code.finders.losses.padded_time import filled
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -34,9 +33,9 @@ def _next_after_padding(program: Program) -> Iterator[Remark]:
         if len(pieces) != 2 or not joined.where.loops or not joined.where.no_grad:
             continue
         ids, added = pieces
-        padded = next((one for each in alternatives(ids) if (one := bare(each)).op == _PAD_SEQUENCE), None)
+        padded = next((found[0] for each in alternatives(ids) if (found := filled(each)) is not None), None)
         at_end = next((one for one in origins(added) if one.op == "part" and _is_last(one.args[1]) and any(is_run_of_network(each, known) for each in origins(one.args[0]))), None)
-        if padded is None or at_end is None or constant(padded.argument("padding_side", 3)) == "left" or not comes_from(at_end, padded):
+        if padded is None or at_end is None or not comes_from(at_end, padded):
             continue
         masked = any(one.op in ("masked_fill", "ne", "gather", "flip", "reversed", "lengths") for one in origins(at_end, stop=(_PAD_SEQUENCE,)) if comes_from(one, padded))
         if not masked and not any(one.op in ("flip", "reversed") for one in origins(padded)):

@@ -12,6 +12,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses, reduction_of
+from probe.diagnose.code.traits.numberings import WORDS, marked
 
 FINDERS = Finders()
 _SAME = frozenset({
@@ -133,6 +134,18 @@ def _compared_over_padding(program: Program) -> Iterator[Remark]:
         found = sides[1] or sides[0] if len(sides) == 2 and None not in sides else None
         if found is not None:
             yield Remark(value.node, f"{short(value.node)} is a mean over all positions, also over those that {short(found[0].node)} (line {found[0].line}) has filled up")
+            return
+
+
+@FINDERS.add("mean-over-padding")
+def _masked_and_averaged(program: Program) -> Iterator[Remark]:
+    """The losses of padded positions are set to 0 by a mask, and the mean counts them."""
+    computation = computation_of(program)
+    for value in _learned(computation):
+        product = bare(value.args[0]) if value.op == "mean" and len(value.args) == 1 and not value.named else None
+        masks = [one for one in product.args if marked(computation, one) == WORDS] if product is not None and product.op == "mul" and len(product.args) == 2 else []
+        if len(masks) == 1:
+            yield Remark(value.node, f"{short(value.node)} divides by all positions, also by those that {short(masks[0].node)} (line {masks[0].line}) sets to 0")
             return
 
 

@@ -264,7 +264,9 @@ def _reads_ahead(program: Program) -> Iterator[Remark]:
         made = list(origins(loss.args[0]))
         given = next((one for one in made if one.op == "run" and one.args[0].op == "torch.nn.Embedding" and len(one.args) > 1 and _is_one_later(target, bare(one.args[1]))), None)
         attends = [one for one in made if given is not None and one.op == "run" and one.args[0].op in _ATTENDING and comes_from(one.args[min(2, len(one.args) - 1)], given)]
-        open_ones = [one for one in attends if len(one.args) in (2, 4) and not one.named.keys() & {"mask", "attn_mask", "src_mask", "is_causal", "**"}]
+        attends += [one for one in made if given is not None and one.op == "scaled_dot_product_attention" and comes_from(one.args[0], given)]
+        open_ones = [one for one in attends if one.op == "scaled_dot_product_attention" and one.argument("attn_mask", 3) is None and one.argument("is_causal", 5) is None]
+        open_ones += [one for one in attends if one.op == "run" and len(one.args) in (2, 4) and not one.named.keys() & {"mask", "attn_mask", "src_mask", "is_causal", "**"}]
         if attends and len(attends) == len(open_ones) and not any(one.op in ("triu", "tril") or (one.op.startswith("torch.nn.Transformer") and one.op.endswith("_mask")) for one in made):
             yield Remark(attends[0].node, f"{short(attends[0].node)} has no mask, and {short(target.node)} (line {target.line}) are the tokens one position after those that are read: each position sees the one that it is asked for")
             return

@@ -12,6 +12,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.numberings import contents
 
 FINDERS = Finders()
 _SPLITS = ("sklearn.model_selection.train_test_split", "torch.utils.data.random_split")
@@ -128,6 +129,7 @@ def _groups_split(program: Program) -> Iterator[Remark]:
     """A loop adds several samples of one recording with one label, and the samples are split at random."""
     computation = computation_of(program)
     aims = {id(one) for loss in computation.of(*LOSSES) if len(loss.args) > 1 for one in origins(loss.args[1])}
+    asked_for = {id(one) for loss in computation.of(*LOSSES) if len(loss.args) > 1 for one in contents(computation, loss.args[1])}
     for cut in random_cuts(computation) if aims else ():
         held = {key: one for whole in cut.wholes for key, one in _held(whole).items()}
         for row in _rows(computation, held):
@@ -135,7 +137,7 @@ def _groups_split(program: Program) -> Iterator[Remark]:
             shared = [each for one in row.new for each in origins(one) if outer in each.where.loops and each.where.loops[-1] is outer and bare(each).op not in ("@constant", "index", "count", "range", "len")]
             answers = [one for one in row.fixed if _is_answer(one, outer) and id(one) in aims]
             beside = (part for added in computation.of("append") if added.where.loops == row.value.where.loops for part in _parts(added.args[1]))
-            named = next((one for one in beside if _is_number_of(one, outer) and id(one) not in aims), None)
+            named = next((one for one in beside if _is_number_of(one, outer) and id(one) not in asked_for), None)
             if shared and named is not None and not answers and not _is_window(row) and not _reach_a_network(computation, named):
                 yield Remark(cut.value.node, f"{short(cut.value.node)} splits samples at random, and each turn of the loop of line {getattr(outer, 'lineno', 0)} adds several that share what it draws; the number of the turn, which is kept for each, is not asked")
                 return
