@@ -83,6 +83,35 @@ class Monitor:
         self.batch = torch.zeros(64, 64)
 
 
+def test_variables_of_one_name_in_several_functions_are_several_things() -> None:
+    looker = Looker()
+
+    def batch() -> int:
+        x = torch.zeros(2000)
+        looker.look()
+        return len(x)
+
+    def validation() -> int:
+        x = torch.zeros(30_000)
+        looker.look()
+        return len(x)
+
+    def training_set() -> int:
+        x = torch.zeros(90_000)
+        looker.look()
+        return len(x)
+
+    def grows(length: int) -> int:
+        kept = torch.zeros(length)
+        looker.look()
+        return len(kept)
+
+    for look in range(1, 5):
+        _ = batch(), validation(), training_set(), grows(2000 * look)
+    assert looker.grown("x") == []
+    assert looker.grown("kept") == [("tensor", 2000 * n) for n in range(2, 5)]
+
+
 def test_what_an_object_of_the_program_keeps_is_found_by_its_attribute() -> None:
     looker = Looker()
     monitor = Monitor()
@@ -129,7 +158,7 @@ def test_a_slice_does_not_open_the_objects_of_earlier_slices_again(monkeypatch: 
     keepers = {f"keeper{number}": Keeper() for number in range(30)}
     looker = Looker()
     opened: list[int] = []
-    monkeypatch.setattr(looker.growth, "_tables", lambda: iter([("", list(keepers.items()))]))
+    monkeypatch.setattr(looker.growth, "_tables", lambda: iter([("", "", list(keepers.items()))]))
     monkeypatch.setattr(growth, "attributes", lambda one: opened.append(id(one)) or vars(one))
     done, slices, found = 0, 0, 0
     while done >= 0:

@@ -88,7 +88,9 @@ class Growth:
 
     def __init__(self, recorder: Recorder, data: Data | None, journal: Journal) -> None:
         self._recorder, self._data, self._journal = recorder, data, journal
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._known: dict[tuple[str, str, str], _Known] = {}
+        """By the function whose variable it is (empty for all else), the name, and the kind: `x` of one function is
+        another object than `x` of the next."""
         self._rounds = self._rows = 0
         self._last_step = -1
         self._next_s = 0.0
@@ -108,8 +110,8 @@ class Growth:
         while done >= 0:
             begun_s = time.perf_counter()
             found, done = self._slice(done, begun_s + SLICE_S)
-            for name, size in found:
-                rows += self._row(step, name, size)
+            for home, name, size in found:
+                rows += self._row(step, home, name, size)
             took_s += time.perf_counter() - begun_s
             if done >= 0:
                 time.sleep(REST_S)
@@ -119,9 +121,9 @@ class Growth:
         every_s = SOON_S if self._rounds < SOON_LOOKS else LATER_S
         self._next_s = time.monotonic() + max(every_s, SHARE * took_s)
 
-    def _row(self, step: int, name: str, size: Size) -> list[dict[str, Any]]:
+    def _row(self, step: int, home: str, name: str, size: Size) -> list[dict[str, Any]]:
         """The row of an object that has grown; none in its first round, or if it has hardly grown."""
-        key = (name, size.kind)
+        key = (home, name, size.kind)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= MOST_NAMES:
@@ -147,16 +149,16 @@ class Growth:
 
     # Objects to measure ---------------------------------------------------------
 
-    def _slice(self, done: int, until_s: float) -> tuple[list[tuple[str, Size]], int]:
-        """Names and sizes from position `done` on (an object and one of its parts), until the time is up; and
+    def _slice(self, done: int, until_s: float) -> tuple[list[tuple[str, str, Size]], int]:
+        """Functions, names and sizes from position `done` on (an object and one of its parts), until the time is up; and
         where to continue, -1 at the end. No object is held between two slices: otherwise objects that the
         training releases, such as the outputs of a step, would stay in memory into the next step."""
         torch = sys.modules["torch"]
-        found: list[tuple[str, Size]] = []
+        found: list[tuple[str, str, Size]] = []
         seen: set[int] = set()
         first, begun = divmod(done, 1 + MOST_INNER)
         number = -1
-        for place, table in self._tables():
+        for home, place, table in self._tables():
             for name, thing in table:
                 number += 1
                 if number < first or not isinstance(name, str) or name.startswith("__"):
@@ -164,20 +166,20 @@ class Growth:
                 for part, (of, inner) in enumerate(_parts(torch, f"{place}{name}", thing)):
                     if number == first and part < begun:
                         continue
-                    found += _sized(torch, of, inner, seen, 0)
+                    found += [(home, *one) for one in _sized(torch, of, inner, seen, 0)]
                     if time.perf_counter() > until_s:
                         return found, number * (1 + MOST_INNER) + part + 1
         return found, -1
 
-    def _tables(self) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
-        """Prefixes of names, each with names and objects: variables and globals of the user's frames, the
+    def _tables(self) -> Iterator[tuple[str, str, list[tuple[Any, Any]]]]:
+        """The function of variables, and prefixes of names, each with names and objects: variables and globals of the user's frames, the
         attributes of their `self`, and those of the data sets."""
         frames = _user_frames(self._recorder.thread)
         owners: dict[int, tuple[str, Any]] = {}
         for frame in frames:
             found = python_frames.variables(frame)
             if frame.f_code.co_name != "<module>":
-                yield "", entries(found)
+                yield f"{frame.f_code.co_name}:{frame.f_code.co_firstlineno}", "", entries(found)
             if "self" in found:
                 owners.setdefault(id(found["self"]), ("self.", found["self"]))
         spaces = {id(frame.f_globals): frame.f_globals for frame in frames}
@@ -185,7 +187,7 @@ class Growth:
         if main is not None:
             spaces.setdefault(id(vars(main)), vars(main))
         for space in spaces.values():
-            yield "", [(name, one) for name, one in entries(space) if not isinstance(one, ModuleType)]
+            yield "", "", [(name, one) for name, one in entries(space) if not isinstance(one, ModuleType)]
         for reference in self._data.loaders if self._data is not None else []:
             dataset = attributes(reference()).get("dataset")
             for _ in range(4):  # Subset, and other wrappers of data sets
@@ -194,9 +196,9 @@ class Growth:
                 owners.setdefault(id(dataset), (f"{type(dataset).__name__}.", dataset))
                 dataset = attributes(dataset).get("dataset")
         for place, owner in owners.values():
-            yield place, entries(attributes(owner))
+            yield "", place, entries(attributes(owner))
             own = [one for one in type(owner).__mro__ if python_frames.is_user_code(_file(one))]
-            yield place, [entry for one in own for entry in entries(vars(one))]
+            yield "", place, [entry for one in own for entry in entries(vars(one))]
 
 
 def _parts(torch: Any, name: str, thing: Any) -> Iterator[tuple[str, Any]]:
