@@ -89,8 +89,8 @@ class Growth:
     def __init__(self, recorder: Recorder, data: Data | None, journal: Journal) -> None:
         self._recorder, self._data, self._journal = recorder, data, journal
         self._known: dict[tuple[str, str, str], _Known] = {}
-        """By the function whose variable it is (empty for all else), the name, and the kind: `x` of one function is
-        another object than `x` of the next."""
+        """By the function whose variable it is (empty for all else), the name, and the kind: `x` of one
+        function is another object than `x` of the next."""
         self._rounds = self._rows = 0
         self._last_step = -1
         self._next_s = 0.0
@@ -150,9 +150,9 @@ class Growth:
     # Objects to measure ---------------------------------------------------------
 
     def _slice(self, done: int, until_s: float) -> tuple[list[tuple[str, str, Size]], int]:
-        """Functions, names and sizes from position `done` on (an object and one of its parts), until the time is up; and
-        where to continue, -1 at the end. No object is held between two slices: otherwise objects that the
-        training releases, such as the outputs of a step, would stay in memory into the next step."""
+        """Functions, names and sizes from position `done` on (an object and one of its parts), until the time
+        is up; and where to continue, -1 at the end. No object is held between two slices: otherwise objects
+        that the training releases, such as the outputs of a step, would stay in memory into the next step."""
         torch = sys.modules["torch"]
         found: list[tuple[str, str, Size]] = []
         seen: set[int] = set()
@@ -172,8 +172,8 @@ class Growth:
         return found, -1
 
     def _tables(self) -> Iterator[tuple[str, str, list[tuple[Any, Any]]]]:
-        """The function of variables, and prefixes of names, each with names and objects: variables and globals of the user's frames, the
-        attributes of their `self`, and those of the data sets."""
+        """The function of variables, and prefixes of names, each with names and objects: variables and
+        globals of the user's frames, the attributes of their `self`, and those of the data sets."""
         frames = _user_frames(self._recorder.thread)
         owners: dict[int, tuple[str, Any]] = {}
         for frame in frames:
