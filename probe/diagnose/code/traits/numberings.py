@@ -125,6 +125,9 @@ def marked(computation: Computation, mask: Value, depth: int = 10) -> str | None
         return (PADDING if mask.op == "eq" else WORDS) if filled is not None and filled[0] == known else None
     if isinstance(mask, Many) and len(mask.parts) == 2 and [number(one) for one in mask.parts] == [1, 0]:
         return WORDS  # [1] * len(words) + [0] * rest
+    cleared = [one for one in written(computation, mask) if len(one.args) > 2] if mask.op == "ones" else []
+    if cleared and all(_is_begin(one.args[1]) and constant(one.args[2]) in (False, 0, 0.0) for one in cleared):
+        return PADDING
     ones = [one for one in written(computation, mask) if len(one.args) > 2] if mask.op in ("zeros", "full") else []
     filled = filled_up(computation, mask) if ones else None
     if filled is not None and filled[0] == 0 and all(constant(one.args[2]) in _TRUE for one in ones):

@@ -11,6 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import names_of, short
 from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.extents import rank
 from probe.diagnose.code.traits.sides import Sides, draws_of, sides_of
 
 FINDERS = Finders()
@@ -29,7 +30,8 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
         moved = [one for one in moved if _draws(sides, one)]
         for loss in sides.beside.values() if moved else ():
             target = loss.args[1] if loss.op in LOSSES and len(loss.args) > 1 else None
-            if target is None or not any(_PLACES.search(name) for one in _before(target) for name in names_of(one.node)):
+            named = target is not None and any(_PLACES.search(name) for one in _before(target) for name in names_of(one.node))
+            if target is None or not (named or _is_by_place(loss, target)):
                 continue
             changed = [one for one in origins(target) if one.op not in _TAKEN]
             drawn = {draw for one in changed for draw in draws_of(one)} | {draw for one in changed for test, _ in one.where.under for draw in draws_of(test)}
@@ -37,6 +39,14 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
             if still and len(still) == len(moved) and not any(one.op in _MOVES for one in origins(target)):
                 yield Remark(still[0].node, f"{short(still[0].node)} moves what the input shows, and {short(target.node)} (line {target.line}), which belongs to it, stays as it was")
                 return
+
+
+def _is_by_place(loss: Value, target: Value) -> bool:
+    """Whether a target has a label for each place of its input: one axis more than the samples, and the labels of one."""
+    axes = rank(target)
+    if axes is None or loss.op not in ("cross_entropy", "nll_loss"):
+        return axes is not None and axes >= 3
+    return axes >= 2 and rank(loss.args[0]) == axes + 1
 
 
 def _before(value: Value) -> Iterator[Value]:

@@ -240,6 +240,9 @@ def _used_elsewhere(computation: Computation, drawn: set[int], first: Value) -> 
 def _two_draws(program: Program) -> Iterator[Remark]:
     """The input and the target, which belong together place by place, are each turned or cut by a random draw of their own."""
     computation = computation_of(program)
+    seeds = [id(one.args[-1]) for one in computation.of("seed", "manual_seed", "setstate", "set_rng_state") if one.args and one.args[-1].op != "@constant"]
+    if len(set(seeds)) < len(seeds):
+        return  # one state is set before each of the two: they draw alike
     for sides in sides_of(computation):
         turned = [one for one in sides.given.values() if _random_turn(one) and id(one) not in sides.beside]
         targets = [one for one in sides.beside.values() if _random_turn(one) and id(one) not in sides.given]

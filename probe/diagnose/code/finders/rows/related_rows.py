@@ -3,6 +3,7 @@ recording or patient. Pure; standard library only."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -156,11 +157,18 @@ def _windows_split(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     for cut in random_cuts(computation):
         for whole in cut.wholes:
-            for one in _held(whole).values():
+            for one in (*_held(whole).values(), *_read_by(computation, whole)):
                 apart = _overlap(one)
                 if apart is not None:
                     yield Remark(cut.value.node, f"{short(cut.value.node)} splits windows at random that overlap ({short(one.node)}, line {one.line}): neighbours fall into both parts")
                     return
+
+
+def _read_by(computation: Computation, data: Value) -> Iterator[Value]:
+    """What a data set of the program takes parts of where it reads a sample."""
+    for of in {one.of for one in _held(data).values() if isinstance(one, Instance) and one.of is not None}:
+        reads = {one for one in of.body if isinstance(one, ast.FunctionDef) and one.name == "__getitem__"}
+        yield from (one for one in computation.of("part") if not reads.isdisjoint(one.where.functions))
 
 
 def _overlap(value: Value) -> float | None:
@@ -172,14 +180,32 @@ def _overlap(value: Value) -> float | None:
     if index is None or index.op != "slice":
         return None
     first, end = index.args[:2]
-    if first.op != "index" or not first.args or end.op != "add" or len(end.args) != 2 or first not in end.args:
+    lengths = _added(end, first)
+    starts = bare(first.args[0]) if first.op == "part" and len(first.args) == 2 and first.args[1].op == "index" else first
+    if starts.op not in ("index", "range") or not starts.args or not lengths:
         return None
-    length = end.args[1] if end.args[0] is first else end.args[0]
-    step = first.args[2] if len(first.args) > 2 else None
+    length = lengths[0] if len(lengths) == 1 else None
+    step = starts.args[2] if len(starts.args) > 2 else None
+    if len(lengths) > 1 and step is not None:
+        known = [number(one) for one in lengths]
+        apart = number(step)
+        return apart if apart is not None and apart < sum(one or 0 for one in known) else None
     apart, long = number(step) if step is not None else 1.0, number(length)
     if step is not None and long is not None and apart is not None:
         return apart if apart < long else None
     return apart if step is None and (long is None or long > 1) else None
+
+
+def _added(end: Value, first: Value) -> list[Value]:
+    """What is added to the first place of a window for its last: of `s + a + b`, a and b."""
+    if end.op != "add" or len(end.args) != 2:
+        return []
+    for one, other in (end.args, end.args[::-1]):
+        if one is first:
+            return [other]
+        if rest := _added(one, first):
+            return [*rest, other]
+    return []
 
 
 @FINDERS.add("windows-split-at-random")
