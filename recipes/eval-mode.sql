@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT module, class, training, p FROM python.modules WHERE NOT training ORDER BY module\"",
 --   "probe {endpoint} eval --at-step \"model.train()\"",
 -- ]
--- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer that trains behaves differently in eval mode"
+-- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer that trains behaves differently in eval mode, and for a fine-tuning of the smaller part of the parameters that was never in train mode"
 -- explains = ["divergence", "loss-spike", "gradient-exploding-layer", "validation-rising", "train-validation-gap"]
 -- dated = true
 -- uses = ["trainings"]
@@ -40,7 +40,7 @@ WITH looked AS (
 ), layers AS (
     -- A model that is frozen as a whole judges what is trained, such as the pixels of a picture: its mode is to be eval.
     SELECT COUNT(*) AS known, COUNT(*) FILTER (changes AND NOT trains) AS affected, COUNT(*) FILTER (changes AND trains AND unread) AS unread,
-        COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen,
+        COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen, COALESCE(SUM(trainable) < 0.5 * SUM(parameters), false) AS adapted,
         array_to_string(list(module ORDER BY module) FILTER (changes AND NOT trains)[:3], ', ') AS examples
     -- A layer that is in train mode itself, or whose weights are frozen with its statistics, is as it should be.
     -- A flag that is older than the change of mode counts once there was time to read it again: rows come only with changes.
@@ -48,14 +48,16 @@ WITH looked AS (
         p > 0 OR (class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%') AND NOT (COALESCE(parameters, 0) > 0 AND COALESCE(trainable, 1) = 0) AS changes FROM latest, moments)
 ), newest AS (
     -- Where another training began, which may train something else through the model: its steps must give the model gradients.
-    SELECT MAX(begun) = 0 OR EXISTS (SELECT 1 FROM python.gradients JOIN python.parameters USING (param) WHERE gradients.step >= (SELECT MAX(begun) FROM trainings)) AS trained FROM trainings
+    SELECT MAX(begun) = 0 OR EXISTS (SELECT 1 FROM python.gradients JOIN python.parameters USING (param) WHERE gradients.step >= (SELECT MAX(begun) FROM trainings)) AS trained,
+        -- A fine-tuning of a few parameters that was never in train mode: what is frozen is to stay as it was.
+        MAX(begun) > 0 AND NOT EXISTS (SELECT 1 FROM python.steps WHERE training_mode AND micro_steps > 0 AND step > (SELECT MAX(begun) FROM trainings)) AS never_on FROM trainings
 )
 SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, looked,
     CASE WHEN affected > 0 THEN affected END AS affected, examples,
     CASE WHEN known = 0 THEN 'dropout is off and batch-norm statistics are not updated, if there are any'
         WHEN affected = 0 THEN 'none of its layers that train behaves differently in train mode'
         ELSE 'dropout is off and batch-norm statistics are not updated' END AS reason,
-    CASE WHEN known > 0 AND affected = 0 THEN 'info' ELSE 'notice' END AS severity
+    CASE WHEN known > 0 AND affected = 0 OR adapted AND never_on THEN 'info' ELSE 'notice' END AS severity
 FROM counted, before, layers, newest WHERE looked >= $least AND now AND trained AND NOT frozen AND NOT (affected = 0 AND unread > 0)
 UNION ALL BY NAME
 SELECT 'the mode of the layers has not been read since step ' || last_on || ', when that of the model changed' AS unknown
