@@ -9,7 +9,7 @@ from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Table, Value, bare, constant, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import mentions, returned, short
+from probe.diagnose.code.syntax import is_method, mentions, returned, short
 from probe.diagnose.code.traits.backwards import layers_of
 from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain, runs
 from probe.diagnose.code.traits.weights import (
@@ -100,6 +100,21 @@ def _average_shares_the_weights(program: Program) -> Iterator[Remark]:
                 seen.add(value.node)
                 yield Remark(value.node, f"{short(value.node)} changes the parameters themselves: what {short(target.node)} holds (line {one.line}) is no copy")
                 break
+
+
+@FINDERS.add("alias-for-a-copy")
+def _loads_from_itself(program: Program) -> Iterator[Remark]:
+    """A network is given the weights of another one, and both names are of one object."""
+    for load in computation_of(program).of("load_state_dict"):
+        given = load.args[1] if len(load.args) > 1 else load
+        network = plain(load.args[0]) if load.args else load
+        if given.op != "state_dict" or not given.args or plain(given.args[0]) is not network or not (isinstance(network, Instance) or has_parameters(network)):
+            continue
+        if runs(given) == runs(load) and is_method(load.node, "load_state_dict") and is_method(given.node, "state_dict"):
+            into, of = load.node.func.value, given.node.func.value
+            if ast.unparse(into).removesuffix(".module") != ast.unparse(of).removesuffix(".module"):
+                yield Remark(load.node, f"{short(load.node)} changes nothing: {short(into)} and {short(of)} are one network (line {network.line}), under two names")
+                return
 
 
 @FINDERS.add("alias-for-a-copy")
