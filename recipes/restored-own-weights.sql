@@ -7,7 +7,7 @@
 -- what = "load_state_dict of {model} got the model's own tensors at step {step}: nothing was restored"
 -- why = [
 --   "seen in {times} of {later} loads during the training: the tensors that were given lie where the weights themselves lie",
---   "state_dict() gives the weights themselves, not copies: each step changes a snapshot that was made of it; copy.deepcopy(model.state_dict()) keeps it",
+--   "state_dict() gives the weights themselves, not copies: each step changes a snapshot that was made of it; copy.deepcopy(model.state_dict()) keeps it; where another network is to follow this one, such as a target network, both are one object: copy.deepcopy(model) makes a second one",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE kind = 'resumption'\"",
