@@ -146,6 +146,7 @@ def _policy_without_gradient(program: Program) -> Iterator[Remark]:
         likely = [one for one in factors if is_likelihood(one) or _holds_likelihoods(one)]
         others = [one for one in factors if one not in likely and number(one) is None]
         learns = any(is_run_of_network(one, known) or one.op in ("unknown", "star") for one in origins(term, stop=CUTS) if not one.where.no_grad)
+        learns = learns or any(constant(one.named.get("requires_grad")) is True for one in origins(term, stop=CUTS))  # a temperature
         cut = not learns and not flows(term, lambda one: is_run_of_network(one, known))
         if len(likely) == 1 and others and cut and not any(_may_learn(one) for one in others) and any(one.op == "run" for one in origins(likely[0])):
             yield Remark(likely[0].node, f"{short(likely[0].node)} has no gradient: {_why(likely[0])}, and the loss multiplies it by {short(others[0].node)}")
