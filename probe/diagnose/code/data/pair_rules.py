@@ -151,10 +151,15 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
         for together in _given_together(program, scope) if moved else ():
             places = [name for name in together if _PLACES.match(name)]
             inputs = [name for name in together if name in moved and name not in places]
-            still = [name for name in places if name not in changed and not any(of == name and _may_move(value, name) for of, value, _ in assigned)]
+            still = [name for name in places if name not in changed and not _made_of(scope, name, changed) and not any(of == name and _may_move(value, name) for of, value, _ in assigned)]
             if inputs and len(still) == len(places) == 1 and not remarked and not _unpacked_together(scope, inputs[0], still[0]):
                 remarked = True
                 yield Remark(moved[inputs[0]], f"{short(moved[inputs[0]])} moves what {inputs[0]} shows, and {still[0]}, which belongs to it, stays as it was")
+
+
+def _made_of(scope: Scope, name: str, changed: set[str]) -> bool:
+    """Whether a variable is computed from one that was changed with the input: a mask that is drawn from the boxes."""
+    return any(not changed.isdisjoint(names_read(node.value)) for node in own(scope, ast.Assign) for target in node.targets if name in names_of(target))
 
 
 @RULES.add("filtered-alone", "each input meets the target of another row: from the first row that is left out on, they are shifted against each other", "leave out the same rows of both: x, y = x[kept], y[kept]")

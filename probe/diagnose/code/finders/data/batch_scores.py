@@ -24,8 +24,8 @@ _KEEPS = ("item", "float", "builtins.float", "either", "mean", "sum_of")
 def _score_of_batches(program: Program) -> Iterator[Remark]:
     """The ratio of two sums over the samples of a batch, or a score of their order, is averaged over the batches."""
     computation = computation_of(program)
-    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
-    said: set[ast.AST] = set()
+    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss)}
+    said: set[ast.AST] = {one.node for one in learned.values()}  # the loss of held-out batches, not a score
     for value in computation.of("div"):
         loop = value.where.loops[-1] if value.where.loops else None
         if loop is None or not value.where.no_grad or id(value) in learned or value.node in said or len(value.args) != 2:
