@@ -4,9 +4,9 @@
 -- order = 205
 -- scope = "rank"
 -- needs = "steps in which the model call was recorded"
--- what = "the model trains in eval mode in {off} of the last {looked} steps: each evaluation leaves it there until the next train()"
+-- what = "the model trains in eval mode in {off} of the last {looked} steps: it goes into eval mode between two steps, and stays there until it is put back"
 -- why = [
---   "`training` became False {times} times between steps with a backward pass, and stayed False for {length} steps on average; first from step {step} on",
+--   "`training` became False {times} times between steps with a backward pass, and stayed False for {length} steps on average; first from step {step} on: evaluations may have called eval() without train() afterwards",
 --   "{affected} layers behave differently in train mode: {examples}",
 -- ]
 -- next = [
@@ -16,7 +16,7 @@
 -- false_positives = "epochs that are meant to train in eval mode, such as a phase with frozen batch-norm statistics in each cycle"
 -- explains = ["divergence", "loss-spike", "gradient-exploding-layer", "validation-rising", "train-validation-gap"]
 -- dated = true
--- uses = ["trainings"]
+-- uses = ["trainings", "modal"]
 -- [parameters.least_times]
 -- value = 3
 -- unit = "changes to eval mode"
@@ -34,16 +34,11 @@ WITH looked AS (
     FROM (SELECT step, training_mode FROM python.steps WHERE training_mode IS NOT NULL AND micro_steps > 0 AND step >= (SELECT MAX(begun) FROM trainings) ORDER BY step DESC LIMIT 4000)
 ), counted AS (
     SELECT COUNT(*) AS looked, COUNT(*) FILTER (NOT training_mode) AS off, COUNT(*) FILTER (before AND NOT training_mode) AS times,
-        MIN(step) FILTER (before AND NOT training_mode) AS step, BOOL_OR(training_mode) AS also_on FROM looked
+        MIN(step) FILTER (before AND NOT training_mode) AS step FROM looked
 ), layers AS (
-    -- A layer that was in train mode while the model was not, or whose weights are frozen with its statistics, is as it should be.
-    SELECT COUNT(*) FILTER (changes) AS affected, array_to_string(list(module ORDER BY module) FILTER (changes)[:3], ', ') AS examples, COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen
-    FROM (SELECT module, ARG_MAX(parameters, t_ns) AS parameters, ARG_MAX(trainable, t_ns) AS trainable,
-            ARG_MAX(p, t_ns) > 0 OR ((ARG_MAX(class, t_ns) LIKE '%BatchNorm%' OR ARG_MAX(class, t_ns) LIKE '%InstanceNorm%')
-                AND NOT (COALESCE(ARG_MAX(parameters, t_ns), 0) > 0 AND COALESCE(ARG_MAX(trainable, t_ns), 1) = 0)) AS changes
-        FROM python.modules GROUP BY module)
+    SELECT COUNT(*) FILTER (changes) AS affected, array_to_string(list(module ORDER BY module) FILTER (changes)[:3], ', ') AS examples, COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen FROM modal
 )
 SELECT NULL AS unknown, step, off, looked, times, ROUND(off / times) AS length, affected, examples
-FROM counted, layers WHERE times >= $least_times AND off >= $least_length * times AND off >= $least_ratio * looked AND also_on AND affected > 0 AND NOT frozen
+FROM counted, layers WHERE times >= $least_times AND off >= $least_length * times AND off >= $least_ratio * looked AND affected > 0 AND NOT frozen
 UNION ALL BY NAME
 SELECT 'too few model calls were recorded' AS unknown FROM counted WHERE looked < 20

@@ -17,7 +17,7 @@
 -- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer that trains behaves differently in eval mode, and for a fine-tuning of the smaller part of the parameters that was never in train mode"
 -- explains = ["divergence", "loss-spike", "gradient-exploding-layer", "validation-rising", "train-validation-gap"]
 -- dated = true
--- uses = ["trainings"]
+-- uses = ["trainings", "modal"]
 -- [parameters.least]
 -- value = 20
 -- unit = "steps"
@@ -33,8 +33,6 @@ WITH looked AS (
         BOOL_AND(NOT training_mode) FILTER (step > (SELECT MAX(step) FROM looked) - $least) AS now FROM looked
 ), before AS (
     SELECT MAX(step) FILTER (training_mode) AS last_on, MIN(step) AS first FROM python.steps WHERE training_mode IS NOT NULL
-), latest AS (
-    SELECT module, MAX(t_ns) AS read_ns, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p, ARG_MAX(parameters, t_ns) AS parameters, ARG_MAX(trainable, t_ns) AS trainable, ARG_MAX(training, t_ns) AS training FROM python.modules GROUP BY module
 ), moments AS (
     SELECT MAX(t_ns) FILTER (training_mode) AS on_ns, MAX(t_ns) AS now_ns FROM python.steps WHERE training_mode IS NOT NULL
 ), layers AS (
@@ -42,10 +40,9 @@ WITH looked AS (
     SELECT COUNT(*) AS known, COUNT(*) FILTER (changes AND NOT trains) AS affected, COUNT(*) FILTER (changes AND trains AND unread) AS unread,
         COALESCE(SUM(parameters) > 0 AND SUM(trainable) = 0, false) AS frozen, COALESCE(SUM(trainable) < 0.5 * SUM(parameters), false) AS adapted,
         array_to_string(list(module ORDER BY module) FILTER (changes AND NOT trains)[:3], ', ') AS examples
-    -- A layer that is in train mode itself, or whose weights are frozen with its statistics, is as it should be.
+    -- A layer that is in train mode itself is as it should be.
     -- A flag that is older than the change of mode counts once there was time to read it again: rows come only with changes.
-    FROM (SELECT module, parameters, trainable, COALESCE(training, false) AS trains, COALESCE(read_ns <= on_ns AND now_ns - on_ns < $again * 1e9, false) AS unread,
-        p > 0 OR (class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%') AND NOT (COALESCE(parameters, 0) > 0 AND COALESCE(trainable, 1) = 0) AS changes FROM latest, moments)
+    FROM (SELECT module, parameters, trainable, COALESCE(training, false) AS trains, COALESCE(read_ns <= on_ns AND now_ns - on_ns < $again * 1e9, false) AS unread, changes FROM modal, moments)
 ), newest AS (
     -- Where another training began, which may train something else through the model: its steps must give the model gradients.
     SELECT MAX(begun) = 0 OR EXISTS (SELECT 1 FROM python.gradients JOIN python.parameters USING (param) WHERE gradients.step >= (SELECT MAX(begun) FROM trainings)) AS trained,

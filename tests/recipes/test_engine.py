@@ -241,8 +241,8 @@ def test_a_recipe_may_begin_with_queries_that_others_use_too(tmp_path: Path) -> 
     own.write_text(text.replace("moving", "movie"), encoding="utf-8")
     [problem] = recipes.load([tmp_path]).problems
     assert str(problem).endswith(
-        "own.sql, line 5: `uses` names movie, but there are only adversarial, moving, reweighted, "
-        "thaws, trainings, turns"
+        "own.sql, line 5: `uses` names movie, but there are only adversarial, modal, moving, "
+        "reweighted, thaws, trainings, turns"
     )
 
 
