@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.training.schedule_lengths import LEAST_RATIO, SOON, gone_after
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import (
     calls_in,
@@ -49,7 +49,6 @@ _ABSOLUTE = frozenset({"LambdaLR", "OneCycleLR", "CyclicLR", "CosineAnnealingWar
 """Schedules that compute the rate from the initial one, whatever another has made of it."""
 _OTHER_WEIGHTS = ("load_state_dict", "reset_parameters", "apply", "deepcopy", "requires_grad", "requires_grad_")
 """A pass of a loop in which one of these stands begins with other weights: then a new optimizer is right."""
-_LEAST_RATIO = 1e-3
 _SHORTEST_SWING = 100
 """A T_max up to this one, stepped for each batch, was counted in epochs: restarts on purpose are hundreds of steps apart."""
 
@@ -127,7 +126,7 @@ def _wrong_level(program: Program) -> Iterator[Remark]:
                 yield Remark(step, f"{said} runs for each batch: with T_max={swing:g} the rate falls and rises again every {2 * swing:g} batches")
                 continue
             fallen = _fallen_after(flow, made, name)
-            if fallen is not None and fallen <= 1000 and (_over_a_loader(program, inner) or _lasts(flow, made, step, fallen)):
+            if fallen is not None and fallen <= SOON and (_over_a_loader(program, inner) or _lasts(flow, made, step, fallen)):
                 yield Remark(step, f"{said} runs for each batch: {name} has brought the rate below a thousandth after {fallen} of them")
                 continue
         counted = _batches(flow, made, length)
@@ -201,7 +200,7 @@ def _fallen_after(flow: Flow, made: ast.Call, name: str) -> int | None:
         known = [one for one in places if one is not None]
         if not known or len(known) < len(places) or gamma is None or not 0 < gamma < 1:
             return None
-        return round(max(known)) if gamma ** len(known) <= 1.001 * _LEAST_RATIO else None
+        return round(max(known)) if gamma ** len(known) <= 1.001 * LEAST_RATIO else None
     if name == "StepLR":
         every = flow.number(argument(made, "step_size", 1))
         gamma = 0.1 if gamma is None and argument(made, "gamma", 2) is None else gamma
@@ -209,7 +208,7 @@ def _fallen_after(flow: Flow, made: ast.Call, name: str) -> int | None:
         every = 1.0 if name == "ExponentialLR" else None
     if every is None or gamma is None or not 0 < gamma < 1:
         return None
-    return round(every * math.ceil(math.log(_LEAST_RATIO) / math.log(gamma)))
+    return gone_after(every, gamma)
 
 
 def _batches(flow: Flow, made: ast.Call, length: ast.AST | None) -> set[str]:

@@ -97,6 +97,12 @@ def filled_up(computation: Computation, value: Value) -> tuple[float | None, Val
     return None
 
 
+def begins_at(index: Value) -> float | None:
+    """Where the slice that is an index, or the last of several, begins: 0 of `[i, :n]`; None where that is unknown."""
+    last = index.parts[-1] if isinstance(index, Many) and index.parts else index
+    return None if last.op != "slice" else 0.0 if is_none(last.args[0]) else number(last.args[0])
+
+
 def _is_begin(index: Value) -> bool:
     """Whether an index is `[:n]`, alone or as the last of several."""
     last = index.parts[-1] if isinstance(index, Many) and index.parts else index

@@ -81,11 +81,18 @@ def first_names(computation: Computation, value: Value, depth: int = 8) -> set[s
         saved = _saved_as(computation, value)
         return None if saved is None else first_names(computation, saved, depth - 1)
     if isinstance(value, Table) and not value.entries and len(value.others) == 1:
-        key = value.others[0][0]
-        whole = key.args[0].args[0] if key.op == "part" and key.args[0].op == "element" and key.args[0].args else None
-        if whole is not None and whole.op == "items" and constant(key.args[1]) == 0:
-            return first_names(computation, whole.args[0], depth - 1)
+        whole = dict_of(value.others[0][0])
+        return None if whole is None else first_names(computation, whole, depth - 1)
     return None
+
+
+def dict_of(key: Value) -> Value | None:
+    """The dict that a loop goes over, of one of its keys: `key` of `for key, value in d.items()`, or of `for key in d`."""
+    if key.op == "part" and key.args[0].op == "element" and key.args[0].args and constant(key.args[1]) == 0:
+        pairs = key.args[0].args[0]
+        return pairs.args[0] if pairs.op == "items" and pairs.args else None
+    of = key.args[0] if key.op == "element" and key.args else None
+    return of.args[0] if of is not None and of.op == "keys" and of.args else of
 
 
 def names_of_module(module: Value) -> set[str] | None:

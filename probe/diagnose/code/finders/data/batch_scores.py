@@ -24,11 +24,11 @@ _KEEPS = ("item", "float", "builtins.float", "either", "mean", "sum_of")
 def _score_of_batches(program: Program) -> Iterator[Remark]:
     """The ratio of two sums over the samples of a batch, or a score of their order, is averaged over the batches."""
     computation = computation_of(program)
-    learned = {id(one): one for _, loss in losses(computation) for one in origins(loss)}
-    said: set[ast.AST] = {one.node for one in learned.values()}  # the loss of held-out batches, not a score
+    learned = {one.node for _, loss in losses(computation) for one in origins(loss)}  # of held-out batches, a loss and not a score
+    said: set[ast.AST] = set()
     for value in computation.of("div"):
         loop = value.where.loops[-1] if value.where.loops else None
-        if loop is None or not value.where.no_grad or id(value) in learned or value.node in said or len(value.args) != 2:
+        if loop is None or not value.where.no_grad or value.node in learned or value.node in said or len(value.args) != 2:
             continue
         if not _is_of_batch(value, loop) or not _is_score(value):
             continue

@@ -24,7 +24,8 @@ from probe.diagnose.code.finders.data.fitted import paddings
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_negative, last_word, number_in, short
-from probe.diagnose.code.traits.numberings import contents, filled_up, written
+from probe.diagnose.code.traits.basic import without_small
+from probe.diagnose.code.traits.numberings import PADDING, begins_at, contents, filled_up, marked, written
 
 FINDERS = Finders()
 _CAUSAL = re.compile(r"(CausalLM|LMHeadModel)(\.from_\w+)?$")
@@ -111,7 +112,8 @@ def _is_of_padding(computation: Computation, mask: Value) -> bool | None:
         return mask.op in ("ge", "gt")
     if _tells_text(mask):
         return False
-    return None
+    known = marked(computation, mask)
+    return None if known is None else known == PADDING
 
 
 def _block(value: Value) -> Value:
@@ -162,7 +164,7 @@ def _mean_of_padding(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     seen: set[ast.AST] = set()
     for value in computation.of("div"):
-        total, count = bare(value.args[0]), bare(value.args[1], "clamp", "clamp_min", "maximum", "max")
+        total, count = bare(value.args[0]), bare(without_small(value.args[1]), "clamp", "clamp_min", "maximum", "max")
         if total.op != "sum" or count.op != "sum" or value.node in seen:
             continue
         summed, counted = bare(total.args[0]), count.args[0]
@@ -397,16 +399,10 @@ def _twice(program: Program) -> Iterator[Remark]:
         labels = bare(labels, "rows", "masked_fill")
         ids = None if ids is None else bare(ids, "rows")
         rolled = labels.op == "roll" and number(labels.argument("shifts", 1)) == -1
-        ahead = labels.op == "part" and ids is not None and ids.op == "part" and same(bare(labels.args[0]), bare(ids.args[0])) and _begin(labels.args[1]) == 1 and _begin(ids.args[1]) == 0
+        ahead = labels.op == "part" and ids is not None and ids.op == "part" and same(bare(labels.args[0]), bare(ids.args[0])) and begins_at(labels.args[1]) == 1 and begins_at(ids.args[1]) == 0
         if rolled or ahead:
             yield Remark(call.node, f"{short(labels.node)} is one place ahead, and {short(call.node)} (line {call.line}) shifts its labels once more")
             return
-
-
-def _begin(index: Value) -> float | None:
-    """Where the slice of the last axis begins."""
-    last = index.parts[-1] if isinstance(index, Many) and index.parts else index
-    return None if last.op != "slice" else 0.0 if is_none(last.args[0]) else number(last.args[0])
 
 
 @FINDERS.add("decoder-given-its-labels")

@@ -240,15 +240,12 @@ def _used_elsewhere(computation: Computation, drawn: set[int], first: Value) -> 
 def _two_draws(program: Program) -> Iterator[Remark]:
     """The input and the target, which belong together place by place, are each turned or cut by a random draw of their own."""
     computation = computation_of(program)
-    seeds = [id(one.args[-1]) for one in computation.of("seed", "manual_seed", "setstate", "set_rng_state") if one.args and one.args[-1].op != "@constant"]
-    if len(set(seeds)) < len(seeds):
-        return  # one state is set before each of the two: they draw alike
     for sides in sides_of(computation):
         turned = [one for one in sides.given.values() if _random_turn(one) and id(one) not in sides.beside]
         targets = [one for one in sides.beside.values() if _random_turn(one) and id(one) not in sides.given]
         for one in turned:
             for other in targets:
-                if _random_turn(one) & _random_turn(other) and not (draws_of(one) & draws_of(other)) and not same(_turned(one), _turned(other)) and not (_seeds(one) & _seeds(other)):
+                if _random_turn(one) & _random_turn(other) and not (draws_of(one) & draws_of(other)) and not same(_turned(one), _turned(other)) and not (_seeds(one) & _seeds(other)) and not _reseeded(computation, one, other):
                     yield Remark(other.node, f"{short(other.node)} changes the target by a draw of its own, and the input is changed by another one (line {one.line})")
                     return
 
@@ -256,6 +253,14 @@ def _two_draws(program: Program) -> Iterator[Remark]:
 def _seeds(value: Value) -> set[int]:
     """The values that seed the generators which decide how a value is turned: those of one seed draw alike."""
     return {id(one.args[-1]) for given in value.args[1:] for one in origins(given) if one.op in ("manual_seed", "default_rng", "RandomState", "seed") and one.args}
+
+
+def _reseeded(computation: Computation, one: Value, other: Value) -> bool:
+    """Whether the state of the shared generator is set between two values to what it was set to before the first: then they
+    draw alike."""
+    first, last = sorted((one.number, other.number))
+    sets = [each for each in computation.of("seed", "manual_seed", "setstate", "set_rng_state") if each.args and each.number < last]
+    return any(same(before.args[-1], between.args[-1]) for before in sets if before.number < first for between in sets if between.number > first)
 
 
 def _turned(value: Value) -> Value:

@@ -21,8 +21,9 @@ def each_step_from_the_data(program: Program) -> Iterator[Remark]:
     from a state of the data."""
     computation = computation_of(program)
     for path in computation.values:
-        named = any(isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _OWN.search(one.name) for one in path.where.functions)
-        if not named or not isinstance(path, Many) or not path.grown or len(path.parts) != 2:
+        if not isinstance(path, Many) or not path.grown or len(path.parts) != 2:
+            continue
+        if not any(isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _OWN.search(one.name) for one in path.where.functions):
             continue
         first, later = (bare(one) for one in path.parts)
         if later.op != "run" and not any(one.op == "run" for one in origins(later)):

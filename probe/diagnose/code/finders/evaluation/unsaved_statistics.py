@@ -19,13 +19,13 @@ def statistics_outside_the_state(program: Program) -> Iterator[Remark]:
     """A model is loaded from a file, and statistics that it scales by were fitted in another object and are no part of
     the state."""
     computation = computation_of(program)
-    made = {id(one): one for one in computation.values if isinstance(one, Instance) and one.of is not None}
+    made = [one for one in computation.values if isinstance(one, Instance)]
     for loaded in computation.of("load_state_dict"):
         for part in _parts(loaded.args[0]) if loaded.args else ():
             for name, value in part.attributes.items():
                 if bare(value).op not in _FIRST or part.of is None or _is_registered(part.of, name):
                     continue
-                fitted = next((found for one in made.values() if one.of is part.of and one is not part and (found := _fitted(one.attributes.get(name))) is not None), None)
+                fitted = next((found for one in made if one.of is part.of and one is not part and (found := _fitted(one.attributes.get(name))) is not None), None)
                 if fitted is not None:
                     yield Remark(loaded.node, f"{short(loaded.node)} loads a {part.of.name} whose {name} is an attribute and no buffer: what line {fitted.line} fitted in another object is not in the state, and it is {short(value.node)} here")
                     return

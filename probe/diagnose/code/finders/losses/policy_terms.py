@@ -156,7 +156,7 @@ def _may_learn(value: Value) -> bool:
     """Whether a factor is, or may be, a parameter of its own: a temperature."""
     plainly = bare(value)
     return plainly.op in ("exp", "softplus", "@input") or any(
-        one.op == "torch.nn.Parameter" or constant(one.named.get("requires_grad")) is True for one in origins(value, stop=CUTS)
+        one.op == "torch.nn.Parameter" for one in origins(value, stop=CUTS)
     )
 
 

@@ -314,18 +314,3 @@ def _mask_in(value: Value) -> tuple[Value | None, str]:
     if len(value.args) < 3 or len(hidden) != 2 or hidden[0] == hidden[1]:
         return None, WORDS
     return value.args[0 if value.op == "where" else 1], WORDS if value.op == "where" and hidden[1] else PADDING
-
-
-@FINDERS.add("mask-without-effect")
-def _padding_averaged(program: Program) -> Iterator[Remark]:
-    """A mean over the places where a mask is true, and it is true at the padding."""
-    computation = computation_of(program)
-    for value in computation.of("div"):
-        whole, count = (bare(one, "clamp", "clamp_min", "maximum", "max", "add") for one in value.args[:2])
-        product = bare(whole.args[0]) if whole.op == "sum" and whole.args else whole
-        if product.op != "mul" or count.op != "sum" or not count.args or len(product.args) != 2:
-            continue
-        mask = next((one for one in product.args if bare(one) is bare(count.args[0])), None)
-        if mask is not None and marked(computation, mask) == PADDING:
-            yield Remark(value.node, f"{short(value.node)} is the mean over the padding: {short(mask.node)} (line {mask.line}) is true there")
-            return

@@ -12,6 +12,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_n
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.numberings import begins_at
 from probe.diagnose.code.traits.sides import draws_of
 
 FINDERS = Finders()
@@ -133,7 +134,7 @@ def _place(value: Value) -> Place | None:
             continue
         index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
         cut = next((one for one in reversed(index.parts if isinstance(index, Many) else [index]) if one is not None and one.op == "slice"), None) if index is not None else None
-        if value.op == "set_item" and bare(value.args[0]).op in _BLOCKS and (start := _start(value.args[1])) is not None:
+        if value.op == "set_item" and bare(value.args[0]).op in _BLOCKS and (start := begins_at(value.args[1])) is not None:
             known, value = known - start, value.args[2]
         elif value.op == "roll" and (by := number(value.argument("shifts", 1))) is not None:
             known, value = known - by, value.args[0]
@@ -149,12 +150,6 @@ def _place(value: Value) -> Place | None:
         else:
             return Place(value, unknown, known)
     return None
-
-
-def _start(index: Value) -> float | None:
-    """Where the part of a row begins that is written: 0 of `[i, :n]`."""
-    last = index.parts[-1] if isinstance(index, Many) and index.parts else index
-    return None if last.op != "slice" else 0.0 if is_none(last.args[0]) else number(last.args[0])
 
 
 @FINDERS.add("labels-shifted-twice")

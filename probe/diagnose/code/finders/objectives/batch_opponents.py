@@ -25,10 +25,10 @@ def partners_among_the_opponents(program: Program) -> Iterator[Remark]:
         if product is None or any(one.op in ("masked_fill", "where", "eq", "ne", "masked_fill_") for one in near):
             continue
         for side in product.args[:2]:
-            for chosen in origins(side):
-                labels = _chosen_by(chosen)
-                kinds, batch = _kinds(labels), _batch_size(side)
-                if labels is not None and kinds is not None and batch is not None and kinds <= batch:
+            batch = _batch_size(side)
+            for chosen in origins(side) if batch is not None else ():
+                kinds = _kinds(_chosen_by(chosen))
+                if batch is not None and kinds is not None and kinds <= batch:
                     yield Remark(loss.node, f"{short(loss.node)} takes all other rows of a batch of {batch:.0f} for opponents, and {short(chosen.node)} (line {chosen.line}) chooses the partners by a label of {kinds:.0f} kinds: rows of one label are pushed apart")
                     return
 

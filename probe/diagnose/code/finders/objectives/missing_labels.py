@@ -56,7 +56,7 @@ def _marked_beside(program: Program, written: Value) -> Value | None:
     beside `labels[i, k] = value`."""
     branch = _branch(program, written.node)
     for one in computation_of(program).of("set_item") if branch is not None else ():
-        if _branch(program, one.node) is branch and len(one.args) > 2 and constant(one.args[2]) in (True, 1, 1.0) and one.args[0] is not written.args[0] and _same_place(one.args[1], written.args[1]):
+        if _branch(program, one.node) is branch and len(one.args) > 2 and constant(one.args[2]) in (True, 1, 1.0) and one.args[0] is not written.args[0] and same(one.args[1], written.args[1]):
             return one
     return None
 
@@ -65,13 +65,6 @@ def _branch(program: Program, node: ast.AST) -> ast.If | None:
     """The branch that a statement stands in."""
     around = program.parent.get(program.statement(node))
     return around if isinstance(around, ast.If) else None
-
-
-def _same_place(one: Value, other: Value) -> bool:
-    """Whether two indices are one."""
-    if isinstance(one, Many) and isinstance(other, Many):
-        return len(one.parts) == len(other.parts) and all(_same_place(*pair) for pair in zip(one.parts, other.parts, strict=True))
-    return same(one, other)
 
 
 def _targets(computation: Computation) -> Iterator[tuple[Value, Value]]:

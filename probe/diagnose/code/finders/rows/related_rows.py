@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, constant, number, origins
+from probe.diagnose.code.computed.value import (
+    Instance,
+    Many,
+    Table,
+    Value,
+    bare,
+    comes_from,
+    constant,
+    number,
+    origins,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -120,11 +130,6 @@ def _is_number_of(value: Value, outer: object) -> bool:
     return inner.op == "index" and inner.node is outer
 
 
-def _reach_a_network(computation: Computation, value: Value) -> bool:
-    """Whether a value is among the inputs of a network."""
-    return any(one is value for run in computation.of("run") for one in origins(run))
-
-
 @FINDERS.add("groups-split-at-random")
 def _groups_split(program: Program) -> Iterator[Remark]:
     """A loop adds several samples of one recording with one label, and the samples are split at random."""
@@ -139,7 +144,7 @@ def _groups_split(program: Program) -> Iterator[Remark]:
             answers = [one for one in row.fixed if _is_answer(one, outer) and id(one) in aims]
             beside = (part for added in computation.of("append") if added.where.loops == row.value.where.loops for part in _parts(added.args[1]))
             named = next((one for one in beside if _is_number_of(one, outer) and id(one) not in asked_for), None)
-            if shared and named is not None and not answers and not _is_window(row) and not _reach_a_network(computation, named):
+            if shared and named is not None and not answers and not _is_window(row) and not any(comes_from(run, named) for run in computation.of("run")):
                 yield Remark(cut.value.node, f"{short(cut.value.node)} splits samples at random, and each turn of the loop of line {getattr(outer, 'lineno', 0)} adds several that share what it draws; the number of the turn, which is kept for each, is not asked")
                 return
             if shared and answers and not _is_window(row):
@@ -157,16 +162,17 @@ def _windows_split(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     for cut in random_cuts(computation):
         for whole in cut.wholes:
-            for one in (*_held(whole).values(), *_read_by(computation, whole)):
+            held = _held(whole)
+            for one in (*held.values(), *_read_by(computation, held)):
                 apart = _overlap(one)
                 if apart is not None:
                     yield Remark(cut.value.node, f"{short(cut.value.node)} splits windows at random that overlap ({short(one.node)}, line {one.line}): neighbours fall into both parts")
                     return
 
 
-def _read_by(computation: Computation, data: Value) -> Iterator[Value]:
-    """What a data set of the program takes parts of where it reads a sample."""
-    for of in {one.of for one in _held(data).values() if isinstance(one, Instance) and one.of is not None}:
+def _read_by(computation: Computation, held: dict[int, Value]) -> Iterator[Value]:
+    """What the data sets of the program among some values take parts of where they read a sample."""
+    for of in {one.of for one in held.values() if isinstance(one, Instance) and one.of is not None}:
         reads = {one for one in of.body if isinstance(one, ast.FunctionDef) and one.name == "__getitem__"}
         yield from (one for one in computation.of("part") if not reads.isdisjoint(one.where.functions))
 
@@ -184,16 +190,11 @@ def _overlap(value: Value) -> float | None:
     starts = bare(first.args[0]) if first.op == "part" and len(first.args) == 2 and first.args[1].op == "index" else first
     if starts.op not in ("index", "range") or not starts.args or not lengths:
         return None
-    length = lengths[0] if len(lengths) == 1 else None
     step = starts.args[2] if len(starts.args) > 2 else None
-    if len(lengths) > 1 and step is not None:
-        known = [number(one) for one in lengths]
-        apart = number(step)
-        return apart if apart is not None and apart < sum(one or 0 for one in known) else None
-    apart, long = number(step) if step is not None else 1.0, number(length)
-    if step is not None and long is not None and apart is not None:
-        return apart if apart < long else None
-    return apart if step is None and (long is None or long > 1) else None
+    apart, least = number(step) if step is not None else 1.0, sum(number(one) or 0.0 for one in lengths)
+    if step is None and any(number(one) is None for one in lengths):
+        return apart
+    return apart if apart is not None and apart < least else None
 
 
 def _added(end: Value, first: Value) -> list[Value]:

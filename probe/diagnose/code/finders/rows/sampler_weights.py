@@ -24,7 +24,7 @@ def weights_of_other_samples(program: Program) -> Iterator[Remark]:
             continue
         asked = list(origins(weights, stop=("len",)))
         looked_up = any(one.op == "part" and len(one.args) == 2 and one.args[1].op != "slice" for one in asked)
-        if looked_up and not any(one is part or one is chosen or (one.op == "len" and one is weights) for one in asked):
+        if looked_up and not any(one is part or one is chosen for one in asked):
             yield Remark(sampler.node, f"{short(sampler.node)} takes the weights of the first samples of the whole ({short(weights.node)}, line {weights.line}), and {short(part.node)} (line {part.line}) holds others, in random order")
             return
 

@@ -13,6 +13,7 @@ from probe.diagnose.code.syntax import is_method, mentions, returned, short
 from probe.diagnose.code.traits.backwards import layers_of
 from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain, runs
 from probe.diagnose.code.traits.weights import (
+    dict_of,
     first_names,
     has_parameters,
     has_statistics,
@@ -103,21 +104,6 @@ def _average_shares_the_weights(program: Program) -> Iterator[Remark]:
 
 
 @FINDERS.add("alias-for-a-copy")
-def _loads_from_itself(program: Program) -> Iterator[Remark]:
-    """A network is given the weights of another one, and both names are of one object."""
-    for load in computation_of(program).of("load_state_dict"):
-        given = load.args[1] if len(load.args) > 1 else load
-        network = plain(load.args[0]) if load.args else load
-        if given.op != "state_dict" or not given.args or plain(given.args[0]) is not network or not (isinstance(network, Instance) or has_parameters(network)):
-            continue
-        if runs(given) == runs(load) and is_method(load.node, "load_state_dict") and is_method(given.node, "state_dict"):
-            into, of = load.node.func.value, given.node.func.value
-            if ast.unparse(into).removesuffix(".module") != ast.unparse(of).removesuffix(".module"):
-                yield Remark(load.node, f"{short(load.node)} changes nothing: {short(into)} and {short(of)} are one network (line {network.line}), under two names")
-                return
-
-
-@FINDERS.add("alias-for-a-copy")
 def _alias_for_a_copy(program: Program) -> Iterator[Remark]:
     """A network is given its own weights, under two names."""
     computation = computation_of(program)
@@ -126,11 +112,20 @@ def _alias_for_a_copy(program: Program) -> Iterator[Remark]:
         if state is None or state.op != "state_dict" or not state.args or state.where.loops != load.where.loops:
             continue
         one, other = plain(load.args[0]), plain(state.args[0])
-        if one is other and one.op != "either" and len(computation.users(state)) == 1 and short(load.args[0].node) != short(state.args[0].node):
+        if one is other and one.op != "either" and len(computation.users(state)) == 1 and _has_two_names(load, state):
             yield Remark(load.node, f"{short(load.node)} loads a network into itself: both names hold one network")
         for copy, of in ((one, other), (other, one)):
             if copy is not of and isinstance(copy.node, ast.Call) and program.dotted(copy.node.func) == "copy.copy" and (copy.op == "deepcopy" or type(copy) is type(of)):
                 yield Remark(copy.node, f"{short(copy.node)} copies the object and not its weights: {short(load.node)} (line {load.line}) finds one network under two names")
+
+
+def _has_two_names(load: Value, state: Value) -> bool:
+    """Whether the network that is loaded and the one whose state is taken are written in two ways: where they were made, or
+    in the two calls (a network without its wrapper is no other name)."""
+    if short(load.args[0].node) != short(state.args[0].node):
+        return True
+    calls = [one.node.func.value for one in (load, state) if is_method(one.node, "load_state_dict", "state_dict")]
+    return len({ast.unparse(one).removesuffix(".module") for one in calls}) == 2
 
 
 @FINDERS.add("alias-for-a-copy")
@@ -373,9 +368,7 @@ def _none_is_chosen(program: Program) -> Iterator[Remark]:
     """Of the weights that were saved, those are taken whose names the network has: it has none of them."""
     computation = computation_of(program)
     for asked in computation.of("in"):
-        key = asked.args[0] if len(asked.args) == 2 else asked
-        pairs = key.args[0].args[0] if key.op == "part" and key.args[0].op == "element" and key.args[0].args else key
-        saved = pairs.args[0] if pairs.op in ("items", "keys") and pairs.args else key.args[0] if key.op == "element" and key.args else None
+        saved = dict_of(asked.args[0]) if len(asked.args) == 2 else None
         ours, theirs = first_names(computation, asked.args[-1]), first_names(computation, saved) if saved is not None else None
         if saved is not None and saved.op != "state_dict" and ours and theirs and not ours & theirs:
             yield Remark(asked.node, f"{short(asked.node)} holds for none of the weights: they were saved as {_listed(theirs)}, and the network has {_listed(ours)}: nothing is loaded")

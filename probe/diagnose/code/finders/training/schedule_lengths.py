@@ -20,7 +20,7 @@ from probe.diagnose.code.traits.updates import is_schedule, optimizer_of
 FINDERS = Finders()
 _LENGTHS = {"CosineAnnealingLR": ("T_max", 1), "OneCycleLR": ("total_steps", 2), "LinearLR": ("total_iters", 3), "PolynomialLR": ("total_iters", 1)}
 """The argument of a schedule that says how many steps it has, and its place."""
-_LEAST_RATIO, _SOON = 1e-3, 1000
+LEAST_RATIO, SOON = 1e-3, 1000
 """A rate that is a thousandth of the first one after a thousand batches trains nothing in all that follow."""
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
@@ -107,6 +107,12 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} runs for each batch, and {short(size.node)} (line {size.line}), at which {word} lowers the rate, is a share of the number of epochs")
 
 
+def gone_after(every: float, factor: float) -> int:
+    """After how many steps a rate that is multiplied by a factor below 1 once in `every` steps is `LEAST_RATIO` of the
+    first one."""
+    return round(every * math.ceil(math.log(LEAST_RATIO) / math.log(factor)))
+
+
 @FINDERS.add("schedule-at-the-wrong-level")
 def _gone_in_a_few_batches(program: Program) -> Iterator[Remark]:
     """A schedule that is meant for epochs runs for each batch, and the rate is gone after some hundred of them."""
@@ -122,8 +128,8 @@ def _gone_in_a_few_batches(program: Program) -> Iterator[Remark]:
         inner = list(_loops(computation, value))[-1:]
         if every is None or factor is None or not 0 < factor < 1 or not inner or inner[0][1].op != "torch.utils.data.DataLoader":
             continue
-        fallen = round(every * math.ceil(math.log(_LEAST_RATIO) / math.log(factor)))
-        if fallen <= _SOON:
+        fallen = gone_after(every, factor)
+        if fallen <= SOON:
             yield Remark(value.node, f"{short(value.node)} runs for each batch: {word} has brought the rate below a thousandth after {fallen} of them")
             return
 
