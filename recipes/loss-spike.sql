@@ -21,7 +21,7 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a hard batch, or any other jump from which the loss recovers (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; a training that another one takes turns with (`info`); reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a hard batch, or any other jump from which the loss recovers, or may recover yet (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; a training that another one takes turns with (`info`); reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- effect = true
 -- uses = ["trainings", "moving", "turns"]
@@ -45,6 +45,10 @@
 -- value = 50
 -- unit = "steps"
 -- source = "practice: 10 steps to recover; 50 here, since Adam's second moment keeps a spike for longer"
+-- [parameters.settling]
+-- value = 30.0
+-- unit = "s"
+-- source = "ours: while a jump is this recent and not yet past `patience`, nobody can tell whether it recovers (`info`)"
 -- [parameters.recovered]
 -- value = 0.1
 -- unit = "ratio above the level before"
@@ -74,7 +78,7 @@
 -- FROM before JOIN (SELECT begun, MEDIAN(loss) AS first FROM losses WHERE i <= 10 GROUP BY begun) USING (begun)
 -- '''
 WITH seen AS (
-    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before, LEAD(loss) OVER (ORDER BY step) AS following FROM python.steps
+    SELECT step, t_ns, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before, LEAD(loss) OVER (ORDER BY step) AS following FROM python.steps
     WHERE isfinite(loss) AND step >= (SELECT MAX(begun) FROM trainings)
 ), before AS (
     SELECT *, COUNT(*) OVER w AS known, MEDIAN(loss) OVER w AS usual, 1.4826 * MAD(loss) OVER w AS spread,
@@ -108,12 +112,12 @@ WITH seen AS (
     SELECT MEDIAN(loss) AS later, COUNT(*) AS later_steps FROM (
         SELECT loss FROM seen WHERE step > (SELECT step FROM spike) ORDER BY step DESC LIMIT 20)
 ), after AS (
-    SELECT COUNT(*) AS steps FROM seen WHERE step > (SELECT step FROM spike)
+    SELECT COUNT(*) AS steps, (MAX(t_ns) - (SELECT t_ns FROM spike)) / 1e9 AS seconds FROM seen WHERE step > (SELECT step FROM spike)
 ), blocks AS (
     SELECT MEDIAN(loss) AS level FROM seen WHERE step > (SELECT step FROM spike) GROUP BY step // 20
 ), judged AS (
     -- A loss that is back at the next step was that of a hard batch: the weights are not worse.
-    SELECT spike.*, later, later_steps, after.steps AS passed, COALESCE(following <= level, false) AS one_batch,
+    SELECT spike.*, later, later_steps, after.steps AS passed, COALESCE(after.steps < $patience AND after.seconds < $settling, false) AS settling, COALESCE(following <= level, false) AS one_batch,
         (SELECT MEDIAN(grad_norm) FROM seen WHERE step < spike.step) AS usual_norm,
         (SELECT COUNT(*) FROM starts) AS spikes,
         later_steps >= 5 AND later <= level OR after.steps > $horizon AND EXISTS (SELECT 1 FROM blocks WHERE blocks.level <= spike.level) AS recovered
@@ -128,7 +132,7 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
     CASE WHEN rhythm.even THEN every END AS every, CASE WHEN turns.yes THEN 'another loss' END AS turn,
-    CASE WHEN recovered OR moving.yes OR turns.yes OR inputs.other OR rhythm.even OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
+    CASE WHEN recovered OR settling OR moving.yes OR turns.yes OR inputs.other OR rhythm.even OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
         WHEN passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
 FROM judged, moving, turns, inputs, rhythm
 UNION ALL BY NAME

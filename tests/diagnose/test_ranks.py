@@ -362,6 +362,18 @@ def test_clean_ranks_are_no_stragglers(rows: Any) -> None:
     assert judged(running(0, ours), running(1, theirs)).state == states.RUNNING
 
 
+@pytest.mark.parametrize(("waits", "why"), [(0.4, True), (0.05, False), (None, False)])
+def test_a_straggler_that_waits_for_a_cpu_is_said_to(waits: float | None, why: bool) -> None:
+    """Its steps take 0.06 s more than the usual 0.1 s: 40 % of the time explains all of it, 5 % an eighth."""
+    found = judged(
+        replace(running(0, steps(waits_s=0.06)), cpu_wait_ratio=0.1),
+        replace(running(1, steps({"forward": 0.06})), cpu_wait_ratio=waits),
+    )
+    assert (found.state, found.culprits) == (states.STRAGGLER, (1,))
+    assert ("because it waits for a CPU" in found.what) is why
+    assert any("waited for a CPU 40 % of the time (rank 0 10 %)" in line for line in found.why) is why
+
+
 def test_a_rank_with_more_tokens_has_more_to_do_and_is_not_slow() -> None:
     found = judged(
         running(0, steps({"forward": 0.06, "backward": 0.06}, since=0, tokens=256)),

@@ -417,6 +417,18 @@ def test_what_works_without_a_step_is_an_alarm_only_after_very_long(
     assert diagnose_process(replace(soon, progress=progress(long_s + 10))).severity == ALARM
 
 
+@pytest.mark.parametrize(("quiet_s", "longest_pause_s", "severity"), [
+    (THRESHOLDS.quiet_s + 1, 0.0, INFO), (20.0, 18.0, INFO), (20.0, 2.0, NOTICE),
+])
+def test_a_step_that_works_no_longer_than_a_pause_may_last_is_only_info(
+    quiet_s: float, longest_pause_s: float, severity: str
+) -> None:
+    """Such as an evaluation that nothing marks as one."""
+    run = replace(progress(quiet_s), longest_pause_s=longest_pause_s)
+    found = diagnose_process(evidence(replace(working(), changed=True), still_s=0.0, progress=run))
+    assert (found.state, found.severity) == (states.SLOW_STEP, severity), found
+
+
 def never(recorded_s: float) -> Progress:
     """Recorded for so long, and not one step."""
     return progress(steps=0, step=None, last_step_s=None, usual_step_s=None, longest_pause_s=None,

@@ -386,7 +386,7 @@ def _elsewhere(case: Case) -> Finding | None:
             return None
         doing = f"process {child.pid} ({child.command or 'command hidden'}), which is running"
     return _finding(
-        case, states.SLOW_STEP, case.working(), f"waits for {doing}{case.since}", *_children(case),
+        case, states.SLOW_STEP, case.slow(case.working()), f"waits for {doing}{case.since}", *_children(case),
         ask=["probe {pid} backtrace --all-threads --workers"],
     )
 
@@ -461,7 +461,7 @@ def _working(case: Case) -> Finding | None:
         return _finding(case, states.RUNNING, OK, doing + case.since, *own, ask=ask, gil=True)
     if case.progress is not None and case.progress.interval is not None:
         return _finding(case, *_between_steps(case.progress, NOTICE), *own, ask=ask, gil=True)
-    return _finding(case, states.SLOW_STEP, NOTICE, doing + case.since, *own, ask=ask, gil=True)
+    return _finding(case, states.SLOW_STEP, case.slow(NOTICE), doing + case.since, *own, ask=ask, gil=True)
 
 
 def _unknown(case: Case) -> Finding:

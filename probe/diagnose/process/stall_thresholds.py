@@ -11,7 +11,7 @@ from probe.diagnose.process import wording
 from probe.diagnose.process.evidence import Evidence, Frame, Thread
 from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
 from probe.diagnose.stall_parameters import StallThresholds
-from probe.diagnose.states import ALARM, NOTICE
+from probe.diagnose.states import ALARM, INFO, NOTICE
 
 DEFAULTS = StallThresholds()
 
@@ -105,6 +105,12 @@ class Case:
         long_s = limits.long_moving_s if moving else limits.long_s
         long_s = max(long_s, limits.long_factor * self.patience_s)
         return ALARM if self.trains and self.quiet_s is not None and self.quiet_s > long_s else NOTICE
+
+    def slow(self, severity: str) -> str:
+        """The severity of a step in which the process works: `info` while it has lasted no longer than a pause
+        may, such as an evaluation that nothing marks as one."""
+        short = self.trains and self.quiet_s is not None and self.quiet_s <= self.patience_s
+        return INFO if short else severity
 
     @property
     def since(self) -> str:

@@ -136,6 +136,8 @@ class Facts:
     """The verdict on this rank alone; None if it was not examined."""
     frame: str | None = None
     """The current frame of its training thread, or the last one if it ended."""
+    cpu_wait_ratio: float | None = None
+    """Share of the last samples' time in which its training thread was ready to run, but waited for a CPU."""
 
     @property
     def lives(self) -> bool:

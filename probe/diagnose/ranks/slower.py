@@ -15,6 +15,8 @@ from probe.diagnose.ranks.stragglers import Imbalance, Straggler
 from probe.diagnose.states import NOTICE
 
 _MOST_LINES = 8
+_CPU_RATIO = 0.5
+"""A straggler lacks CPU time if its waits for a CPU explain at least this share of its excess. Our judgement."""
 _WHERE = {
     "data": "waiting for its DataLoader", "forward": "in forward", "backward": "in backward",
     "optimizer": "in the optimizer's step",
@@ -44,9 +46,11 @@ def _straggler(ranks: list[Facts], found: Straggler) -> Finding:
         if found.from_before and found.since_step > stragglers.WARM_UP_STEPS:
             when = f"since step {found.since_step:,} or earlier, for at least {found.steps} steps"
     others = [facts.rank for facts in ranks if facts.rank != found.rank]
-    what = f"rank {found.rank} is slower than the others: {excess} more per step (usually {usual}), "
+    lacking = _lacking_cpu(ranks, found)
+    why = " because it waits for a CPU" if lacking else ""
+    what = f"rank {found.rank} is slower than the others{why}: {excess} more per step (usually {usual}), "
     what += f"{_WHERE[found.phase]}, {when}"
-    lines = [f"{rank_sets.named(others)} {wording.verb(others, 'waits', 'wait')} for it"]
+    lines = [*lacking, f"{rank_sets.named(others)} {wording.verb(others, 'waits', 'wait')} for it"]
     lines += found.evidence[:_MOST_LINES]
     if found.kind == "input":
         lines.append("its DataLoader is slow: check the storage and the number of workers on that host")
@@ -57,6 +61,25 @@ def _straggler(ranks: list[Facts], found: Straggler) -> Finding:
         f'median(comm_s) FROM python.steps WHERE step >= {found.since_step} GROUP BY rank ORDER BY rank"'
     )
     return Finding(states.STRAGGLER, NOTICE, what, lines, ask, (found.rank,))
+
+
+def _lacking_cpu(ranks: list[Facts], found: Straggler) -> list[str]:
+    """The line about a straggler that lacks CPU time, as on an overloaded host; empty if that is not why."""
+    waits = {facts.rank: facts.cpu_wait_ratio for facts in ranks}
+    own = waits[found.rank]
+    if found.period_steps is not None or own is None:  # when it waited within a period is not known
+        return []
+    if own * (found.usual_s + found.excess_s) < _CPU_RATIO * found.excess_s:
+        return []
+    others = ", ".join(
+        f"rank {rank} {wording.percent(ratio)}"
+        for rank, ratio in list(waits.items())[:_MOST_LINES] if rank != found.rank and ratio is not None
+    )
+    compared = f" ({others})" if others else ""
+    return [
+        f"its training thread was ready to run, but waited for a CPU {wording.percent(own)} of the time{compared}: "
+        "too many processes or threads for the CPUs of its host",
+    ]
 
 
 def _imbalance(ranks: list[Facts], found: Imbalance) -> Finding:

@@ -41,6 +41,8 @@ _SHARED_AMONG = 64
 """Up to this many ranks, that many rows of each; of more ranks proportionally fewer, at least
 `_FEWEST_ROWS`."""
 _FEWEST_ROWS = 32
+_SAMPLES = 16
+"""Newest rows read of process.memory."""
 MOST_INSPECTED = 8
 """Ranks that are inspected from outside, those that may be the cause first. Of a thousand ranks that hang,
 nearly all wait in the same call, and their rows say so."""
@@ -111,7 +113,18 @@ def rough(
         quiet_s=stall_thresholds.quiet_s(progress), phase=progress.phase, phase_s=progress.phase_s,
         late_s=stall_thresholds.patience_s(stall_setting(meta), progress, thresholds),
         usual_quiet_s=stall_thresholds.usual_quiet_s(progress, thresholds),
+        cpu_wait_ratio=_cpu_wait_ratio(recorded),
     )
+
+
+def _cpu_wait_ratio(recorded: Recorded) -> float | None:
+    """The share of the time in which the training thread waited for a CPU, over the last `_SAMPLES` samples."""
+    rows = last_rows(recorded.folder, recorded.meta, "process.memory", _SAMPLES)
+    known = [(row["t_ns"], row["cpu_wait_ns"]) for row in rows if row.get("cpu_wait_ns") is not None]
+    if len(known) < 2 or known[-1][0] <= known[0][0]:
+        return None
+    (began_ns, before_ns), (ended_ns, after_ns) = known[0], known[-1]
+    return float((after_ns - before_ns) / (ended_ns - began_ns))
 
 
 def _last_rows(recorded: Recorded, share: float, rows: RankRows | None) -> dict[str, Any]:
