@@ -416,7 +416,7 @@ def _gradients_read(program: Program, statement: ast.stmt) -> Iterator[ast.AST]:
             yield node
         local = program.local_function(node) if isinstance(node, ast.Call) and node.args else None
         if local is not None and not mentions(local, "backward", "step"):
-            inside = [one for one in ast.walk(local) if is_attribute(one, "grad")]
+            inside = [one for one in ast.walk(local) if is_attribute(one, "grad") and not program.called(program.parent.get(one))]
             if inside and all(isinstance(one.ctx, ast.Load) for one in inside) and any(is_method(one, "norm") for one in ast.walk(local)) and any(isinstance(one, ast.Return) for one in ast.walk(local)):
                 yield node
 

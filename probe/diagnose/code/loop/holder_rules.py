@@ -76,6 +76,7 @@ def _in_no_optimizer(program: Program) -> Iterator[Remark]:
 def _held(flow: Flow, makers: list[ast.Call]) -> set[Key] | None:
     """The variables that the parameters of optimizers may come from; None where that cannot be told."""
     found: set[Key] = set()
+    followed: dict[ast.AST, int] = {}  # each read, and how far it was followed: there are many ways to one
     for call in makers:
         given = [*call.args, *(one.value for one in call.keywords if one.arg in ("params", None))]
         if not given:
@@ -85,8 +86,9 @@ def _held(flow: Flow, makers: list[ast.Call]) -> set[Key] | None:
             at, left = waiting.pop()
             for one in flow.origins(at):
                 key = flow.key(one) if isinstance(one, (ast.Name, ast.Attribute)) else None
-                if key is None:
+                if key is None or followed.get(one, -1) >= left:
                     continue
+                followed[one] = left
                 found |= {key} | ({other} if (other := flow.origin(key)) is not None else set())
                 more = [*flow.possible(one), *flow.passed(one), *(value for value in flow.values(key) if value is not None)] if left else []
                 waiting += [(value, left - 1) for value in more if value is not at]

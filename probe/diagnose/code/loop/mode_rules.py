@@ -215,6 +215,8 @@ def _seeded(program: Program) -> Iterator[Remark]:
             inside = [one for part in reached(program, loop, 2) for one in ast.walk(part) if isinstance(one, ast.Call)]
             if any(program.family(one) in ("module", "optimizer") and program.called(one) for one in inside):
                 break  # each pass is a training of its own
+            if _steps_its_own(program, backward, loop):
+                break
             for call, seed in _seeds(flow, loop, {}, 3):
                 if not _draws(program, call, inside):
                     continue
@@ -222,6 +224,16 @@ def _seeded(program: Program) -> Iterator[Remark]:
                 if call not in remarked and not changes and is_constant(flow, seed):
                     remarked.add(call)
                     yield Remark(call, f"{short(call)} runs in each pass of the loop of line {loop.lineno}, with the same seed: all passes draw the same random numbers")
+
+
+def _steps_its_own(program: Program, backward: ast.AST, loop: ast.AST) -> bool:
+    """Whether the function of a backward, which a loop around it calls, steps an optimizer that it has made or been
+    given anew by a call."""
+    function = program.function_of(backward)
+    if function is None or function is program.function_of(loop):
+        return False
+    stepped = {one.func.value.id for one in ast.walk(function) if is_method(one, "step") and isinstance(one.func.value, ast.Name)}
+    return bool(stepped & names_set(function))
 
 
 def _seeded_for_each(program: Program, flow: Flow) -> Iterator[Remark]:

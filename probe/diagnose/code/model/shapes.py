@@ -86,6 +86,8 @@ class Shapes:
         before, after = self.of(call.func.value), self.of(call)
         if before is None or after is None or len(before) == len(after) == 1:
             return None
+        if times(_product(before), _product(after), -1) in [one for one in before if one.powers]:
+            return None  # that axis is left out, so its length is 1
         for place, size in enumerate(before):
             if not size.powers or before.count(size) != 1 or after.count(size) != 1:
                 continue

@@ -406,6 +406,13 @@ def _sampled(program: Program) -> Iterator[Remark]:
             )
 
 
+def _is_fixed(flow: Flow, distribution: ast.AST | None) -> bool:
+    """Whether a distribution is one of numbers, such as the noise that a policy scales and shifts by hand."""
+    if not isinstance(distribution, ast.Call) or not distribution.args:
+        return False
+    return all(flow.number(one) is not None for one in distribution.args)
+
+
 def _sampled_for_a_critic(program: Program, flow: Flow) -> Iterator[Remark]:
     """An action drawn without its gradient, and a policy that is trained by what a critic says of it."""
     draws: dict[ast.AST, ast.Call] = {}
@@ -414,7 +421,7 @@ def _sampled_for_a_critic(program: Program, flow: Flow) -> Iterator[Remark]:
         function = program.function_of(call)
         if kind is not None and function is not None and kind.name.rpartition(".")[2] in _WITH_RSAMPLE:
             given = [one for value in returned(function) if value is not None for one in flow.origins(value)]
-            if call in given and not program.without_gradient(call):
+            if call in given and not program.without_gradient(call) and not _is_fixed(flow, flow.value(call.func.value)):
                 draws[function] = call
     for loss in program.calls() if draws else ():
         if not is_method(loss, "backward"):

@@ -62,7 +62,8 @@ def terms(loss: Value, factor: float | None = 1.0) -> Iterator[tuple[Value, floa
 def reduction_of(loss: Value) -> str | None:
     """How a loss of `LOSSES` makes one number of many: `mean`, `sum` or `none`; None where that is unknown."""
     if loss.named.keys() & {"size_average", "reduce", "**"}:
-        return None
+        summed = "size_average" in loss.named and constant(loss.named["size_average"]) is False
+        return "sum" if summed and not loss.named.keys() & {"reduce", "**"} else None
     given = loss.named.get("reduction")
     return "mean" if given is None else constant(given) if isinstance(constant(given), str) else None
 

@@ -190,8 +190,9 @@ def _other_loop(program: Program) -> Iterator[Remark]:
             continue
         inner = list(origins(tally.step))
         mine = any(tally.loop in one.where.loops and one.op in ("element", "rows", "part", "index", "next", "run", "unknown") for one in inner)
+        made = {id(one) for one in origins(over)}
         theirs = [one for one in inner if one.where.loops and one.where.loops[:-1] == value.where.loops[:-1] and one.where.loops[-1] is not tally.loop and one.op in ("run", "eq", "cross_entropy", "mse_loss")]
-        if theirs and not mine:
+        if theirs and not mine and not any(id(one) in made for one in theirs):
             said.add(value.node)
             yield Remark(value.node, f"{short(tally.step.node)} is not computed from the batches of this loop: it is the last value of another loop (line {theirs[0].line}), the same for every batch")
 

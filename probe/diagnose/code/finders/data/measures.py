@@ -150,7 +150,11 @@ def _counts_all(computation: Computation, hits: Value, truth: Value) -> bool:
 def _softmax_for_sigmoid(program: Program) -> Iterator[Remark]:
     """Logits that the loss takes each for itself become one distribution."""
     computation = computation_of(program)
-    each = {id(layer): loss for loss in computation.of("binary_cross_entropy_with_logits", "multilabel_soft_margin_loss") if loss.args and (layer := _layer(loss.args[0])) is not None}
+    others = {loss.node for loss in computation.of("cross_entropy", "nll_loss")}  # a criterion that is one or the other
+    each = {
+        id(layer): loss for loss in computation.of("binary_cross_entropy_with_logits", "multilabel_soft_margin_loss")
+        if loss.args and loss.node not in others and (layer := _layer(loss.args[0])) is not None
+    }
     for value in computation.of("softmax"):
         layer = _layer(value.args[0]) if value.args else None
         loss = each.get(id(layer)) if layer is not None else None

@@ -10,7 +10,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import addends
-from probe.diagnose.code.traits.basic import LOSSES, terms
+from probe.diagnose.code.traits.basic import LOSSES, reduction_of, terms
 from probe.diagnose.code.traits.extents import last, rank
 
 FINDERS = Finders()
@@ -37,8 +37,8 @@ def _reduction(value: Value) -> str | None:
     """What a loss is: the "sum" of all samples, the "mean" of all elements, or the sum of each "sample"; None for others."""
     value = bare(value)
     if value.op in LOSSES:
-        how = constant(value.named.get("reduction"))
-        return {None: "mean", "mean": "mean", "sum": "sum"}.get(how) if "reduction" not in value.named or isinstance(how, str) else None
+        how = reduction_of(value)
+        return how if how in ("mean", "sum") else None
     if value.op == "mul":
         inner = [one for one in value.args if number(one) is None]
         return _reduction(inner[0]) if len(inner) == 1 else None
