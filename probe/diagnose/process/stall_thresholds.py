@@ -107,8 +107,8 @@ class Case:
         return ALARM if self.trains and self.quiet_s is not None and self.quiet_s > long_s else NOTICE
 
     def slow(self, severity: str) -> str:
-        """The severity of a step in which the process works: `info` while it has lasted no longer than a pause
-        may, such as an evaluation that nothing marks as one."""
+        """The severity of a step in which the process works: `info` while no longer than a pause may last, as
+        of an evaluation that nothing marks as one."""
         short = self.trains and self.quiet_s is not None and self.quiet_s <= self.patience_s
         return INFO if short else severity
 

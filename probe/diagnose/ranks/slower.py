@@ -16,7 +16,7 @@ from probe.diagnose.states import NOTICE
 
 _MOST_LINES = 8
 _CPU_RATIO = 0.5
-"""A straggler lacks CPU time if its waits for a CPU explain at least this share of its excess. Our judgement."""
+"""A straggler lacks CPU time if its waits for a CPU explain this share of its excess. Our judgement."""
 _WHERE = {
     "data": "waiting for its DataLoader", "forward": "in forward", "backward": "in backward",
     "optimizer": "in the optimizer's step",
@@ -77,8 +77,8 @@ def _lacking_cpu(ranks: list[Facts], found: Straggler) -> list[str]:
     )
     compared = f" ({others})" if others else ""
     return [
-        f"its training thread was ready to run, but waited for a CPU {wording.percent(own)} of the time{compared}: "
-        "too many processes or threads for the CPUs of its host",
+        f"its training thread was ready to run, but waited for a CPU {wording.percent(own)} of the time"
+        f"{compared}: too many processes or threads for the CPUs of its host",
     ]
 
 

@@ -118,7 +118,7 @@ def rough(
 
 
 def _cpu_wait_ratio(recorded: Recorded) -> float | None:
-    """The share of the time in which the training thread waited for a CPU, over the last `_SAMPLES` samples."""
+    """The share of the time in which the training thread waited for a CPU, over the last samples."""
     rows = last_rows(recorded.folder, recorded.meta, "process.memory", _SAMPLES)
     known = [(row["t_ns"], row["cpu_wait_ns"]) for row in rows if row.get("cpu_wait_ns") is not None]
     if len(known) < 2 or known[-1][0] <= known[0][0]:

@@ -385,6 +385,8 @@ def _unpacked(program: Program) -> Iterator[Remark]:
             continue
         local = program.local_function(node.value)
         taken = [last_word(one) for one in target.elts]
+        if len({tuple(map(_told, one.elts)) for one in results if isinstance(one, ast.Tuple)}) > 1:
+            continue  # one way round or the other
         for made in results:
             given = [_told(one) for one in made.elts] if isinstance(made, ast.Tuple) else []
             if len(given) != len(taken) or "" in given or "" in taken or len(set(given)) != len(given):

@@ -67,7 +67,7 @@ def _graph_kept(program: Program) -> Iterator[Remark]:
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
                 total = flow.key(node.target)
                 plain = node.value.left if is_binary(node.value, ast.Mult) else node.value
-                if flow.key(plain) == key and total is not None and total not in starts and _outlives(flow, total, loops[0]):
+                if flow.key(plain) == key and not _is_cut(flow, plain) and total is not None and total not in starts and _outlives(flow, total, loops[0]):
                     remarked.add(node)
                     yield Remark(node, f"{total[1]} adds up {key[1]} with its graph: the graphs of all passes stay in memory")
             elif is_method(node, "append") and len(node.args) == 1:
@@ -76,12 +76,19 @@ def _graph_kept(program: Program) -> Iterator[Remark]:
                     continue
                 given = node.args[0]
                 parts = given.elts if isinstance(given, (ast.Tuple, ast.List)) else given.values if isinstance(given, ast.Dict) else [given]
+                parts = [one for one in parts if not _is_cut(flow, one)]
                 kept = next((one for one in parts if flow.key(one) == key), None) or next(
                     (one for one in parts if _has_graph(flow, one) and _grows(flow, held)), None
                 )
                 if kept is not None:
                     remarked.add(node)
                     yield Remark(node, f"{held[1]} keeps {short(kept)} with its graph: the graphs of all passes stay in memory")
+
+
+def _is_cut(flow: Flow, node: ast.AST) -> bool:
+    """Whether a variable was given its own numbers, without their graph, last: `loss = loss.detach()`."""
+    last = flow.held(node)
+    return is_method(last, *CUT)
 
 
 def _has_graph(flow: Flow, node: ast.AST) -> bool:

@@ -406,11 +406,11 @@ def _sampled(program: Program) -> Iterator[Remark]:
             )
 
 
-def _is_fixed(flow: Flow, distribution: ast.AST | None) -> bool:
-    """Whether a distribution is one of numbers, such as the noise that a policy scales and shifts by hand."""
-    if not isinstance(distribution, ast.Call) or not distribution.args:
-        return False
-    return all(flow.number(one) is not None for one in distribution.args)
+def _is_fixed(flow: Flow, draw: ast.Call) -> bool:
+    """Whether the distribution that a call draws from is one of numbers, such as the noise that a policy
+    scales and shifts by hand."""
+    of = flow.value(_receiver(draw))
+    return isinstance(of, ast.Call) and bool(of.args) and all(flow.number(one) is not None for one in of.args)
 
 
 def _sampled_for_a_critic(program: Program, flow: Flow) -> Iterator[Remark]:
@@ -421,7 +421,7 @@ def _sampled_for_a_critic(program: Program, flow: Flow) -> Iterator[Remark]:
         function = program.function_of(call)
         if kind is not None and function is not None and kind.name.rpartition(".")[2] in _WITH_RSAMPLE:
             given = [one for value in returned(function) if value is not None for one in flow.origins(value)]
-            if call in given and not program.without_gradient(call) and not _is_fixed(flow, flow.value(call.func.value)):
+            if call in given and not program.without_gradient(call) and not _is_fixed(flow, call):
                 draws[function] = call
     for loss in program.calls() if draws else ():
         if not is_method(loss, "backward"):

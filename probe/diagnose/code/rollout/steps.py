@@ -124,6 +124,8 @@ def _from_itself(program: Program) -> Iterator[Remark]:
     for call in program.calls():
         if is_method(call, "load_state_dict") and call.args and is_method(call.args[0], "state_dict"):
             one, other = text_of(call.func.value), text_of(call.args[0].func.value)
+            if one == other and says(call.func.value, "optim", "sched"):
+                continue  # a check of what is saved
             if one == other:
                 yield Remark(call, f"{short(call)} loads a network's weights into itself")
             else:

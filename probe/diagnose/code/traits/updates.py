@@ -82,6 +82,11 @@ def conditions(value: Value) -> frozenset[tuple[int, bool]]:
     return frozenset((id(test), holds) for test, holds in value.where.under)
 
 
+def never_both(one: Value, other: Value) -> bool:
+    """Whether no pass computes both of two values: they stand in the two branches of a condition."""
+    return any((test, not holds) in conditions(other) for test, holds in conditions(one))
+
+
 def always_with(one: Value, other: Value) -> bool:
     """Whether `one` is computed in each pass that computes `other`."""
     return runs(one) == runs(other) and one.where.loops == other.where.loops and conditions(one) <= conditions(other)

@@ -276,7 +276,12 @@ def _rule_of(program: Program, key: object, made: Value) -> str:
 
 def _is_same_data(one: Value, other: Value) -> bool:
     """Whether two things are made of the same data."""
-    return same(one, other) or {id(at) for at in origins(one) if at.op not in ("@library",)} == {id(at) for at in origins(other) if at.op not in ("@library",)}
+    return same(one, other) or _made_by(one) == _made_by(other)
+
+
+def _made_by(value: Value) -> set[tuple[str, ast.AST]]:
+    """The operations that a value is made by, and where they stand."""
+    return {(one.op, one.node) for one in origins(value) if one.op != "@library"}
 
 
 # Parted too late -------------------------------------------------------------------------

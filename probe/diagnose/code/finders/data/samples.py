@@ -420,7 +420,7 @@ def _go_the_same_way(program: Program, given: ast.Assign, names: list[str]) -> b
 
 
 def _is_view(value: Value) -> bool:
-    return any(_random(one, _CHANGING) or one.op in DRAWN - {"dropout", "next"} for one in origins(value, ("shape", "size", "device", "dtype")))
+    return any(_random(one, _CHANGING) or one.op in DRAWN - {"dropout", "next"} for one in origins(value, ("shape", "size", "device", "dtype", "torch.nn.Parameter")))
 
 
 @FINDERS.add("seeded-in-each-draw")

@@ -13,6 +13,7 @@ from probe.diagnose.code.computed.value import (
     Value,
     alternatives,
     bare,
+    comes_from,
     constant,
     number,
     origins,
@@ -149,7 +150,9 @@ def _policy_without_gradient(program: Program) -> Iterator[Remark]:
         learns = learns or any(constant(one.named.get("requires_grad")) is True for one in origins(term, stop=CUTS))  # a temperature
         cut = not learns and not flows(term, lambda one: is_run_of_network(one, known))
         if len(likely) == 1 and others and cut and not any(_may_learn(one) for one in others) and any(one.op == "run" for one in origins(likely[0])):
-            yield Remark(likely[0].node, f"{short(likely[0].node)} has no gradient: {_why(likely[0])}, and the loss multiplies it by {short(others[0].node)}")
+            why = _why(term, likely[0])
+            if why is not None:
+                yield Remark(likely[0].node, f"{short(likely[0].node)} has no gradient: {why}, and the loss multiplies it by {short(others[0].node)}")
 
 
 def _may_learn(value: Value) -> bool:
@@ -160,12 +163,13 @@ def _may_learn(value: Value) -> bool:
     )
 
 
-def _why(value: Value) -> str:
-    for one in origins(value):
-        if one.op in ("tensor", "detach", "item", "numpy", "as_tensor", "array"):
+def _why(term: Value, value: Value) -> str | None:
+    """What takes the gradient of a log probability away in a term; None where nothing is seen that does."""
+    for one in (*origins(value), *origins(term)):
+        if one.op in ("tensor", "detach", "item", "numpy", "as_tensor", "array") and (comes_from(value, one) or comes_from(one, value)):
             return f"{short(one.node)} (line {one.line}) takes the numbers alone"
-    off = next((one for one in origins(value) if one.op in ("log_prob", "log_softmax") and one.where.no_grad), value)
-    return f"{short(off.node)} (line {off.line}) is computed with gradients turned off"
+    off = next((one for one in origins(value) if one.where.no_grad and (one.op in ("log_prob", "log_softmax", "run"))), None)
+    return None if off is None else f"{short(off.node)} (line {off.line}) is computed with gradients turned off"
 
 
 def _holds_likelihoods(value: Value) -> bool:

@@ -57,11 +57,12 @@ def _undone(cut: Value, learned: list[Value]) -> bool:
 @FINDERS.add("loss-made-anew")
 def _loss_made_anew(program: Program) -> Iterator[Remark]:
     """Backward starts from a new tensor that holds only the numbers of what the network gave."""
-    for value, loss in backwards(computation_of(program)):
+    computation = computation_of(program)
+    for value, loss in backwards(computation):
         if has_gradient(loss) or not networks_in(loss) or loss.where.no_grad:
             continue
         for one in origins(loss, CUTS):
-            if one.op in _MAKERS and one.args and networks_in(one) and _asks(one, loss):
+            if one.op in _MAKERS and one.args and networks_in(one) and _asks(one, loss) and not any(user.op == "grad" for user in computation.users(one)):
                 yield Remark(one.node, f"{short(one.node)} makes a new tensor of what the network gave: {short(value.node)} (line {value.line}) ends there")
                 break
 

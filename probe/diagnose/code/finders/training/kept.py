@@ -225,7 +225,7 @@ def _best_overwritten(program: Program) -> Iterator[Remark]:
             continue
         path = best.args[1]
         for other in saves:
-            if other.number < best.number or runs(other) != runs(best) or any(test is best.where.under[-1][0] for test, _ in other.where.under):
+            if other.number < best.number or runs(other) != runs(best) or _under_one(other, tests) is not None or any(test is best.where.under[-1][0] for test, _ in other.where.under):
                 continue
             paths = [one for one in (best, other) if isinstance(one.node, ast.Call) and len(one.node.args) > 1]
             if len(paths) != 2 or text_of(best.node.args[1]) != text_of(other.node.args[1]) or not (path is other.args[1] or same(path, other.args[1])):  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.extents import rank
+from probe.diagnose.code.traits.updates import never_both
 
 FINDERS = Finders()
 _LAYERS = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
@@ -309,7 +310,7 @@ def _no_activation(program: Program) -> Iterator[Remark]:
         second = _linear(run)
         inner = bare(run.args[1], "dropout", "identity", shapes=False) if second is not None else run
         first = _linear(inner) if second is not None else None
-        if first is None or second is None or first[0] is second[0] or id(second[0]) in said or inner.where.functions != run.where.functions:
+        if first is None or second is None or first[0] is second[0] or never_both(first[0], second[0]) or id(second[0]) in said or inner.where.functions != run.where.functions:
             continue
         own_place = inner.node is run.node or (bool(run.where.functions) and any(inner.node is one for one in ast.walk(run.where.functions[-1])))
         narrow = None in (first[2], second[2]) or (first[2] or 0) < (second[2] or 0) or (first[1] is not None and (first[2] or 0) < first[1] and (first[2] or 0) <= (second[2] or 0))

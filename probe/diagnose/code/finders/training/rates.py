@@ -234,11 +234,11 @@ def _is_of(change: Value, rate: Value, computation: Computation) -> bool:
     """Whether a change gives a new number to the attribute or entry that the rate was read from, made from the old one."""
     parent = computation.program.parent.get(change.node)
     key = change.data if change.op == "set_attribute" else constant(change.args[1])
-    last = rate.node.attr if isinstance(rate.node, ast.Attribute) else key
+    last = rate.node.attr if isinstance(rate.node, ast.Attribute) else constant(rate.args[1]) if rate.op == "part" else None
     again = isinstance(parent, ast.AugAssign) or (isinstance(parent, ast.Assign) and any(ast.dump(one) == ast.dump(_read(change.node)) for one in ast.walk(parent.value) if isinstance(one, (ast.Attribute, ast.Subscript))))
     first = any(one.op in ("set_attribute", "set_item") and one.args[-1] is rate and one.args[0] is change.args[0] and (one.op == "set_item" or one.data == key) for one in computation.users(rate))
     held = isinstance(change.args[0], Instance) and change.args[0].op == "@object" and first
-    return again and key == last and (held or (runs(change) == runs(rate) and comes_from(change.args[-1], rate)))
+    return again and (held or (key is not None and key == last and runs(change) == runs(rate) and comes_from(change.args[-1], rate)))
 
 
 def _read(target: ast.AST) -> ast.AST:

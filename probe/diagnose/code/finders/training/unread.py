@@ -182,7 +182,7 @@ def _in_two_losses(program: Program) -> Iterator[Remark]:
             continue
         output = second.args[0]
         kind = _kind(output)
-        parallel = kind[-2:] in (("part", "unbind"), ("part", "split"), ("part", "chunk"), ("part", "tensor_split")) or kind[-1].startswith("torch.nn.")
+        parallel = kind[-2:] in (("part", "unbind"), ("part", "split"), ("part", "chunk"), ("part", "tensor_split")) or (kind and kind[-1].startswith("torch.nn."))
         free = next((one for one in _beside(computation, output) if one is not output and parallel and _kind(one) == kind and _is_free(computation, one)), None)
         if free is not None:
             yield Remark(second.node, f"{short(second.node)} takes {short(output.node)} a second time (the first is in line {first.line}), and {short(free.node)} is read nowhere")
