@@ -52,6 +52,7 @@ class Flow:
         self.attributes: dict[str, int] = {}
         self._stores: dict[str, int] = {}
         self._sites: dict[Function, list[ast.Call]] = {}
+        self._numbers: dict[tuple[ast.AST | None, int], float | None] = {}
         for node in program.everywhere(ast.Call, ast.Name, ast.Attribute):
             if isinstance(node, ast.Call):
                 self._called(node)
@@ -295,6 +296,11 @@ class Flow:
     def number(self, node: ast.AST | None, depth: int = DEPTH) -> float | None:
         """The number that an expression is: a literal, a constant of the script, the default of a parameter
         or of a command line option; None where that is not known."""
+        if (node, depth) not in self._numbers:  # else calls are followed in all orders
+            self._numbers[node, depth] = self._number(node, depth)
+        return self._numbers[node, depth]
+
+    def _number(self, node: ast.AST | None, depth: int) -> float | None:
         value = self.value(node)
         if value is None or not depth:
             return None

@@ -355,6 +355,7 @@ class Calls(Containers):
         if dotted in ("collections.namedtuple", "typing.NamedTuple") and len(args) > 1:
             return self.new("@fields", (), node, data=self._names(args[1]))
         if dotted in ("copy.deepcopy", "copy.copy") and args:
+            self.new(dotted, (args[0],), node)
             return self.copied(args[0], node)
         if last == "LambdaLR" and isinstance(factor := named.get("lr_lambda") or (args[1] if len(args) > 1 else None), Code):
             named = {**named, "factor": self.call(factor, [self.new("index", (), node)], {}, node, frame)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from probe.diagnose.code.computed.computation import Computation
 from probe.diagnose.code.computed.value import Many, Table, Value, alternatives, bare, constant, number, same
@@ -30,31 +31,40 @@ def losses(computation: Computation) -> Iterator[tuple[Value, Value]]:
                 yield loss, loss
 
 
+_MOST_TERMS = 256
+"""A sum of alternatives of sums has many more ways than any loss has terms."""
+
+
 def terms(loss: Value, factor: float | None = 1.0) -> Iterator[tuple[Value, float | None]]:
-    """The terms of a loss, each with the number that it is multiplied by; None where that is unknown."""
+    """The terms of a loss, each with the number that it is multiplied by; None where that is unknown. Not more than
+    `_MOST_TERMS`."""
+    return islice(_terms(loss, factor), _MOST_TERMS)
+
+
+def _terms(loss: Value, factor: float | None) -> Iterator[tuple[Value, float | None]]:
     if loss.op in ("add", "sub") and len(loss.args) == 2:
-        yield from terms(loss.args[0], factor)
-        yield from terms(loss.args[1], factor if loss.op == "add" or factor is None else -factor)
+        yield from _terms(loss.args[0], factor)
+        yield from _terms(loss.args[1], factor if loss.op == "add" or factor is None else -factor)
     elif loss.op in ("mul", "div") and len(loss.args) == 2:
         numbers = [_weight(one) for one in loss.args]
         if loss.op == "mul" and numbers[0] is not None:
-            yield from terms(loss.args[1], None if factor is None else factor * numbers[0])
+            yield from _terms(loss.args[1], None if factor is None else factor * numbers[0])
         elif numbers[1] is not None and numbers[1] != 0:
             by = numbers[1] if loss.op == "mul" else 1 / numbers[1]
-            yield from terms(loss.args[0], None if factor is None else factor * by)
+            yield from _terms(loss.args[0], None if factor is None else factor * by)
         elif loss.op == "div" and bare(loss.args[1]).op in ("@input", "len", "floordiv", "part", "max"):
-            yield from terms(loss.args[0], None)
+            yield from _terms(loss.args[0], None)
         else:
             yield loss, factor
     elif loss.op == "neg":
-        yield from terms(loss.args[0], None if factor is None else -factor)
+        yield from _terms(loss.args[0], None if factor is None else -factor)
     elif loss.op in ("sum_of", "sum", "mean") and len(loss.args) == 1 and bare(loss.args[0]).op in ("list", "tuple", "stack"):
         inner = bare(loss.args[0])
         for one in inner.parts if isinstance(inner, Many) else inner.args:
-            yield from terms(one, factor)
+            yield from _terms(one, factor)
     elif loss.op in ("sum_of", "either"):
         for one in loss.args:
-            yield from terms(one, factor)
+            yield from _terms(one, factor)
     else:
         yield loss, factor
 

@@ -92,8 +92,9 @@ def _column_of_layer(value: Value, depth: int = 12) -> Value | None:
     if value.op in _KEPT and value.args:
         return _column_of_layer(value.args[0], depth - 1)
     if value.op in _BETWEEN and len(value.args) == 2:
-        found = [one for each in value.args if (one := _column_of_layer(each, depth - 1)) is not None]
-        others = [one for one in value.args if _column_of_layer(one, depth - 1) is None]
+        layers = [_column_of_layer(one, depth - 1) for one in value.args]
+        found = [one for one in layers if one is not None]
+        others = [one for one, layer in zip(value.args, layers, strict=True) if layer is None]
         return found[0] if found and all(number(one) is not None or rank(one) == 0 or one.op in ("attribute", "@input") for one in others) else None
     return None
 

@@ -39,17 +39,19 @@ def _in(value: Value, loops: tuple[ast.AST, ...]) -> bool:
 
 @FINDERS.add("kept-without-a-copy")
 def _kept_without_a_copy(program: Program) -> Iterator[Remark]:
-    """A network's own weights are kept while it is trained further, and loaded into it later."""
+    """A network's own weights are kept while it is trained further, and loaded into it later, or, where they are those
+    of a chosen epoch, into another one."""
     computation = computation_of(program)
     for load in computation.of("load_state_dict"):
         if len(load.args) < 2:
             continue
         module = plain(load.args[0])
         for taken in shared(load.args[1]):
-            if plain(taken.args[0]) is not module or taken.number > load.number or runs(taken) != runs(load):
+            of = plain(taken.args[0])
+            if (of is not module and not taken.where.maybe) or taken.number > load.number or runs(taken) != runs(load):
                 continue
             looped = len(taken.where.loops) > len(load.where.loops) and _in(taken, load.where.loops)
-            steps = _trains(computation, module)
+            steps = _trains(computation, of)
             after = any(taken.number < one.number < load.number for one in steps) or any(looped and _in(one, taken.where.loops) for one in steps)
             if after and not any(one.op in ("update", "set_item") for one in computation.users(taken)):
                 yield Remark(taken.node, f"{short(taken.node)} gives the weights themselves, not a copy: the steps after it change them too, before line {load.line} loads them")
@@ -114,9 +116,15 @@ def _alias_for_a_copy(program: Program) -> Iterator[Remark]:
         one, other = plain(load.args[0]), plain(state.args[0])
         if one is other and one.op != "either" and len(computation.users(state)) == 1 and _has_two_names(load, state):
             yield Remark(load.node, f"{short(load.node)} loads a network into itself: both names hold one network")
-        for copy, of in ((one, other), (other, one)):
-            if copy is not of and isinstance(copy.node, ast.Call) and program.dotted(copy.node.func) == "copy.copy" and (copy.op == "deepcopy" or type(copy) is type(of)):
-                yield Remark(copy.node, f"{short(copy.node)} copies the object and not its weights: {short(load.node)} (line {load.line}) finds one network under two names")
+
+
+@FINDERS.add("alias-for-a-copy")
+def _shallow_copy(program: Program) -> Iterator[Remark]:
+    """A network that an optimizer trains is copied without its weights, and the copy is used."""
+    computation = computation_of(program)
+    for copy in computation.of("copy.copy"):
+        if _trains(computation, plain(copy.args[0])):
+            yield Remark(copy.node, f"{short(copy.node)} copies the object and not its weights: the steps that train the one change the other")
 
 
 def _has_two_names(load: Value, state: Value) -> bool:
