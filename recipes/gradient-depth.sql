@@ -9,12 +9,13 @@
 -- why = [
 --   "root mean square of the gradient: {first:.2g} in {first_param}, {last:.2g} in {last_param} (median of the last {n} sampled steps)",
 --   "it changes evenly over {layers} layers, by a factor of {per_layer:.2g} per layer (correlation {r:.2f})",
+--   "the optimizer evens it out: a step changes {first_param} by {first_update:.2g} of its size, {last_param} by {last_update:.2g}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT place, param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
 --   "probe {endpoint} watch --gradients --activations --steps 3",
 -- ]
--- false_positives = "layers that are not called in the order in which they are listed; networks whose layers have the same names (`pi.0`, `v.0`) stand side by side and are judged apart"
+-- false_positives = "an optimizer that divides by the size of the gradient, as Adam does: the first layers learn as fast as the last (`info` where their updates were measured); convolutions, whose gradients add up over the places of a larger picture; layers that are not called in the order in which they are listed; networks whose layers have the same names (`pi.0`, `v.0`) stand side by side and are judged apart"
 -- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 -- effect = true
 -- [parameters.times]
@@ -29,6 +30,10 @@
 -- value = 0.5
 -- unit = "ratio of the whole change"
 -- source = "ours: where one pair of layers makes more than half of the change, the path of the gradient is cut or scaled there, and depth is not the cause"
+-- [parameters.even]
+-- value = 10.0
+-- unit = "times"
+-- source = "ours: layers that a step changes by shares of their size that differ by less learn side by side"
 -- [parameters.steps]
 -- value = 100
 -- unit = "steps"
@@ -40,7 +45,7 @@
 WITH steps AS (
     SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 5
 ), params AS (
-    SELECT param, ANY_VALUE(place) AS place, MEDIAN(norm / SQRT(numel)) AS size, COUNT(*) AS n, MIN(step) AS step
+    SELECT param, ANY_VALUE(place) AS place, MEDIAN(norm / SQRT(numel)) AS size, MEDIAN(update_ratio) FILTER (update_kind = 'measured') AS moved, COUNT(*) AS n, MIN(step) AS step
     FROM python.gradients JOIN steps USING (step)
     WHERE isfinite(norm) AND norm > 0 AND numel >= 16 AND param LIKE '%weight%' AND NOT regexp_matches(LOWER(param), 'norm|emb|wte|wpe|(^|[.])ln')
     GROUP BY param
@@ -56,12 +61,14 @@ WITH steps AS (
     WINDOW one AS (PARTITION BY path ORDER BY place)
 ), fit AS (
     SELECT CORR(ln(size), depth) AS r, EXP(REGR_SLOPE(ln(size), depth)) AS per_layer, ANY_VALUE(layers) AS layers, MAX(n) AS n, MIN(step) AS step, MAX(change) AS largest,
-        ARG_MIN(size, depth) AS first, ARG_MAX(size, depth) AS last, ARG_MIN(param, depth) AS first_param, ARG_MAX(param, depth) AS last_param
+        ARG_MIN(size, depth) AS first, ARG_MAX(size, depth) AS last, ARG_MIN(param, depth) AS first_param, ARG_MAX(param, depth) AS last_param,
+        ARG_MIN(moved, depth) AS first_moved, ARG_MAX(moved, depth) AS last_moved
     FROM layers GROUP BY path
 )
 SELECT CASE WHEN (SELECT MAX(step) FROM steps) < $steps THEN 'the training has made fewer than ' || $steps || ' steps' END AS unknown, first_param AS subject, step, r, per_layer, layers, n, first, last, first_param, last_param,
-    CASE WHEN first < last THEN 'vanish' ELSE 'explode' END AS direction, first / last AS times
-FROM fit
+    CASE WHEN first < last THEN 'vanish' ELSE 'explode' END AS direction, first / last AS times,
+    CASE WHEN even THEN first_moved END AS first_update, last_moved AS last_update, CASE WHEN even THEN 'info' ELSE 'notice' END AS severity
+FROM (SELECT *, COALESCE(first_moved > 0 AND last_moved > 0 AND GREATEST(first_moved / last_moved, last_moved / first_moved) < $even, false) AS even FROM fit)
 WHERE layers >= $layers AND n >= 2 AND ABS(r) >= $r AND GREATEST(POW(per_layer, layers - 1), POW(per_layer, 1 - layers)) >= $times
     AND GREATEST(first / last, last / first) >= $times / 3 AND largest <= $one * ABS(ln(first / last))
 UNION ALL BY NAME

@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, optimizer, param_group, lr FROM python.optimizers ORDER BY t_ns DESC, param_group LIMIT 12\"",
 --   "probe {endpoint} lr",
 -- ]
--- false_positives = "a group whose rate is constant on purpose: `info` if it was given its own rate, or if a scheduler object sets the rates (as with a list of functions)"
+-- false_positives = "a group whose rate is constant on purpose: `info` if it was given its own rate, if a scheduler object sets the rates (as with a list of functions), or if the program's source was read and does not set the first group alone"
 -- explains = ["layer-not-learning", "learning-rate-too-high", "group-rate"]
 -- [parameters.least]
 -- value = 5
@@ -42,11 +42,14 @@ WITH looks AS (
     SELECT ARG_MAX(number, t_ns) AS default_lr FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer.default_lr'
 ), scheduled AS (
     SELECT COUNT(*) > 0 AS by_object FROM python.schedulers WHERE COALESCE(leads, true)
+), source AS (
+    -- A program that sets the first group alone is told so by its source; one that goes over the groups leaves some out by a condition.
+    SELECT COUNT(*) FILTER (rule IS NULL AND state = 'read') > 0 AND COUNT(*) FILTER (rule IS NULL AND state <> 'read') = 0 AND COUNT(*) FILTER (rule = 'first-group-only') = 0 AS on_purpose FROM python.code
 )
 SELECT NULL AS unknown, 'group ' || l.param_group AS subject, l.param_group, l.n, l.step, l.last, l.now AS lr, m.led, m.first, m.now, groups, l.numel, COALESCE(examples, 'names not known') AS examples,
     CASE WHEN l.now = default_lr THEN 'the rate that the optimizer was created with' ELSE 'a rate of its own' END AS origin,
-    CASE WHEN NOT by_object AND l.now = default_lr THEN 'notice' ELSE 'info' END AS severity
-FROM looks l JOIN moving m USING (optimizer) JOIN counted USING (optimizer) LEFT JOIN members b ON b.optimizer = l.optimizer AND b.param_group = l.param_group, given, scheduled
+    CASE WHEN NOT by_object AND NOT on_purpose AND l.now = default_lr THEN 'notice' ELSE 'info' END AS severity
+FROM looks l JOIN moving m USING (optimizer) JOIN counted USING (optimizer) LEFT JOIN members b ON b.optimizer = l.optimizer AND b.param_group = l.param_group, given, scheduled, source
 WHERE l.n >= $least AND l.low = l.high AND l.high > 0 AND l.last - l.step >= $steps AND l.numel > 0
 UNION ALL BY NAME
 SELECT 'no optimizer with several groups was sampled often enough' AS unknown WHERE NOT EXISTS (SELECT 1 FROM looks WHERE param_group > 0 AND n >= $least)

@@ -21,7 +21,7 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
--- false_positives = "a converged model (only `info` when the loss had levelled off after a fall, the learning rate has decayed, the loss has fallen by 90 %, four fifths of the model are frozen, noise would hide a slow fall, or the first steps of a long run are no longer kept)"
+-- false_positives = "a converged model (only `info` when the loss had levelled off after a fall, the learning rate has decayed, the loss has fallen to less than half, four fifths of the model are frozen, noise would hide a slow fall, or the first steps of a long run are no longer kept)"
 -- effect = true
 -- uses = ["trainings", "adversarial", "reweighted"]
 -- [parameters.window]
@@ -44,6 +44,10 @@
 -- value = 0.1
 -- unit = "ratio of the first loss"
 -- source = "ours: a loss that has fallen by more has learned something"
+-- [parameters.halved]
+-- value = 0.5
+-- unit = "ratio of the first loss"
+-- source = "ours: a loss that has fallen by more than half may have learned what there is to learn"
 -- [parameters.stopped]
 -- value = 0.05
 -- unit = "ratio of the whole fall"
@@ -110,7 +114,7 @@ SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backwar
     CASE WHEN spread < 1e-4 OR COALESCE(now >= 0.97 * chance AND alone AND looks >= 3, false) THEN 'notice'
         WHEN from_the_middle THEN 'info'
         WHEN start - now > $learned * ABS(start) AND COALESCE(last_fall < GREATEST($stopped * (start - now), 3 * error), true) THEN 'info'
-        WHEN COALESCE(weights_now > 1.25 * weights_before, false) OR lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start) OR (frozen_ratio > $frozen AND start - now > $improvement * ABS(start))
+        WHEN COALESCE(weights_now > 1.25 * weights_before, false) OR lr < 0.1 * highest_lr OR (start > 0 AND now < $halved * start) OR (frozen_ratio > $frozen AND start - now > $improvement * ABS(start))
         OR 2.5 * error / SQRT(parts / 2) > 2 * $improvement * ABS(now) THEN 'info' ELSE 'notice' END AS severity
 FROM trend, ends, shape, ratio, adversarial, checked, before, terms, kept
 WHERE flat_steps >= $window AND flat_steps >= $share * n

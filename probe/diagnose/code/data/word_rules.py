@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING, names_given, sources
+from probe.diagnose.code.data.data_flow import HELD_OUT, names_given
+from probe.diagnose.code.finders.data.fitted import unknown_words, word_zero
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -150,88 +151,8 @@ def _used(program: Program, node: ast.AST) -> bool:
     return isinstance(around, (ast.Assign, ast.Call, ast.keyword, ast.Return)) and not is_attribute(getattr(around, "func", None), "append")
 
 
-@RULES.add("word-zero-is-padding", "the first word is masked, has no embedding, or counts in no loss: it cannot be told from padding", "number words from 1, and keep 0 for padding")
-def _word_zero(program: Program) -> Iterator[Remark]:
-    """Words that are numbered from 0 where 0 also marks the padding."""
-    flow = flow_of(program)
-    padding = next((call for call in program.calls() if _pads_with_zero(flow, call)), None)
-    for made in program.everywhere(ast.DictComp) if padding is not None else ():
-        if not _numbers(made, flow) or not _used(program, made):
-            continue
-        over = made.generators[0].iter
-        begins = argument(over, "start", 1) if isinstance(over, ast.Call) else None
-        listed = flow.value(over.args[0]) if isinstance(over, ast.Call) and over.args else None
-        special = any(is_string(one) for one in flow.origins(listed)) if listed is not None else True
-        moved = any(_sets_zero(flow, made, one) for one in program.everywhere(ast.Assign))
-        if begins is None and isinstance(made.value, ast.Name) and not special and not moved and padding is not None and listed is not None and _of_texts(flow, listed):
-            yield Remark(made, f"{short(made)} gives the number 0 to a word, and {short(padding)} (line {padding.lineno}) takes 0 for padding")
-
-
-def _pads_with_zero(flow: Flow, call: ast.Call) -> bool:
-    """Whether a call says that 0 is padding: `padding_idx=0`, `ignore_index=0`."""
-    return any(one.arg in ("padding_idx", "ignore_index") and flow.number(one.value) == 0 for one in call.keywords)
-
-
-def _of_texts(flow: Flow, node: ast.AST) -> bool:
-    """Whether what is numbered are parts of texts: they come out of a set."""
-    return any(isinstance(one, ast.SetComp) or is_call(one, "set", "Counter") for one in flow.origins(node))
-
-
-def _sets_zero(flow: Flow, made: ast.DictComp, node: ast.Assign) -> bool:
-    """Whether a numbering gets entries of its own: `vocab["<pad>"] = 0`."""
-    statement = flow.program.statement(made)
-    names = names_set(statement) if isinstance(statement, ast.Assign) else set()
-    target = node.targets[0]
-    return isinstance(target, ast.Subscript) and is_name(target.value, *names) and bool(names) and is_string(target.slice)
-
-
-@RULES.add("unknown-is-a-word", "words that the numbering does not know are read as its first word", "keep a number of its own for unknown words")
-def _unknown(program: Program) -> Iterator[Remark]:
-    """A number for unknown words that is also the number of the first word: `numbers.get(word, 0)`."""
-    flow = flow_of(program)
-    for call in program.calls():
-        if not is_method(call, "get") or len(call.args) != 2 or not isinstance(call.args[1], ast.Constant) or flow.number(call.args[1]) != 0:
-            continue
-        found = flow.bindings(call.func.value)
-        made = found[0].value if len(found) == 1 and found[0].place is None else None
-        name = text_of(call.func.value)
-        entries = [one for one in program.everywhere(ast.Assign) if isinstance(one.targets[0], ast.Subscript) and text_of(one.targets[0].value) == name]
-        filled = [one for one in entries if is_call(one.value, "len") and one.value.args and text_of(one.value.args[0]) == name]
-        if any(is_string(one.targets[0].slice) or one not in filled for one in entries if isinstance(one.targets[0], ast.Subscript)) or _changed_else(flow, call.func.value):
-            continue
-        if not _of_a_part(flow, call, made, filled):
-            continue
-        if filled and isinstance(made, ast.Dict) and not made.keys:
-            yield Remark(call, f"{short(call)} gives unknown words the number 0, which the first word has: {short(filled[0])} (line {filled[0].lineno}) counts from 0")
-        elif isinstance(made, ast.DictComp) and isinstance(made.value, ast.Name) and _numbers(made, flow) and isinstance(made.generators[0].iter, ast.Call):
-            over = made.generators[0].iter
-            listed = list(flow.origins(over.args[0])) if over.args and len(over.args) == 1 and not over.keywords else []
-            distinct = any(isinstance(one, ast.SetComp) or (isinstance(one, ast.Call) and last_word(one.func) in _DISTINCT) for one in listed)
-            if distinct and not any(is_string(one) and not isinstance(flow.program.parent.get(one), ast.Call) for one in listed) and not any(is_method(one, "insert") for one in program.calls()):
-                yield Remark(call, f"{short(call)} gives unknown words the number 0, which the first word has: {short(made)} (line {made.lineno}) counts from 0")
-
-
-def _of_a_part(flow: Flow, call: ast.Call, made: ast.AST | None, filled: list[ast.Assign]) -> bool:
-    """Whether a numbering lacks words that are asked for: it is made of the training part or of the frequent words, or
-    words of held-out data are looked up."""
-    around = [one for node in filled for one in flow.program.parents(node) if isinstance(one, ast.For)]
-    over = [one.iter for one in around]
-    if isinstance(made, ast.DictComp) and isinstance(made.generators[0].iter, ast.Call):
-        over += made.generators[0].iter.args
-    found = [one for node in over for value in (node, *sources(flow, node)) for one in flow.origins(value)]
-    found += [one for node in list(found) if isinstance(node, ast.Name) for value in flow.passed(node) for one in ast.walk(value)]
-    rare = any((is_method(one, "most_common") and one.args) or (isinstance(one, ast.comprehension) and any(isinstance(part, ast.Compare) and not isinstance(part.ops[0], (ast.In, ast.NotIn)) for test in one.ifs for part in ast.walk(test))) for one in found)
-    trained = any(TRAINING.search(last_word(one)) for one in found)
-    looked_up = [one for value in sources(flow, call.args[0]) for one in flow.origins(value)] + list(flow.origins(call.args[0]))
-    looped = [one.iter for one in flow.program.parents(call) if isinstance(one, (ast.For, ast.comprehension))]
-    looped += [one.iter for around in flow.program.parents(call) if isinstance(around, (ast.ListComp, ast.GeneratorExp)) for one in around.generators]
-    looked_up += [one for node in looped for one in flow.origins(node)]
-    return rare or trained or any(HELD_OUT.search(last_word(one)) for one in looked_up)
-
-
-def _changed_else(flow: Flow, node: ast.expr) -> bool:
-    """Whether a dict is given entries by a method."""
-    return bool(flow.called_on(flow.key(node)) & {"update", "setdefault", "pop"})
+RULES.add("word-zero-is-padding", "the first word is masked, has no embedding, or counts in no loss: it cannot be told from padding", "number words from 1, and keep 0 for padding")(word_zero)
+RULES.add("unknown-is-a-word", "words that the numbering does not know are read as its first word", "keep a number of its own for unknown words")(unknown_words)
 
 
 @RULES.add("order-of-a-set", "the numbers differ in each process that Python starts: a model that is loaded later takes one class for another", "number sorted(set(...))")

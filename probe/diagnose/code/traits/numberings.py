@@ -171,7 +171,7 @@ def first_word(computation: Computation, looked_up: Value) -> tuple[float, Value
         return (0.0, looked_up) if is_row_of_words(looked_up.args[0]) else None
     table = looked_up.args[0]
     if isinstance(table, Table):
-        taken = any(number(one) == 0 for one in table.entries.values())
+        taken = any(number(one) == 0 or one.op == "index" for one in table.entries.values())
         if not table.others or taken:
             return None
         key, given = table.others[0]
@@ -195,6 +195,8 @@ def first_word(computation: Computation, looked_up: Value) -> tuple[float, Value
 def _first_of(key: Value, given: Value, table: Value) -> tuple[float, Value] | None:
     start = _start(given, table)
     if start is None:
+        return None
+    if _has_special(key):
         return None
     counted = given.op == "len" or (given.op == "add" and any(one.op == "len" for one in given.args))
     words = key
@@ -221,8 +223,8 @@ def is_row_of_words(value: Value) -> bool:
     """Whether a value is a row of words or letters that were found in the data, or written out, and whose first is no
     special one."""
     value = bare(value)
-    if any(isinstance(one.data, str) and one.op == "@constant" and (one.data[:1] in ("<", "[") or one.data.lower() in ("pad", "unk", "blank")) for one in origins(value)):
-        return False  # a special word may be among them, and come first
+    if _has_special(value):
+        return False
     while value.op in ("sorted", "list", "tuple") and value.args:
         value = bare(value.args[0])
     if isinstance(value, Many):
@@ -236,6 +238,14 @@ def is_row_of_words(value: Value) -> bool:
     if value.op == "add" and len(value.args) == 2:
         return is_row_of_words(value.args[0])
     return value.op in _SETS and value.op != "dict"
+
+
+def _has_special(words: Value) -> bool:
+    """Whether a special word may be among words, and come first."""
+    return any(
+        isinstance(one.data, str) and one.op == "@constant" and (one.data[:1] in ("<", "[") or one.data.lower() in ("pad", "unk", "blank"))
+        for one in origins(words)
+    )
 
 
 def is_special(word: str) -> bool:

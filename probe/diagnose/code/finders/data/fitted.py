@@ -37,8 +37,7 @@ _SCORED = ("eq", "ne", "cross_entropy", "mse_loss", "l1_loss", "binary_cross_ent
 # Numbers of words -----------------------------------------------------------------
 
 
-@FINDERS.add("word-zero-is-padding")
-def _word_zero(program: Program) -> Iterator[Remark]:
+def word_zero(program: Program) -> Iterator[Remark]:
     """A tensor holds numbers that a table counts from n, and n is what an embedding, a loss or a mask takes for padding."""
     computation = computation_of(program)
     for taken, tensor, padding in paddings(computation):
@@ -79,8 +78,7 @@ def _blank(program: Program) -> Iterator[Remark]:
                 return
 
 
-@FINDERS.add("unknown-is-a-word")
-def _unknown(program: Program) -> Iterator[Remark]:
+def unknown_words(program: Program) -> Iterator[Remark]:
     """What a table does not know gets the number that it gives to its first word."""
     computation = computation_of(program)
     seen: set[ast.AST] = set()
@@ -95,6 +93,8 @@ def _is_known(looked_up: Value, given: Value) -> bool:
     """Whether what is looked up is of the texts that the table was made of."""
     table = looked_up.args[0]
     made = [key for key, _ in table.others] if isinstance(table, Table) else [*given.made_of(), *table.args]
+    if any(one.op == "most_common" and len(one.args) > 1 for key in made for one in origins(key)):
+        return False  # rare words have no number
     source = looked_up.args[1] if len(looked_up.args) > 1 else looked_up
     while source.op in ("element", "lower", "split", "strip", "upper", "part", "list") and source.args and not (source.op == "part" and source.args[1].op not in ("@constant", "index")):
         source = source.args[0]

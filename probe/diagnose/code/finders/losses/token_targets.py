@@ -18,7 +18,7 @@ from probe.diagnose.code.traits.sides import draws_of
 FINDERS = Finders()
 _IGNORED = -100.0
 _LOSSES = ("cross_entropy", "nll_loss")
-_BLOCKS = ("zeros", "full", "empty", "ones")
+_BLOCKS = ("zeros", "full", "empty", "ones", "zeros_like", "full_like", "empty_like", "ones_like", "new_zeros", "new_full", "new_empty", "new_ones")
 
 
 def _path(value: Value) -> Iterator[Value]:
@@ -134,7 +134,7 @@ def _place(value: Value) -> Place | None:
             continue
         index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
         cut = next((one for one in reversed(index.parts if isinstance(index, Many) else [index]) if one is not None and one.op == "slice"), None) if index is not None else None
-        if value.op == "set_item" and bare(value.args[0]).op in _BLOCKS and (start := begins_at(value.args[1])) is not None:
+        if value.op == "set_item" and (bare(value.args[0]).op in _BLOCKS or bare(value.args[2]).op == "part") and (start := begins_at(value.args[1])) is not None:
             known, value = known - start, value.args[2]
         elif value.op == "roll" and (by := number(value.argument("shifts", 1))) is not None:
             known, value = known - by, value.args[0]
