@@ -16,7 +16,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "models that compare samples with each other on purpose (minibatch discrimination, prototypes, experts with limited capacity, contrastive heads, batch statistics in normalization or quantization): `info`, unless attention joins the samples but not the positions; masks meant only for pooling or the loss (`info`); arguments accepted only for interface compatibility; noise added in backward on purpose"
+-- false_positives = "models that compare samples with each other on purpose (minibatch discrimination, prototypes, experts with limited capacity, contrastive heads, batch statistics in normalization or quantization): `info`, unless attention joins the samples but not the positions; masks meant only for pooling or the loss (`info`); a batch that is handed over whole, with its targets (`info`); arguments accepted only for interface compatibility; noise added in backward on purpose"
 -- explains = ["train-validation-gap", "validation-rising", "plateau", "slow-decrease"]
 -- [parameters.rounding]
 -- value = 0.0001
@@ -57,7 +57,8 @@ WITH audits AS (
     FROM answered LEFT JOIN ineffective i ON i.model = answered.model AND i.subject = answered.subject
     WHERE question = 'padding' AND leaks AND answered.model NOT IN (SELECT model FROM mixing)
     UNION ALL BY NAME
-    SELECT subject, CASE WHEN values THEN 'notice' ELSE 'info' END AS severity, format('no output depends on {}', subject) AS fact,
+    -- Part of a batch that is handed over whole may be for the loss: a target, a weight.
+    SELECT subject, CASE WHEN values AND subject NOT LIKE 'argument %.%' THEN 'notice' ELSE 'info' END AS severity, format('no output depends on {}', subject) AS fact,
         'its samples were swapped with each other, in train and eval mode, and every output stayed bitwise identical' AS evidence, answered.* EXCLUDE (subject)
     FROM answered WHERE question = 'input' AND effect = 0 AND model NOT IN (SELECT model FROM ineffective e WHERE e.subject = 'all arguments')
     UNION ALL BY NAME
