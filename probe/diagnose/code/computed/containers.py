@@ -389,6 +389,8 @@ class Containers:
                 on.grown = on.grown or (bool(self.where.loops) and self.where.loops != on.where.loops)
                 self.new("append", (on, args[0]), node)
                 return self.none(node)
+            if name == "insert" and len(args) == 2:
+                return self.container_method(on, "append", args[1:], named, node)
             if name in ("appendleft", "extendleft") and args:
                 return self.container_method(on, name.removesuffix("left"), args, named, node)
             if name == "extend" and args:

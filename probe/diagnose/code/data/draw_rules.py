@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import GENERATORS, LOADER, data_sets, loaders_of
 from probe.diagnose.code.data.window_rules import cut_in_two, parted
+from probe.diagnose.code.finders.rows.support_rows import support_in_the_query
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.program import Program
@@ -385,3 +386,10 @@ def _whole_data_set(program: Program) -> Iterator[Remark]:
         added = any(isinstance(one, ast.AugAssign) and text_of(one.target) == text_of(node.left) for one in own_nodes(program.scope(node)))
         if not added or len(loaders_of(flow, of.value)) != 1:  # average-by-wrong-count sees those
             yield Remark(node, f"{short(node)} divides by the size of the whole data set, and the sampler of the loader (line {parts[0].lineno}) draws a part of it")
+
+
+RULES.add(
+    "support-in-the-query",
+    "the model is asked about rows that it has just been given with their labels: the episode is easier than it says, and the score is too high",
+    "draw both at once without replacement, and cut the draw in two: picked[:shots], picked[shots:]",
+)(support_in_the_query)

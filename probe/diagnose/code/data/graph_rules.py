@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.finders.objectives.edges import entered_in_one_direction
+from probe.diagnose.code.finders.objectives.shifted_indices import shifted_by_another_number
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -183,3 +184,10 @@ RULES.add(
     "messages flow one way along edges that have no direction: half of all nodes never hear of their neighbours",
     "enter each edge in both directions: edges = torch.cat([edges, edges.flip(0)], dim=1)",
 )(entered_in_one_direction)
+
+
+RULES.add(
+    "shifted-to-other-samples",
+    "the numbers point to rows of other samples: what is computed of one graph mixes in the nodes of others",
+    "shift by the number of all rows before: offset += len(nodes), or sample * rows_of_each + row",
+)(shifted_by_another_number)

@@ -292,7 +292,8 @@ def _moves(flow: Flow, value: ast.AST, name: str) -> bool:
 def _may_move(value: ast.AST, name: str) -> bool:
     """Whether an expression may be a variable with its content in other places; a conversion is not."""
     calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
-    return name in names_read(value) and not (calls and all(last_word(one.func) in _CONVERSIONS for one in calls))
+    computed = any(isinstance(one, ast.BinOp) and name in names_read(one) for one in ast.walk(value))
+    return name in names_read(value) and (computed or not (calls and all(last_word(one.func) in _CONVERSIONS for one in calls)))
 
 
 def _at_random(flow: Flow, node: ast.Assign) -> bool:

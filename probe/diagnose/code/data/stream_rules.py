@@ -7,6 +7,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import number
 from probe.diagnose.code.data.data_flow import GENERATORS, HELD_OUT, LOADER, TRAINING, data_sets
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
@@ -244,6 +246,8 @@ def _workers(loader: ast.Call, flow: Flow) -> bool:
             return False
     given = dict([*((word.arg, word.value) for word in loader.keywords), *options])
     count = flow.number(argument(loader, "num_workers", 5) or given.get("num_workers"))
+    if count is None:
+        count = next((number(one.argument("num_workers", 5)) for one in computation_of(flow.program).of(LOADER) if one.node is loader), None)
     return count is not None and count > 0 and "worker_init_fn" not in given
 
 

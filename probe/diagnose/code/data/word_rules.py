@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, names_given
 from probe.diagnose.code.finders.data.fitted import unknown_words, word_zero
+from probe.diagnose.code.finders.rows.word_pieces import labels_begin_again
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -177,3 +178,10 @@ def _order_of_a_set(program: Program) -> Iterator[Remark]:
 def _strings(flow: Flow, node: ast.AST) -> bool:
     """Whether the elements of a set are texts: literals, or parts of a text."""
     return any(is_string(one) or is_method(one, "split", "lower", "read", "strip") for one in flow.origins(node))
+
+
+RULES.add(
+    "each-piece-begins-a-name",
+    "a name of several pieces is learned, and counted, as several names: the scores of names are those of pieces",
+    "give the first piece the word's label, and the others I-… or -100",
+)(labels_begin_again)

@@ -11,6 +11,10 @@ from probe.diagnose.code.finders.objectives.densities_and_guidance import (
     averaged_determinant,
     untrained_guidance,
 )
+from probe.diagnose.code.finders.objectives.log_determinants import (
+    of_the_last_layer,
+    summed_over_the_batch,
+)
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.formulas.score_rules import is_deviation
 from probe.diagnose.code.model.modules import commented
@@ -300,6 +304,16 @@ RULES.add(
     "the likelihood is not that of the samples: how much they are stretched counts for one axis alone, and densities of different models cannot be compared",
     "sum the logarithms over the axes of a sample: log_scale.sum(dim=1)",
 )(averaged_determinant)
+RULES.add(
+    "determinant-of-the-batch",
+    "each sample is credited with how far the whole batch is stretched: the likelihood grows without bound with the batch, and is none",
+    "sum over the axes of a sample alone: log_scale.sum(dim=1)",
+)(summed_over_the_batch)
+RULES.add(
+    "determinant-of-the-last-layer",
+    "all other layers stretch and shrink the samples for nothing: the likelihood is too high, and is none",
+    "add them up: log_det = log_det + log_scale.sum(dim=1)",
+)(of_the_last_layer)
 RULES.add(
     "guided-by-an-untrained-condition",
     "what stands for no condition has its first values, or was never seen: the guidance pushes samples away from noise",

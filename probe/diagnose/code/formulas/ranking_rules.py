@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import SHAPES, filled_with, is_model, unshaped
+from probe.diagnose.code.finders.objectives.risk_sets import risk_sets_out_of_order
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import terms
@@ -302,3 +303,10 @@ def _margin_without_end(program: Program) -> Iterator[Remark]:
         pulled = [one for one in ast.walk(program.frame(node)) if (is_method(one, "pow", "square") and text_of(one.func.value) == squared) or (is_binary(one, ast.Pow) and text_of(one.left) == squared)]
         if pulled and closeness(program, flow, distance) == "distance":
             yield Remark(node, f"{short(node)} is smallest at {text_of(difference.left)} and grows beyond it")
+
+
+RULES.add(
+    "risk-set-out-of-order",
+    "an event is not compared with those who were still at risk when it happened: the scores are learned backwards, or of chance",
+    "sort each batch from the longest time to the shortest: order = torch.argsort(time, descending=True)",
+)(risk_sets_out_of_order)

@@ -86,8 +86,10 @@ def _graph_kept(program: Program) -> Iterator[Remark]:
 
 
 def _is_cut(flow: Flow, node: ast.AST) -> bool:
-    """Whether a variable was given its own numbers, without their graph, last: `loss = loss.detach()`."""
-    last = flow.held(node)
+    """Whether a variable was given its own numbers, without their graph, last: `loss = loss.detach().cpu()`."""
+    last: ast.AST | None = flow.held(node)
+    while is_method(last) and last.func.attr not in CUT:
+        last = last.func.value
     return is_method(last, *CUT)
 
 

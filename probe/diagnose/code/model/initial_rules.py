@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.rows.padding_rows import padding_row_overwritten
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.model.layers import layer_of
 from probe.diagnose.code.model.modules import module_classes
@@ -166,3 +167,10 @@ def _applied(program: Program, node: ast.AST) -> tuple[ast.expr, str] | None:
 def _adds_bias(node: ast.BinOp) -> bool:
     """Whether an attribute of self is added: a bias, and not another way round the layers."""
     return is_own(node.left) or is_own(node.right)
+
+
+RULES.add(
+    "padding-row-overwritten",
+    "each padded position adds one and the same random vector, which is never trained: of a short sample, little else is left",
+    "set the row to zero after the initialization: with torch.no_grad(): table.weight[table.padding_idx].zero_()",
+)(padding_row_overwritten)

@@ -255,12 +255,20 @@ def _released(program: Program) -> Iterator[Remark]:
         made = flow.held(call.func.value) if is_false(strict) and is_method(call) else None
         state = flow.only(flow.key(call.args[0])) if isinstance(made, ast.Call) else None
         given = state.generators[0].iter if isinstance(state, ast.DictComp) else None
-        if made is not None and is_method(given, "named_parameters") and _in_eval(program, call):
+        if made is None or not is_method(given, "named_parameters") or _loaded_too(program, call):
+            continue
+        if _in_eval(program, call):
             yield Remark(
                 call,
                 f"{short(call)} fills {short(made, 40)} with {short(given)} alone, without the running "
                 "statistics of its batch normalizations",
             )
+
+
+def _loaded_too(program: Program, call: ast.Call) -> bool:
+    """Whether other weights are loaded into the network of a call too."""
+    same = (one for one in program.calls() if one is not call and is_method(one, "load_state_dict"))
+    return is_method(call) and any(text_of(one.func) == text_of(call.func) for one in same)
 
 
 def _has_statistics(program: Program) -> bool:

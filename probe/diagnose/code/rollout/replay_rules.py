@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from probe.diagnose.code.finders.training.stored_transitions import emptied_after_storing
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.mode_rules import closed, in_each_pass, is_constant, reached
 from probe.diagnose.code.program import Program
@@ -357,3 +358,11 @@ def _counted(loop: ast.While) -> bool:
     return any(isinstance(one, ast.Compare) for test in tests for one in ast.walk(test))
 
 
+# Entries that are one list ------------------------------------------------------------------
+
+
+RULES.add(
+    "stored-and-emptied",
+    "every entry of the store is one and the same list, with what the newest episode has left in it",
+    "store a copy: store.append(list(rewards)), or begin each episode with new lists",
+)(emptied_after_storing)

@@ -165,6 +165,18 @@ def trained(value: Value, known: set[int]) -> bool:
     )
 
 
+def of_one_layer(one: Value, other: Value, depth: int = 20) -> bool:
+    """Whether two values are one output of a network, of whatever inputs."""
+    one, other = bare(one), bare(other)
+    if one is other:
+        return True
+    if not depth or one.op != other.op or not one.args or len(one.args) != len(other.args):
+        return False
+    if one.op == "run":
+        return one.args[0] is other.args[0]
+    return of_one_layer(one.args[0], other.args[0], depth - 1) and all(same(a, b) for a, b in zip(one.args[1:], other.args[1:], strict=True))
+
+
 def computed_by_none(value: Value) -> bool:
     """Whether a value is data: no network, and nothing of unknown kind, computes it."""
     return not any(one.op in ("run", "unknown", "forward", "predict", "log_prob", "torch.nn.Parameter") for one in origins(value, stop=_MADE_OF_SHAPES))

@@ -71,6 +71,8 @@ def is_row(value: Value, depth: int = 20) -> bool:
         return number(value.argument("dim", 1)) == 1 and is_column(args[0])
     if op in ("flatten", "ravel"):
         return len(args) == 1 and not value.named and is_column(args[0])
+    if op == "cat":
+        return isinstance(args[0], Many) and bool(args[0].parts) and len(args) == 1 and not value.named and all(is_row(one, depth - 1) for one in args[0].parts)
     if op in ("view", "reshape"):
         return len(args) == 2 and number(args[1]) == -1
     if op in _PAIRS and len(args) == 2:

@@ -77,6 +77,11 @@ def rank(value: Value, depth: int = 40, assumed: Mapping[int, int] | None = None
         return inner(args[0].parts[0]) if isinstance(args[0], Many) and args[0].parts else None
     if op == "gather":
         return inner(args[-1])
+    if op in ("split", "chunk", "tensor_split", "array_split"):
+        return _more(inner(args[0]), 1)
+    if op == "log_prob" and len(args) == 2 and args[0].op.startswith("torch.distributions.") and args[0].op.endswith((".Normal", ".Laplace", ".Beta")):
+        known = [inner(one) for one in (*args[0].args[:1], args[1])]
+        return None if None in known else max(one for one in known if one is not None)
     if op == "squeeze":
         whole = inner(args[0])
         at = number(value.argument("dim", 1))
@@ -157,7 +162,7 @@ def last(value: Value, depth: int = 40) -> int | None:
         return 1 if number(value.argument("dim", 1)) in (-1, (rank(args[0], depth - 1) or 0) - 1) else None
     if op == "gather":
         return inner(args[-1])
-    if op == "part" and (isinstance(constant(args[1]), int) or args[1].op == "index") and (at_least(args[0], depth - 1)) > 1:
+    if op == "part" and (isinstance(constant(args[1]), int) or args[1].op in ("index", "slice") or rank(args[1], depth - 1) == 1) and (at_least(args[0], depth - 1)) > 1:
         return inner(args[0])
     return None
 

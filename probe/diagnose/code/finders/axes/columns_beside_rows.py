@@ -11,7 +11,7 @@ from probe.diagnose.code.finders.losses.bootstraps import errors
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short, text_of
-from probe.diagnose.code.traits.columns import is_column, is_row
+from probe.diagnose.code.traits.columns import is_column, is_row, is_single
 from probe.diagnose.code.traits.extents import last, rank
 
 FINDERS = Finders()
@@ -32,7 +32,7 @@ def _column_against_row(program: Program) -> Iterator[Remark]:
     """A column meets a row in a sum or product, or the backup of a critic that is compared with its column is a row."""
     computation = computation_of(program)
     compared = {id(value) for value, _, _ in errors(computation)}
-    for value, column, row in _met(computation):
+    for value, column, row in (*_met(computation), *_of_policy(computation)):
         if id(value) not in compared:
             yield Remark(value.node, f"{short(value.node)} has the column {short(column.node)} (line {column.line}) beside {_told(row)} (line {row.line}): each of one meets each of the other")
     yield from (remark for remark, target in _compared(program) if _is_backup(target) and not _has_policy(program))
@@ -77,6 +77,18 @@ def _met(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
         for column, row in (value.args, value.args[::-1]):
             layer = _column_of_layer(column)
             if layer is not None and _is_row_beside(layer, row) and not _as_pairs(computation, value, layer, row):
+                yield value, column, row
+
+
+def _of_policy(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
+    """Products of what is made of the log probabilities of a batch of actions, as a column, and of a row of what each action
+    was worth: they, and the two."""
+    for value in computation.of("mul") if any(True for _ in computation.of("log_prob")) else ():
+        for column, row in (value.args, value.args[::-1]) if len(value.args) == 2 and not value.where.no_grad else ():
+            if rank(column) != 2 or last(column) != 1 or rank(row) != 1 or is_single(row) or _broadcast(value, column):
+                continue
+            likely = any(one.op == "log_prob" for one in origins(column, stop=("run", "log_prob")))
+            if likely and any(one.op in ("rows", "stack", "cat", "randperm", "element") for one in origins(row)) and not _as_pairs(computation, value, column, row):
                 yield value, column, row
 
 

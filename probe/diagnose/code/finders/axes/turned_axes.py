@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant, number, origins
+from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -86,6 +86,91 @@ def _last_put_second(program: Program) -> Iterator[Remark]:
             said.add(value.node)
             whole = "its batch" if isinstance(value.args[0].node, (ast.Tuple, ast.For)) else short(value.args[0].node)
             yield Remark(value.node, f"{short(value.node)} puts {channels} in the second axis, and the last one of {whole} has that length: it counts its numbers anew, and turns no axis")
+
+
+@FINDERS.add("view-mixes-axes")
+def _features_put_before_time(program: Program) -> Iterator[Remark]:
+    """Rows of features, one for each frame, are given as (samples, features, frames): the features lie behind, and are cut
+    into pieces."""
+    said: set[ast.AST] = set()
+    for value in computation_of(program).of("view", "reshape"):
+        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        if len(sizes) != 3 or value.node in said or not _is_several(sizes, value.args[0]):
+            continue
+        features = _features(value.args[0])
+        known = number(sizes[1])
+        alike = features is not None and (same(features, sizes[1]) if known is None else number(features) == known > 1)
+        if features is not None and alike and not same(features, sizes[2]) and rank(value.args[0]) in (2, None):
+            said.add(value.node)
+            long = f"{known:g}" if known is not None else short(sizes[1].node)
+            yield Remark(value.node, f"{short(value.node)} puts {long} in the second axis, and the last one of {short(bare(value.args[0]).node)} has that length: it counts its numbers anew, and turns no axis")
+
+
+def _is_several(sizes: list[Value], of: Value) -> bool:
+    """Whether the last of three sizes counts several rows: a number above 1, a size of another value, or what is left of
+    rows that were joined of samples and frames."""
+    known = number(sizes[2])
+    if known == -1:
+        return any(_joins(one, sizes[0]) for one in origins(of))
+    if known is not None:
+        return known > 1
+    size = bare(sizes[2])
+    return size.op in ("part", "size") and bool(size.args) and (size.op == "size" or bare(size.args[0], "part").op in ("shape", "size"))
+
+
+def _joins(value: Value, first: Value) -> bool:
+    """Whether a value joins the first two axes of what it is done on, of which the first is as long as `first`."""
+    if value.op == "flatten" and len(value.args) > 1:
+        joined = number(value.args[1]) == 0 and number(value.argument("end_dim", 2)) == 1
+        return joined and _place(first, value.args[0]) == 0
+    sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])] if value.op in ("view", "reshape") else []
+    return bool(sizes) and sizes[0].op == "mul" and any(same(one, first) for one in sizes[0].args)
+
+
+def _features(value: Value) -> Value | None:
+    """How long the last axis of what a layer gives is: the features of a Linear, or the channels of a convolution whose
+    places are averaged away."""
+    for _ in range(30):
+        layer = value.args[0] if value.op == "run" and len(value.args) > 1 else None
+        if layer is not None and layer.op == "torch.nn.Linear":
+            return layer.argument("out_features", 1)
+        if layer is not None and layer.op.rpartition(".")[2] in ("BatchNorm1d", "LayerNorm", "Dropout"):
+            value = value.args[1]
+        elif value.op in _ALIKE and value.args and not isinstance(value, Many):
+            value = value.args[0]
+        elif value.op in ("mean", "flatten") and value.args:
+            return _channels(value) if number(value.argument("start_dim", 1)) == 1 or _over_places(value) else None
+        else:
+            return None
+    return None
+
+
+def _over_places(value: Value) -> bool:
+    """Whether a mean is taken over the last two of four axes."""
+    over = value.argument("dim", 1)
+    places = [number(one) for one in over.parts] if isinstance(over, Many) else []
+    return value.op == "mean" and constant(value.named.get("keepdim")) is not True and places in ([2, 3], [-2, -1], [-1, -2], [3, 2])
+
+
+def _channels(value: Value) -> Value | None:
+    """The channels of what a convolution gives, where its places have been brought to one."""
+    one_place, at = value.op == "mean", value.args[0]
+    for _ in range(30):
+        layer = at.args[0] if at.op == "run" and len(at.args) > 1 else None
+        name = layer.op.rpartition(".")[2] if layer is not None else ""
+        if layer is not None and name == "Conv2d":
+            return layer.argument("out_channels", 1) if one_place else None
+        if name == "AdaptiveAvgPool2d" and layer is not None:
+            size = layer.argument("output_size", 0)
+            one_place = one_place or (size is not None and all(number(one) == 1 for one in (size.parts if isinstance(size, Many) else [size])))
+            at = at.args[1]
+        elif name in ("BatchNorm2d", "GroupNorm", "MaxPool2d", "AvgPool2d", "Dropout", "Dropout2d"):
+            at = at.args[1]
+        elif at.op in _ALIKE and at.args and not isinstance(at, Many):
+            at = at.args[0]
+        else:
+            return None
+    return None
 
 
 def over_another_axis(program: Program) -> Iterator[Remark]:

@@ -15,6 +15,7 @@ from probe.diagnose.code.computed.value import (
     bare,
     comes_from,
     constant,
+    is_none,
     number,
     origins,
     same,
@@ -146,8 +147,10 @@ def _interpolated(program: Program) -> Iterator[Remark]:
     for loss in computation_of(program).of("cross_entropy", "nll_loss"):
         if len(loss.args) < 2 or not whole_numbers(loss.args[1]):
             continue
+        rounded = False
         for one in _path(loss.args[1]):
-            if _blends(one):
+            rounded = rounded or one.op in _ROUNDS
+            if _blends(one) and (not rounded or _has_many_classes(loss)):  # of two classes, rounding gives the nearer one
                 yield Remark(one.node, f"{short(one.node)} averages the class numbers of neighbours, and {short(loss.node)} (line {loss.line}) takes the result for classes")
                 break
 
@@ -166,7 +169,8 @@ def _path(value: Value) -> Iterator[Value]:
             return
 
 
-_PASSES = frozenset({"part", "sub", "add", "transpose", "permute", "flip", "cv2.resize", "interpolate", "cv2.flip", "element", "fliplr", "flipud"})
+_ROUNDS = ("round", "rint")
+_PASSES = frozenset({"part", "sub", "add", "transpose", "permute", "flip", "cv2.resize", "interpolate", "cv2.flip", "element", "fliplr", "flipud", *_ROUNDS})
 
 
 def _blends(value: Value) -> bool:
@@ -175,7 +179,12 @@ def _blends(value: Value) -> bool:
         given = value.argument("interpolation", 4)
         return given is None or (given.op == "@library" and str(given.data).rpartition(".")[2] in ("INTER_LINEAR", "INTER_CUBIC", "INTER_AREA"))
     if value.op == "interpolate":
-        return constant(value.named.get("mode")) in ("bilinear", "bicubic", "area")
+        return constant(value.argument("mode", 3)) in ("bilinear", "bicubic", "area")
+    if value.op == "grid_sample":
+        return is_none(value.argument("mode", 2)) or constant(value.argument("mode", 2)) in ("bilinear", "bicubic")
+    if value.op in ("scipy.ndimage.zoom", "scipy.ndimage.rotate"):
+        order = value.named.get("order")
+        return len(value.args) < 3 and (order is None or (number(order) or 0) > 0)
     if applied(value) not in ("Resize", "resize", "RandomResizedCrop", "resized_crop"):
         return False
     settings, given = (value.args[0], value.args[-1]) if value.op == "run" else (value, value.args[0])

@@ -180,3 +180,99 @@ def _last_position(program: Program) -> Iterator[Remark]:
         if found is not None and found[1] == 1 and any(one.op == "run" for one in origins(value.args[0])):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} is the output after the padding: {short(found[0].node)} (line {found[0].line}) fills sequences up at their end")
+
+
+@FINDERS.add("last-position-of-padded")
+def _length_from_the_left(program: Program) -> Iterator[Remark]:
+    """A network's result is taken at the place of a sequence's length minus 1, where sequences were filled up at their
+    start, and all end at the last place."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for value in computation.of("part", "gather"):
+        index = value.args[-1] if len(value.args) > 1 else value
+        parts = index.parts if isinstance(index, Many) else [index] if value.op == "gather" else []
+        if value.op == "part" and not (len(parts) == 2 and bare(parts[0]).op in ("arange", "range")):
+            continue
+        counted = _before_its_end(parts[-1]) if parts else None
+        if counted is None or value.node in said:
+            continue
+        along = list(origins(value.args[0]))
+        filled_ones = [found for one in along if (found := _filled_from_start(computation, one)) is not None]
+        start = filled_ones[0] if filled_ones and _is_lengths(counted) else _filled_from_start(computation, counted)
+        if start is not None and (filled_ones or any(one is start for one in along)) and any(one.op == "run" for one in along) and not _asks_for_the_side(value, start) and not any(one.op in _MOVED for one in _line(value.args[0])):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} counts {short(parts[-1].node)} places from the start, and {short(start.node)} (line {start.line}) fills sequences up there: all end at the last place")
+
+
+_MOVED = ("roll", "flip", "gather", "sort", "argsort")
+"""Operations that may bring padding from the start to the end."""
+
+
+def _before_its_end(index: Value) -> Value | None:
+    """What is counted where an index is a sequence's length minus 1: the mask that is summed, or the lengths."""
+    index = bare(index, "expand", "repeat", "clamp", "part")
+    if index.op != "sub" or len(index.args) != 2 or number(index.args[1]) != 1:
+        return None
+    counted = bare(index.args[0], "rows")
+    if _is_lengths(counted):
+        return counted
+    return counted.args[0] if counted.op == "sum" and counted.args and number(counted.argument("dim", 1)) in (1, -1) else None
+
+
+def _is_lengths(value: Value) -> bool:
+    """Whether a value is the lengths of sequences, in a list."""
+    return value.op == "len" or (isinstance(value, Many) and bool(value.parts) and all(one.op == "len" for one in value.parts))
+
+
+def _filled_from_start(computation: Computation, mask: Value) -> Value | None:
+    """Where the sequences were written to the end of their rows of which a mask, or a comparison with the padding, says where
+    their words are."""
+    while mask.args and (mask.op in _SAME or (mask.op == "ne" and len(mask.args) == 2)):
+        mask = mask.args[0]
+    if mask.op == "part" and len(mask.args) == 2 and constant(mask.args[1]) == "attention_mask":
+        return _left_tokenizer(computation, mask.args[0])
+    if mask.op == "set_item" and len(mask.args) == 3 and _is_end_of_rows(mask.args[1]) and _block(mask.args[0]) and (constant(mask.args[2]) in (True, 1) or mask.args[2].op != "@constant"):
+        return mask
+    if mask.op.endswith("pad_sequence") and constant(mask.argument("padding_side", 3)) == "left":
+        return mask
+    if mask.op in ("tensor", "as_tensor", "array", "LongTensor", "stack") and mask.args and isinstance(mask.args[0], Many) and mask.args[0].parts:
+        node = mask.args[0].parts[0].node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.Mult) and isinstance(node.left.left, ast.List):
+            return mask
+    return None
+
+
+def _left_tokenizer(computation: Computation, batch: Value) -> Value | None:
+    """What a tokenizer gives, where it is told to fill up at the start."""
+    while batch.op in ("to", "rows") and batch.args:
+        batch = batch.args[0]
+    made = batch.args[0] if batch.op in ("run", "pad") and batch.args else None
+    if made is None:
+        return None
+    sides = [constant(user.args[1]) for user in computation.users(made) if user.op == "set_attribute" and user.data == "padding_side"]
+    sides = sides or [constant(made.named.get("padding_side"))]
+    return batch if all(one == "left" for one in sides) else None
+
+
+def _is_end_of_rows(index: Value) -> bool:
+    """Whether an index is `[i, width - n:]` or `[i, -n:]`, where n is not written out."""
+    parts = index.parts if isinstance(index, Many) else []
+    cut = parts[-1] if len(parts) == 2 else None
+    return cut is not None and parts[0].op != "slice" and cut.op == "slice" and len(cut.args) == 3 and is_none(cut.args[1]) and cut.args[0].op in ("sub", "neg")
+
+
+def _line(value: Value) -> Iterator[Value]:
+    """A value and what it was before, along what each operation is done on."""
+    for _ in range(60):
+        yield value
+        if not value.args:
+            return
+        value = value.args[1] if value.op == "run" and len(value.args) > 1 else value.args[0]
+
+
+def _asks_for_the_side(value: Value, start: Value) -> bool:
+    """Whether a value is made only where a condition on the mask, or on the side of the padding, holds."""
+    return any(
+        one is start or one.op == "padding_side" or (one.op == "@constant" and one.data in ("left", "right"))
+        for test, _ in value.where.under for one in origins(test)
+    )

@@ -236,9 +236,9 @@ def _is_used(computation: Computation, drawn: Value) -> bool:
 def _clamps(computation: Computation) -> Iterator[tuple[Value, Value, Value, Value]]:
     """What is clamped on both sides: the clamp, the value, the least and the largest one."""
     for value in computation.of("clamp"):
-        low, high = value.argument("min", 1), value.argument("max", 2)
-        if low is not None and high is not None:
-            yield value, bare(value.args[0]), low, high
+        of, low, high = value.argument("input", 0), value.argument("min", 1), value.argument("max", 2)
+        if of is not None and low is not None and high is not None:
+            yield value, bare(of), low, high
 
 
 @FINDERS.add("ratio-clipped-around-zero")

@@ -21,6 +21,7 @@ from probe.diagnose.code.computed.value import (
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import of_one_layer
 from probe.diagnose.code.traits.backwards import has_gradient
 from probe.diagnose.code.traits.basic import LOSSES, losses, reduction_of, squared
 from probe.diagnose.code.traits.extents import rank
@@ -124,7 +125,7 @@ def _halved(value: Value) -> Value:
 
 @FINDERS.add("variance-as-deviation")
 def _variance(program: Program) -> Iterator[Remark]:
-    """Noise is scaled by exp(s), and the divergence takes s for the logarithm of the variance."""
+    """Noise is scaled by exp(s), or a density has it for its deviation, and s is elsewhere the logarithm of the variance."""
     computation = computation_of(program)
     logs = [(one.log, one.value) for one in _divergences(computation)]
     logs += [(log, one) for one in computation.of("exp") if one.args and (log := _log_of_root(bare(one.args[0]))) is not None]
@@ -133,6 +134,12 @@ def _variance(program: Program) -> Iterator[Remark]:
         found = next((value for log, value in logs if scale.op == "exp" and bare(scale.args[0]) is log), None)
         if found is not None:
             yield Remark(noised.value.node, f"{short(noised.value.node)} scales the noise by exp({short(scale.args[0].node)}), and {short(found.node)} (line {found.line}) takes that for the variance: the deviation is its root")
+    for density in computation.of("log_prob"):
+        given = density.args[0].argument("scale", 1) if density.args and density.args[0].op in _GAUSSIANS else None
+        scale = bare(given) if given is not None else density
+        found = next((value for log, value in logs if scale.op == "exp" and of_one_layer(scale.args[0], log)), None)
+        if found is not None:
+            yield Remark(density.args[0].node, f"{short(density.args[0].node)} takes exp({short(scale.args[0].node)}) for the deviation, and {short(found.node)} (line {found.line}) takes that for the variance: the deviation is its root")
 
 
 def _log_of_root(value: Value) -> Value | None:

@@ -24,37 +24,37 @@ def averaged_determinant(program: Program) -> Iterator[Remark]:
     is averaged over them."""
     computation = computation_of(program)
     for whole in computation.of("add", "sub"):
-        parts = [_unscaled(one) for one in _added(whole)]
+        parts = [unscaled(one) for one in added(whole)]
         for density in parts:
-            if density.op != "sum" or not _over_axes(density) or not _is_log_density(density):
+            if density.op != "sum" or not over_axes(density) or not is_log_density(density):
                 continue
             inside = list(origins(density))
-            scales = {id(inner) for one in inside if one.op == "exp" and one.args for inner in _cores(one.args[0])}
+            scales = {id(inner) for one in inside if one.op == "exp" and one.args for inner in cores(one.args[0])}
             factors = {id(bare(each)) for one in inside if one.op in ("mul", "div") for each in one.args}
             for part in parts:
-                if part.op == "mean" and _over_axes(part) and any(id(one) in scales or (one.op == "log" and id(bare(one.args[0], "abs")) in factors) for one in _cores(part.args[0])):
+                if part.op == "mean" and over_axes(part) and any(id(one) in scales or (one.op == "log" and id(bare(one.args[0], "abs")) in factors) for one in cores(part.args[0])):
                     yield Remark(part.node, f"{short(part.node)} averages the logarithm of the factors by which a sample is stretched, and {short(density.node)} (line {density.line}) is a sum over its axes")
                     return
 
 
-def _added(value: Value, depth: int = 30) -> Iterator[Value]:
+def added(value: Value, depth: int = 30) -> Iterator[Value]:
     """What a value is the sum or difference of, each reduced in its own way."""
     inner = bare(value) if value.op != "either" else value
     if inner.op in ("add", "sub", "neg", "either") and depth:
         for one in inner.args:
-            yield from _added(one, depth - 1)
+            yield from added(one, depth - 1)
     else:
         yield inner
 
 
-def _unscaled(value: Value) -> Value:
+def unscaled(value: Value) -> Value:
     """x of 0.5 * x, for a sum x."""
     value = bare(value)
     plain = [one for one in value.args if number(one) is None] if value.op == "mul" else []
     return bare(plain[0]) if len(plain) == 1 and bare(plain[0]).op == "sum" else value
 
 
-def _over_axes(value: Value) -> bool:
+def over_axes(value: Value) -> bool:
     """Whether a reduction keeps one number for each sample."""
     over = value.argument("dim", 1)
     axes = [over] if over is not None and not isinstance(over, Many) else list(over.parts) if isinstance(over, Many) else []
@@ -62,7 +62,7 @@ def _over_axes(value: Value) -> bool:
     return bool(known) and None not in known and 0 not in known
 
 
-def _is_log_density(value: Value) -> bool:
+def is_log_density(value: Value) -> bool:
     """Whether a value adds up a log density: of a distribution of torch, or squares and a constant."""
     inner = bare(value.args[0])
     while inner.op in ("mul", "div", "neg") and len(inner.args) in (1, 2):
@@ -72,10 +72,10 @@ def _is_log_density(value: Value) -> bool:
         inner = bare(plain[0])
     if inner.op == "log_prob":
         return True
-    return squared(inner) is not None or (inner.op in ("add", "sub") and any(squared(bare(one)) is not None for one in _added(inner)))
+    return squared(inner) is not None or (inner.op in ("add", "sub") and any(squared(bare(one)) is not None for one in added(inner)))
 
 
-def _cores(value: Value, depth: int = 12) -> Iterator[Value]:
+def cores(value: Value, depth: int = 12) -> Iterator[Value]:
     """The values that one is made of by changes of shape and sign, by joining, and by a choice."""
     if not depth:
         return
@@ -90,7 +90,7 @@ def _cores(value: Value, depth: int = 12) -> Iterator[Value]:
     if not inner and value.op not in ("@constant", "zeros_like", "zeros"):
         yield value
     for one in inner:
-        yield from _cores(one, depth - 1)
+        yield from cores(one, depth - 1)
 
 
 # Guidance -----------------------------------------------------------------------------

@@ -25,25 +25,34 @@ def _difference(program: Program) -> Iterator[Remark]:
     """The difference of two pictures of bytes, which is made a wider number only afterwards."""
     computation = computation_of(program)
     for value in computation.of("sub"):
-        if len(value.args) == 2 and all(_is_bytes(one) for one in value.args) and _is_widened(computation, value):
+        if len(value.args) == 2 and all(holds_bytes(one) for one in value.args) and _is_widened(computation, value):
             yield Remark(value.node, f"{short(value.node)} is computed in unsigned 8-bit numbers: what is below 0 wraps around to 255")
             return
 
 
-def _is_bytes(value: Value, depth: int = 24) -> bool:
+def holds_bytes(value: Value, depth: int = 24) -> bool:
     """Whether a value is known to hold unsigned 8-bit numbers."""
     if depth == 0:
         return False
-    types = [str(one.data).rpartition(".")[2] for one in value.made_of() if one.op == "@library" or (one.op == "@constant" and isinstance(one.data, str))]
-    if value.op in _TYPED and types:
-        return any(one in ("uint8", "ubyte") for one in types)
+    if value.op in _TYPED and _types(value):
+        return says_bytes(value)
     if value.op in ("uint8", "byte"):
         return True
     if value.op == "either":
-        return all(_is_bytes(one, depth - 1) for one in alternatives(value))
+        return all(holds_bytes(one, depth - 1) for one in alternatives(value))
     if isinstance(value, Many):
-        return bool(value.parts) and all(_is_bytes(one, depth - 1) for one in value.parts)
-    return value.op in _SAME_TYPE and bool(value.args) and _is_bytes(value.args[0], depth - 1)
+        return bool(value.parts) and all(holds_bytes(one, depth - 1) for one in value.parts)
+    return value.op in _SAME_TYPE and bool(value.args) and holds_bytes(value.args[0], depth - 1)
+
+
+def _types(value: Value) -> list[str]:
+    """The types that an operation is told to give."""
+    return [str(one.data).rpartition(".")[2] for one in value.made_of() if one.op == "@library" or (one.op == "@constant" and isinstance(one.data, str))]
+
+
+def says_bytes(value: Value) -> bool:
+    """Whether an operation is told to give unsigned 8-bit numbers."""
+    return any(one in ("uint8", "ubyte") for one in _types(value))
 
 
 def _is_widened(computation: Computation, value: Value) -> bool:
@@ -51,7 +60,7 @@ def _is_widened(computation: Computation, value: Value) -> bool:
     waiting, seen = [value], {id(value)}
     while waiting:
         for user in computation.users(waiting.pop()):
-            if user.op in _WIDER and not _is_bytes(user):
+            if user.op in _WIDER and not holds_bytes(user):
                 return True
             if user.op in _SAME_TYPE and id(user) not in seen:
                 seen.add(id(user))

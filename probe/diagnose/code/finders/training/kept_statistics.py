@@ -11,7 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.held import contents, is_unsteady
-from probe.diagnose.code.traits.updates import backwards, is_optimizer, modules, optimizer_of, plain
+from probe.diagnose.code.traits.updates import backwards, is_optimizer, modules, optimizer_of, plain, runs
 
 FINDERS = Finders()
 _PARAMETERS = ("parameters", "named_parameters")
@@ -44,7 +44,15 @@ def _stays_in_eval(computation: Computation, network: Value) -> bool:
     """Whether a network is put into eval mode, and neither it nor what holds it is put back into training mode."""
     holders = {id(one.args[0]) for one in computation.of("set_attribute") if one.args[1] is network and isinstance(one.args[0], Instance)}
     back = [one for one in computation.of("train") if one.args and (plain(one.args[0]) is network or id(plain(one.args[0])) in holders)]
-    return bool(_of(computation, network, "eval")) and all(constant(one.argument("mode", 1)) is False for one in back)
+    rests = _of(computation, network, "eval")
+    return bool(rests) and all(_keeps_eval(one, network, rests) for one in back)
+
+
+def _keeps_eval(train: Value, network: Value, rests: list[Value]) -> bool:
+    """Whether a call of `train` leaves a network in eval mode, or gives it back the eval mode that it was in."""
+    mode = train.argument("mode", 1)
+    given_back = mode is not None and mode.op == "training" and plain(mode.args[0]) is network
+    return constant(mode) is False or (given_back and any(one.number < train.number and one.where.functions != train.where.functions for one in rests))
 
 
 def _network(computation: Computation, value: Value) -> Value:
@@ -105,9 +113,17 @@ def _average_without_buffers(program: Program) -> Iterator[Remark]:
         if id(average) in said or id(average) in trained or average is _network(computation, other) or not normalizations(average, computation):
             continue
         read = any(user.op in _PICKS for one in _of(computation, average, "state_dict") for user in computation.users(one))
-        if not read and not _of(computation, average, "load_state_dict") and _stays_in_eval(computation, average):
+        loaded = [one for one in _of(computation, average, "load_state_dict") if not _begins(one, value)]
+        if not read and not loaded and _stays_in_eval(computation, average) and not _stays_in_eval(computation, _network(computation, other)):
             said.add(id(average))
             yield Remark(value.node, f"{short(value.node)} moves the parameters alone: the running statistics of the batch normalizations in {short(into.node)} stay as they were when it was made (line {average.line})")
+
+
+def _begins(load: Value, follow: Value) -> bool:
+    """Whether a network gets the weights of another one once, before a loop in which it follows."""
+    whole = len(load.args) > 1 and load.args[1].op == "state_dict"
+    outer, inner = load.where.loops, follow.where.loops
+    return whole and (runs(load) == runs(follow) or not load.where.functions) and load.number < follow.number and len(outer) < len(inner) and inner[: len(outer)] == outer
 
 
 @FINDERS.add("released-without-buffers")
@@ -121,7 +137,8 @@ def _released_without_buffers(program: Program) -> Iterator[Remark]:
         if len(value.args) < 2 or constant(value.argument("strict", 2)) is not False:
             continue
         network, listed = plain(value.args[0]), _parameters_alone(computation, value.args[1])
-        if listed is None or id(network) in trained or isinstance(network.data, Value) or len(_of(computation, network, "load_state_dict")) > 1:
+        others = [one for one in _of(computation, network, "load_state_dict") if one is not value and not _begins(one, value)]
+        if listed is None or id(network) in trained or isinstance(network.data, Value) or others:
             continue
         if normalizations(network, computation) and _stays_in_eval(computation, network):
             yield Remark(value.node, f"{short(value.node)} gives {short(network.node, 40)} what {short(listed.node)} (line {listed.line}) lists alone, without the running statistics of its batch normalizations")

@@ -254,18 +254,35 @@ def _state_not_loaded(program: Program) -> Iterator[Remark]:
     for state in computation.of("state_dict"):
         if not state.args or is_optimizer(plain(state.args[0])):
             continue
-        sets = [one for one in computation.users(state) if one.op in ("set_item", "update") and one.args[0] is state]
+        sets = [one for one in computation.users(state) if one.op in ("set_item", "update") and one.args[0] is state and not _is_in_place(program, one)]
         inside = state.where.functions[-1] if state.where.functions else None
         if sets and _is_only_looked_at(computation, state) and all(_is_only_looked_at(computation, one) for one in sets) and not _is_returned(sets[0], inside):
             yield Remark(sets[0].node, f"{short(sets[0].node)} changes the dict of line {state.line}, and not the network: nothing loads it")
 
 
-_LOOKS = ("set_item", "update", "part", "in", "not_in", "items", "keys", "len", "print")
+_LOOKS = ("set_item", "update", "part", "in", "not_in", "items", "keys", "len", "print", "element", "values", "list", "sorted")
+
+
+def _is_in_place(program: Program, change: Value) -> bool:
+    """Whether an entry is changed as the tensor that it is, which the network has too: `state[name] *= decay`."""
+    if isinstance(program.parent.get(change.node), ast.AugAssign):
+        return True
+    value = change.args[2] if change.op == "set_item" and len(change.args) > 2 else change
+    return any(
+        isinstance(one.node, ast.Call) and isinstance(one.node.func, ast.Attribute) and one.node.func.attr.endswith("_") and not one.node.func.attr.endswith("__")
+        for one in origins(value, stop=("run", "state_dict"))
+    )
 
 
 def _is_only_looked_at(computation: Computation, value: Value) -> bool:
     """Whether a dict is read and set, and given to nothing."""
-    return all(one.op in _LOOKS or (one.op == "either" and not computation.users(one)) for one in computation.users(value))
+    return all(one.op in _LOOKS or (one.op == "either" and not computation.users(one)) or _is_taken_apart(computation, one) for one in computation.users(value))
+
+
+def _is_taken_apart(computation: Computation, value: Value) -> bool:
+    """Whether a tuple is what `a, b = c, d` gives to names, and no more."""
+    around = computation.program.parent.get(value.node)
+    return value.op == "tuple" and isinstance(around, ast.Assign) and isinstance(around.targets[0], ast.Tuple) and not computation.users(value)
 
 
 def _is_returned(change: Value, function: ast.AST | None) -> bool:

@@ -3,10 +3,11 @@ library only."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Table, Value, bare, constant, number, origins
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, constant, number, origins
 from probe.diagnose.code.finders.losses.bootstraps import backups
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -138,3 +139,42 @@ def _beside(computation: Computation, density: Value) -> Iterator[Value]:
                 waiting.append(user)
             elif user.op in (*_SUMMED, "mul", "neg", "part") or isinstance(user, (Many, Table)):
                 waiting.append(user)
+
+
+def emptied_after_storing(program: Program) -> Iterator[Remark]:
+    """A list is stored as it is in each pass of a loop, and emptied in each pass: all entries of the store are that list."""
+    computation = computation_of(program)
+    emptied = {id(one.args[0]): one for one in computation.of("clear") if one.args and isinstance(one.args[0], Many) and one.args[0].op == "list"}
+    for added in computation.of("append") if emptied else ():
+        store, entry = added.args
+        loops = [one for one in added.where.loops if one not in store.where.loops]
+        for kept in _inside(entry):
+            clear = emptied.get(id(kept))
+            if clear is None or not loops or loops[0] not in clear.where.loops or loops[0] in kept.where.loops or kept is store:
+                continue
+            if id(store) in emptied or any(one.op in _TAKEN_OUT for one in computation.users(store)) or any(_is_made_again(computation, one, loops[0]) for one in (kept, store)):
+                continue
+            name = short(clear.node.func.value) if isinstance(clear.node, ast.Call) and isinstance(clear.node.func, ast.Attribute) else short(kept.node)
+            yield Remark(added.node, f"{short(added.node)} keeps the list of line {kept.line} itself, which is {name} in line {clear.line} and is emptied there in each pass: all entries are one list")
+            return
+
+
+_TAKEN_OUT = ("pop", "popleft", "clear", "popitem", "remove", "set_item")
+
+
+def _inside(entry: Value, depth: int = 4) -> Iterator[Many]:
+    """The lists that an entry is, or holds as they are."""
+    found = entry.made_of() if isinstance(entry, (Many, Table)) else entry.attributes.values() if isinstance(entry, Instance) else ()
+    if isinstance(entry, Many) and entry.op == "list":
+        yield entry
+    for one in found if depth else ():
+        yield from _inside(one, depth - 1)
+
+
+def _is_made_again(computation: Computation, kept: Value, loop: ast.AST) -> bool:
+    """Whether a loop gives the names or attributes that hold a list another one."""
+    names = {target.id for target, given in computation.stored.items() if any(one is kept for one in given)}
+    attributes = {one.data for one in computation.of("set_attribute") if len(one.args) > 1 and one.args[1] is kept}
+    return any(one.data in attributes and loop in one.where.loops for one in computation.of("set_attribute")) or any(
+        target.id in names and loop in value.where.loops and value is not kept for target, given in computation.stored.items() for value in given
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
     Instance,
+    Many,
     Table,
     Value,
     alternatives,
@@ -23,6 +24,7 @@ from probe.diagnose.code.traits.arithmetic import module, product
 from probe.diagnose.code.traits.backwards import CUTS
 from probe.diagnose.code.traits.held import Source, apart, contents, groups, optimizers, owner, sources
 from probe.diagnose.code.traits.updates import backwards, is_optimizer, is_schedule, runs
+from probe.diagnose.code.traits.weights import in_place
 
 FINDERS = Finders()
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad.clip_grad_norm_")
@@ -30,7 +32,14 @@ _WITH_PARAMETERS = (
     "Linear", "Conv", "Embedding", "BatchNorm", "LayerNorm", "GroupNorm", "LSTM", "GRU", "RNN", "MultiheadAttention", "Bilinear", "Transformer",
     "Parameter",
 )
-_JOINS = frozenset({"run", "linear", "matmul", "mul", "add", "einsum", "cat", "cdist", "cosine_similarity"})
+_JOINS = frozenset({"run", "linear", "matmul", "mul", "add", "sub", "div", "einsum", "cat", "cdist", "cosine_similarity"})
+_FILLED = frozenset({"zeros", "ones", "full", "tensor", "rand", "randn", "torch.FloatTensor", "torch.Tensor"})
+_COMPUTED = frozenset({
+    "exp", "neg", "mul", "add", "sub", "div", "pow", "square", "sigmoid", "softplus", "softmax", "log_softmax", "tanh", "clamp", "relu", "log", "sqrt", "sum",
+    "mean", "item", "detach", "part", "element", "stack", "cat", "append", "sum_of", "text", "print", "tolist", "list", "tuple", "dict", "zip", "enumerate",
+    "items", "values", "unbind",
+})
+"""What is done with a number that a loss is weighted by, and with what holds it."""
 
 
 # Which networks ----------------------------------------------------------------
@@ -173,9 +182,10 @@ def _not_held(computation: Computation) -> Iterator[tuple[Value, Value, list[Sou
         if any(not any(owner(other, computation) is mine for other in made if other.node is one.node) for one in made):
             continue
         reached = [one for one in origins(loss, stop=CUTS) if one.op not in CUTS and not one.where.no_grad]
-        for layer in _layers(reached):
+        for layer in (*_layers(reached), *(one for one in reached if _is_leaf(one, computation))):
             fresh = id(layer) not in inside and id(layer) not in asked and id(layer) not in reported
-            if fresh and owner(layer, computation) is mine and layer.where.loops == () and _is_joined(layer, inside, reached):
+            at_home = owner(layer, computation) is mine or (mine is None and not layer.op.startswith("torch.nn."))
+            if fresh and at_home and layer.where.loops == () and _is_joined(layer, inside, reached):
                 reported.add(id(layer))
                 yield value, layer, held
 
@@ -196,6 +206,27 @@ def _layers(reached: list[Value]) -> Iterator[Value]:
             yield layer
 
 
+def _is_leaf(value: Value, computation: Computation) -> bool:
+    """Whether a value is a tensor that asks for a gradient, belongs to no module, and is only computed with."""
+    made = value.args[0] if value.op == "requires_grad_" and len(value.args) == 1 and not value.named else value
+    asks = made is not value or constant(value.named.get("requires_grad")) is True
+    if not asks or made.op not in _FILLED or value.where.no_grad or any(True for _ in computation.of("add_param_group")):
+        return False
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        at = waiting.pop()
+        for user in computation.users(at):
+            if user.op == "set_attribute" and user.args[0] is not at:
+                continue
+            if user.op not in _COMPUTED or (isinstance(user.node, ast.Call) and in_place(user)):
+                return False
+            holds = isinstance(user, (Many, Table)) or user.op in ("append", "zip", "enumerate", "items", "values", "unbind", "element")
+            if holds and id(user) not in seen:
+                seen.add(id(user))
+                waiting.append(user)
+    return True
+
+
 def _is_joined(layer: Value, inside: set[int], reached: list[Value]) -> bool:
     """Whether a layer works on what a held network gives, or a held network on what the layer gives."""
 
@@ -212,7 +243,7 @@ def _is_joined(layer: Value, inside: set[int], reached: list[Value]) -> bool:
         elif one.op == "run" and id(module(one.args[0])) in inside:
             if any(own(part) for part in one.args[1:]):
                 return True
-        elif one.op in _JOINS and len(one.args) > 1 and layer.op == "torch.nn.Parameter":
+        elif one.op in _JOINS and len(one.args) > 1 and (layer.op == "torch.nn.Parameter" or not layer.op.startswith("torch.nn.")):
             parts = [*one.args]
             if any(own(a) and held(b) for a in parts for b in parts if a is not b):
                 return True

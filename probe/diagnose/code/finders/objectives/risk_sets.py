@@ -1,0 +1,159 @@
+"""Sums over those who are still at risk, in losses of times until an event. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import computed_by_none
+from probe.diagnose.code.traits.basic import without_small
+
+_SORTED = ("argsort", "sort", "sorted", "sort_values", "lexsort", "topk", "searchsorted", "unique")
+_DRAWN = ("randint", "randperm", "choice", "permutation", "integers")
+_TAKEN = ("part", "index_select", "gather", "take")
+_ASKED = ("eq", "gt", "ge", "ne", "bool", "nonzero", "where", "rows", "element")
+
+
+class _RiskSets(NamedTuple):
+    """The logarithms of sums over all rows up to each one: of the values `of`, turned round before (`turned`), in a
+    loss that counts the rows with an event alone."""
+
+    value: Value
+    of: Value
+    turned: bool
+
+
+def risk_sets_out_of_order(program: Program) -> Iterator[Remark]:
+    """The likelihood of an event is divided by a sum over those before it in an order that is not that of falling times."""
+    computation = computation_of(program)
+    for sets in _risk_sets(computation):
+        which = "after" if sets.turned else "before"
+        mixed = None if sets.value.where.no_grad else _mixed(sets.of)
+        if mixed is not None:
+            yield Remark(sets.value.node, f"{short(sets.value.node)} adds up the rows {which} each one, and {short(mixed.node)} (line {mixed.line}) puts them in a random order: who is at risk is left to chance")
+            return
+        order = _order_of(sets.of)
+        if order is not None and order[1] is not sets.turned and computed_by_none(order[0]):
+            _, rising, sorting = order
+            word = "small to large" if rising else "large to small"
+            yield Remark(sets.value.node, f"{short(sets.value.node)} adds up the rows {which} each one, and {short(sorting.node)} (line {sorting.line}) has sorted them by time from {word}: each event is compared with those whose time has ended before it")
+            return
+
+
+def _risk_sets(computation: Computation) -> Iterator[_RiskSets]:
+    for value in computation.of("logcumsumexp", "log"):
+        inner = without_small(value.args[0]) if value.op == "log" and value.args else value
+        ends = False
+        while inner.op == "flip" and value.op == "log":
+            inner, ends = bare(inner.args[0]), not ends
+        over = inner.argument("dim", 1)
+        if inner.op not in ("cumsum", "logcumsumexp") or not inner.args or (number(over) != 0 and not (inner.op == "cumsum" and is_none(over))):
+            continue
+        of, turned = bare(inner.args[0]), False
+        while of.op == "flip" or (of.op == "exp" and inner.op == "cumsum"):
+            of, turned = bare(of.args[0]), turned is not (of.op == "flip")
+        if value.op == "log" and inner.op == "cumsum" and not any(one.op == "exp" for one in origins(inner.args[0], stop=("exp", "run"))):
+            continue
+        if any(back is turned and _counts_events(computation, whole) for whole, back in _differences(computation, value, of, ends)):
+            yield _RiskSets(value, of, turned)
+
+
+def _differences(computation: Computation, value: Value, of: Value, ends: bool) -> Iterator[tuple[Value, bool]]:
+    """Differences of what was added up and its sum, each with whether the sum was turned round after it was taken."""
+    waiting = [(value, ends)]
+    for _ in range(40):
+        if not waiting:
+            return
+        at, back = waiting.pop()
+        for user in computation.users(at):
+            if user.op == "flip":
+                waiting.append((user, not back))
+            elif user.op in ("sub", "add") and len(user.args) == 2:
+                others = [bare(one) for one in user.args if one is not at]
+                while len(others) == 1 and others[0].op == "flip":
+                    others = [bare(others[0].args[0])]
+                if user.op == "sub" and any(_is_of_rows(one, of) for one in others):
+                    yield user, back
+                else:
+                    waiting.append((user, back))
+            elif bare(user) is bare(at) or user.op == "neg":
+                waiting.append((user, back))
+
+
+def _is_of_rows(one: Value, of: Value) -> bool:
+    """Whether a value is what was added up, or that without its largest number."""
+    return same(one, of) or (of.op == "sub" and same(one, bare(of.args[0])) and any(part.op in ("max", "amax") for part in origins(of.args[1], stop=("run",))))
+
+
+def _counts_events(computation: Computation, whole: Value) -> bool:
+    """Whether data says which rows of a value count."""
+    waiting = [whole]
+    for _ in range(40):
+        if not waiting:
+            return False
+        at = waiting.pop()
+        for user in computation.users(at):
+            others = [one for one in user.args if one is not at]
+            if user.op == "mul" and others and number(others[0]) is None and computed_by_none(others[0]):
+                return True
+            if user.op in ("part", "masked_select") and at is user.args[0] and any(one.op in _ASKED for one in origins(user.args[1])):
+                return True
+            if user.op == "neg" or bare(user) is bare(at) or (user.op == "mul" and any(number(one) is not None for one in others)):
+                waiting.append(user)
+    return False
+
+
+def _order_of(value: Value) -> tuple[Value, bool, Value] | None:
+    """What rows were last sorted by, whether from small to large, and where; None where they were not, or it is not known."""
+    found = [(one, index) for one in origins(value, stop=("rows",)) if one.op in _TAKEN and len(one.args) > 1 for index in (_sorting(one.args[-1]),) if index is not None]
+    if not found:
+        return None
+    _, (key, rising, sorting) = max(found, key=lambda pair: pair[0].number)
+    while key.op in ("neg", "abs"):
+        key, rising = bare(key.args[0]), rising is not (key.op == "neg")
+    return key, rising, sorting
+
+
+def _sorting(index: Value) -> tuple[Value, bool, Value] | None:
+    """What an index sorts by, whether from small to large, and what sorts."""
+    index, rising, places = bare(index), True, False
+    while True:
+        backwards = index.op == "part" and len(index.args) == 2 and index.args[1].op == "slice" and [constant(one) for one in index.args[1].args] == [None, None, -1]
+        if index.op == "flip" or backwards:
+            index, rising = bare(index.args[0]), not rising
+        elif index.args and index.args[0].op == "sort" and (index.op == "indices" or (index.op == "part" and constant(index.args[1]) == 1)):
+            index, places = index.args[0], True
+        else:
+            break
+    if not index.args or not (index.op == "argsort" or (index.op == "sort" and places)):
+        return None
+    falls = constant(index.argument("descending", 2))
+    key = bare(index.args[0])
+    return None if isinstance(key, Many) or falls not in (None, True, False) else (key, rising is not (falls is True), index)
+
+
+def _mixed(value: Value) -> Value | None:
+    """What puts the rows of a batch into a random order that nothing sorts again: a loader, or a drawn index."""
+    near = list(origins(value, stop=("rows",)))
+    sorts = max((one.number for one in near if one.op in _SORTED), default=-1)
+    for one in near:
+        if one.op == "rows" and "loader" in one.named and sorts < 0:
+            loader = one.named["loader"]
+            plain = not loader.named.keys() & {"collate_fn", "sampler", "batch_sampler", "**"} and len(loader.args) < 4
+            size = loader.argument("batch_size", 1)
+            if plain and constant(loader.argument("shuffle", 2)) is True and size is not None and number(size) != 1 and not (size.op == "@constant" and size.data is None):
+                return loader
+        if one.op == "part" and len(one.args) == 2 and one.number > sorts and _is_drawn(one.args[1]):
+            return next(each for each in origins(one.args[1]) if each.op in _DRAWN)
+    return None
+
+
+def _is_drawn(index: Value) -> bool:
+    """Whether an index is drawn at random, and not sorted."""
+    made = [one.op for one in origins(index, stop=_DRAWN)]
+    return any(one in _DRAWN for one in made) and not any(one in _SORTED for one in made)
