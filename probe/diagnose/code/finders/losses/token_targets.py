@@ -158,12 +158,14 @@ def _shifted_twice(program: Program) -> Iterator[Remark]:
     the next one."""
     found: list[tuple[Value, Value, float]] = []
     for loss in computation_of(program).of(*_LOSSES):
-        target = _place(loss.args[1]) if len(loss.args) > 1 else None
+        target, logits = (_place(loss.args[1]), _place(loss.args[0])) if len(loss.args) > 1 else (None, None)
+        if logits is None or logits.unknown:
+            continue
         for read in origins(loss.args[0]) if target is not None else ():
             if read.op == "run" and len(read.args) == 2 and read.args[0].op == "torch.nn.Embedding":
                 given = _place(read.args[1])
                 if given is not None and target is not None and given.row is target.row and given.unknown == target.unknown:
-                    found.append((loss, read, target.known - given.known))
+                    found.append((loss, read, target.known - given.known - logits.known))
     if found and all(ahead == 2 for _, _, ahead in found):
         loss, read, _ = found[0]
         yield Remark(loss.node, f"{short(loss.node)} asks at each place for the word two after the one that {short(read.node)} (line {read.line}) reads there: the targets are shifted twice")
