@@ -81,7 +81,10 @@ class Finders(list[tuple[str, Find]]):
 
 
 def with_finders(rules: Iterable[Rule], finders: Iterable[tuple[str, Find]]) -> Iterator[Rule]:
-    """The rules, each with its other finders."""
+    """The rules, each with its other finders. No two have one name."""
+    rules = tuple(rules)
+    twice = {one.name for one in rules if sum(other.name == one.name for other in rules) > 1}
+    assert not twice, f"several rules are named {', '.join(twice)}"
     found: dict[str, tuple[Find, ...]] = {}
     for name, find in finders:
         found[name] = (*found.get(name, ()), find)

@@ -9,7 +9,7 @@ from probe.diagnose.code.data.data_flow import trains
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.best_rules import comparison_above
 from probe.diagnose.code.program import Key, Program
-from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.rule import Finders, Remark, Rules
 from probe.diagnose.code.syntax import (
     argument,
     is_attribute,
@@ -27,6 +27,7 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("loop")
+FINDERS = Finders()
 _PARAMETERS = ("parameters", "named_parameters")
 _IN_PLACE = ("mul_", "add_", "lerp_", "copy_", "sub_", "div_", "addcmul_")
 
@@ -206,7 +207,7 @@ def _read_again(program: Program, store: Key, kept: ast.AST) -> bool:
     return False
 
 
-@RULES.add("snapshots-alike", "all entries are one state, the last one: what is averaged or chosen among them is that", "keep copies: copy.deepcopy(model.state_dict())")
+@FINDERS.add("snapshots-alike")
 def _snapshots(program: Program) -> Iterator[Remark]:
     """States of one model that a loop puts into a list while it trains the model, without copies."""
     flow = flow_of(program)
