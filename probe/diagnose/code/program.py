@@ -254,9 +254,9 @@ class Program:
             own = next(iter(self.classes.get(kind.name, [])), None)
         found = None if own is None else self._inherited(own, func.attr)
         others = (self.class_of(one) for one in self.functions.get(func.attr, []) if one is not found)
-        return None if any(one is not None and own in self._bases(one) for one in others) else found
+        return None if any(one is not None and own in self.bases(one) for one in others) else found
 
-    def _bases(self, of: ast.ClassDef) -> list[ast.ClassDef]:
+    def bases(self, of: ast.ClassDef) -> list[ast.ClassDef]:
         """The classes of the program that a class names as its bases."""
         names = [(self.dotted(base) or "").rpartition(".")[2] for base in of.bases]
         return [one for name in names for one in self.classes.get(name, []) if one is not of]
@@ -264,7 +264,7 @@ class Program:
     def _inherited(self, of: ast.ClassDef, name: str, depth: int = 4) -> Function | None:
         """A method that a class or one of its bases in the program defines."""
         found = self.method(of, name)
-        for parent in self._bases(of) if depth and found is None else ():
+        for parent in self.bases(of) if depth and found is None else ():
             found = found or self._inherited(parent, name, depth - 1)
         return found
 
@@ -302,7 +302,7 @@ class Program:
             if name.startswith(("torch.nn.", "lightning.", "pytorch_lightning.", "transformers.")):
                 return name.startswith("torch.nn.") or name.endswith(("Module", "Model"))
         later = seen | {of.name}
-        return any(one.name not in seen and self.is_module_class(one, later) for one in self._bases(of))
+        return any(one.name not in seen and self.is_module_class(one, later) for one in self.bases(of))
 
     # Variables ----------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class Calls(Containers):
             return self.of_class(on.data, name, None, node) or self.new(name, (on,), node)
         if on.op == "@super":
             instance, of = on.data
-            found = next((one for base in self.program._bases(of) if (one := self.of_class(base, name, instance, node))), None)
+            found = next((one for base in self.program.bases(of) if (one := self.of_class(base, name, instance, node))), None)
             return found or Value("@library", node=node, where=self.where, data=f"builtins.super.{name}")
         if isinstance(on, Instance):
             if name in on.attributes:
@@ -121,7 +121,7 @@ class Calls(Containers):
             target = one.targets[0] if isinstance(one, ast.Assign) else one.target if isinstance(one, ast.AnnAssign) else None
             if isinstance(target, ast.Name) and target.id == name and isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None:
                 return self.evaluate(one.value, self.homes.get(of) or self.modules[self.program.source_of[of].path])
-        for base in self.program._bases(of) if depth else ():
+        for base in self.program.bases(of) if depth else ():
             if (found := self.of_class(base, name, instance, node, depth - 1)) is not None:
                 return found
         return None

@@ -65,7 +65,7 @@ def _in_an_episode(computation: Computation, value: Value) -> bool:
     """Whether a value is computed for each of several classes that are drawn at random, in code that says it is about episodes."""
     if not value.where.loops or not any(_EPISODES.search(text_of(one)) for one in (*value.where.functions[-2:], value.where.loops[-1])):
         return False
-    return any(loop in value.where.loops and _are_drawn(over) for number_, loop, over in computation.passes if number_ <= value.number)
+    return any(loop in value.where.loops and _are_drawn(over) for begins, loop, over in computation.passes if begins <= value.number)
 
 
 def _are_drawn(over: Value) -> bool:

@@ -44,7 +44,7 @@ def _gone_over(program: Program, data: Instance, depth: int = 4) -> Iterator[ast
     """The class of an iterable data set, and those of the data sets that it is made of."""
     if data.of is None or depth == 0:
         return
-    bases = [data.of, *program._bases(data.of)]
+    bases = [data.of, *program.bases(data.of)]
     text = "".join(ast.unparse(one).lower() for one in bases)
     if any(says(base, "iterabledataset", "iterdatapipe") for one in bases for base in one.bases) and not any(word in text for word in _PARTED):
         yield from bases
