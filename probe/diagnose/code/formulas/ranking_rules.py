@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import SHAPES, filled_with, is_model, unshaped
+from probe.diagnose.code.finders.objectives.chosen_by_numbers import chosen_by_numbers
 from probe.diagnose.code.finders.objectives.risk_sets import risk_sets_out_of_order
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
@@ -310,3 +311,6 @@ RULES.add(
     "an event is not compared with those who were still at risk when it happened: the scores are learned backwards, or of chance",
     "sort each batch from the longest time to the shortest: order = torch.argsort(time, descending=True)",
 )(risk_sets_out_of_order)
+RULES.add(
+    "numbers-for-a-mask", "two rows of each batch stand for all that were to count", "index by a mask: x[status.bool()], or multiply by it",
+)(chosen_by_numbers)

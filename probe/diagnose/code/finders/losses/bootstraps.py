@@ -23,6 +23,7 @@ _LARGEST = ("max", "amax", "maximum")
 _JOINED = ("cat", "stack", "list", "tuple", "add", "sub", "mul", "clamp", "tanh", "rsample", "sample", "exp", "relu", "either", "softmax", "log_softmax")
 _ANSWERED = ("step", "item", "append", "tensor", "as_tensor", "sample", "argmax", "multinomial", "builtins.int", "int", "lt", "le", "gt", "ge", "eq", "or", "and", "numpy")
 """Operations that networks' results go into where an environment answers."""
+_VECTORS = ("array", "asarray", "tensor", "as_tensor", "float32", "FloatTensor", "torch.FloatTensor")
 _DISCOUNTS = ("gamma", "discount", "discount_factor", "gam", "discount_rate")
 _DRAWN = ("randn_like", "randn", "rand_like", "@constant", "shape", "normal")
 
@@ -290,6 +291,14 @@ def _key(value: Value) -> tuple[object, ...]:
     return (id(value),)
 
 
+def _array_of(value: Value, row: Many) -> Value | None:
+    """The array that is made of a row of numbers on the way to a value: another array is another sample."""
+    array = None
+    while value is not row and (value.parts if isinstance(value, Many) else value.args):
+        array, value = value, value.parts[0] if isinstance(value, Many) else value.args[0]
+    return array if array is not None and array.op in _VECTORS else None
+
+
 def data_of(value: Value) -> set[tuple[object, ...]] | None:
     """The data that networks compute a value from; None where a part of what they give is taken."""
     found: set[tuple[object, ...]] = set()
@@ -297,7 +306,10 @@ def data_of(value: Value) -> set[tuple[object, ...]] | None:
     waiting, ran = [(value, False)], False
     while waiting:
         at, inside = waiting.pop()
-        at = bare(at)
+        made, at = at, bare(at)
+        if inside and isinstance(at, Many) and len(at.parts) > 1 and not at.grown and (array := _array_of(made, at)) is not None:
+            found.add((id(array),))
+            continue
         if (id(at), inside) in seen or at.op in _DRAWN:
             continue
         seen.add((id(at), inside))
