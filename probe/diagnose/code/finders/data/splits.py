@@ -179,7 +179,7 @@ def _loaders(values: Iterator[Value]) -> dict[int, Value]:
 def _trained_and_judged(computation: Computation) -> tuple[list[Value], list[Value]]:
     """The loaders whose batches are learned, and those that are only looked at."""
     trained = _loaders(loss for _, loss in losses(computation))
-    asked = (value for value in computation.of("eq", "argmax", *LOSSES) if value.where.no_grad)
+    asked = (value for value in computation.of("eq", "argmax", "abs", "pow", "square", *LOSSES) if value.where.no_grad)
     judged = {key: one for key, one in _loaders(asked).items() if key not in trained}
     for name in ("val_dataloader", "test_dataloader"):
         judged |= {id(one): one for one in computation.returned.get(name, ()) if one.op == "torch.utils.data.DataLoader"}
@@ -214,6 +214,9 @@ def _other_options(program: Program) -> Iterator[Remark]:
     shorter = next((one for one in judged if constant(one.named.get("drop_last")) is True), None)
     if shorter is not None and not any("drop_last" in one.named and constant(one.named["drop_last"]) is not False for one in trained):
         yield Remark(shorter.node, f"{short(shorter.node)}, which is evaluated on, drops its last batch, and the loader that is trained on does not: a part of the held-out data is never judged")
+    whole = next((one for one in judged if constant(one.named.get("drop_last")) is False), None)
+    if shorter is not None and whole is not None and not _chooses(shorter):
+        yield Remark(shorter.node, f"{short(shorter.node)} drops the last batch of one held-out part, and keeps that of another: a part of the held-out data is never judged")
 
 
 @FINDERS.add("iterator-made-anew")
