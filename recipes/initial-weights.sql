@@ -33,14 +33,15 @@
 -- unit = "times the loss of guessing"
 -- source = "ours: a network with small outputs starts at 1"
 WITH first AS (
-    SELECT param, ARG_MIN(weight_rms, step) AS rms, MIN(step) AS step, ANY_VALUE(looked_at) AS looked_at FROM python.updates
-    WHERE step <= $first AND weight_rms IS NOT NULL AND optimizer IS NOT NULL AND param IS NOT NULL GROUP BY param
+    -- Two models may use one name: `1.weight` of a part that is called by itself, and of the whole. Their places differ.
+    SELECT param, place, ARG_MIN(weight_rms, step) AS rms, MIN(step) AS step, ANY_VALUE(looked_at) AS looked_at FROM python.updates
+    WHERE step <= $first AND weight_rms IS NOT NULL AND optimizer IS NOT NULL AND param IS NOT NULL GROUP BY param, place
 ), listed AS (
-    SELECT param, ARG_MAX(shape, t_ns) AS shape, ARG_MAX(numel, t_ns) AS numel, ARG_MAX(module, t_ns) AS module FROM python.parameters GROUP BY param
+    SELECT param, place, ARG_MAX(shape, t_ns) AS shape, ARG_MAX(numel, t_ns) AS numel, ARG_MAX(module, t_ns) AS module FROM python.parameters GROUP BY param, place
 ), kinds AS (
     SELECT module, ARG_MAX(class, t_ns) AS class FROM python.modules GROUP BY module
 ), gains AS (
-    SELECT f.*, numel / TRY_CAST(regexp_extract(shape, '^\[(\d+), ', 1) AS DOUBLE) AS fan_in FROM first f JOIN listed USING (param) JOIN kinds USING (module)
+    SELECT f.*, numel / TRY_CAST(regexp_extract(shape, '^\[(\d+), ', 1) AS DOUBLE) AS fan_in FROM first f JOIN listed l ON l.param = f.param AND l.place IS NOT DISTINCT FROM f.place JOIN kinds USING (module)
     WHERE regexp_matches(class, '(^|[a-z])(Linear|Conv[123]d)') AND regexp_matches(shape, '^\[\d+, ') AND looked_at >= 16
 ), large AS (
     SELECT *, rms * sqrt(fan_in) AS gain FROM gains WHERE fan_in >= 8

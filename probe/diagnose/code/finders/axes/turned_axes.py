@@ -106,6 +106,37 @@ def _features_put_before_time(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} puts {long} in the second axis, and the last one of {short(bare(value.args[0]).node)} has that length: it counts its numbers anew, and turns no axis")
 
 
+@FINDERS.add("view-mixes-axes")
+def _channels_put_last(program: Program) -> Iterator[Remark]:
+    """What a convolution gives has its channels in the second axis, and is viewed as rows of as many numbers: each row
+    holds places of one channel."""
+    said: set[ast.AST] = set()
+    for value in computation_of(program).of("view", "reshape"):
+        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        channels = _channels_second(value.args[0]) if len(sizes) == 3 and value.node not in said else None
+        if channels is None or number(sizes[1]) in (1, number(channels) or 1) or same(sizes[1], channels):
+            continue
+        if same(sizes[2], channels) or (number(channels) is not None and number(sizes[2]) == number(channels) != 1):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} puts the channels last, and {short(bare(value.args[0]).node)} has them in its second axis: it counts its numbers anew, and turns no axis")
+
+
+def _channels_second(value: Value) -> Value | None:
+    """The channels of what a convolution over pictures gives, places and all."""
+    for _ in range(40):
+        layer = value.args[0] if value.op == "run" and len(value.args) > 1 else None
+        name = layer.op.rpartition(".")[2] if layer is not None else ""
+        if layer is not None and name in ("Conv2d", "ConvTranspose2d"):
+            return layer.argument("out_channels", 1)
+        if name in ("BatchNorm2d", "GroupNorm", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "Dropout", "Dropout2d", "Identity"):
+            value = value.args[1]
+        elif value.op in _ALIKE and value.args and not isinstance(value, Many):
+            value = value.args[0]
+        else:
+            return None
+    return None
+
+
 def _is_several(sizes: list[Value], of: Value) -> bool:
     """Whether the last of three sizes counts several rows: a number above 1, a size of another value, or what is left of
     rows that were joined of samples and frames."""
