@@ -406,3 +406,20 @@ def _told(node: ast.expr) -> str:
     while is_binary(node, ast.Div, ast.Mult):
         node = node.right if number_in(node.left) is not None else node.left
     return node.args[0].id if is_call(node, "float") and node.args and is_name(node.args[0]) else last_word(node)
+
+
+@RULES.add("rest-never-judged", "the score is that of a part of the data, whichever rows come last", "go over range(0, n, size), whose last part is shorter")
+def _rest_never_judged(program: Program) -> Iterator[Remark]:
+    """A loop without gradients over `range(n // size)` cuts its rows into parts of `size`, and n is no multiple of it."""
+    flow = flow_of(program)
+    for loop in program.everywhere(ast.For):
+        over = loop.iter if isinstance(loop, ast.For) else None
+        parts = over.args[0] if is_call(over, "range") and len(over.args) == 1 else None
+        if not is_binary(parts, ast.FloorDiv) or not is_name(loop.target) or not program.without_gradient(loop.body[0]):
+            continue
+        rows, size = flow.number(parts.left), flow.number(parts.right)
+        if rows is None or size is None or size < 1 or rows % size == 0:
+            continue
+        begins = {f"{loop.target.id} * {text_of(parts.right)}", f"{text_of(parts.right)} * {loop.target.id}"}
+        if any(isinstance(one, ast.Slice) and one.lower is not None and text_of(one.lower) in begins for one in ast.walk(loop)):
+            yield Remark(loop, f"{short(parts)} parts of {size:g} are {rows - rows % size:g} of {rows:g} rows: the last {rows % size:g} are never judged")
