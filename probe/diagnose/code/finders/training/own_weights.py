@@ -127,6 +127,18 @@ def _shallow_copy(program: Program) -> Iterator[Remark]:
             yield Remark(copy.node, f"{short(copy.node)} copies the object and not its weights: the steps that train the one change the other")
 
 
+@FINDERS.add("alias-for-a-copy")
+def _called_with_the_same_weights(program: Program) -> Iterator[Remark]:
+    """A network that stands for an earlier one is called without gradients, with the weights that the steps change."""
+    computation = computation_of(program)
+    for call in computation.of("torch.func.functional_call", "torch.nn.utils.stateless.functional_call"):
+        for taken in shared(call.args[1]) if len(call.args) > 1 and call.where.no_grad else ():
+            of = plain(taken.args[0])
+            outside = len(taken.where.loops) < len(call.where.loops) and _in(call, taken.where.loops)
+            if of is not plain(call.args[0]) and outside and any(_in(one, call.where.loops) for one in _trains(computation, of)):
+                yield Remark(taken.node, f"{short(taken.node)} gives the weights themselves, not a copy: the steps change those that {short(call.node, 50)} (line {call.line}) is to call the earlier network with")
+
+
 def _has_two_names(load: Value, state: Value) -> bool:
     """Whether the network that is loaded and the one whose state is taken are written in two ways: where they were made, or
     in the two calls (a network without its wrapper is no other name)."""
