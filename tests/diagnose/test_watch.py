@@ -269,7 +269,7 @@ def test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient(
     evidence, verdict = look(place, job)
     assert evidence.progress is not None and evidence.progress.longest_pause_s is not None
     assert evidence.progress.longest_pause_s >= 3 * STALL_S
-    assert verdict.severity == NOTICE and "longest step so far" in "\n".join(verdict.why)
+    assert verdict.severity == INFO and "longest step so far" in "\n".join(verdict.why)
 
 
 # Waiting for the end of a step ----------------------------------------------------
