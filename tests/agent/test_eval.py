@@ -263,11 +263,11 @@ READING = (
 
 
 def test_reading_while_it_trains_changes_nothing(fork: Callable[..., Forked], place: Place) -> None:
-    command = ("gpt_in_main", "--size", "tiny", "--steps", "60")
+    command = ("gpt_in_main", "--size", "tiny", "--steps", "300")
     plain, job = fork(*command, watched=False), fork(*command, "--hold")
     job.wait_for("READY")
     answered = [0] * len(READING)
-    while (answers := [evaluate(place, job.pid, code) for code in READING])[4]["value"] != "60":
+    while (answers := [evaluate(place, job.pid, code) for code in READING])[4]["value"] != "300":
         for number, answer in enumerate(answers):
             answered[number] += answer["error"] is None
     assert min(answered) > 0
