@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -83,7 +84,7 @@ class Finders(list[tuple[str, Find]]):
 def with_finders(rules: Iterable[Rule], finders: Iterable[tuple[str, Find]]) -> Iterator[Rule]:
     """The rules, each with its other finders. No two have one name."""
     rules = tuple(rules)
-    twice = {one.name for one in rules if sum(other.name == one.name for other in rules) > 1}
+    twice = [name for name, count in Counter(one.name for one in rules).items() if count > 1]
     assert not twice, f"several rules are named {', '.join(twice)}"
     found: dict[str, tuple[Find, ...]] = {}
     for name, find in finders:

@@ -354,8 +354,9 @@ class Calls(Containers):
             return self.new("@partial", args, node, named)
         if dotted in ("collections.namedtuple", "typing.NamedTuple") and len(args) > 1:
             return self.new("@fields", (), node, data=self._names(args[1]))
-        if dotted in ("copy.deepcopy", "copy.copy") and args:
+        if dotted == "copy.copy" and args:
             self.new(dotted, (args[0],), node)
+        if dotted in ("copy.deepcopy", "copy.copy") and args:
             return self.copied(args[0], node)
         if last == "LambdaLR" and isinstance(factor := named.get("lr_lambda") or (args[1] if len(args) > 1 else None), Code):
             named = {**named, "factor": self.call(factor, [self.new("index", (), node)], {}, node, frame)}
@@ -377,8 +378,7 @@ class Calls(Containers):
             else:
                 made.data = list(self.sequence("torch.nn.Sequential", args, node).args)  # the layers of a subclass of Sequential
         if dotted in ("types.SimpleNamespace", "argparse.Namespace"):
-            made = Instance(None, dict(named), node=node, where=self.where)
-            self.register(made)
+            self.register(made := Instance(None, dict(named), node=node, where=self.where))
             return made
         if dotted == "collections.deque":
             inner, unrolled = self.elements(args[0], node) if args else ([], True)

@@ -187,6 +187,11 @@ def at_least(value: Value, depth: int = 40) -> int:
     return 0
 
 
+def view_sizes(value: Value) -> list[Value]:
+    """The sizes that a view or reshape is given, one by one or as a tuple."""
+    return [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+
+
 def _drawn_size(value: Value) -> list[Value] | None:
     """The sizes that a generator of numpy is told to draw: by name, or after the bounds."""
     given = value.named.get("size")

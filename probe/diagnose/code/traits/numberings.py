@@ -194,9 +194,7 @@ def first_word(computation: Computation, looked_up: Value) -> tuple[float, Value
 
 def _first_of(key: Value, given: Value, table: Value) -> tuple[float, Value] | None:
     start = _start(given, table)
-    if start is None:
-        return None
-    if _has_special(key):
+    if start is None or _has_special(key):
         return None
     counted = given.op == "len" or (given.op == "add" and any(one.op == "len" for one in given.args))
     words = key

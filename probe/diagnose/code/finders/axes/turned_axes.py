@@ -10,7 +10,7 @@ from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.extents import at_least, last, rank
+from probe.diagnose.code.traits.extents import at_least, last, rank, view_sizes
 
 FINDERS = Finders()
 _ALIKE = frozenset({"add", "sub", "mul", "div", "relu", "clamp", "float", "contiguous", "astype", "ascontiguousarray"}) | KEPT
@@ -22,7 +22,7 @@ def _mixes(program: Program) -> Iterator[Remark]:
     """A tensor is given its own sizes in another order: its numbers are counted anew, and no axis is turned."""
     said: set[ast.AST] = set()
     for value in computation_of(program).of("view", "reshape"):
-        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        sizes = view_sizes(value)
         places = [place for one in sizes if (place := _place(one, value.args[0])) is not None]
         if len(places) > 1 and places != sorted(places) and value.node not in said and len(set(places)) == len(places):
             said.add(value.node)
@@ -55,7 +55,7 @@ def _split_before_its_axis(program: Program) -> Iterator[Remark]:
     through it."""
     said: set[ast.AST] = set()
     for value in computation_of(program).of("view", "reshape"):
-        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        sizes = view_sizes(value)
         places = [_place(one, value.args[0]) for one in sizes]
         if value.node in said or -1 in [number(one) for one in sizes]:
             continue
@@ -78,7 +78,7 @@ def _last_put_second(program: Program) -> Iterator[Remark]:
     """What has its channels last is given as many channels in its second axis: its numbers are counted anew."""
     said: set[ast.AST] = set()
     for value in computation_of(program).of("view", "reshape"):
-        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        sizes = view_sizes(value)
         channels = last(value.args[0])
         if len(sizes) < 3 or channels is None or channels < 2 or value.node in said or at_least(value.args[0]) != len(sizes):
             continue
@@ -94,7 +94,7 @@ def _features_put_before_time(program: Program) -> Iterator[Remark]:
     into pieces."""
     said: set[ast.AST] = set()
     for value in computation_of(program).of("view", "reshape"):
-        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        sizes = view_sizes(value)
         if len(sizes) != 3 or value.node in said or not _is_several(sizes, value.args[0]):
             continue
         features = _features(value.args[0])
@@ -112,7 +112,7 @@ def _channels_put_last(program: Program) -> Iterator[Remark]:
     holds places of one channel."""
     said: set[ast.AST] = set()
     for value in computation_of(program).of("view", "reshape"):
-        sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])]
+        sizes = view_sizes(value)
         channels = _channels_second(value.args[0]) if len(sizes) == 3 and value.node not in said else None
         if channels is None or number(sizes[1]) in (1, number(channels) or 1) or same(sizes[1], channels):
             continue
@@ -154,7 +154,7 @@ def _joins(value: Value, first: Value) -> bool:
     if value.op == "flatten" and len(value.args) > 1:
         joined = number(value.args[1]) == 0 and number(value.argument("end_dim", 2)) == 1
         return joined and _place(first, value.args[0]) == 0
-    sizes = [one for given in value.args[1:] for one in (given.parts if isinstance(given, Many) else [given])] if value.op in ("view", "reshape") else []
+    sizes = view_sizes(value) if value.op in ("view", "reshape") else []
     return bool(sizes) and sizes[0].op == "mul" and any(same(one, first) for one in sizes[0].args)
 
 

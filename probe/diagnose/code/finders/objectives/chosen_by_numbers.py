@@ -26,7 +26,7 @@ def chosen_by_numbers(program: Program) -> Iterator[Remark]:
         made = _numbers(value.args[1]) if len(value.args) == 2 and value.node not in said else None
         if made is None or not any(one.op in ("sum", "mean") and is_none(one.argument("dim", 1)) for one in computation.users(value)):
             continue
-        if any(one.op == "run" for one in origins(value.args[0])) or any(one.op == "torch.nn.Parameter" for one in origins(value.args[0])):
+        if any(one.op in ("run", "torch.nn.Parameter") for one in origins(value.args[0])):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} takes rows by the numbers 0 and 1 that {short(made.node)} (line {made.line}) makes of yes and no: it is no mask, and takes the first two rows alone")
 

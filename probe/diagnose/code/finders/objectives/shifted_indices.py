@@ -21,6 +21,7 @@ from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import is_name, names_of, names_read, number_in, short
+from probe.diagnose.code.traits.extents import view_sizes
 
 _SIZES = ("len", "num_nodes", "number_of_nodes", "num_vertices", "n_nodes", "n_atoms", "num_atoms", "numel")
 """Operations and attributes that say how many rows a sample has."""
@@ -133,18 +134,13 @@ def _joined_axes(value: Value) -> Value | None:
         return value.args[0] if [number(one) for one in value.args[1:]] == [0, 1] else None
     if value.op not in ("view", "reshape") or len(value.args) < 2:
         return None
-    sizes = _given(value)
+    sizes = view_sizes(value)
     source, first = value.args[0], sizes[0]
     if first.op == "mul" and len(first.args) == 2:
         ordered = [(a, b) for a, b in (first.args, first.args[::-1]) if _is_size_of(a, source, 0) and _is_size_of(b, source, 1)]
         return source if ordered else None
-    before = _given(source) if source.op in ("view", "reshape") else []
+    before = view_sizes(source) if source.op in ("view", "reshape") else []
     return source if number(first) == -1 and len(before) == len(sizes) + 1 else None
-
-
-def _given(value: Value) -> list[Value]:
-    """The sizes that a view is given."""
-    return value.args[1].parts if len(value.args) == 2 and isinstance(value.args[1], Many) else list(value.args[1:])
 
 
 def _factor(index: Value) -> tuple[Value, Value] | None:
@@ -188,7 +184,7 @@ def _is_size_of(size: Value, tensor: Value, axis: int, depth: int = 12) -> bool:
     if (size.op == "size" and len(size.args) == 2 and number(size.args[1]) == axis and size.args[0] is tensor) or (size.op == "len" and axis == 0 and size.args[0] is tensor):
         return True
     if tensor.op in ("view", "reshape") and len(tensor.args) > 1:
-        sizes = _given(tensor)
+        sizes = view_sizes(tensor)
         return axis < len(sizes) and same(sizes[axis], size)
     if depth == 0 or not tensor.args:
         return False

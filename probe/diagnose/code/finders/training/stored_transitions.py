@@ -16,6 +16,7 @@ from probe.diagnose.code.traits.arithmetic import is_run_of_network, networks
 from probe.diagnose.code.traits.episodes import is_environment_step
 
 FINDERS = Finders()
+_TAKEN_OUT = ("pop", "popleft", "clear", "popitem", "remove", "set_item")
 _MOVED = ("element", "rows", "builtins.float", "float32")
 _PARTS = ("the next state", "the reward", "the end of the episode")
 _SUMMED = ("sum", "mean", "squeeze", "unsqueeze", "reshape", "to", "float")
@@ -157,9 +158,6 @@ def emptied_after_storing(program: Program) -> Iterator[Remark]:
             name = short(clear.node.func.value) if isinstance(clear.node, ast.Call) and isinstance(clear.node.func, ast.Attribute) else short(kept.node)
             yield Remark(added.node, f"{short(added.node)} keeps the list of line {kept.line} itself, which is {name} in line {clear.line} and is emptied there in each pass: all entries are one list")
             return
-
-
-_TAKEN_OUT = ("pop", "popleft", "clear", "popitem", "remove", "set_item")
 
 
 def _inside(entry: Value, depth: int = 4) -> Iterator[Many]:
