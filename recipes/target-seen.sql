@@ -14,7 +14,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a loss that leaves out the first positions of the logits by slicing them, and the targets with them; a model whose only input is the targets and that shifts them itself (`info` until the loss shows that it copies them); a token autoencoder with a bottleneck; a model that reads the whole sequence on purpose although it predicts next tokens; a separate head for the token after the next, if no head predicts the next one"
+-- false_positives = "a model whose only input is the targets and that shifts them itself (`info` until the loss shows that it copies them); a token autoencoder with a bottleneck; a model that reads the whole sequence on purpose although it predicts next tokens; a separate head for the token after the next, if no head predicts the next one"
 -- explains = ["gradients-vanishing", "train-validation-gap", "plateau"]
 -- [parameters.least]
 -- value = 3

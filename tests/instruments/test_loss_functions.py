@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.loop.batch_history import Batches, samples_in_pass
 from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
-from probe.job.instruments.tensors import loss_figures
+from probe.job.instruments.tensors import in_batch_negatives, loss_figures
 from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import (
     Found,
@@ -255,6 +255,58 @@ def compared(inputs: list[Any], loss: Any, ignored: int | None = None) -> dict[s
     return {name: value for name, value in zip(names, known, strict=False) if value == value}
 
 
+ROWS = torch.arange(40)
+ITEMS = torch.arange(40) % 25
+"""Item of each row: the first 15 stand twice in a batch."""
+
+
+def scores(views: str, masked: float | None = None) -> tuple[Any, Any]:
+    """Scores and targets of a batch of pairs: `pairs`, `copies` (of some items) or `one view`; of two towers,
+    or with `masked` of one, where the score of each row with itself is masked by this."""
+    first = F.normalize(torch.randn(40, 16, requires_grad=True), dim=1)
+    second = F.normalize(torch.randn(40, 16), dim=1)
+    if views == "copies":
+        first, second = first[ITEMS], second[ITEMS]
+    elif views == "one view":
+        second = first
+    if masked is None:
+        return first @ second.T / 0.1, ROWS
+    both = torch.cat([first, second])
+    own = torch.eye(80, dtype=torch.bool)
+    return (both @ both.T / 0.1).masked_fill(own, masked), torch.cat([ROWS + 40, ROWS])
+
+
+def negatives(scored: Any, target: Any, *inputs: Any) -> list[float] | None:
+    """Shares of copies, of inputs that are alike, and of one view, rounded; -1 for a missing one."""
+    loss = F.cross_entropy(scored, target)
+    found = in_batch_negatives.figures(torch, functions_in(loss.grad_fn)[0].node, list(inputs))
+    return None if found is None else [-1.0 if one != one else round(one, 2) for one in found.tolist()]
+
+
+@pytest.mark.parametrize("masked", [None, float("-inf"), -1e9])
+def test_copies_of_a_positive_and_pairs_of_one_view_show_in_the_scores(masked: float | None) -> None:
+    assert negatives(*scores("pairs", masked)) == [0.0, -1.0, 0.0]
+    assert negatives(*scores("copies", masked)) == [1.0, -1.0, 0.0]  # the first rows' items stand twice
+    assert negatives(*scores("one view", masked)) == [0.0, -1.0, 1.0]
+
+
+def test_copies_that_are_masked_and_classes_are_no_copies_among_the_negatives() -> None:
+    scored, target = scores("copies")
+    alike = (ITEMS[:, None] == ITEMS) & ~torch.eye(40, dtype=torch.bool)
+    text = torch.randint(2, 50, (40, 6))[ITEMS]
+    found = negatives(scored.masked_fill(alike, float("-inf")), target, text)
+    assert found is not None and found[:2] == [0.0, -1.0]
+    assert negatives(scored, torch.arange(40) % 10) is None
+    assert negatives(scored[:, :25], ITEMS) is None
+    assert negatives(scored * 0, target) == [-1.0] * 3
+
+
+def test_samples_that_are_alike_show_in_the_inputs_where_dropout_parts_their_scores() -> None:
+    text, mask = torch.randint(2, 50, (40, 6)), torch.ones(40, 6, dtype=torch.long)
+    assert negatives(*scores("pairs"), text, mask) == [0.0, 0.0, 0.0]
+    assert negatives(*scores("pairs"), text[ITEMS], mask) == [0.0, 0.75, 0.0]
+
+
 class Reader(torch.nn.Module):
     """A language model of one layer of attention."""
 
@@ -303,6 +355,15 @@ def test_targets_that_are_shifted_twice_are_told_from_the_next_tokens(turned: bo
     found = compared([x], F.cross_entropy(logits, y.reshape(-1)))
     assert found["second"] == 1.0
     assert found["next"] < 0.5
+
+
+def test_a_loss_that_leaves_out_the_first_positions_is_not_called_shifted_twice() -> None:
+    x, y = TEXT[:, :-1], TEXT[:, 2:]
+    scores = Reader(lambda one: one)(x).view(*x.shape, -1)
+    right = F.cross_entropy(scores[:, 1:].flatten(0, 1), y.flatten())
+    assert "second" not in compared([x], right)
+    wrong = F.cross_entropy(scores[:, :-1].flatten(0, 1), y.flatten())
+    assert compared([x], wrong)["second"] == 1.0
 
 
 def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> None:

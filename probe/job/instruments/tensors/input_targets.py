@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from probe.job.instruments.tensors.loss_figures import signed
+
 MOST_ROWS, MOST_ELEMENTS = 64, 16384
 """Rows and elements of sequences that are compared."""
 MOST_COLUMNS, MOST_SAMPLES = 1024, 512
 LEAST_SAMPLES, LEAST_TOKENS = 16, 32
 MOST_NODES, MOST_ATTENTION = 1024, 4
 """Nodes of the graph searched, and attentions examined, nearest to the loss first."""
+MOST_VIEWS = 16
+"""Nodes between a loss and the slice that its scores are taken with."""
 FIGURES = 7
 _BEHIND = 1e-4
 """Share of attention to later positions above which it is not rounding."""
@@ -24,7 +28,7 @@ _BEHIND = 1e-4
 
 def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, root: Any) -> Any:
     """Figures of python.loss_functions from `same_ratio` to `sees_later`, on the target's device; NaN for
-    missing figures, None if nothing can be compared."""
+    missing figures, None if nothing can be compared. `root`: the loss function's node in the graph."""
     none = _number(torch, float("nan"), target.device)
     tokens = [given for given in inputs if _is_tokens(given, target)]
     # As many as the targets, else one more in each row: the source of a decoder may have that length too.
@@ -37,7 +41,8 @@ def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, ro
             return torch.stack([none, none, none, found.padding, *[none] * 3])
         later = _sees_later(torch, root, set(map(int, given.shape)), target.device)
         shifted = torch.fmax(found.across, found.along)
-        return torch.stack([found.same, shifted, found.second, found.padding, none, none, later])
+        second = none if _leaves_out_the_first(root) else found.second
+        return torch.stack([found.same, shifted, second, found.padding, none, none, later])
     for given in inputs:
         if given.device != target.device or given.layout is not torch.strided:
             continue
@@ -98,6 +103,20 @@ def token_shares(torch: Any, given: Any, target: Any, ignored: int | None) -> To
     uneven = _tail(torch, given).any(1) & ~behind[:, 0]
     padding = (behind & uneven[:, None]).sum().double() / total
     return TokenShares(same, across, along, torch.fmax(*second), padding)
+
+
+def _leaves_out_the_first(root: Any) -> bool:
+    """Whether a loss slices off the first positions of its scores: then its first target belongs to a later
+    position, and two places further on in the input may be the next token."""
+    node = root
+    for _ in range(MOST_VIEWS):
+        start = getattr(node, "_saved_start", None) if node.name().startswith("Slice") else None
+        if start is not None and signed(start) != 0:
+            return True
+        if len(node.next_functions) != 1 or node.next_functions[0][0] is None:
+            break
+        node = node.next_functions[0][0]
+    return False
 
 
 def _tail(torch: Any, tokens: Any) -> Any:

@@ -20,7 +20,7 @@ from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.tensors import input_targets, loss_figures
+from probe.job.instruments.tensors import in_batch_negatives, input_targets, loss_figures
 from probe.job.instruments.tensors.activations import transformed
 from probe.job.instruments.tensors.output_bounds import bounds_of
 from probe.job.instruments.tensors.pace import Pace
@@ -58,6 +58,7 @@ _JOINING = ("Stack", "Cat")
 """Operations that join tensors; only the first input is followed."""
 _SOFTMAX = ("Softmax", "LogSoftmax")
 _DROPPING = ("NativeDropout", "FusedDropout")
+FIGURES = loss_figures.FIGURES + in_batch_negatives.FIGURES + input_targets.FIGURES
 MASK_ELEMENTS = 128
 """Elements read of a factor to decide whether it is a dropout mask."""
 
@@ -173,11 +174,16 @@ class LossFunctions:
                 kept, none = self.labels_of(recorder.step), [float("nan")] * loss_figures.FIGURES
                 if kept is not None and figures is None:
                     figures = torch.tensor(none, dtype=torch.float64, device=kept.device)
+            compared = None
             if inputs and kept is not None and figures is not None:
                 index = getattr(node, "_saved_ignore_index", None)
                 ignored = None if index is None else loss_figures.signed(index)
-                compared = input_targets.relation(torch, inputs, kept, ignored, root)
-                figures = figures if compared is None else torch.cat([figures, compared])
+                compared = input_targets.relation(torch, inputs, kept, ignored, node)
+            negatives = in_batch_negatives.figures(torch, node, inputs) if plain else None
+            if figures is not None and (negatives is not None or compared is not None):
+                if negatives is None:
+                    negatives = figures.new_full((in_batch_negatives.FIGURES,), float("nan"))
+                figures = torch.cat([one for one in (figures, negatives, compared) if one is not None])
         if figures is None:
             self._put(fields, [])
         elif figures.is_cpu:
@@ -196,7 +202,7 @@ class LossFunctions:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], figures: list[float]) -> None:
-        missing = [float("nan")] * (loss_figures.FIGURES + input_targets.FIGURES - len(figures))
+        missing = [float("nan")] * (FIGURES - len(figures))
         *known, column, later = [*figures, *missing]
         self._append(
             *fields, *[NULL_DOUBLE if one != one else one for one in known],
