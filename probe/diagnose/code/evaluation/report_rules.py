@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
 from probe.diagnose.code.evaluation.mean_rules import added_of, divisions
+from probe.diagnose.code.finders.evaluation.tied_ranks import counted_as_better
 from probe.diagnose.code.finders.objectives.seen_items import seen_items_ranked
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
@@ -135,3 +136,10 @@ RULES.add(
     "items that a user has already fill the first places: recall and NDCG are lower than those of what would be recommended",
     "leave them out before the ranking: scores.masked_fill(seen, float('-inf')).topk(k)",
 )(seen_items_ranked)
+
+
+RULES.add(
+    "ties-won-by-the-target",
+    "the score is too high: candidates that tie with the target count as worse",
+    "rank scores before they are rounded, or count half of the candidates that tie as better",
+)(counted_as_better)

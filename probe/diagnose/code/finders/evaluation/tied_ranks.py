@@ -1,0 +1,97 @@
+"""Ranks of scores that have few values, so that most of them tie. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import Value, bare, constant, number, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+
+FINDERS = Finders()
+_ROUNDED = frozenset({"round", "floor", "ceil", "trunc", "sign", "gt", "lt", "ge", "le", "eq", "ne", "heaviside", "bitwise_xor", "logical_xor"})
+_COMBINED = frozenset({"add", "sub", "mul", "div", "matmul", "xor"})
+_PASSED = ("t", "transpose", "neg", "sum", "abs", "clamp", "T", "mT", "count_nonzero")
+FINE = 20.0
+"""A number that is multiplied by this before it is rounded keeps its order well."""
+
+
+def counted_as_better(program: Program) -> Iterator[Remark]:
+    """A target's rank is one more than the number of candidates that are strictly better, and whole numbers are compared."""
+    for compared in computation_of(program).of("lt", "gt"):
+        if len(compared.args) != 2:
+            continue
+        for scores, own in (compared.args, compared.args[::-1]):
+            if not _is_taken_from(own, scores) or _asks_ties(program, scores):
+                continue
+            rounded = _rounded(scores)
+            if rounded is not None and _is_a_rank(program, compared):
+                yield Remark(compared.node, f"{short(compared.node)} counts the candidates that are strictly better, and {short(rounded.node)} (line {rounded.line}) leaves few different values: all that tie with the target come after it")
+                return
+
+
+@FINDERS.add("ties-won-by-the-target")
+def _first_of_the_order(program: Program) -> Iterator[Remark]:
+    """The target is the first candidate, and a sort that keeps the order of what ties puts it before the others."""
+    for asked in computation_of(program).of("eq"):
+        if len(asked.args) != 2:
+            continue
+        for order, place in (asked.args, asked.args[::-1]):
+            sort = bare(order)
+            if sort.op == "indices" or (sort.op == "part" and sort.args[1:] and number(sort.args[1]) == 1):
+                sort = bare(sort.args[0])
+            if number(place) != 0 or sort.op not in ("argsort", "sort") or not sort.args:
+                continue
+            stable = constant(sort.named.get("stable"))
+            rounded = _rounded(sort.args[0])
+            if rounded is not None and stable is True:
+                yield Remark(sort.node, f"{short(sort.node)} keeps the order of what ties, {short(rounded.node)} (line {rounded.line}) leaves few different values, and line {asked.line} looks for the first candidate: it is put before all that tie with it")
+                return
+
+
+def _is_taken_from(own: Value, scores: Value, depth: int = 4) -> bool:
+    """Whether one number of each row of the scores is taken."""
+    taken = bare(own)
+    if taken.op not in ("diagonal", "diag", "gather", "part") or not taken.args or depth == 0:
+        return False
+    return same(bare(taken.args[0]), bare(scores)) or _is_taken_from(taken.args[0], scores, depth - 1)
+
+
+def _asks_ties(program: Program, scores: Value) -> bool:
+    """Whether the candidates that tie are counted too."""
+    return any(
+        len(one.args) == 2 and any(same(bare(side), bare(scores)) for side in one.args)
+        for one in computation_of(program).of("eq", "le", "ge")
+    )
+
+
+def _is_a_rank(program: Program, compared: Value) -> bool:
+    """Whether what is compared is counted."""
+    return any(
+        one.args and bare(one.args[0]) is compared for one in computation_of(program).of("sum", "count_nonzero")
+    )
+
+
+def _rounded(value: Value, depth: int = 16) -> Value | None:
+    """Where a value was made of numbers that are rounded or decided, with nothing else in it; None if it was not."""
+    value = bare(value, *_PASSED)
+    if depth == 0:
+        return None
+    if value.op in _ROUNDED:
+        if value.op == "round" and (len(value.args) > 1 or value.named):
+            return None
+        scaled = bare(value.args[0]) if value.args else value
+        fine = scaled.op == "mul" and any((by := number(part)) is not None and abs(by) >= FINE for part in scaled.args)
+        return None if fine else value
+    if value.op not in _COMBINED:
+        return None
+    found = None
+    for one in value.args:
+        if number(bare(one)) is None:
+            inner = _rounded(one, depth - 1)
+            if inner is None:
+                return None
+            found = found or inner
+    return found
