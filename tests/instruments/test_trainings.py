@@ -17,6 +17,7 @@ from probe.job.instruments.loop.optimizers import MOST_REMEMBERED, Optimizers
 
 FOLD_STEPS = 300
 FOLDS = f"""
+import gc
 import time
 import torch
 from torch import nn
@@ -31,6 +32,7 @@ def fold(steps):
         time.sleep(0.005)
 
 fold({FOLD_STEPS})
+gc.collect()
 print("SECOND", flush=True)
 fold(10**9)
 """
@@ -55,6 +57,14 @@ def test_the_optimizer_of_a_second_training_is_known_to_be_new_and_to_hold_the_s
         models = query(place, job.pid, "SELECT DISTINCT number, optimizer FROM python.weights ORDER BY 1")
         assert made == [[0], [FOLD_STEPS]]
         assert models == [[0, "Adam"], [1, "Adam"]]
+        # The parameters that were chosen for the next sample are gone with the first model: others are chosen.
+        sampled = f"SELECT COUNT(*) > 0 FROM python.updates WHERE step > {FOLD_STEPS} AND optimizer = 'Adam'"
+        while query(place, job.pid, sampled) != [[True]]:
+            assert time.monotonic() < deadline_s, "no update of the second training was sampled"
+            time.sleep(1)
+        walked = query(place, job.pid, f"SELECT COUNT(*) FROM python.graphs WHERE step > {FOLD_STEPS}")
+        steps = query(place, job.pid, f"SELECT MAX(step) - {FOLD_STEPS} FROM python.steps")
+        assert 4 * walked[0][0] < steps[0][0], "a graph is walked on sampled steps only"
         # It is written down when it takes the lead: it need not wait for a sample of its state.
         ask = "SELECT BOOL_OR(state_steps IS NULL) FROM python.optimizers GROUP BY made_step"
         assert query(place, job.pid, ask) == [[True], [True]]

@@ -114,6 +114,9 @@ class Updates:
                 return
             else:
                 self._open(self._plan)
+                if not self._entries:  # its parameters are gone, with a training that is over
+                    self._plan, self.due = None, NEVER
+                    return
             self._walk(root)
         self._stepped = False
         self._account(begun, begun_cpu)
