@@ -258,19 +258,19 @@ def _not_carried(program: Program) -> Iterator[Remark]:
             continue
         if any(loop in one.where.loops and run in set(origins(one.args[1])) for one in computation.of("set_attribute")):
             continue
-        call = _fed_back(loop)
+        call = _fed_back(program, loop)
         if call is not None:
             said.add(loop)
             yield Remark(call, f"{short(call)} is given the state as it was before the loop of line {loop.lineno}, and its new state is not taken")
 
 
-def _fed_back(loop: ast.For | ast.While) -> ast.Call | None:
+def _fed_back(program: Program, loop: ast.For | ast.While) -> ast.Call | None:
     """The one call of a loop that is given a name that the loop sets from what the call gives, and one that it never
     sets: `word, _ = decoder(word, state)`."""
     stored = _stored(loop)
     found: list[ast.Call] = []
     for node in ast.walk(loop):
-        if not isinstance(node, ast.Call) or not 2 <= len(node.args) + len(node.keywords) <= 3:
+        if not isinstance(node, ast.Call) or not 2 <= len(node.args) + len(node.keywords) <= 3 or program.called(node).startswith("torch."):
             continue
         given = [_names(one) for one in (*node.args, *(word.value for word in node.keywords))]
         carried = [one for one in given if one is not None and one & stored]
