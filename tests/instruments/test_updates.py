@@ -37,7 +37,7 @@ RARELY = (
 )
 """In the campaign: what is seen as another of them is, what takes many steps, and what other tests of the
 instruments see."""
-FINE = ("gan", "sam", "accumulate", "reseeded")
+FINE = ("gan", "between", "sam", "accumulate", "reseeded")
 LATER = (
     "lookahead", "tied", "frozen", "clamped", "penalized", "unused", "normalized", "copied", "released",
     "swapped", "closure",
@@ -45,7 +45,8 @@ LATER = (
 JUDGES = (
     *WRONG.values(), "schedule-not-followed", "gradient-cut-off", "clipping", "weight-decay",
     "updates-rounded-away", "equal-units", "copy-never-moves", "parameters-forgotten", "layer-not-learning",
-    "weights-shrink", "hooks-grow", "freeze-without-effect", "clips-nothing", "copy-without-buffers",
+    "weights-shrink", "hooks-grow", "freeze-without-effect", "clips-nothing", "clip-after-step",
+    "copy-without-buffers",
 )
 STEPS = {"reset": "200"}
 """Of a kind that is found only where the agent's thread compares between two steps; 16 of all others."""

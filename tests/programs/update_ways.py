@@ -6,7 +6,8 @@ the weights moved in between and back), lookahead (every fifth step half of the 
 evaluated), tied (one weight in two layers), frozen (the first layer, on purpose), accumulate, clamped (the
 weights, after each step), closure (LBFGS), unused (an embedding, most of whose rows never occur), normalized
 (a bias that a normalization takes off again), copied (the optimizer holds copies that are written back),
-penalized (a gradient penalty on inputs that are made in each step), reseeded (a seed for each evaluation, the
+penalized (a gradient penalty on inputs that are made in each step), between (one loss is clipped before the
+backward of another one, and both are stepped then), reseeded (a seed for each evaluation, the
 state restored), or one that goes wrong: cleared, cleared_between, kept_back, made_anew, listed, elsewhere,
 tensor (a plain tensor instead of a parameter), constructed (a layer in each forward), growing (a state that
 is never detached), bounded (the weights are clamped to a part of their range), seeded (in each step), linear
@@ -28,7 +29,7 @@ from torch.nn import functional
 
 from ledger import Ledger, options
 
-OUTSIDE = ("gan", "leftovers", "sam", "closure", "released")
+OUTSIDE = ("gan", "between", "leftovers", "sam", "closure", "released")
 
 
 class Listed(nn.Module):
@@ -215,6 +216,18 @@ class Training:
             for one, by in zip(self.model.parameters(), moved, strict=True):
                 one.sub_(by)
         self.optimizer.step()
+
+    def between(self) -> None:
+        self.optimizer.zero_grad()
+        made_up = self.model(torch.randn(16, 8))
+        value = (made_up - 3).square().mean()
+        self.ledger.loss(value)
+        value.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.05)
+        self.critic.zero_grad()
+        self.other(made_up.detach()).square().mean().backward()
+        self.optimizer.step()
+        self.critic.step()
 
     def leftovers(self) -> None:
         self.gan()

@@ -253,6 +253,11 @@ class GradientNorm:
         stage = states[id(optimizer)]["stage"].name if id(optimizer) in states else "READY"
         return scaler._scale if stage == "READY" else None
 
+    @property
+    def last_clip(self) -> object:
+        """Stands for the job's last clipping: another object for each."""
+        return self._clip
+
     def undone_by(self, optimizer: Any) -> Any:
         """The factor that undoes the job's clipping in this step: a number, or a tensor on a device; 1 if it
         did not clip."""

@@ -74,9 +74,9 @@ class Entry:
     """One parameter of a sample. Values are tensors of `ELEMENTS` elements; None if not taken."""
 
     __slots__ = (
-        *_VALUES, *CARRIED, "at_step", "cleared", "clip_is_in", "decay", "differentiable", "ended_at",
-        "group", "in_graph", "kept", "left_known", "optimizer", "owners", "parameter", "rounds", "spoiled",
-        "stepped", "watched",
+        *_VALUES, *CARRIED, "at_step", "cleared", "clip_before", "clip_is_in", "decay", "differentiable",
+        "ended_at", "group", "in_graph", "kept", "left_known", "optimizer", "owners", "parameter", "rounds",
+        "spoiled", "stepped", "watched",
     )
 
     def __init__(
@@ -87,6 +87,8 @@ class Entry:
         """Ids of the optimizers that hold it, the first one's class, and its group there."""
         self.ended: Any = None
         """The gradient at the end of the last backward before the step."""
+        self.clip_before: Any = None
+        """The job's last clipping when `ended` was taken."""
         self.clipped: Any = None
         """The gradient when it was clipped, if a GradScaler was not called to unscale it before."""
         self.clip_is_in = False

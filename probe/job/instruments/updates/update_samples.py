@@ -71,6 +71,9 @@ class Updates:
         self._entries: list[Entry] = []
         """The current sample; used by the training thread only."""
         self._reached: set[int] | None = set()
+        """Leaves of all graphs of the current sample; None if one was too large to be walked."""
+        self._leaves: set[int] | None = None
+        """Ids of the leaves of the newest of these graphs."""
         self._began = 0
         self._stepped = False
         """Whether an optimizer has stepped since the last backward."""
@@ -126,12 +129,21 @@ class Updates:
             return
         begun, begun_cpu = _now(), _cpu()
         with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
+            clip = self._norm.last_clip
             for entry in self._entries:
-                if not entry.stepped:
+                if not entry.stepped and not self._is_clipped_and_passed(entry, clip):
                     gradient = entry.parameter.grad
                     entry.ended = taken(gradient, entry.watched)
                     entry.ended_at = _state(gradient, entry.ended)
+                    entry.clip_before = clip
         self._account(begun, begun_cpu)
+
+    def _is_clipped_and_passed(self, entry: Entry, clip: Any) -> bool:
+        """Whether its gradient was clipped since its last backward, and this one, of another loss, does not
+        lead to it: what the clipping is to be compared with would be lost."""
+        if entry.ended is None or self._leaves is None or clip is entry.clip_before:
+            return False
+        return id(entry.parameter) not in self._leaves
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Right before a step of an optimizer, from step `due` on."""
@@ -239,6 +251,7 @@ class Updates:
         return late > 0 and not any(waiting)
 
     def _walk(self, root: Any) -> None:
+        self._leaves = None
         if self._reached is None:
             return
         limit_ns = max(WALK_NS, int(WALK_PORTION * usual_wall_ns(self.recorder)))
@@ -247,7 +260,8 @@ class Updates:
             self._reached = None
             self._too_large += 1
             return
-        self._reached.update(found.leaves)
+        self._leaves = set(found.leaves)
+        self._reached |= self._leaves
         self._watched.note_leaves(found.leaves)
         self._graphs.note(found, root, limit_ns)
 
