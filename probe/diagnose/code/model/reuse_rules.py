@@ -42,6 +42,8 @@ _CELLS = frozenset({"GRUCell", "LSTMCell", "RNNCell", "GRU", "LSTM", "RNN"})
 _CELL, _HIDDEN = re.compile(r"^(c|cell|cn|c_n|cx|c_t|c0|c_0|cell_state)$", re.I), re.compile(r"^(h|hidden|hn|h_n|hx|h_t|h0|h_0|hidden_state)$", re.I)
 _MAINTAINED = ("eval", "train", "to", "cuda", "cpu", "load_state_dict", "requires_grad_", "parameters", "named_parameters", "half", "float", "state_dict")
 """What is done with a network without an input."""
+_GIVING_ITSELF = ("eval", "train", "to", "cuda", "cpu", "requires_grad_", "half", "float")
+"""Of these, what gives the network itself."""
 _BY_NAME = ("getattr", "_modules", "named_children", "children", "modules", "named_modules", "__getattr__", "vars", "__dict__")
 """What reaches the layers of a module without their names."""
 
@@ -337,7 +339,7 @@ def _never_called(program: Program) -> Iterator[Remark]:
             continue
         reads = flow.reads.get(key, [])
         kept = [program.parent.get(one) for one in reads]
-        used = [one for one in kept if not is_attribute(one, *_MAINTAINED)]
+        used = [one for one in kept if not is_attribute(one, *_MAINTAINED) or _gives_itself_on(program, one)]
         readied = any(is_attribute(one, "eval", "load_state_dict", "requires_grad_") for one in kept)
         if not reads or used or not readied or _reached_by_name(flow, key):
             continue
@@ -345,6 +347,12 @@ def _never_called(program: Program) -> Iterator[Remark]:
         called = any(isinstance(program.parent.get(one), ast.Call) for other in others for one in flow.reads.get(other, []))
         if called:
             yield Remark(made, f"{key[1]} is made and put in place, and never called: no loss and no output depends on it")
+
+
+def _gives_itself_on(program: Program, attribute: ast.AST) -> bool:
+    """Whether what a method gives, which is the network itself, is used: `return network.eval()`."""
+    call = program.parent.get(attribute)
+    return is_attribute(attribute, *_GIVING_ITSELF) and isinstance(call, ast.Call) and not isinstance(program.parent.get(call), ast.Expr)
 
 
 def _kept_and_never_called(flow: Flow, key: Key, values: list[ast.expr | None]) -> Iterator[Remark]:
