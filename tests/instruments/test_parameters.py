@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from agent.asking import query
 from harness import PATIENCE_S, Place, running
+
+LOOKS, STEPS_A_LOOK = 3, 400
+"""Looks at the models that a program gets, and steps of 25 ms in the time between two."""
 
 
 def test_one_parameter_in_two_models_is_not_two_in_one_memory(place: Place) -> None:
@@ -22,6 +27,19 @@ def test_one_parameter_in_two_models_is_not_two_in_one_memory(place: Place) -> N
         "Head.decoder.weight", "Head.decoder.bias", "tokens.weight"
     }
     assert set(known.values()) == {None}
+
+
+@pytest.mark.campaign  # the models are looked at again every ten seconds
+def test_weights_that_a_call_puts_in_place_are_no_parameters(place: Place) -> None:
+    ours = {f"{layer}.{kind}" for layer in ("first", "last") for kind in ("weight", "bias")}
+    with running(place, "adapted_weights") as job:
+        ends_s = time.monotonic() + PATIENCE_S
+        steps = 0
+        while steps < LOOKS * STEPS_A_LOOK and time.monotonic() < ends_s:
+            time.sleep(0.5)
+            ((steps,),) = query(place, job.pid, "SELECT COALESCE(MAX(step), 0) FROM python.steps")
+        known = query(place, job.pid, "SELECT param, requires_grad, optimizer FROM python.parameters")
+    assert sorted(known) == [[name, True, "Adam"] for name in sorted(ours)]
 
 
 def test_a_backbone_that_becomes_a_part_of_another_model_gets_its_names(place: Place) -> None:

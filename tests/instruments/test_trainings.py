@@ -57,7 +57,7 @@ def test_the_optimizer_of_a_second_training_is_known_to_be_new_and_to_hold_the_s
         models = query(place, job.pid, "SELECT DISTINCT number, optimizer FROM python.weights ORDER BY 1")
         assert made == [[0], [FOLD_STEPS]]
         assert models == [[0, "Adam"], [1, "Adam"]]
-        # The parameters that were chosen for the next sample are gone with the first model: others are chosen.
+        # The parameters chosen for the next sample are gone with the first model: others are chosen.
         sampled = f"SELECT COUNT(*) > 0 FROM python.updates WHERE step > {FOLD_STEPS} AND optimizer = 'Adam'"
         while query(place, job.pid, sampled) != [[True]]:
             assert time.monotonic() < deadline_s, "no update of the second training was sampled"

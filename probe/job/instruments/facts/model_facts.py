@@ -36,6 +36,8 @@ AGAIN_S, SHARE = 10.0, 1000
 GIL, at most 0.1 % of the time."""
 SOON_S, EVALUATION_S = 0.5, 30.0
 """During an evaluation, interval at which a walk is retried, and the longest time to wait for its end."""
+MOST_TRIES = 100
+"""Walks that are given up because a call had replaced parameters by tensors. Later ones leave these out."""
 SLICE_S, SLICES, REST_S = 0.0005, 6, 0.0005
 """Length of a slice, slices per round of the agent, and the break between two slices, without the GIL."""
 MOST_ROWS = 5000
@@ -93,7 +95,8 @@ class ModelFacts:
         self._early = False
         """Whether the walk under way began before its time."""
         self._other_mode_s: float | None = None
-        self._whole = False
+        self._whole = self._replaced = False
+        self._tries = 0
         self._written: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._facts: dict[str, Any] = {}
         self._bytes = 0
@@ -167,7 +170,7 @@ class ModelFacts:
         rows: dict[str, list[Row]] = {"python.parameters": [], "python.modules": []}
         largest: dict[str, Any] = {}
         inside: set[int] = set()
-        self._memory = {}
+        self._memory, self._replaced = {}, False
         for root in self._names.roots():
             if id(root) in inside:
                 continue
@@ -176,6 +179,9 @@ class ModelFacts:
                 yield
             if totals.get("parameters", 0) >= largest.get("parameters", 1):
                 largest = totals
+        if self._replaced and self._tries < MOST_TRIES:
+            self._tries += 1
+            return  # walk again: `functional_call` had put tensors in the place of parameters
         if self._found_more(held.keys() - inside):
             return  # walk again once their modules have names
         if not self._in_its_mode():
@@ -256,6 +262,9 @@ class ModelFacts:
             for key, parameter in entries(facts.get("_parameters")):
                 if parameter is not None and id(parameter) not in seen:
                     seen.add(id(parameter))
+                    if not isinstance(parameter, self._torch.nn.Parameter):
+                        self._replaced = True
+                        continue
                     inside.add(id(parameter))
                     described = self._parameter(f"{name}.{key}".strip("."), name, parameter, held)
                     described["place"] = totals["count"] = totals.get("count", -1) + 1

@@ -4,13 +4,15 @@ HOT PATH: `of`, once per parameter of a sampled step: one dictionary lookup and 
 The agent's thread walks the models (`collect`) without calling their code. Names are those of
 `named_parameters()`, with the prefixes of `module_names`.
 
-FSDP replaces the tensors in modules while they compute: so known names are kept, and a missing one starts
-another walk. Determined anew are only names from before the first optimizer, as in `module_names`, and names
-whose model is gone or has become a part of another one, as a backbone that is fine-tuned.
+FSDP and `functional_call` replace the tensors in modules while they compute: so known names are kept, only
+parameters get one, and a missing one starts another walk. Determined anew are only names from before the
+first optimizer, as in `module_names`, and names whose model is gone or has become a part of another one, as a
+backbone that is fine-tuned.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from typing import Any, NamedTuple
@@ -99,6 +101,7 @@ class ParameterNames:
         waiting = [(self._modules.prefix(inner, first=first), inner)]
         seen: set[int] = set()
         place = 0
+        kind: Any = sys.modules["torch"].nn.Parameter
         while waiting:
             path, module = waiting.pop()
             if id(module) in seen:
@@ -109,7 +112,9 @@ class ParameterNames:
             for key, parameter in entries(held.get("_parameters")):
                 if parameter is not None and id(parameter) not in seen:
                     seen.add(id(parameter))
-                    if not self._keeps_its_name(parameter, inner, inside):
+                    if not isinstance(parameter, kind):  # put there for one call
+                        self._missed = True
+                    elif not self._keeps_its_name(parameter, inner, inside):
                         self._name(parameter, f"{path}{key}", place, inner)
                     place += 1
             below = reversed(entries(held.get("_modules")))
