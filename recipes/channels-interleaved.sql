@@ -13,12 +13,16 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, name, shape, neighbour_r, channel_r FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "images with a pattern that repeats every few pixels, as many as there are channels; channels that are not colours"
+-- false_positives = "images with a pattern that repeats every few pixels, as many as there are channels; channels that are not colours (boards and grids of fewer than 16 fields a side are left out)"
 -- explains = ["plateau", "slow-decrease", "train-validation-gap"]
 -- [parameters.least]
 -- value = 5
 -- unit = "sampled steps"
 -- source = "ours"
+-- [parameters.side]
+-- value = 16
+-- unit = "pixels"
+-- source = "ours: a picture has more; a board of 8 fields may repeat itself every few fields by chance"
 -- [parameters.alike]
 -- value = 0.4
 -- unit = "correlation"
@@ -29,6 +33,7 @@
 -- source = "ours: in a picture the difference is negative"
 WITH seen AS (
     SELECT *, TRY_CAST(shape AS BIGINT[])[2] AS channels FROM python.model_inputs WHERE module <> 'batch' AND NOT COALESCE(gradless, false) AND neighbour_r IS NOT NULL
+        AND LEAST(TRY_CAST(shape AS BIGINT[])[3], TRY_CAST(shape AS BIGINT[])[4]) >= $side
     QUALIFY ROW_NUMBER() OVER (PARTITION BY module, name ORDER BY step DESC) <= 6
 )
 SELECT NULL AS unknown, module || ' ' || name AS subject, module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, MAX(channels) AS channels,

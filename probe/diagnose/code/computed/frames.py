@@ -93,9 +93,21 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
 
 @lru_cache(maxsize=1000)
 def counted(around: ast.AST) -> tuple[ast.expr, ...]:
-    """The names and attributes that a loop or a class counts up or down by a number that is written out."""
-    found = [one for one in ast.walk(around) if isinstance(one, ast.AugAssign) and isinstance(one.op, (ast.Add, ast.Sub))]
-    return tuple(one.target for one in found if isinstance(one.value, ast.Constant) and isinstance(one.value.value, int))
+    """The names and attributes that a loop or a class counts up or down by a number that is written out: `i += 1`,
+    `self.steps = self.steps + 1`."""
+    found: list[ast.expr] = []
+    for one in ast.walk(around):
+        if isinstance(one, ast.AugAssign) and isinstance(one.op, (ast.Add, ast.Sub)) and _is_whole_number(one.value):
+            found.append(one.target)
+        elif isinstance(one, ast.Assign) and isinstance(one.value, ast.BinOp) and isinstance(one.value.op, (ast.Add, ast.Sub)) and _is_whole_number(one.value.right):
+            target = one.targets[0]
+            if isinstance(target, (ast.Name, ast.Attribute)) and ast.unparse(target) == ast.unparse(one.value.left):
+                found.append(target)
+    return tuple(found)
+
+
+def _is_whole_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 
 @lru_cache(maxsize=1000)

@@ -17,6 +17,7 @@ from probe.diagnose.code.syntax import is_call, is_method, is_own, own, returned
 FINDERS = Finders()
 _PLACES = ("index", "len", "shape", "size", "count", "range")
 """What the number of a step in a rollout is told by."""
+_MASKED = ("invert", "logical_not", "not", "where", "masked_fill")
 
 
 @FINDERS.add("end-of-episode-ignored")
@@ -68,13 +69,18 @@ def _goes_on(computation: Computation, one: Backup) -> bool:
     can be an end."""
     if any(number(factor) is None for factor in one.factors) or unmasked(one.future) is not bare(one.future):
         return False
-    if any(constant(part) is not None or not _computed(part) for part in alternatives(one.future)):
+    if any(constant(part) is not None or not _computed(part) for part in alternatives(one.future)) or _is_masked_before(one.future):
         return False
     chosen = [test for value in (one.whole, *alternatives(one.future)) for test, _ in value.where.under]
     if not all(_is_place(test) for test in chosen):
         return False
     later = computation.users(one.whole)
     return not any(user.op in ("either", "set_item", "where", "masked_fill") for user in later)
+
+
+def _is_masked_before(future: Value) -> bool:
+    """Whether the value of what follows was multiplied by a mask, or chosen by one, when it was kept."""
+    return any(one.op in _MASKED for one in origins(future, stop=("run",)))
 
 
 def _computed(value: Value) -> bool:
