@@ -14,7 +14,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
 -- ]
--- false_positives = "a wrong learning rate or gradient scale, with or without a warm-up (`info` if the updates were not measured, if the loss has not come down again at the same rate, or if it was below its first value within the window: then the start cost fewer steps than a warm-up); a loss that is negative at times (`info`); moving targets, as in reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state, which also needs a warm-up"
+-- false_positives = "a wrong learning rate or gradient scale, with or without a warm-up (`info` if the updates were not measured, if the loss has not come down again at the same rate, or if it was below its first value within the window: then the start cost fewer steps than a warm-up); a loss that is negative at times, or contrastive (`info`); moving targets, as in reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state, which also needs a warm-up"
 -- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "output-constant"]
 -- uses = ["trainings", "adversarial"]
 -- [parameters.window]
@@ -48,6 +48,9 @@ WITH seen AS (
 ), signs AS (
     -- A loss that is negative at times has no scale of its own: a multiple of its first value means nothing.
     SELECT COALESCE(MIN(loss) >= 0, true) AS one FROM python.steps WHERE isfinite(loss)
+), negatives AS (
+    -- A contrastive loss (one target for all rows, or a column for each) compares with samples that move with the model.
+    SELECT COALESCE(BOOL_AND(occurring = 1 OR copies_ratio IS NOT NULL), false) AS move FROM python.loss_functions WHERE function = 'cross_entropy' AND occurring IS NOT NULL
 ), updates AS (
     SELECT MAX(ratio) AS ratio FROM (SELECT step, MEDIAN(update_ratio) AS ratio FROM python.gradients WHERE step < $window AND isfinite(update_ratio) GROUP BY step)
 )
@@ -55,9 +58,9 @@ SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have the
         WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
         THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
     rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio,
-    CASE WHEN NOT recovered THEN '; whether that is the reason was not shown: the loss has not come down again' WHEN ratio IS NULL THEN '; whether that is the reason was not shown: the size of these steps was not measured' ELSE '' END AS doubt,
-    CASE WHEN recovered AND ratio IS NOT NULL AND loss_after >= loss_first AND signs.one THEN 'notice' ELSE 'info' END AS severity
-FROM rates, levels, norms, updates, later, signs
+    CASE WHEN NOT recovered THEN '; whether that is the reason was not shown: the loss has not come down again' WHEN ratio IS NULL THEN '; whether that is the reason was not shown: the size of these steps was not measured' WHEN negatives.move THEN '; whether that is the reason was not shown: the negatives of a contrastive loss move with the model' ELSE '' END AS doubt,
+    CASE WHEN recovered AND ratio IS NOT NULL AND loss_after >= loss_first AND signs.one AND NOT negatives.move THEN 'notice' ELSE 'info' END AS severity
+FROM rates, levels, norms, updates, later, signs, negatives
 WHERE COALESCE(ratio >= $ratio, true) AND n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
 UNION ALL BY NAME
 SELECT 'the first training steps are not recorded' AS unknown FROM rates WHERE COALESCE(n < 20 OR step > 2, true)

@@ -186,8 +186,14 @@ def _end_numbers(program: Program) -> Iterator[tuple[ast.AST, float]]:
         if last_word(target).lower() in _END_NAMES and (number := number_in(value)) is not None:
             yield node, number
     for words in program.everywhere(ast.List):
-        if all(map(is_string, words.elts)):
+        if all(map(is_string, words.elts)) and not _is_put_behind(program, words):
             yield from ((words, place) for place, one in enumerate(words.elts) if is_string(one) and one.value in _END_WORDS)
+
+
+def _is_put_behind(program: Program, words: ast.List) -> bool:
+    """Whether words are put behind a text, and number nothing: `words + ["</s>"]`."""
+    around = program.parent.get(words)
+    return (is_binary(around, ast.Add) and around.right is words) or is_method(around, "extend") or isinstance(around, ast.AugAssign)
 
 
 def _is_end_for_padding(program: Program, node: ast.Assign) -> bool:

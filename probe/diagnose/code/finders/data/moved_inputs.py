@@ -93,7 +93,7 @@ def _is_move(value: Value) -> bool:
 
 def _is_named(loss: Value, target: Value) -> bool:
     """Whether a target is called by a word for places, where it is made or where a loss takes it."""
-    before = list(_before(target))
+    before = [one for one in _before(target) if not isinstance(one.node, (ast.Tuple, ast.For))]  # `for image, box, label in`
     taken = loss.node.args[1:2] if isinstance(loss.node, ast.Call) else []
     return any(_PLACES.search(name) for node in (*(one.node for one in before), *taken) for name in names_of(node))
 
