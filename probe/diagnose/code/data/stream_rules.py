@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import number
 from probe.diagnose.code.data.data_flow import GENERATORS, HELD_OUT, LOADER, TRAINING, data_sets
+from probe.diagnose.code.finders.losses.ctc_lengths import ctc_over_padding
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -100,6 +101,13 @@ def _blank(program: Program) -> Iterator[Remark]:
         marked = (is_string(letters) and letters.value[:1] in "-_ε<#|") or (isinstance(letters, (ast.List, ast.BinOp)) or "blank" in text_of(letters).lower())
         if is_name(number) and is_name(made.value, number.id) and is_name(letter) and is_name(made.key, letter.id) and not marked:
             yield Remark(made, f"{short(made)} gives the first letter the number 0, which is the blank of {short(losses[0], 40)}")
+
+
+RULES.add(
+    "ctc-over-padding",
+    "the loss also aligns the letters with what is filled in behind the end: the model is asked to read letters there",
+    "give the length of each sequence behind the layers that shorten it: lengths // 2",
+)(ctc_over_padding)
 
 
 @RULES.add("smoothed-with-the-future", "each value of the input holds values that come after it: the forecast knows a part of the answer", "smooth with values of the past alone")

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from probe.diagnose.code.finders.training.lost_settings import overwritten
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.loop.step_calls import goes_over, is_torch_optimizer, owner_of_group
 from probe.diagnose.code.program import Program
@@ -282,3 +283,9 @@ def _group_key(program: Program, node: ast.Assign, target: ast.Subscript) -> Ite
         )]
         if quoted == len(set(assigned)):
             yield Remark(node, f"{short(target)} is set, and {name.rpartition('.')[2]} reads no setting of that name")
+
+
+@RULES.add("setting-lost-to-its-schedule", "what was set is gone after the first step: the number stays near the first one of its schedule, or swings between two", "keep the setting, and give what the schedule makes of it a name of its own")
+def _lost_to_its_schedule(program: Program) -> Iterator[Remark]:
+    """A setting that is overwritten by what a schedule makes of it at a step."""
+    yield from overwritten(program)

@@ -59,7 +59,8 @@ def _made(flow: Flow, node: ast.AST) -> str:
     one = flow.given(node)
     if one is not None and one.how == "assign" and one.value is not None and one.place is not None:
         return f"{text_of(one.value)}[{one.place}]"
-    return text_of(flow.value(node))
+    value = flow.value(node)
+    return text_of(node if isinstance(value, ast.Call) and flow.program.family(value) == "module" else value)
 
 
 @RULES.add(

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.losses.shifted_ends import end_of_another_step
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import factors
@@ -299,3 +300,10 @@ def _only_counts(program: Program, node: ast.AST) -> bool:
             return True
         around = program.parent.get(around)
     return isinstance(around, (ast.Compare, ast.AugAssign))
+
+
+RULES.add(
+    "end-of-another-step",
+    "the last step of an episode takes the value of the state that the next one begins in, and what ended the episode never reaches the steps before",
+    "read the end of the same step as the reward, 1 - dones[t]; or keep the end before the step, as what the state begins with",
+)(end_of_another_step)

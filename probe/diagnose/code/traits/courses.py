@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from probe.diagnose.code.computed.computation import Computation
 from probe.diagnose.code.computed.value import Value, alternatives, bare, number, origins
 from probe.diagnose.code.syntax import last_word
 
-_STEPS = ("index", "count", "@input")
+STEPS = ("index", "count", "@input")
+"""Operations of what may be the number of a step."""
 _FIRST, _LAST = 1.0, 1e12
 _DRAWN = ("random", "rand", "uniform")
 LARGER, SMALLER = ("max", "maximum"), ("min", "minimum")
@@ -30,26 +32,29 @@ def is_uniform_draw(value: Value) -> bool:
     return value.op in _DRAWN and "from" not in value.named
 
 
-def number_at(value: Value, step: float, depth: int = 20) -> float | None:
-    """The number that a value is where the one unknown number that it is made of is `step`."""
+def number_at(value: Value, step: float, depth: int = 20, given: Mapping[int, float] = MappingProxyType({})) -> float | None:
+    """The number that a value is where the one unknown number that it is made of is `step`. `given`: the numbers that
+    values are, by id, whatever they were computed of."""
+    if id(value) in given:
+        return given[id(value)]
     known = number(value)
     if known is not None or depth == 0:
         return known
-    if value.op in _STEPS:
+    if value.op in STEPS:
         return step
-    value = bare(value, "builtins.float", "builtins.int")
-    if number(value) is not None or value.op in _STEPS:
-        return number_at(value, step, depth - 1)
+    inside = bare(value, "builtins.float", "builtins.int")
+    if inside is not value:
+        return number_at(inside, step, depth - 1, given)
     if value.op == "clamp":
-        bounds = [number(value.argument(name, place)) for place, name in enumerate(_CLAMPED, 1)]
-        inner = number_at(value.args[0], step, depth - 1)
+        bounds = [None if one is None else number_at(one, step, depth - 1, given) for one in (value.argument(name, place) for place, name in enumerate(_CLAMPED, 1))]
+        inner = number_at(value.args[0], step, depth - 1, given)
         if inner is None or bounds == [None, None]:
             return None
         low, high = bounds
         return min(inner if low is None else max(inner, low), math.inf if high is None else high)
     if value.named or not value.args or value.op == "either":
         return None
-    parts = [number_at(one, step, depth - 1) for one in value.args]
+    parts = [number_at(one, step, depth - 1, given) for one in value.args]
     plain = [one for one in parts if one is not None]
     return _computed(value.op, plain) if len(plain) == len(parts) else None
 
@@ -74,7 +79,7 @@ def _computed(op: str, parts: list[float]) -> float | None:
 def course_by_steps(value: Value) -> tuple[float, float] | None:
     """The number that a value is at the first step, and after very many; None if it depends on no steps, or on more
     than one unknown number."""
-    unknown = {id(one) for one in origins(value) if one.op in _STEPS}
+    unknown = {id(one) for one in origins(value) if one.op in STEPS}
     if len(unknown) != 1:
         return None
     first, last = number_at(value, _FIRST), number_at(value, _LAST)

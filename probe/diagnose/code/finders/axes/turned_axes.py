@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, constant, number, origins, same
+from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import last_word, short, text_of
 from probe.diagnose.code.traits.extents import at_least, last, rank, view_sizes
 
 FINDERS = Finders()
@@ -119,6 +120,61 @@ def _channels_put_last(program: Program) -> Iterator[Remark]:
         if same(sizes[2], channels) or (number(channels) is not None and number(sizes[2]) == number(channels) != 1):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} puts the channels last, and {short(bare(value.args[0]).node)} has them in its second axis: it counts its numbers anew, and turns no axis")
+
+
+@FINDERS.add("view-mixes-axes")
+def _fields_put_last(program: Program) -> Iterator[Remark]:
+    """What a convolution gives has its channels, `anchors * fields`, in the second axis, and is viewed as rows of `fields`:
+    each row holds places of one channel."""
+    said: set[ast.AST] = set()
+    for value in computation_of(program).of("view", "reshape"):
+        sizes = view_sizes(value)
+        channels = _channels_second(value.args[0]) if len(sizes) > 2 and value.node not in said else None
+        several = _several(program, channels, sizes[-1]) if channels is not None else None
+        if channels is None or several is None or _keeps_channels(value, sizes, channels, several):
+            continue
+        said.add(value.node)
+        yield Remark(value.node, f"{short(value.node)} puts a part of the channels last, and {short(bare(value.args[0]).node)} has all {short(channels.node)} in its second axis: it counts its numbers anew, and turns no axis")
+
+
+def _several(program: Program, channels: Value, fields: Value) -> Value | None:
+    """How many times a number of fields the channels are: `anchors` of the product `anchors * fields`, in which the fields
+    are written as in the view: another number may be as large."""
+    if channels.op == "mul" and len(channels.args) == 2:
+        for one, other in (channels.args, channels.args[::-1]):
+            known = number(other)
+            if same(other, fields) if known is None else known == number(fields) and (other is fields or text_of(other.node) == text_of(fields.node)):
+                return one
+    node = channels.node
+    if number(channels) is None or number(fields) in (None, 1) or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return None
+    flow = flow_of(program)
+    times = (number(channels) or 0) / (number(fields) or 1)
+    for times_of, factor in ((node.left, node.right), (node.right, node.left)):
+        named = text_of(factor) == text_of(fields.node) or last_word(factor) == last_word(fields.node) != ""
+        if times > 1 and (named or flow.value(factor) is fields.node) and flow.number(factor) in (None, number(fields)):
+            return Value("@constant", node=times_of, where=channels.where, data=times)
+    return None
+
+
+def _keeps_channels(value: Value, sizes: list[Value], channels: Value, several: Value) -> bool:
+    """Whether a view may leave the channels where they are: its first axes after that of the batch are the channels, or
+    there is one place only."""
+    whole, parts, first = number(channels), 1.0, number(sizes[1])
+    if same(sizes[1], several) or same(sizes[1], channels) or (first is not None and first in (1, whole, number(several))):
+        return True
+    for one in sizes[1:] if len(sizes) > 3 else ():
+        known = number(one)
+        if whole is None or known is None or known < 1:
+            return True
+        parts *= known
+        if parts == whole:
+            return True
+    pooled = ("adaptive_avg_pool", "adaptive_max_pool", "AdaptiveAvgPool", "AdaptiveMaxPool")
+    return any(
+        any(word in one.op for word in pooled) or (one.op in ("mean", "unsqueeze", "view", "reshape") and any(each.op == "run" for each in origins(one)))
+        for one in origins(value.args[0])
+    )
 
 
 def _channels_second(value: Value) -> Value | None:

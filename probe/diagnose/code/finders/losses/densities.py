@@ -288,8 +288,9 @@ def _noise_without_root(program: Program) -> Iterator[Remark]:
                 continue
             rates = [inner for one in product(signal).above if (inner := root_of(_taken(one))) is not None]
             rests = [(one, inner) for one in product(noise).above if (inner := complement_of(_taken(one))) is not None]
+            roots = [_taken(one) for one in product(signal).above if root_of(_taken(one)) is not None]
             for one, rest in rests:
-                if any(same(_taken(rate), _taken(rest)) for rate in rates):
+                if any(same(_taken(rate), _taken(rest)) for rate in rates) or any(same(root, _taken(rest)) for root in roots):
                     yield Remark(value.node, f"{short(value.node)} scales the signal by a root, and the noise by {short(one.node)} without one")
 
 

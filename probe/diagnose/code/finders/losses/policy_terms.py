@@ -323,8 +323,10 @@ def _copied_in_each_pass(program: Program) -> Iterator[Remark]:
             copied, policy = plain(load.args[0]), plain(load.args[1].args[0])
             inside = [{id(one) for one in layers_of(each)} for each in (copied, policy)]
             last = [_last_layers(one) for one in (old, new)]
-            if all(last) and last[0] <= inside[0] and last[1] <= inside[1] and load.number < old.number and always_with(load, ratio) and not flows(old, _is_gradient) and _is_repeated(new, old, known):
-                yield Remark(load.node, f"{short(load.node)} gives the old policy the weights of that moment before each {short(ratio.node)} (line {ratio.line}), which compares the policy with itself")
+            beside = old.where.loops[: len(load.where.loops)] == load.where.loops and not inside[0] & inside[1]
+            if all(last) and last[0] <= inside[0] and last[1] <= inside[1] and beside and always_with(load, ratio) and _is_repeated(new, old, known):
+                when = "before" if load.number < old.number else "after"
+                yield Remark(load.node, f"{short(load.node)} gives the old policy the weights of that moment {when} each {short(ratio.node)} (line {ratio.line}), which compares the policy with itself")
 
 
 def _last_layers(likely: Value) -> set[int]:

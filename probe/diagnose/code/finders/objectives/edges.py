@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, 
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.extents import rank
 
 FINDERS = Finders()
 _TURNED = ("part", "t", "T", "transpose", "unbind", "chunk", "split", "permute", "movedim", "element")
@@ -112,6 +113,104 @@ def _rows_from(value: Value) -> Iterator[Value]:
             if id(one) not in seen:
                 seen.add(id(one))
                 waiting.append(one)
+
+
+# Graphs of one kind, flattened ------------------------------------------------------
+
+
+@FINDERS.add("edges-not-shifted")
+def _edges_of_one_graph(program: Program) -> Iterator[Remark]:
+    """A batch of graphs with the same edges, whose nodes are put in a row, and the edges of one graph say which rows are taken."""
+    computation = computation_of(program)
+    if _is_one_by_one(computation):
+        return
+    used: dict[int, list[tuple[Value, Value, Value]]] = {}
+    for value, base, index in _taken_by_index(computation):
+        flat = _flattened(base)
+        if flat is not None and not any(one is flat for one in origins(index)):
+            used.setdefault(id(flat), []).append((value, flat, index))
+    for value in computation.of("run"):
+        flat = _flattened(value.args[1]) if len(value.args) > 2 and value.args[0].op.startswith("torch_geometric.nn.") else None
+        if flat is not None:
+            used.setdefault(id(flat), []).extend([(value, flat, value.args[2]), (value, flat, value.args[2])])
+    for found in used.values():
+        edges = [(value, flat, _root(index) or index) for value, flat, index in found]
+        takes = {value.op in ("part", "index_select") for value, _, _ in edges}
+        ends = {(id(root), _end(index, root)) for (_, _, root), (_, _, index) in zip(edges, found, strict=True)}
+        whole = edges[0][0].op == "run"
+        if (whole or (len(takes) == 2 and len(ends) == 2)) and all(_is_fixed(computation, root) for _, _, root in edges):
+            value, flat, root = edges[0]
+            yield Remark(value.node, f"{short(value.node)} takes rows of all graphs of a batch ({short(flat.node)}, line {flat.line}) by the edges of one graph ({short(root.node)}, line {root.line}): no edge joins the nodes of the others")
+            return
+
+
+def _is_one_by_one(computation: Computation) -> bool:
+    """Whether each batch of the program is one graph."""
+    sizes = [one.argument("batch_size", 1) for one in computation.of("torch.utils.data.DataLoader") if "batch_sampler" not in one.named]
+    return bool(sizes) and all(one is None or number(one) == 1 for one in sizes)
+
+
+def _flattened(value: Value) -> Value | None:
+    """Where the nodes of a batch of graphs were put in a row, of what is computed from them row by row: `x.view(b * n, f)`,
+    `x.flatten(0, 1)`."""
+    waiting, seen = [value], {id(value)}
+    while waiting and len(seen) < 300:
+        at = waiting.pop()
+        if _puts_in_a_row(at):
+            return at
+        inner: list[Value] = []
+        if at.op == "run":
+            inner = list(at.args[1:2])
+        elif at.op == "cat" and at.args and isinstance(at.args[0], Many) and number(at.argument("dim", 1)) in (-1, 1):
+            inner = at.args[0].parts
+        elif at.op in _BY_ROW or at.op in ("contiguous", "squeeze") or (at.op in KEPT and at.op not in ("stack", "rows", "list", "tuple")):
+            inner = list(at.args[:2])
+        for one in inner:
+            if id(one) not in seen:
+                seen.add(id(one))
+                waiting.append(one)
+    return None
+
+
+def _puts_in_a_row(value: Value) -> bool:
+    if value.op == "flatten" and len(value.args) == 3:
+        return number(value.args[1]) == 0 and number(value.args[2]) == 1 and rank(value.args[0]) == 3
+    if value.op not in ("view", "reshape") or len(value.args) < 2:
+        return False
+    sizes = value.args[1].parts if isinstance(value.args[1], Many) else value.args[1:]
+    if len(sizes) != 2:
+        return False
+    if number(sizes[0]) == -1:
+        return rank(value.args[0]) == 3
+    places = [_size_of(one, value.args[0]) for one in sizes[0].args] if sizes[0].op == "mul" else []
+    return sorted(one for one in places if one is not None) == [0, 1]
+
+
+def _size_of(value: Value, of: Value) -> int | None:
+    """Which axis of a value another one is the length of."""
+    if value.op == "part" and len(value.args) == 2 and value.args[0].op in ("shape", "size") and value.args[0].args[0] is of:
+        known = number(value.args[1])
+    else:
+        known = number(value.args[1]) if value.op == "size" and len(value.args) == 2 and value.args[0] is of else None
+    return None if known is None else int(known)
+
+
+def _is_fixed(computation: Computation, edges: Value) -> bool:
+    """Whether a list of edges is made once, of numbers or of what a file holds, and without the size of a batch."""
+    if edges.op in ("cat", "hstack", "concatenate"):
+        given = edges.args[0] if edges.args else None
+        return isinstance(given, Many) and not given.grown and all(_is_fixed(computation, _root(one) or one) for one in given.parts)
+    sizes = {one.argument("batch_size", 1) for one in computation.of("torch.utils.data.DataLoader")}
+    sizes |= {one.args[2] for one in computation.of("index") if len(one.args) == 3}
+    batch = {each.node for one in sizes if one is not None for each in origins(one) if each.op == "@constant"}
+    if edges.op in ("@constant", *_MOVED) or (not isinstance(edges, Many) and not edges.args):
+        return False
+    return not any(one.op in _UNKNOWN or one.op in _MOVED or (one.op == "@constant" and one.node in batch) for one in origins(edges))
+
+
+_UNKNOWN = ("@input", "unknown", "run", "element", "next", "star", "torch.utils.data.DataLoader", "randint", "randperm", "multinomial")
+_MOVED = ("repeat", "repeat_interleave", "expand", "tile", "block_diag", "kron", "cumsum")
+"""What makes edges of many graphs from those of one."""
 
 
 # Edges of both directions -----------------------------------------------------------

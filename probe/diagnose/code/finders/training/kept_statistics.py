@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Table, Value, constant, origins
+from probe.diagnose.code.computed.value import Instance, Table, Value, constant, origins, same
 from probe.diagnose.code.finders.losses.followers import owner
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -152,6 +152,10 @@ def _parameters_alone(computation: Computation, state: Value) -> Value | None:
         found = [one.entries[key] for one in kept if isinstance(one, Table) and key in one.entries]
         listed = [_parameters_alone(computation, one) for one in found]
         return listed[0] if listed and None not in listed else None
+    if state.op == "load" and state.args:
+        found = [one.args[0] for one in computation.of("save") if len(one.args) > 1 and same(one.args[1], state.args[0])]
+        listed = [_parameters_alone(computation, one) for one in found]
+        return listed[0] if listed and None not in listed else None
     if not isinstance(state, Table) or state.entries or not state.others:
         return None
     listed = [_list_of(key) for key, _ in state.others]
@@ -162,8 +166,11 @@ def _list_of(key: Value) -> Value | None:
     """The list of named parameters that a key is a name of."""
     if key.op == "part" and constant(key.args[1]) == 0 and key.args[0].op == "element":
         over = key.args[0].args[0]
-        while over.op in ("list", "dict", "items", "iter") and over.args:
+        while over.op in ("list", "dict", "items", "iter") and over.args and not isinstance(over, Table):
             over = over.args[0]
+        if isinstance(over, Table) and not over.entries:  # a dict of what such a list names
+            inner = [_list_of(one) for one, _ in over.others]
+            return inner[0] if inner and None not in inner else None
         return over if over.op == "named_parameters" else None
     return None
 
