@@ -27,6 +27,7 @@ _COUNTED = frozenset({"shape", "size", "len", "dim", "numel", "ndim"})
 _WITHIN_THE_BATCH = ("diag", "diagonal", "eye", "fill_diagonal_", "jit", "CUDAGraph", "compile", "trace")
 """Operations of what compares the samples of a batch with each other, or is made for batches of one size."""
 _MADE = ("zeros", "randn", "empty", "ones", "full", "view", "reshape", "expand", "arange", "repeat")
+_STATES = ("zeros", "ones", "empty")
 _ROWS = {"MNIST": 10000, "FashionMNIST": 10000, "KMNIST": 10000, "CIFAR10": 10000, "CIFAR100": 10000, "SVHN": 26032, "STL10": 8000}
 """How many rows the test parts of data sets of torchvision have."""
 
@@ -73,7 +74,8 @@ def _is_size_of_more(computation: Computation, size: Value) -> bool:
     """Whether more than loaders is made for batches of a size: the state of a network, for example."""
     users = computation.users(size)
     listed = [each for one in users if isinstance(one, Many) for each in computation.users(one)]
-    return any(one.op in _MADE for one in (*users, *listed))
+    states = (part for one in computation.of(*_STATES) for given in one.args for part in (given.parts if isinstance(given, Many) else [given]))
+    return any(one.op in _MADE for one in (*users, *listed)) or any(number(one) == number(size) for one in states)
 
 
 def _is_judged(computation: Computation, loader: Value) -> bool:
