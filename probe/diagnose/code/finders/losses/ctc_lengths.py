@@ -25,7 +25,7 @@ _SIZES = ("size", "shape", "len")
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "floordiv", "rshift", "builtins.int", "int", "ceil", "floor", "tensor", "as_tensor", "to", "long", "item", "builtins.min", "builtins.max"})
 _DRAWN = ("randn", "rand", "zeros", "ones", "full", "normal", "randint")
 _HALVED = ("torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.MaxPool1d", "torch.nn.AvgPool1d", "torch.nn.MaxPool2d", "torch.nn.AvgPool2d")
-_TYPES = ("torch.IntTensor", "torch.LongTensor", "torch.Tensor", "torch.autograd.Variable", "torch.cuda.IntTensor", "torch.cuda.LongTensor")
+_TYPES = ("torch.IntTensor", "torch.LongTensor", "torch.Tensor", "torch.autograd.Variable")
 _BLOCKS = ("zeros", "full", "empty", "new_zeros", "new_full")
 
 
