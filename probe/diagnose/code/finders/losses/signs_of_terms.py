@@ -446,7 +446,7 @@ def _in_the_divisor(program: Program) -> Iterator[Remark]:
     """A sum that leaves the padding out is divided by the number of all positions."""
     computation = computation_of(program)
     for value in computation.of("div"):
-        loss, by = value.args
+        loss, by = value.args[:2] if len(value.args) > 1 else (value, value)
         if loss.op in ("cross_entropy", "nll_loss") and constant(loss.named.get("reduction")) == "sum" and _is_ignored(loss) and len(loss.args) > 1 and _counts_all(by, bare(loss.args[1])):
             yield Remark(value.node, f"{short(by.node)} counts all positions, and {short(loss.node)} (line {loss.line}) leaves those of the padding out of the sum")
     for value in computation.of("mean"):
