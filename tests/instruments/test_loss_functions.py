@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.loop.batch_history import Batches, samples_in_pass
 from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
-from probe.job.instruments.tensors import in_batch_negatives, loss_figures
+from probe.job.instruments.tensors import ctc_targets, in_batch_negatives, loss_figures
 from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import (
     Found,
@@ -305,6 +305,25 @@ def test_samples_that_are_alike_show_in_the_inputs_where_dropout_parts_their_sco
     text, mask = torch.randint(2, 50, (40, 6)), torch.ones(40, 6, dtype=torch.long)
     assert negatives(*scores("pairs"), text, mask) == [0.0, 0.0, 0.0]
     assert negatives(*scores("pairs"), text[ITEMS], mask) == [0.0, 0.75, 0.0]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_blank_among_targets_of_ctc_and_sequences_too_short_for_theirs_are_counted(joined: bool) -> None:
+    scored = torch.randn(5, 3, 8, requires_grad=True).log_softmax(-1)
+    targets, lengths = torch.tensor([[1, 2, 3, 0], [4, 7, 0, 0], [5, 6, 7, 5]]), (3, 2, 4)
+    joined_up = torch.cat([row[:n] for row, n in zip(targets, lengths, strict=True)])
+
+    def found(blank: int, steps: tuple[int, ...]) -> list[float]:
+        given = joined_up if joined else targets
+        loss = F.ctc_loss(scored, given, steps, lengths, blank=blank, zero_infinity=True)
+        assert functions_in(loss.grad_fn)[0].function == "ctc_loss"
+        figures = ctc_targets.figures(torch, functions_in(loss.grad_fn)[0].node)
+        return [round(one, 2) for one in figures.tolist()]
+
+    assert found(0, (5, 5, 5)) == [0.0, 0.0]  # the padding is not counted
+    assert found(7, (5, 5, 3)) == [0.22, 0.33]
+    other = F.mse_loss(scored.exp(), torch.zeros(5, 3, 8))
+    assert ctc_targets.figures(torch, functions_in(other.grad_fn)[0].node) is None
 
 
 class Reader(torch.nn.Module):

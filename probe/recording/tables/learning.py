@@ -88,6 +88,8 @@ LEARNING: tuple[Table, ...] = (
             Column("high_ratio", "DOUBLE", "ratio", "fraction of them that equal the largest one"),
             Column("occurring", "DOUBLE", "", "number of classes that occur among the targets that are not ignored"),
             Column("error_rms", "DOUBLE", "", "root mean square of prediction - target in a regression, also for `mse_loss (written out)`; NULL for other functions"),
+            Column("blank_ratio", "DOUBLE", "ratio", "in a CTC loss, fraction of the targets that are its blank, of up to 64 sequences; NULL for other losses, and for targets or lengths on a device"),
+            Column("short_ratio", "DOUBLE", "ratio", "there, fraction of the sequences with fewer steps than targets: no path leads to these"),
             Column("copies_ratio", "DOUBLE", "ratio", "in a cross-entropy in which each row has a target column of its own (InfoNCE, CLIP): fraction of the rows with another column that is the same as their target's, of up to 12 rows and 256 columns; NULL for other losses, and where all scores are alike"),
             Column("alike_inputs_ratio", "DOUBLE", "ratio", "there, largest fraction of the samples of an input of the first module that equal another sample; NULL without such an input"),
             Column("one_view_ratio", "DOUBLE", "ratio", "there, fraction of the rows whose positive is their own embedding; NULL if there are more columns than rows"),

@@ -20,7 +20,7 @@ from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.tensors import in_batch_negatives, input_targets, loss_figures
+from probe.job.instruments.tensors import ctc_targets, in_batch_negatives, input_targets, loss_figures
 from probe.job.instruments.tensors.activations import transformed
 from probe.job.instruments.tensors.output_bounds import bounds_of
 from probe.job.instruments.tensors.pace import Pace
@@ -37,6 +37,7 @@ _FUNCTIONS = {
     "SmoothL1Loss": "smooth_l1_loss", "HuberLoss": "huber_loss", "L1Loss": "l1_loss",
     "BinaryCrossEntropy": "binary_cross_entropy",
     "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits", "SoftMarginLoss": "soft_margin_loss",
+    "CtcLoss": "ctc_loss",
 }
 _LAYERS = frozenset({
     "Addmm", "Mm", "Bmm", "Baddbmm", "Mv", "Dot", "Linear", "Convolution", "ConvolutionOverrideable",
@@ -58,7 +59,7 @@ _JOINING = ("Stack", "Cat")
 """Operations that join tensors; only the first input is followed."""
 _SOFTMAX = ("Softmax", "LogSoftmax")
 _DROPPING = ("NativeDropout", "FusedDropout")
-FIGURES = loss_figures.FIGURES + in_batch_negatives.FIGURES + input_targets.FIGURES
+FIGURES = loss_figures.FIGURES + ctc_targets.FIGURES + in_batch_negatives.FIGURES + input_targets.FIGURES
 MASK_ELEMENTS = 128
 """Elements read of a factor to decide whether it is a dropout mask."""
 
@@ -180,10 +181,16 @@ class LossFunctions:
                 ignored = None if index is None else loss_figures.signed(index)
                 compared = input_targets.relation(torch, inputs, kept, ignored, node)
             negatives = in_batch_negatives.figures(torch, node, inputs) if plain else None
-            if figures is not None and (negatives is not None or compared is not None):
-                if negatives is None:
-                    negatives = figures.new_full((in_batch_negatives.FIGURES,), float("nan"))
-                figures = torch.cat([one for one in (figures, negatives, compared) if one is not None])
+            of_ctc = ctc_targets.figures(torch, node) if plain else None
+            if of_ctc is not None:  # it has no figures of other losses
+                figures = of_ctc.new_full((loss_figures.FIGURES,), float("nan"))
+                negatives = compared = None
+            if figures is not None:
+                parts = ((of_ctc, ctc_targets), (negatives, in_batch_negatives), (compared, input_targets))
+                figures = torch.cat([figures, *(
+                    figures.new_full((kind.FIGURES,), float("nan")) if one is None else one
+                    for one, kind in parts
+                )])
         if figures is None:
             self._put(fields, [])
         elif figures.is_cpu:
@@ -202,8 +209,7 @@ class LossFunctions:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], figures: list[float]) -> None:
-        missing = [float("nan")] * (FIGURES - len(figures))
-        *known, column, later = [*figures, *missing]
+        *known, column, later = figures or [float("nan")] * FIGURES
         self._append(
             *fields, *[NULL_DOUBLE if one != one else one for one in known],
             NULL_INTEGER if column != column else int(column),
