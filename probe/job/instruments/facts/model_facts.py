@@ -95,8 +95,11 @@ class ModelFacts:
         self._early = False
         """Whether the walk under way began before its time."""
         self._other_mode_s: float | None = None
-        self._whole = self._replaced = False
+        self._whole = False
+        self._replaced = False
+        """Whether the walk under way met a tensor in the place of a parameter."""
         self._tries = 0
+        """Walks that were given up because of that."""
         self._written: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._facts: dict[str, Any] = {}
         self._bytes = 0
