@@ -35,7 +35,8 @@ WITH seen AS (
     SELECT 'view' AS subject, 'each positive is its anchor itself: both embeddings of a pair come from the same view' AS fact,
         format('the scores of {:.0f} % of the rows are those of one set of embeddings with itself; nothing is learned of what the views share', 100 * one_view) AS evidence, * FROM judged WHERE one_view >= $view
     UNION ALL BY NAME
-    SELECT 'copies' AS subject, 'copies of the positive are among the in-batch negatives' AS fact,
+    SELECT 'copies' AS subject,
+        CASE WHEN copies >= $copies THEN 'copies of the positive are among the in-batch negatives' ELSE 'batches hold equal samples, and each counts as a negative of the other' END AS fact,
         CASE WHEN copies >= $copies THEN format('{:.0f} % of the rows have another column with the same scores as their target''s', 100 * copies)
              ELSE format('{:.0f} % of the samples of an input of the model equal another sample of their batch', 100 * alike) END
         || ', which the loss pushes away as if it were wrong: mask equal samples, or draw each at most once per batch' AS evidence, *
