@@ -44,6 +44,13 @@ class Running(NamedTuple):
         """Until host `number` sees so many ranks."""
         until(lambda: len(self.ranks(number)["ranks"]) == count, f"{count} ranks seen by host {number}")
 
+    def until_announced(self, number: int) -> None:
+        """Until host `number` has read the job's store; it knows the host of MASTER_ADDR before."""
+        def known() -> bool:
+            return any(row["source"] == "store" for row in self.ranks(number)["hosts"])
+
+        until(known, f"the store read by host {number}")
+
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Running]:
@@ -57,7 +64,8 @@ def pair() -> Iterator[Running]:
 
 
 def test_hosts_find_each_other_through_the_jobs_store_and_are_one_job(pair: Running) -> None:
-    for host in pair.hosts:
+    for number, host in enumerate(pair.hosts):
+        pair.until_announced(number)
         answer = host.call("GET", f"/v1/ranks?endpoint={pair.name}")
         assert [(row["rank"], row["host"]) for row in answer["ranks"]] == [(0, "node1"), (1, "node2")]
         assert len({row["run"] for row in answer["ranks"]}) == 1 and answer["missing"] == []
