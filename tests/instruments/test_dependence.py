@@ -126,6 +126,52 @@ def test_attention_over_the_batch_is_told_from_other_ways_in_which_samples_meet(
     assert asked(Reads(attention(None)), text)["samples"]["leak"] == 0.0
 
 
+class Columns(nn.Module):
+    """A token for each column of a table, read by two attentions, and one output for each row."""
+
+    def __init__(self, *first: bool) -> None:
+        super().__init__()
+        self.columns = nn.ModuleList(nn.Embedding(size, WIDTH) for size in (3, 9, 40, 5))
+        self.blocks = nn.ModuleList(nn.MultiheadAttention(WIDTH, 2, batch_first=one) for one in first)
+        self.last = nn.Linear(4 * WIDTH, 1)
+
+    def forward(self, table: torch.Tensor) -> torch.Tensor:
+        x = torch.stack([column(table[:, at]) for at, column in enumerate(self.columns)], 1)
+        for block in self.blocks:
+            x = x + block(x, x, x, need_weights=False)[0]
+        return self.last(x.flatten(1))
+
+
+@pytest.mark.parametrize(("first", "leaks", "mixed"), [
+    ((False, False), True, 0.0), ((False, True), True, 1.0), ((True, True), False, None),
+])
+def test_attention_over_the_batch_is_told_where_only_the_model_knows_the_positions(
+    first: tuple[bool, bool], leaks: bool, mixed: float | None
+) -> None:
+    table = torch.stack([torch.arange(BATCH) % size for size in (3, 9, 40, 5)], 1)
+    found = asked(Columns(*first), table)
+    row = found["samples"]
+    assert (row["leak"] > 0, row["effect_ratio"]) == (leaks, mixed)
+    assert "refused" not in row
+
+
+def test_a_question_that_fails_leaves_the_others() -> None:
+    class Refuses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.calls = nn.Linear(WIDTH, 1), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.calls == 4:  # the first of the question about the inputs
+                raise IndexError("index out of range in self")
+            return self.last(x)
+
+    found = asked(Refuses(), torch.randn(BATCH, WIDTH))
+    assert found["inputs"]["refused"] == "IndexError: index out of range in self"
+    assert found["samples"]["leak"] == 0.0
+
+
 def test_normalization_by_the_batch_is_no_mixing_of_samples() -> None:
     normed = Reads(lambda model, x: model.norm(x.transpose(1, 2)).transpose(1, 2))
     assert asked(normed, tokens()[:, :-1])["samples"]["leak"] == 0.0

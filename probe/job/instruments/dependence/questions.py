@@ -88,7 +88,18 @@ def _rows(torch: Any, scene: Scene, begun_s: float) -> Iterator[Row]:
         if time.monotonic() - begun_s > ENOUGH_S:
             yield {"question": "all", "refused": f"not all questions were asked within {ENOUGH_S:.0f} s"}
             return
-        yield from part()
+        yield from _each(part.__name__, part())
+
+
+def _each(question: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of one question. If it fails, because the model rejects an argument, the others are asked."""
+    while True:
+        row, error = capture(lambda: next(rows, None))
+        if error is not None:
+            row = {"question": question, "refused": describe(error)}
+        if row is None:
+            return
+        yield row
 
 
 class Questions:
@@ -166,8 +177,46 @@ class Questions:
             found = self._forwards.first_difference(changes, differs)
             row |= self._place(found)
             if found is not None and found.attends:
-                row["effect_ratio"] = self._positions_mix_in(found.module, place)
+                row["effect_ratio"] = self._attended(found.module, place)
         yield row
+
+    def _attended(self, first: Any, place: int) -> float | None:
+        """Share of a sample's other positions that change in the output of a module that attends, when its
+        input is replaced at one: the largest of `first` and the others that attend, which may take turns."""
+        found = self._positions_mix_in(first, place)
+        if found:
+            return found
+        others = [self._inner_positions_mix(one, place) for one in [first, *self._forwards.attending(first)]]
+        return max((share for share in [found, *others] if share is not None), default=None)
+
+    def _inner_positions_mix(self, module: Any, place: int) -> float | None:
+        """`_positions_mix_in` where only the model knows the positions: replaces one in its input."""
+        layout = self._layout
+        assert layout is not None
+        found: list[float] = []
+        for part in (0.0, 0.5, 1.0):
+            at: list[int] = []
+
+            def other(given: Any, part: float = part, at: list[int] = at) -> Any:
+                new = given.clone()
+                rows = _samples_first(layout, new) if new.dim() == 3 else None
+                if rows is not None and rows.shape[1] > 1:
+                    at.append(int(part * (rows.shape[1] - 1)))
+                    rows[place, at[0]] = rows[(place + 1) % len(rows), at[0]]
+                return new
+
+            before, after = (
+                None if one is None else _samples_first(layout, one)
+                for one in self._forwards.of_input(module, other)
+            )
+            if not at or before is None or after is None or before.dim() != 3:
+                continue
+            moved = _by_two(before - after)[place]
+            elsewhere = [one for one in range(len(moved)) if one != at[0]]
+            if elsewhere and float(moved[at[0]]):
+                limit = LEAK_RATIO * float(moved.max())
+                found.append(float((moved[elsewhere] > limit).double().mean()))
+        return max(found, default=None)
 
     def _positions_mix_in(self, module: Any, place: int) -> float | None:
         """Share of a sample's other positions that change in a module's output when the sample is replaced at
@@ -383,8 +432,11 @@ class Questions:
         assert layout is not None
         tokens = layout.of_samples(self._given.tensors[layout.tokens])
         old = tokens[:, position]
-        candidates = [tokens.roll(shift, dimension)[:, position] for shift in (1, 2) for dimension in (0, 1)]
-        best = max(candidates, key=lambda one: int((one != old).sum()))
+        # Of the same position if they differ: each column of a table has values of its own.
+        candidates = [tokens.roll(shift, dimension)[:, position] for dimension in (0, 1) for shift in (1, 2)]
+        same = max(candidates[:2], key=lambda one: int((one != old).sum()))
+        enough = 2 * int((same != old).sum()) >= len(old)
+        best = same if enough else max(candidates, key=lambda one: int((one != old).sum()))
         new = tokens.clone()
         new[:, position] = best
         mixed = tokens.clone()

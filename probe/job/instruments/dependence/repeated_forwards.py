@@ -19,6 +19,7 @@ MOST_OUTPUTS = 8
 MOST_EVENTS = 4096
 MOST_BYTES = 256 << 20
 """Maximum size of module inputs and outputs kept for comparison."""
+MOST_ATTENDING = 8
 ATTENTION = ("softmax", "scaled_dot_product")
 
 
@@ -116,6 +117,46 @@ class RepeatedForwards:
             for events in (self._events({}), self._events(changes))
         ]
         return found[0], found[1]
+
+    def of_input(self, module: Any, change: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """Output of a module's first call before and after `change` of its first floating-point argument, and
+        of all others that are the same or of its shape; None if unknown."""
+        return self._with_input(module, None), self._with_input(module, change)
+
+    def _with_input(self, module: Any, change: Callable[[Any], Any] | None) -> Any:
+        shapes: list[Any] = []
+        outputs: list[Any] = []
+
+        def changed(value: Any) -> Any:
+            if not isinstance(value, self._torch.Tensor) or not value.is_floating_point():
+                return value
+            shapes.append(value.shape)
+            return value if change is None or value.shape != shapes[0] else change(value)
+
+        def enters(_module: Any, args: Any, kwargs: Any) -> Any:
+            if outputs:
+                return None
+            new = tuple(changed(one) for one in args)
+            return new, {key: changed(one) for key, one in kwargs.items()}
+
+        def leaves(_module: Any, _args: Any, output: Any) -> None:
+            found = [one for _, one in tensors_in(output, depth=2) if has_float_values(one)]
+            outputs.append(found[0] if found else None)
+
+        hooks = [module.register_forward_pre_hook(enters, with_kwargs=True)]
+        hooks.append(module.register_forward_hook(leaves))
+        try:
+            self.run({})
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return outputs[0] if outputs else None
+
+    def attending(self, first: Any) -> list[Any]:
+        """Other modules than `first` in whose own code attention is computed, in order of their names."""
+        operations = self._operations()
+        found = [one for one in self._model.modules() if one is not first and one in operations]
+        return found[:MOST_ATTENDING]
 
     def _call(self, changes: dict[str, Any], *, training: bool, seed: int) -> Any:
         torch = self._torch
