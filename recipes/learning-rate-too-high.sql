@@ -17,9 +17,9 @@
 --   "probe {endpoint} lr --scale {scale:.1g}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "large updates or tenfold weight growth without a rising loss, if the optimizer is not adaptive (`info`: something else may keep the loss from falling; only an adaptive optimizer's updates are about as large as the rate whatever the gradient); weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up, except with RMSprop, whose first updates exceed the rate anyway"
+-- false_positives = "large updates or tenfold weight growth without a rising loss, if the optimizer is not adaptive (`info`: something else may keep the loss from falling; only an adaptive optimizer's updates are about as large as the rate whatever the gradient); weights initialized to zero, such as adapters; a loss whose targets move, as in reinforcement learning (`info`); the first steps from scratch with a high rate and a short warm-up, except with RMSprop, whose first updates exceed the rate anyway"
 -- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
--- uses = ["trainings", "adversarial", "reweighted"]
+-- uses = ["trainings", "adversarial", "moving", "reweighted"]
 -- [parameters.limit]
 -- value = 0.1
 -- unit = "update ratio"
@@ -82,10 +82,10 @@ WITH updates AS (
     -- A loss whose terms get more weight rises without getting worse.
     SELECT COALESCE(ARG_MAX(weights_low, step) > 1.25 * ARG_MIN(weights_high, ABS(step - best_step)), false) AS heavier FROM reweighted, best
 ), judged AS (
-    SELECT losses.*, loss_best, adaptive, NOT adversarial.yes AND NOT heavier AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
+    SELECT losses.*, loss_best, adaptive, NOT adversarial.yes AND NOT moving.yes AND NOT heavier AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen,
         -- A step can be large beside what a parameter began with, and right: then the loss falls.
         worst IS NOT NULL AND adaptive AND NOT COALESCE(loss_first > 0 AND loss_now < $learned * loss_first, false) AS jumped
-    FROM losses CROSS JOIN best CROSS JOIN optimizer CROSS JOIN adversarial CROSS JOIN terms LEFT JOIN worst ON true
+    FROM losses CROSS JOIN best CROSS JOIN optimizer CROSS JOIN adversarial CROSS JOIN moving CROSS JOIN terms LEFT JOIN worst ON true
 )
 SELECT NULL AS unknown, COALESCE(worst_step, step) AS step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
     loss_best, loss_then, loss_now,

@@ -90,7 +90,8 @@ WITH seen AS (
             (CASE WHEN length >= $epochs THEN length ELSE warming + count END) * steps / counted) AS evidence,
         rates.step, last, lr, highest, peak
     FROM rarely, rates WHERE COALESCE(length >= $epochs AND length NOT IN (SELECT epochs FROM planned WHERE epochs IS NOT NULL), false)
-            AND NOT COALESCE((SELECT ABS(total / batches - length) <= GREATEST(1, 0.02 * length) FROM ends, feeding), false) OR COALESCE(warming >= $warm_epochs AND to_lr < 0.5 * base, false)
+            -- Within the epochs that the loops will make, it comes to its end.
+            AND NOT COALESCE((SELECT length <= 1.02 * total / batches + 1 FROM ends, feeding), false) OR COALESCE(warming >= $warm_epochs AND to_lr < 0.5 * base, false)
     UNION ALL BY NAME
     SELECT 'ended' AS subject, 'notice' AS severity, format('the schedule is over before the first epoch is: the rate fell to {:.2g} of its highest by step {}', lr / highest, ended.step) AS fact,
         format('step {} is batch {} of the first pass over {}, and training went on: a schedule counted in epochs is stepped once per batch', ended.step, place, loader) AS evidence,

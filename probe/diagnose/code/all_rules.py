@@ -58,6 +58,7 @@ from probe.diagnose.code.finders.evaluation import (
     tied_ranks,
     written_on,
 )
+from probe.diagnose.code.finders.graphs import sampled_items
 from probe.diagnose.code.finders.losses import (
     adversaries,
     bootstraps,
@@ -75,6 +76,7 @@ from probe.diagnose.code.finders.losses import (
     token_targets,
 )
 from probe.diagnose.code.finders.objectives import adapted_models, edges, mined_pairs, own_limits
+from probe.diagnose.code.finders.pictures import mirrored_boxes, pasted
 from probe.diagnose.code.finders.rows import (
     byte_differences,
     byte_ranges,
@@ -107,6 +109,8 @@ from probe.diagnose.code.formulas import (
     generative_rules,
     gradient_rules,
     overlap_rules,
+    picture_data_rules,
+    picture_rules,
     ranking_rules,
     reduction_rules,
     score_rules,
@@ -140,6 +144,7 @@ from probe.diagnose.code.model import (
     sampling_rules,
 )
 from probe.diagnose.code.rollout import (
+    agent_rules,
     bootstrap_rules,
     critic_rules,
     divergence_rules,
@@ -161,7 +166,7 @@ _FINDERS: tuple[Finders, ...] = (
     averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, related_rows.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
-    adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mined_pairs.FINDERS, own_limits.FINDERS,
+    agent_rules.FINDERS, report_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mined_pairs.FINDERS, own_limits.FINDERS, mirrored_boxes.FINDERS, pasted.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
@@ -171,7 +176,7 @@ _RULES: tuple[Rule, ...] = (
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *leaked_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES, *fitted_rules.RULES,
     *layers.RULES, *initial_rules.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
-    *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES,
-    *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *bootstrap_rules.RULES, *objective_rules.RULES, *replay_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES,
+    *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES, *picture_rules.RULES, *picture_data_rules.RULES,
+    *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *bootstrap_rules.RULES, *objective_rules.RULES, *replay_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES, *agent_rules.RULES,
 )
 RULES: tuple[Rule, ...] = tuple(with_finders(_RULES, chain(*_FINDERS)))

@@ -5,6 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.graphs.messages import (
+    sent_to_its_sender,
+    softmax_over_all_edges,
+    zeros_in_the_reduction,
+)
 from probe.diagnose.code.finders.objectives.edges import entered_in_one_direction
 from probe.diagnose.code.finders.objectives.shifted_indices import shifted_by_another_number
 from probe.diagnose.code.flow import Flow, flow_of
@@ -14,6 +19,7 @@ from probe.diagnose.code.syntax import (
     Function,
     argument,
     is_binary,
+    is_call,
     is_method,
     is_name,
     is_read,
@@ -45,9 +51,17 @@ def _keeps_the_last(program: Program) -> Iterator[Remark]:
             continue
         made = flow.value(target.value)
         index = target.slice
-        if program.called(made) not in _ZEROS or not _is_many(program, flow, index):
+        if program.called(made) not in _ZEROS or not _is_many(program, flow, index) or _counts_on(program, node, index.id):
             continue
         yield Remark(node, f"{short(node)} writes each place of {text_of(target.value)} once: of the values with one and the same {index.id}, the last is kept")
+
+
+def _counts_on(program: Program, node: ast.AST, name: str) -> bool:
+    """Whether a loop around gives a variable one number after the other: by zip, enumerate or range."""
+    return any(
+        isinstance(loop, ast.For) and name in names_of(loop.target) and is_call(loop.iter, "zip", "enumerate", "range", "sorted", "reversed", "list")
+        for loop in program.loops(node)
+    )
 
 
 def _is_many(program: Program, flow: Flow, index: ast.Name) -> bool:
@@ -191,3 +205,24 @@ RULES.add(
     "the numbers point to rows of other samples: what is computed of one graph mixes in the nodes of others",
     "shift by the number of all rows before: offset += len(nodes), or sample * rows_of_each + row",
 )(shifted_by_another_number)
+
+
+RULES.add(
+    "softmax-over-all-edges",
+    "nodes of large graphs hear next to nothing of their neighbours, and the weights of one node's edges depend on all other edges",
+    "divide by the sum over the edges of each node: e / zeros.index_add_(0, dst, e)[dst]",
+)(softmax_over_all_edges)
+
+
+RULES.add(
+    "sent-to-its-sender",
+    "nothing of a node reaches another one: the model is as good as one without the graph",
+    "take the other end of the edge: out.index_add_(0, dst, x[src])",
+)(sent_to_its_sender)
+
+
+RULES.add(
+    "zeros-in-the-reduction",
+    "each result is pulled to 0, most where few values come together",
+    "give include_self=False",
+)(zeros_in_the_reduction)

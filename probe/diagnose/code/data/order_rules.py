@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, SPLIT_ARRAYS, TRAINING, data_sets, filled_with
+from probe.diagnose.code.finders.pictures.mirrored_sides import sides_not_exchanged
 from probe.diagnose.code.finders.rows.sampler_weights import weights_of_other_samples
 from probe.diagnose.code.flow import Flow, flow_of, place_of
 from probe.diagnose.code.program import Program
@@ -239,3 +240,10 @@ RULES.add(
     "each sample is drawn by the weight of another one: classes are not balanced, and some samples come far too often",
     "take the weights of the part: weights[part.indices]",
 )(weights_of_other_samples)
+
+
+RULES.add(
+    "sides-not-exchanged",
+    "half of the samples teach that the left one is the right one: the network learns to point between them",
+    "bring them into the order of a mirrored picture: points = points[FLIP_ORDER], with the left and the right of each pair exchanged",
+)(sides_not_exchanged)

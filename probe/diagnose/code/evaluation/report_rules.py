@@ -7,11 +7,15 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
 from probe.diagnose.code.evaluation.mean_rules import added_of, divisions
+from probe.diagnose.code.finders.evaluation.ctc_decoding import letter_dropped
+from probe.diagnose.code.finders.evaluation.passes_alike import concordance_reversed, passes_alike
+from probe.diagnose.code.finders.evaluation.ranks_of_items import item_for_rank, seen_set_to_zero
+from probe.diagnose.code.finders.evaluation.signal_peaks import peak_of_another_range
 from probe.diagnose.code.finders.evaluation.tied_ranks import counted_as_better
 from probe.diagnose.code.finders.objectives.seen_items import seen_items_ranked
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.rule import Finders, Remark, Rules
 from probe.diagnose.code.syntax import (
     compares,
     is_binary,
@@ -143,3 +147,42 @@ RULES.add(
     "the score is too high: candidates that tie with the target count as worse",
     "rank scores before they are rounded, or count half of the candidates that tie as better",
 )(counted_as_better)
+
+
+RULES.add(
+    "letter-dropped-as-blank",
+    "that letter is missing from everything that is read: the error rate that is reported has a floor",
+    "leave out the blank of the loss, and no other number",
+)(letter_dropped)
+
+
+RULES.add(
+    "item-for-rank",
+    "what is reported as rank, hits or reciprocal rank is the number of an item: it says nothing of the model",
+    "take the place of the item: order.argsort(dim=1)[rows, target], or (scores > scores[target]).sum()",
+)(item_for_rank)
+
+
+RULES.add(
+    "passes-alike",
+    "the uncertainty that is reported is 0, whatever the model knows",
+    "set the layers of dropout to train() after eval()",
+)(passes_alike)
+
+
+RULES.add(
+    "concordance-reversed",
+    "a good model scores below 0.5, and a score above it is that of a bad one",
+    "count risk_i > risk_j where time_i < time_j",
+)(concordance_reversed)
+
+
+FINDERS = Finders()
+FINDERS.add("seen-items-ranked")(seen_set_to_zero)
+
+
+RULES.add(
+    "peak-of-another-range",
+    "the ratio that is reported is too high or too low by a fixed number of decibels",
+    "give it the largest value that the images can have, and compare images that are not normalized",
+)(peak_of_another_range)

@@ -9,6 +9,10 @@ from probe.diagnose.code.data.data_flow import unshaped
 from probe.diagnose.code.finders.axes.turned_axes import over_another_axis
 from probe.diagnose.code.finders.objectives.batch_opponents import partners_among_the_opponents
 from probe.diagnose.code.finders.objectives.mined_pairs import negatives_of_the_same_class
+from probe.diagnose.code.finders.objectives.second_derivatives import (
+    mixed_second_derivatives,
+    weight_of_the_wrong_sign,
+)
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.formulas.ranking_rules import hinged
 from probe.diagnose.code.program import Program
@@ -196,3 +200,17 @@ RULES.add(
     "several rows of a batch have the same partner, or partners of one label, and the loss pushes each away from those of the others",
     "let a batch hold each label once (a sampler without duplicates), or mask pairs of one label: scores.masked_fill((labels[:, None] == labels[None]) & ~eye, float('-inf'))",
 )(partners_among_the_opponents)
+
+
+RULES.add(
+    "mixed-second-derivatives",
+    "the equation that is solved is another one: u_xx + u_xy stands where u_xx was meant",
+    "derive each by itself: grad(du[:, i].sum(), x)[0][:, i]",
+)(mixed_second_derivatives)
+
+
+RULES.add(
+    "weight-of-the-wrong-sign",
+    "the loss falls without end as its weights go to 0: in the end nothing is trained",
+    "write exp(-s) * loss + s",
+)(weight_of_the_wrong_sign)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model
+from probe.diagnose.code.finders.axes.counted_places import one_place_counted
 from probe.diagnose.code.finders.objectives.densities_and_guidance import (
     averaged_determinant,
     untrained_guidance,
@@ -319,3 +320,10 @@ RULES.add(
     "what stands for no condition has its first values, or was never seen: the guidance pushes samples away from noise",
     "drop the condition now and then in the training: torch.where(torch.rand(len(y)) < 0.1, null, y)",
 )(untrained_guidance)
+
+
+RULES.add(
+    "one-place-counted",
+    "the likelihood is that of an image of one pixel: the layer gains or loses volume for almost nothing",
+    "multiply it by height * width",
+)(one_place_counted)

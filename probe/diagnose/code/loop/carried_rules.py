@@ -7,6 +7,11 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import loader_loops, loaders_of
 from probe.diagnose.code.finders.objectives.adapted_models import adapted_from_task_to_task
+from probe.diagnose.code.finders.objectives.outer_steps import (
+    away_from_the_adapted,
+    closure_adds_up,
+    steps_from_one_point,
+)
 from probe.diagnose.code.finders.objectives.token_means import mean_of_each_micro_batch
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import events_of
@@ -94,3 +99,24 @@ RULES.add(
     "the update is not that of the whole batch: labels of short samples weigh more than those of long ones",
     "add up the losses (reduction='sum') and divide by the number of labels of all micro-batches",
 )(mean_of_each_micro_batch)
+
+
+RULES.add(
+    "away-from-the-adapted",
+    "each task moves the start away from what helps it: after some tasks the model is worse than a new one",
+    "move towards it: p.add_(eps * (adapted - p)), or p.grad = p - adapted",
+)(away_from_the_adapted)
+
+
+RULES.add(
+    "steps-from-one-point",
+    "however many steps are asked for, the adaptation is one step",
+    "compute the loss with the new weights, and step from them",
+)(steps_from_one_point)
+
+
+RULES.add(
+    "closure-adds-up",
+    "the search goes by sums of gradients of different points: it steps too far, and its curvature is wrong",
+    "clear them in the closure: optimizer.zero_grad() before backward",
+)(closure_adds_up)

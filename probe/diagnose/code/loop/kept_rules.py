@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import NamedTuple
 
 from probe.diagnose.code.flow import Flow, flow_of
@@ -320,17 +321,29 @@ def _part_left(program: Program) -> Iterator[Remark]:
 
 
 def _used_after(program: Program, off: ast.Call, name: str) -> bool:
-    """Whether a network is used after a call, also in a function of the program that is called there."""
-    waiting: list[tuple[ast.AST, int]] = [(one, 2) for one in program.after(program.statement(off))]
+    """Whether a network is used after a call, and before it is put into training mode anew; also in a function of the
+    program that is called there. A loop that trains it is no such use."""
+    later = takewhile(lambda one: not any(_puts_into_training(each, name) for each in ast.walk(one)), program.after(program.statement(off)))
+    waiting: list[tuple[ast.AST, int]] = [(one, 2) for one in later]
     while waiting:
         at, depth = waiting.pop()
         for one in ast.walk(at):
-            if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Load) and short(one) == name and not is_method(program.parent.get(program.parent.get(one) or one), "train"):
+            if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Load) and short(one) == name and not is_method(program.parent.get(program.parent.get(one) or one), "train") and not _is_trained_at(program, one, off):
                 return True
             local = program.local_function(one) if depth and isinstance(one, ast.Call) else None
             if local is not None:
                 waiting.append((local, depth - 1))
     return False
+
+
+def _puts_into_training(node: ast.AST, name: str) -> bool:
+    return is_method(node, "train") and not node.args and short(node.func.value) == name
+
+
+def _is_trained_at(program: Program, node: ast.AST, off: ast.Call) -> bool:
+    """Whether the innermost loop around a use, which is not around the call before, computes gradients."""
+    loop = next(iter(program.loops(node)), None)
+    return loop is not None and not any(one is off for one in ast.walk(loop)) and any(is_method(one, "backward") for one in ast.walk(loop))
 
 
 def _whole(program: Program, node: ast.expr) -> ast.expr:

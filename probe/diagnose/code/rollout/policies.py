@@ -176,6 +176,8 @@ def _never_called(program: Program) -> Iterator[Remark]:
             continue  # another class may read it
         if not uses or not all(uses) or not _follows(program, flow, key, copied):
             continue
+        if _weights_used(program, flow, key):
+            continue
         if copied and program.family(made.args[0]) != "module":
             continue
         yield Remark(
@@ -191,6 +193,42 @@ def _use(program: Program, node: ast.AST) -> str | None:
     if not is_attribute(around, *_MAINTAINED) or not isinstance(user, ast.Call) or user.func is not around:
         return None
     return around.attr
+
+
+def _weights_used(program: Program, flow: Flow, key: Key) -> bool:
+    """Whether the weights of a network change more than themselves: they are in a distance, or copied."""
+    for node in flow.reads.get(key, []):
+        pairs = next((one for one in program.calls_around(node) if is_call(one, "zip")), None)
+        user = program.parent.get(pairs) if pairs is not None else None
+        target = user.target if isinstance(user, (ast.For, ast.comprehension)) else None
+        if pairs is None or user is None or not isinstance(target, ast.Tuple):
+            continue
+        place = next((number for number, one in enumerate(pairs.args) if node in ast.walk(one)), None)
+        names = names_of(target.elts[place]) if place is not None and place < len(target.elts) else set()
+        if isinstance(user, ast.For):
+            inside = [one for part in user.body for one in ast.walk(part)]
+            if any(_reads_for_another(one, names) for one in inside):
+                return True
+            continue
+        beside = [one for one in ast.iter_child_nodes(program.parent[user]) if one is not user]
+        if any(names & names_read(one) for one in beside):
+            return True
+    return False
+
+
+def _reads_for_another(node: ast.AST, names: set[str]) -> bool:
+    """Whether a statement reads names and changes what is not of them."""
+    if isinstance(node, ast.Assign):
+        changed, given = [*node.targets], [node.value]
+    elif isinstance(node, ast.AugAssign):
+        changed, given = [node.target], [node.value]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        changed, given = [call.func], [*call.args, *(word.value for word in call.keywords)]
+    else:
+        return False
+    written = {one.id for part in changed for one in ast.walk(part) if isinstance(one, ast.Name)}
+    return not names & written and any(names & names_read(one) for one in given)
 
 
 def _follows(program: Program, flow: Flow, key: Key, copied: bool) -> bool:

@@ -148,9 +148,18 @@ def _bootstraps(program: Program) -> bool:
     return any(
         is_binary(one, ast.Sub) and number_in(one.left) == 1 and isinstance(program.parent.get(one), ast.BinOp)
         and isinstance(one.right, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) and not is_name(one.right, "lam", "gamma")
-        and bool(re.match(r"^\(?(d|done|dones|term\w*|ends?|D|DONE|b_d\w*|batch\.\w+|\w*done\w*)\b", text_of(one.right)))
+        and (bool(re.match(r"^\(?(d|done|dones|term\w*|ends?|D|DONE|b_d\w*|batch\.\w+|\w*done\w*)\b", text_of(one.right))) or _discounted(program, one))
         for one in program.everywhere(ast.BinOp)
     )
+
+
+def _discounted(program: Program, node: ast.BinOp) -> bool:
+    """Whether `1 - x` is multiplied by a discount and by something else."""
+    above: ast.AST = node
+    while is_binary(program.parent.get(above), ast.Mult):
+        above = program.parent[above]
+    words = [last_word(one) for one in factors(above) if one is not node] if isinstance(above, ast.BinOp) else []
+    return len(words) > 1 and any(re.fullmatch(r"gamma|discount\w*|GAMMA", word) for word in words)
 
 
 @RULES.add(

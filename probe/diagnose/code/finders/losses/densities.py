@@ -267,6 +267,23 @@ def _squashed_log_prob(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} takes the density at {short(at.node)}, and the distribution is that of what tanh is applied to (line {at.line})")
 
 
+@FINDERS.add("squashed-log-prob")
+def _squashed_twice(program: Program) -> Iterator[Remark]:
+    """The change of the density by tanh is taken at the tanh of the action, which is a tanh itself."""
+    computation = computation_of(program)
+    said: set[int] = set()
+    for value in computation.of("sub"):
+        inner = squared(bare(value.args[1])) if len(value.args) == 2 and number(value.args[0]) == 1 else None
+        outer = bare(inner) if inner is not None else value
+        if outer.op != "tanh" or bare(outer.args[0]).op != "tanh" or id(value.node) in said:
+            continue
+        drawn = bare(bare(outer.args[0]).args[0])
+        densities = [one for one in computation.of("log_prob") if len(one.args) == 2 and bare(one.args[1]) is drawn]
+        if densities and any(one.op in ("log", "log1p") for user in computation.users(value) for one in (user, *computation.users(user))):
+            said.add(id(value.node))
+            yield Remark(value.node, f"{short(value.node)} takes the tanh of {short(outer.args[0].node)}, which is the tanh of the sample already (line {bare(outer.args[0]).line}): what tanh does to the density is taken at another value")
+
+
 def _drawn(value: Value, ops: tuple[str, ...]) -> bool:
     """Whether a value is noise, scaled or not."""
     return any(_is_noise(one, ops) for one in product(value).above)
@@ -289,6 +306,8 @@ def _noise_without_root(program: Program) -> Iterator[Remark]:
             rates = [inner for one in product(signal).above if (inner := root_of(_taken(one))) is not None]
             rests = [(one, inner) for one in product(noise).above if (inner := complement_of(_taken(one))) is not None]
             roots = [_taken(one) for one in product(signal).above if root_of(_taken(one)) is not None]
+            if any(root_of(_taken(one)) is not None for one in product(noise).above) and any(complement_of(_taken(one)) is not None for one in product(signal).above):
+                continue  # two shares: the mean of the step before, given the signal
             for one, rest in rests:
                 if any(same(_taken(rate), _taken(rest)) for rate in rates) or any(same(root, _taken(rest)) for root in roots):
                     yield Remark(value.node, f"{short(value.node)} scales the signal by a root, and the noise by {short(one.node)} without one")

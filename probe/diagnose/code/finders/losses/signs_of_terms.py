@@ -433,12 +433,17 @@ def _no_hinge(program: Program) -> Iterator[Remark]:
             continue
         terms = _summands(inner)
         free = [(factor, bare(one)) for factor, one in terms if not _is_weight(bare(one))]
-        kinds = [sorted(f"{one.op} {abs(factor)}" for factor, one in free if (factor > 0) is positive) for positive in (True, False)]
+        kinds = [sorted(f"{_kind(one)} {abs(factor)}" for factor, one in free if (factor > 0) is positive) for positive in (True, False)]
         if not kinds[0] or kinds[0] != kinds[1] or len(terms) != len(free) + 1 or len({id(one) for _, one in free}) < len(free):
             continue
         margin = next(one for _, one in terms if _is_weight(bare(one)))
         if number(margin) not in (None, 0.0) and not any(one.op in ("log", "log_prob", "log_softmax", "logdet", "slogdet") for one in origins(inner, ("run",))):
             yield Remark(inner.node, f"{short(inner.node)}: it is not cut off at 0, so {short(margin.node)} is only added to the number")
+
+
+def _kind(value: Value) -> str:
+    """The operation that gives a value; of a fraction, also that above the line: a share of an overlap is no distance."""
+    return f"{value.op} of {bare(value.args[0]).op}" if value.op == "div" else value.op
 
 
 @FINDERS.add("padding-in-the-divisor")

@@ -336,6 +336,10 @@ def _is_cut(computation: Computation, value: Value, depth: int = 6) -> bool:
     )
 
 
+_LEARNED = ("run", "parameters", "named_parameters", "torch.nn.Parameter")
+"""What a gradient flows into on another way than through a derivative: an adapted weight is the weight itself less a step."""
+
+
 @FINDERS.add("derivative-without-graph")
 def _derivative_without_graph(program: Program) -> Iterator[Remark]:
     """A term of a loss is made of a derivative that has no graph of its own, and of nothing else that is learned."""
@@ -344,6 +348,6 @@ def _derivative_without_graph(program: Program) -> Iterator[Remark]:
         for term, _ in terms(loss):
             inside = list(origins(term, stop=("torch.autograd.grad", *CUTS)))
             taken = [one for one in inside if one.op == "torch.autograd.grad" and "create_graph" not in one.named and len(one.args) <= 4 and "**" not in one.named]
-            if taken and not any(one.op == "run" for one in inside) and not taken[0].where.no_grad and taken[0].node not in said:
+            if taken and not any(one.op in _LEARNED for one in inside) and not taken[0].where.no_grad and taken[0].node not in said:
                 said.add(taken[0].node)
                 yield Remark(taken[0].node, f"{short(taken[0].node)} is taken without create_graph=True, and {short(term.node)} (line {term.line}) is a term of the loss: nothing flows back through the derivative")

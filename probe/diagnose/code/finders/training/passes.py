@@ -10,6 +10,7 @@ from probe.diagnose.code.computed.value import Value, bare, comes_from, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.backwards import layers_of, networks_in
 from probe.diagnose.code.traits.updates import (
     always_with,
     backwards,
@@ -260,7 +261,7 @@ def _sum_over_micro_steps(program: Program) -> Iterator[Remark]:
         for backward, loss in backwards(computation):
             if not in_parts_of(backward, step) or not _is_mean(loss):
                 continue
-            if step.where.loops != backward.where.loops or not _feels_size(computation, optimizer):
+            if step.where.loops != backward.where.loops or not _feels_size(computation, optimizer) or _trains_another(loss, optimizer):
                 continue
             if any(clears(one, optimizer) and always_with(one, backward) for one in computation.of("zero_grad", "set_attribute")):
                 continue
@@ -270,6 +271,12 @@ def _sum_over_micro_steps(program: Program) -> Iterator[Remark]:
                 continue
             yield Remark(backward.node, f"{short(backward.node)} adds up the gradients of several batches for {short(step.node)} (line {step.line}), and nothing divides by their number")
             return
+
+
+def _trains_another(loss: Value, optimizer: Value) -> bool:
+    """Whether a loss is known to be computed by networks of which an optimizer holds none: a function runs once more for each."""
+    held, inside = {id(each) for one in modules(optimizer) for each in layers_of(one)}, networks_in(loss)
+    return bool(held and inside) and not held & inside
 
 
 def _feels_size(computation: Computation, optimizer: Value) -> bool:

@@ -1,0 +1,1 @@
+"""Mistakes of agents that learn from what they did."""

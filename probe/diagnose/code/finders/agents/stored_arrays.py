@@ -1,0 +1,90 @@
+"""Arrays that are written anew in each step, and stored as they are. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
+
+_MADE = ("zeros", "empty", "ones", "full", "zeros_like", "empty_like", "ones_like", "full_like", "new_zeros", "new_empty")
+_SHARED = frozenset({
+    "from_numpy", "as_tensor", "asarray", "view", "reshape", "unsqueeze", "squeeze", "detach", "data", "set_item", "either", "flatten", "ravel", "expand",
+})
+"""Operations whose result is the same memory."""
+_VIEWS = _SHARED | {"part", "element", "rows"}
+_CHANGES = ("copy", "fill", "zero", "mul", "add", "sub", "div", "clamp", "lerp", "normal", "uniform")
+_TAKEN_OUT = ("pop", "popleft", "clear", "popitem", "remove")
+
+
+def stored_by_reference(program: Program) -> Iterator[Remark]:
+    """An array is made once before a loop, written into in each pass, and put into a list in each pass without a copy."""
+    computation = computation_of(program)
+    written = list(_written(computation))
+    for added in computation.of("append") if written else ():
+        store, entry = added.args[0], added.args[-1]
+        if not isinstance(store, Many) or any(one.op in _TAKEN_OUT for one in computation.users(store)):
+            continue
+        for kept in _inside(entry):
+            made = _memory(kept, _SHARED)
+            if made is None or (made is kept and not _is_name(added.node)):
+                continue
+            loops = [one for one in added.where.loops if one not in store.where.loops and one not in made.where.loops]
+            if not loops or _made_again(computation, made, loops[0]):
+                continue
+            wrote = next((one for base, one in written if base is made and loops[0] in one.where.loops), None)
+            if wrote is not None:
+                yield Remark(added.node, f"{short(added.node)} keeps the array of line {made.line} itself, and {short(wrote.node)} (line {wrote.line}) writes into it in each pass: all entries are one array, with what the last pass has left in it")
+                return
+
+
+def _is_name(node: ast.AST) -> bool:
+    """Whether a call stores what a name or an attribute stands for."""
+    return isinstance(node, ast.Call) and bool(node.args) and isinstance(node.args[-1], (ast.Name, ast.Attribute, ast.Tuple, ast.Dict, ast.Call))
+
+
+def _inside(entry: Value, depth: int = 3) -> Iterator[Value]:
+    """The values that an entry is, or holds as they are."""
+    yield entry
+    found = entry.made_of() if isinstance(entry, (Many, Table)) else entry.attributes.values() if isinstance(entry, Instance) else ()
+    for one in found if depth else ():
+        yield from _inside(one, depth - 1)
+
+
+def _memory(value: Value, through: frozenset[str]) -> Value | None:
+    """The array, made by a program, whose memory a value is."""
+    while value.args and (value.op in through or _in_place(value)):
+        if value.op in ("as_tensor", "asarray", "reshape") and (value.named or (len(value.args) > 1 and value.op != "reshape")):
+            return None  # another type or order is a copy
+        if value.op == "either" and len({id(_memory(one, through)) for one in value.args}) > 1:
+            return None
+        value = value.args[0]
+    return value if value.op in _MADE else None
+
+
+def _in_place(value: Value) -> bool:
+    """Whether a value is what a method has changed in place."""
+    return isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) and value.node.func.attr.endswith("_") and value.op in _CHANGES
+
+
+def _written(computation: Computation) -> Iterator[tuple[Value, Value]]:
+    """The arrays that something writes into, each with what does."""
+    for one in computation.of("set_item", *_CHANGES):
+        made = _memory(one.args[0], _VIEWS) if one.args and (one.op == "set_item" or _in_place(one)) else None
+        if made is not None:
+            yield made, one
+
+
+def _made_again(computation: Computation, made: Value, loop: ast.AST) -> bool:
+    """Whether a loop gives the names or attributes of an array another one."""
+    names = {target.id for target, given in computation.stored.items() if any(one is made for one in given)}
+    attributes = {one.data for one in computation.of("set_attribute") if len(one.args) > 1 and one.args[1] is made}
+    if any(one.data in attributes and loop in one.where.loops and _memory(one.args[1], _SHARED) is not made for one in computation.of("set_attribute") if len(one.args) > 1):
+        return True
+    return any(
+        target.id in names and loop in value.where.loops and _memory(value, _SHARED) is not made for target, given in computation.stored.items() for value in given
+    )

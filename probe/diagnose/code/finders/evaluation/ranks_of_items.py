@@ -1,0 +1,107 @@
+"""Ranks of items: an item that stands at a place for the place of an item, and items that are to come last. Pure;
+standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Value, bare, constant, is_none, number, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
+
+_PLACES = ("argsort", "sort", "topk", "indices", "argmax", "argmin", "randperm", "permutation", "multinomial")
+_COUNTED = ("@constant", "slice", "arange", "index", "count", "range", "len", "add", "sub")
+
+
+def item_for_rank(program: Program) -> Iterator[Remark]:
+    """The item at the place that an item's number says in an order is taken for that item's rank."""
+    computation = computation_of(program)
+    said: set[int] = set()
+    for value in computation.of("part", "gather"):
+        order = _order(value.args[0]) if value.args else None
+        if order is None or id(value.node) in said:
+            continue
+        index = value.args[-1]
+        if value.op == "part" and index.op == "tuple":
+            parts = list(index.made_of())
+            if not any(bare(one).op in ("arange", "index") for one in parts[:-1]):
+                continue
+            index = parts[-1]
+        index = bare(index)
+        if index.op in _COUNTED or index.op in _PLACES or (index.op == "part" and index.args[0].op in _PLACES):
+            continue
+        used = _as_rank(computation, value)
+        if used is not None:
+            said.add(id(value.node))
+            yield Remark(value.node, f"{short(value.node)} is the item at the place of that number in {short(order.node)} (line {order.line}), not the place of the item: {short(used.node)} (line {used.line}) takes it for a rank")
+
+
+def _order(value: Value) -> Value | None:
+    """The sorting that an order of items is the indices of; None where an order of an order is taken, which are ranks."""
+    value = bare(value, shapes=False)
+    if value.op == "indices" or (value.op == "part" and constant(value.args[1]) == 1 and value.args[0].op == "sort"):
+        value = value.args[0]
+    elif value.op != "argsort":
+        return None
+    if value.op not in ("argsort", "sort") or not value.args:
+        return None
+    return None if any(one.op in _PLACES for one in (bare(value.args[0], "neg"), *bare(value.args[0], "neg").args[:1])) else value
+
+
+def _as_rank(computation: Computation, value: Value) -> Value | None:
+    """What uses a value as a rank: its inverse, its logarithm, or a question whether it is among the first."""
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        at = waiting.pop()
+        for one in computation.users(at):
+            if one.op == "log2" or (one.op == "div" and len(one.args) == 2 and number(one.args[0]) == 1 and one.args[1] is at):
+                return one
+            if one.op in ("le", "lt") and len(one.args) == 2 and one.args[0] is at and (number(one.args[1]) or 1000) <= 100 and at.op == "add":
+                return one
+            if id(one) not in seen and (one.op in ("float", "to", "double", "int", "item", "squeeze", "view") or (one.op == "add" and any(number(part) in (1, 2) for part in one.args))):
+                seen.add(id(one))
+                waiting.append(one)
+    return None
+
+
+def seen_set_to_zero(program: Program) -> Iterator[Remark]:
+    """Scores of items that are to be left out are set to 0, and the scores of others can be below 0."""
+    computation = computation_of(program)
+    for top in computation.of("topk", "argsort", "sort"):
+        if not top.args or (top.op != "topk" and constant(top.argument("descending")) is not True) or constant(top.argument("largest")) is False:
+            continue
+        scores = bare(top.args[0], shapes=False)
+        if scores.op not in ("set_item", "masked_fill") or len(scores.args) != 3 or number(scores.args[2]) != 0:
+            continue
+        under = bare(scores.args[0])
+        while under.op == "part":
+            under = bare(under.args[0])
+        if _is_unbounded(under) and not _is_place(scores.args[1]) and not _is_diagonal(scores.args[1]):
+            yield Remark(scores.node, f"{short(scores.node)} sets scores to 0, and {short(under.node)} (line {under.line}) can be below 0: what is to be left out comes before all items of a score below 0 in {short(top.node)} (line {top.line})")
+            return
+
+
+def _is_unbounded(value: Value) -> bool:
+    """Whether scores are products of vectors that nothing limits, from tables or layers that are trained."""
+    if value.op == "run":
+        return value.args[0].op == "torch.nn.Linear"
+    if value.op not in ("matmul", "einsum") and not (value.op == "sum" and value.args and bare(value.args[0]).op == "mul"):
+        return False
+    inside = list(origins(value, ("run",)))
+    limited = any(one.op in ("normalize", "norm", "relu", "sigmoid", "softmax", "softplus", "exp", "abs") for one in inside)
+    return not limited and any(one.op == "weight" or (one.op == "run" and one.args[0].op in ("torch.nn.Embedding", "torch.nn.Linear")) for one in inside)
+
+
+def _is_place(index: Value) -> bool:
+    """Whether an index is one place by number, like that of the padding."""
+    if index.op == "tuple":
+        return any(number(one) is not None for one in index.made_of())
+    return number(index) is not None or is_none(index)
+
+
+def _is_diagonal(index: Value) -> bool:
+    """Whether an index is that of each row itself."""
+    found = [bare(one) for one in index.made_of()] if index.op == "tuple" else [bare(index)]
+    return any(one.op in ("eye", "diag", "fill_diagonal_") for one in origins(index)) or (len(found) == 2 and all(one.op in ("arange", "index") for one in found))

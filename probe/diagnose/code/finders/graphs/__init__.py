@@ -1,0 +1,1 @@
+"""Mistakes in what the nodes of a graph tell each other."""

@@ -1,0 +1,88 @@
+"""Second derivatives that mix the variables, and weights of terms of the wrong sign. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Value, bare, constant, number, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import addends, product
+from probe.diagnose.code.traits.basic import LOSSES, losses, squared, terms
+from probe.diagnose.code.traits.extents import last
+
+_GRADIENT = ("torch.autograd.grad", "grad")
+
+
+def mixed_second_derivatives(program: Program) -> Iterator[Remark]:
+    """The derivatives by all variables are added up, and derived again: the sum holds the mixed derivatives too."""
+    computation = computation_of(program)
+    for second in computation.of("torch.autograd.grad"):
+        if len(second.args) < 2:
+            continue
+        outputs, by = second.args[0], second.args[1]
+        given = second.argument("grad_outputs", 2)
+        summed = outputs.op == "sum" and outputs.argument("dim", 1) is None
+        whole = bare(outputs.args[0], shapes=False) if summed else bare(outputs, shapes=False)
+        if not summed and (given is None or given.op not in ("ones_like", "ones")):
+            continue
+        first = whole.args[0] if whole.op == "part" and constant(whole.args[1]) == 0 else whole
+        if first.op != "torch.autograd.grad" or len(first.args) < 2 or first.args[1] is not by or not _has_columns(computation, by):
+            continue
+        if _is_used(computation, second):
+            yield Remark(second.node, f"{short(second.node)} derives the sum of the derivatives by all variables (line {first.line}): what it gives for one variable also holds the mixed derivatives by the others")
+            return
+
+
+def _has_columns(computation: Computation, value: Value) -> bool:
+    """Whether points have more than one coordinate."""
+    known = last(value)
+    if known is not None:
+        return known > 1
+    return any(
+        one.op == "run" and len(one.args) == 2 and bare(one.args[1], shapes=False) is value and one.args[0].op == "torch.nn.Linear" and (number(one.args[0].argument("in_features", 0)) or 0) > 1
+        for one in computation.users(value)
+    )
+
+
+def _is_used(computation: Computation, value: Value) -> bool:
+    """Whether a part of the result, by a column or summed over them, is used."""
+    return any(one.op == "part" and computation.users(one) for one in computation.users(value))
+
+
+def weight_of_the_wrong_sign(program: Program) -> Iterator[Remark]:
+    """A loss is multiplied by exp(s), and s is added: both fall with s, without end."""
+    computation = computation_of(program)
+    for _, loss in losses(computation):
+        found = [(bare(one), sign * (1 if factor is None or factor > 0 else -1)) for term, factor in terms(loss) for one, sign in _pieces(term)]
+        for value, sign in found:
+            shares = product(value)
+            grown = next((one for one in shares.above if one.op == "exp" and one.args), None)
+            if grown is None or sign * shares.sign != 1 or not any(_is_error(one) for one in shares.above if one is not grown):
+                continue
+            exponent = product(grown.args[0])
+            if exponent.sign != 1 or len(exponent.above) != 1 or any((number(one) or 0) < 0 for one in exponent.above):
+                continue
+            beside = next((one for one, other in found for inner in [product(one)] if other * inner.sign == 1 and not inner.below[1:] and any(same(part, exponent.above[0]) for part in inner.above) and not any(part.op == "exp" for part in inner.above)), None)
+            if beside is not None:
+                yield Remark(grown.node, f"{short(grown.node)} multiplies a loss, and {short(exponent.above[0].node)} is added to it: both are smaller the further it falls below 0, and nothing holds it")
+                return
+
+
+def _pieces(value: Value, sign: int = 1) -> Iterator[tuple[Value, int]]:
+    """What a term is the sum of; numbers before a bracket are left out."""
+    for one, turned in addends(value, sign):
+        inner = bare(one)
+        factor = next((other for part, other in (inner.args, inner.args[::-1]) if (number(part) or 0) > 0 and bare(other).op in ("add", "sub")), None) if inner.op == "mul" and len(inner.args) == 2 else None
+        if factor is not None:
+            yield from _pieces(factor, turned)
+        else:
+            yield inner, turned
+
+
+def _is_error(value: Value) -> bool:
+    """Whether a value is a loss, or a squared or absolute error: never below 0."""
+    value = bare(value)
+    return value.op in LOSSES or value.op == "abs" or squared(value) is not None or (value.op in ("mean", "sum") and bool(value.args) and _is_error(value.args[0]))

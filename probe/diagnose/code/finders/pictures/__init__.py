@@ -1,0 +1,1 @@
+"""Mistakes with pictures, sounds and what is generated."""

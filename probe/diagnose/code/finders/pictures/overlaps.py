@@ -1,0 +1,142 @@
+"""Overlaps of boxes. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    SHAPED,
+    Many,
+    Value,
+    bare,
+    constant,
+    number,
+    origins,
+    same,
+)
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.uses import made_from
+
+_CUT = frozenset({
+    "clamp", "relu", "maximum", "max", "where", "lt", "gt", "le", "ge", "masked_fill", "clamp_min", "threshold", "softplus", "any", "all", "nonzero",
+})
+
+
+def of_disjoint_boxes(program: Program) -> Iterator[Remark]:
+    """The overlap of two boxes is a width times a height, neither of which is cut off at 0."""
+    computation = computation_of(program)
+    said: set[int] = set()
+    for value in computation.of("mul", "prod"):
+        sides = _sides(value)
+        if sides is None or value.line in said or not _in_a_fraction(computation, value):
+            continue
+        ends = [end for side in sides for one in origins(side) if one.op == "sub" for end in one.args if end.op in ("min", "max", "minimum", "maximum")]
+        followed = [value, *sides, *(one for side in sides for one in computation.users(side) if one.op == "part")]
+        followed += [one for end in ends for one in (end, *(user for user in computation.users(end) if user.op == "part"))]
+        if any(user.op in _CUT for one in followed for user in computation.users(one)) or any(part is one for test, _ in value.where.under for part in origins(test) for one in (*sides, *ends)):
+            continue
+        said.add(value.line)
+        yield Remark(value.node, f"{short(value.node)}: of two boxes that lie apart along both axes both factors are below 0, and their product is above 0")
+
+
+def _sides(value: Value) -> tuple[Value, ...] | None:
+    """The sides of which a value is the product: each the smaller end of two boxes less the larger beginning."""
+    if value.op == "prod":
+        both = value.args[:1]
+    else:
+        both = value.args
+        if len(both) == 2 and all(one.op == "part" and len(one.args) == 2 for one in both) and both[0].args[0] is both[1].args[0] and not same(both[0].args[1], both[1].args[1]):
+            both = both[:1][0].args[:1]
+        elif len(both) != 2 or same(both[0], both[1]):
+            return None
+    return tuple(bare(one) for one in both) if both and all(_is_side(bare(one)) for one in both) else None
+
+
+def _is_side(value: Value) -> bool:
+    if value.op in ("add",) and len(value.args) == 2 and number(value.args[1]) is not None:
+        value = bare(value.args[0])
+    if value.op != "sub" or len(value.args) != 2:
+        return False
+    end, begin = (bare(one) for one in value.args)
+    return _of_two(end, "min", "minimum") and _of_two(begin, "max", "maximum")
+
+
+def _of_two(value: Value, *ops: str) -> bool:
+    return value.op in ops and len(value.args) == 2 and number(value.args[1]) is None and all(bare(one).op in ("part", "add", "sub") for one in value.args)
+
+
+def _in_a_fraction(computation: Computation, value: Value) -> bool:
+    """Whether a value is divided by what is left of a sum without it."""
+    over = [user for user in made_from(computation, value, frozenset({"add", "sub", "clamp", "float", "part", "unsqueeze", "squeeze"}), 60) if user.op == "div"]
+    return any(any(one.op == "sub" and any(bare(part) is value for part in one.args[1:]) for one in origins(user.args[1])) for user in over if len(user.args) == 2)
+
+
+def without_the_overlap(program: Program) -> Iterator[Remark]:
+    """From the overlap over the union is taken the share of the hull that is outside of the overlap, and not of the union."""
+    computation = computation_of(program)
+    said: set[int] = set()
+    for value in computation.of("sub"):
+        share, outside = (bare(one) for one in value.args) if len(value.args) == 2 else (value, value)
+        if share.op != "div" or outside.op != "div" or len(share.args) != 2 or len(outside.args) != 2 or value.line in said:
+            continue
+        overlap, rest = bare(share.args[0]), bare(outside.args[0])
+        union = any(one.op == "sub" and len(one.args) == 2 and same(bare(one.args[1]), overlap) for one in origins(share.args[1]))
+        if union and rest.op == "sub" and len(rest.args) == 2 and same(bare(rest.args[1]), overlap) and _holds(outside.args[1], bare(rest.args[0])):
+            said.add(value.line)
+            yield Remark(value.node, f"{short(value.node)} counts what lies outside of the overlap {short(rest.args[1].node)}, and not of the union")
+
+
+def _holds(value: Value, part: Value) -> bool:
+    """Whether a value is another one, or that and a small number."""
+    value = bare(value, "clamp")
+    return same(value, part) or (value.op == "add" and any(same(bare(one), part) for one in value.args))
+
+
+_TAKE_CORNERS = tuple(f"torchvision.ops.{name}" for name in (
+    "box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou", "nms", "batched_nms", "generalized_box_iou_loss", "distance_box_iou_loss",
+    "complete_box_iou_loss", "roi_align", "box_area", "clip_boxes_to_image",
+))
+
+
+def of_another_form(program: Program) -> Iterator[Remark]:
+    """Boxes of a middle and a size are given to what takes two corners."""
+    said: set[int] = set()
+    for value in computation_of(program).of(*_TAKE_CORNERS):
+        for one in value.args[:2]:
+            form = _form(one)
+            if form is not None and value.line not in said:
+                said.add(value.line)
+                yield Remark(value.node, f"{short(value.node)} takes two corners of each box, and {short(one.node)} holds {form[1]} (line {form[0].line})")
+
+
+def _form(value: Value) -> tuple[Value, str] | None:
+    """Where boxes are made that are a middle or a corner and a size, and what they hold."""
+    for _ in range(30):
+        if value.op.endswith("ops.box_convert"):
+            out = constant(value.argument("out_fmt", 2))
+            return (value, {"cxcywh": "a middle and a size", "xywh": "a corner and a size"}[out]) if out in ("cxcywh", "xywh") else None
+        if isinstance(value, Many) and len(value.parts) == 4:
+            middles = [_middle(first, second) for first, second in zip(value.parts[:2], value.parts[2:], strict=True)]
+            return (value, "a middle and a size") if all(middles) else None
+        if value.op in KEPT | SHAPED | {"div", "mul", "element", "rows", "stack", "cat", "clamp"} and value.args and not isinstance(value, Many):
+            value = value.args[0]
+        else:
+            return None
+    return None
+
+
+def _middle(middle: Value, size: Value) -> bool:
+    """Whether a number is a beginning and half of a size, or the mean of two ends whose difference the size is."""
+    while middle.op == "div" == size.op and same(middle.args[1], size.args[1]) and number(middle.args[1]) != 2:
+        middle, size = middle.args[0], size.args[0]
+    for _, half in ((middle.args[0], middle.args[1]), (middle.args[1], middle.args[0])) if middle.op == "add" and len(middle.args) == 2 else ():
+        for whole, by in (half.args, half.args[::-1]) if half.op in ("div", "floordiv", "mul") and len(half.args) == 2 else ():
+            if number(by) == (0.5 if half.op == "mul" else 2) and same(bare(whole), bare(size)):
+                return True
+    inner = bare(middle.args[0]) if middle.op in ("div", "mul") and len(middle.args) == 2 and number(middle.args[1]) in (2, 0.5) else middle
+    size = bare(size)
+    return inner.op == "add" and size.op == "sub" and all(any(same(bare(one), bare(other)) for other in size.args) for one in inner.args)

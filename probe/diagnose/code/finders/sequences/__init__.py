@@ -1,0 +1,1 @@
+"""What is computed of rows of words: places, generated words, preferences. Pure."""

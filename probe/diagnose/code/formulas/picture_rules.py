@@ -1,0 +1,110 @@
+"""Formulas of pictures and of what is generated: boxes, hidden parts, margins, velocities, codebooks. Pure."""
+
+from __future__ import annotations
+
+from probe.diagnose.code.finders.pictures.generated import codebook_untrained, guided_away, velocity_backwards
+from probe.diagnose.code.finders.pictures.hidden_parts import answer_in_the_holes, only_what_is_shown
+from probe.diagnose.code.finders.pictures.margins import on_every_class
+from probe.diagnose.code.finders.pictures.moved_pixels import rows_first
+from probe.diagnose.code.finders.pictures.overlaps import (
+    of_another_form,
+    of_disjoint_boxes,
+    without_the_overlap,
+)
+from probe.diagnose.code.finders.pictures.pasted import judged_by_another_label, never_moved
+from probe.diagnose.code.finders.pictures.trained_for import (
+    next_for_the_last,
+    noise_for_the_picture,
+    smoothed_outside,
+    spread_punished,
+    written_to_one_place,
+)
+from probe.diagnose.code.rule import Rules
+
+RULES = Rules("model")
+
+RULES.add(
+    "overlap-of-disjoint-boxes",
+    "boxes that lie far apart count as if they overlapped, and the farther apart the more: as a loss it drives them away from each other",
+    "cut both sides off at 0: (right - left).clamp(min=0) * (bottom - top).clamp(min=0)",
+)(of_disjoint_boxes)
+RULES.add(
+    "hull-without-the-overlap",
+    "what the boxes fill themselves counts as empty: boxes that overlap in part are scored worse than they are",
+    "subtract the union: iou - (hull - union) / hull",
+)(without_the_overlap)
+RULES.add(
+    "holes-filled-with-the-answer",
+    "what is scored or shown is the picture itself where the network should have filled it: the score says nothing of what it fills in",
+    "take the output where the input was hidden: mask * picture + (1 - mask) * output",
+)(answer_in_the_holes)
+RULES.add(
+    "loss-of-what-is-shown",
+    "the network is only asked for what it is given: it learns to copy",
+    "take the error of the hidden parts: (error * (1 - keep)).sum() / (1 - keep).sum()",
+)(only_what_is_shown)
+RULES.add(
+    "margin-of-all-classes",
+    "what all scores lose alike changes no comparison: the class of a sample does not have to win by more than the others",
+    "take it from the score of the sample's class alone: cos(theta + m * one_hot(y))",
+)(on_every_class)
+RULES.add(
+    "grid-of-rows-first",
+    "rows and columns change places: a picture is turned over its diagonal, and what moves it moves it along the other axis",
+    "put the column first: torch.stack((xs, ys), dim=-1)",
+)(rows_first)
+RULES.add(
+    "velocity-against-the-path",
+    "sampling goes away from the data, as it follows what was learned the other way round",
+    "learn the velocity of the path: end - begin for (1 - t) * begin + t * end",
+)(velocity_backwards)
+RULES.add(
+    "guided-away-from-the-condition",
+    "the larger the scale, the less the samples have to do with what was asked for",
+    "begin without the condition and go towards it: free + scale * (held - free)",
+)(guided_away)
+RULES.add(
+    "codebook-without-its-loss",
+    "no code ever moves: the codebook keeps its first values, and the encoder is pushed away from them",
+    "take the loss before the straight-through step: mse_loss(q, z.detach()), then q = z + (q - z).detach()",
+)(codebook_untrained)
+RULES.add(
+    "boxes-of-another-form",
+    "a middle counts as a corner and a size as another one: overlaps are those of other boxes",
+    "convert them first: box_convert(boxes, 'cxcywh', 'xyxy')",
+)(of_another_form)
+RULES.add(
+    "noise-for-the-picture",
+    "what is scored or sampled is something else than the network gives",
+    "take the noise from the input: noisy - net(noisy), or train on what is used",
+)(noise_for_the_picture)
+RULES.add(
+    "spread-punished",
+    "the loss is smallest where all samples have one and the same code: what should prevent that asks for it",
+    "punish a spread that is too small: relu(1 - std)",
+)(spread_punished)
+RULES.add(
+    "product-of-the-next-step",
+    "the variance and the mean of each sampling step are those of no step: variances are above what was added, or below 0",
+    "shift the other way: F.pad(alphas_cumprod[:-1], (1, 0), value=1.0)",
+)(next_for_the_last)
+RULES.add(
+    "smoothed-outside-the-fraction",
+    "the score is a sum over pixels, and no share: it grows with the object, and the loss falls without end",
+    "put brackets around it: (2 * overlap + smooth) / (total + smooth)",
+)(smoothed_outside)
+RULES.add(
+    "written-to-one-place",
+    "most of the store keeps what it was made with, and is read as if it were data",
+    "move the place: self.ptr = (self.ptr + n) % self.size",
+)(written_to_one_place)
+RULES.add(
+    "judged-by-another-label",
+    "the judge learns that no generated sample fits its label, and the generator that its label means nothing",
+    "judge it with the label that it was generated for",
+)(judged_by_another_label)
+RULES.add(
+    "center-never-moves",
+    "taking zeros away changes nothing: what the centre is there for does not happen",
+    "follow the mean of the batches: self.center.mul_(0.9).add_(out.mean(0), alpha=0.1)",
+)(never_moved)
