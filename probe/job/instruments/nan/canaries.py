@@ -15,6 +15,7 @@ from typing import Any
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
+from probe.recording.layout import NULL_BOOLEAN
 
 LARGEST = 4096
 """Maximum number of elements; summing so few costs little more than summing one."""
@@ -82,15 +83,24 @@ class Canaries:
 
 
 class StaleGradients:
-    """Detects a backward that adds to gradients of an earlier step: `stale_gradients` of python.steps."""
+    """Detects a step whose gradients contain those of an earlier one: `stale_gradients` of python.steps.
+
+    The first backward that adds to a gradient left over makes it so. A later one of the same step that finds
+    it cleared shows that it was not: an actor's loss goes through a critic before the gradients of that are
+    cleared."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.gradient: Any = None
         """The canary's gradient before this backward."""
         self._recorder = recorder
-        self._version = self._step = -1
+        self._version = self._step = self._settled = -1
         self._stale = False
         self._left = (0, 0)
+
+    def asks(self) -> bool:
+        """Whether this backward can still tell something about its step."""
+        recorder = self._recorder
+        return recorder.stale_gradients != 0 and self._settled != recorder.step
 
     def begins(self, parameter: Any) -> None:
         """Before backward: note whether the leading model still has a gradient."""
@@ -107,12 +117,15 @@ class StaleGradients:
     def ends(self, now: Any) -> None:
         """After backward: the gradient was stale if this backward added to it. A backward through another
         model shows nothing."""
-        if self._step == self._recorder.step:
+        recorder = self._recorder
+        if self._step == recorder.step:
             before, self.gradient, self._step = self.gradient, None, -1
             unchanged = now is None or (now is before and now._version == self._version)
             # On a device, if the version did not show it as stale, only its values could decide.
             if not unchanged and (before is None or before.is_cpu or self._stale):
-                self._recorder.stale_gradients = self._stale
+                recorder.stale_gradients = self._stale
+            elif not unchanged and recorder.stale_gradients != NULL_BOOLEAN:
+                recorder.stale_gradients, self._settled = NULL_BOOLEAN, recorder.step
         if now is not None and not now.is_cpu:
             self._left = (id(now), now._version)
 

@@ -35,7 +35,7 @@ from probe.job.instruments.nan.canaries import Canaries, StaleGradients
 from probe.job.instruments.nan.nan_origin import Seen
 from probe.job.instruments.nan.nonfinite_events import KeptBatch, NonfiniteEvent
 from probe.recording.journal import Journal
-from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
+from probe.recording.layout import NULL_DOUBLE
 from probe.recording.tables import BY_NAME
 
 REARM_STEPS = 10
@@ -186,7 +186,7 @@ class NanDetector:
             recorder.timing
             and recorder.alone
             and self._canaries.chosen
-            and recorder.stale_gradients == NULL_BOOLEAN
+            and self._stale.asks()
             and (recorder.step <= FIRST_CALLS or recorder.step % STALE_EVERY == 0)
         ):
             self._stale.begins(self._canaries.chosen[0][0]())
