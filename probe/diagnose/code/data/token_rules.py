@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.sequences.readings import unknown_word_is_padding
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -259,3 +260,10 @@ def _perplexity(program: Program) -> Iterator[Remark]:
         divided = any(is_binary(one, ast.Div) and is_read(one.left, node.target.id) for one in own_nodes(program.scope(node)))
         if of_loss and divided:
             yield Remark(node, f"{short(node)} adds up a perplexity for each batch")
+
+
+RULES.add(
+    "unknown-word-is-padding",
+    "words that are not known are left out like padding, as if they did not stand in the text",
+    "give them the entry for unknown words: vocab.get(word, vocab['<unk>'])",
+)(unknown_word_is_padding)

@@ -6,6 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import data_sets, is_model
+from probe.diagnose.code.finders.sequences.readings import first_position_alone
+from probe.diagnose.code.finders.sequences.rotations import (
+    distance_rewarded,
+    rotated_on_one_side,
+    turned_by_anothers_angle,
+)
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
@@ -368,3 +374,25 @@ def _shifted(program: Program) -> Iterator[str]:
             if index in (f":,{way}", way):
                 cut.setdefault(text_of(node.value), set()).add(way)
     yield from (name for name, ways in cut.items() if len(ways) == 2)
+
+
+RULES.add(
+    "turned-by-anothers-angle",
+    "the two numbers that are turned against each other have two angles: the product of two words does not tell their distance",
+    "repeat each angle for neighbours (repeat_interleave(2)), or turn halves",
+)(turned_by_anothers_angle)
+RULES.add(
+    "rotated-on-one-side",
+    "the product depends on the place of the one word alone: no distance between two words is seen",
+    "turn both the queries and the keys",
+)(rotated_on_one_side)
+RULES.add(
+    "distance-rewarded",
+    "each position attends to the words that are farthest from it, and hardly to its neighbours",
+    "subtract it: scores - slopes * distance",
+)(distance_rewarded)
+RULES.add(
+    "first-position-alone",
+    "what is predicted depends on the first word of each sequence, and on no other",
+    "take the last position, or attend both ways",
+)(first_position_alone)

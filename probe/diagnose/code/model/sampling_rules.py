@@ -6,6 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.sequences.generated_words import (
+    masked_in_another_order,
+    penalty_of_all_signs,
+)
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
@@ -155,3 +159,15 @@ def _returns_state(program: Program, flow: Flow, call: ast.Call) -> bool:
         if made is not None and made.place == 1 and kind.rpartition(".")[2] in _RECURRENT:
             return True
     return False
+
+
+RULES.add(
+    "masked-in-another-order",
+    "other words are hidden than those that were meant: likely ones are never generated, and unlikely ones are",
+    "bring the mask back: mask = torch.zeros_like(mask).scatter(-1, order, mask)",
+)(masked_in_another_order)
+RULES.add(
+    "penalty-of-all-signs",
+    "a score below 0 grows as it is divided: words that were to be left out come again the more often",
+    "multiply those below 0: torch.where(score > 0, score / penalty, score * penalty)",
+)(penalty_of_all_signs)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import filled_with, is_model
+from probe.diagnose.code.finders.sequences.preferences import groups_of_other_rows, preference_reversed
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.loop.step_calls import events_of, optimized
@@ -278,3 +279,13 @@ def _of_action(term: ast.AST, judged: ast.Call, flow: Flow) -> bool:
     return value is judged or (given is not None and given.value is judged)
 
 
+RULES.add(
+    "preference-reversed",
+    "the model learns to give the answers that were turned down",
+    "raise the chosen one: -logsigmoid(chosen - rejected)",
+)(preference_reversed)
+RULES.add(
+    "groups-of-other-rows",
+    "an answer is compared with those to other questions: what is learned is which question is easy",
+    "copy with repeat_interleave(n, dim=0) for view(-1, n), or take the statistics over axis 0 of view(n, -1)",
+)(groups_of_other_rows)

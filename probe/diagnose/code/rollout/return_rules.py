@@ -37,7 +37,7 @@ _END = re.compile(r"done|term|end|last", re.I)
 _REWARD = re.compile(r"^(r|rs|rew|rews|rewards?|feedback|clicks?|payoffs?)$", re.I)
 _TRUNCATED = re.compile(r"truncat|time_?out|bootstrap|infinite_horizon", re.I)
 _DONE = re.compile(r"(done|dones|terminal|terminated|finished|over|ended|end)$")
-_VALUES = re.compile(r"next|nxt|value|target|\bq\w*\b|\bv\b", re.I)
+_VALUES = re.compile(r"next|nxt|value|target|critic|\bq\w*\b|\bv\b", re.I)
 _STORES = ("add", "append", "push", "store", "put", "remember", "insert")
 
 
@@ -154,7 +154,7 @@ def _bootstraps(program: Program) -> bool:
 
 
 def _discounted(program: Program, node: ast.BinOp) -> bool:
-    """Whether `1 - x` is multiplied by a discount and by something else."""
+    """Whether a factor such as `1 - x` is multiplied by a discount and by something else."""
     above: ast.AST = node
     while is_binary(program.parent.get(above), ast.Mult):
         above = program.parent[above]
@@ -251,26 +251,46 @@ def _limit_as_end(program: Program) -> Iterator[Remark]:
     mask = next(_masks(program), None)
     if mask is None or any(_TRUNCATED.search(source.text) for source in program.sources):
         return
-    for node in program.everywhere(ast.Assign):
-        of, target = program.class_of(node), node.targets[0]
-        if of is None or not is_name(target) or not _DONE.match(target.id):
+    for node, value in _ends_told(program):
+        of = program.class_of(node)
+        if of is None:
             continue
-        compared = [one for one in ast.walk(node.value) if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.GtE, ast.Gt, ast.Eq))]
-        limits = [(one, one.left) for one in compared if isinstance(one.left, ast.Attribute) and _counts(of, one.left)]
-        if len(limits) != 1 or not _alternatives(node.value, limits[0][0]):
+        given = [value, *(found for one in ast.walk(value) if isinstance(one, ast.Name) and (found := _set_before(program, one)) is not None)]
+        compared = [(part, one) for part in given for one in ast.walk(part) if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.GtE, ast.Gt, ast.Eq))]
+        limits = [(part, one, one.left) for part, one in compared if isinstance(one.left, ast.Attribute) and _counts(of, one.left)]
+        if len(limits) != 1 or not _alternatives(limits[0][0], limits[0][1]) or not (limits[0][0] is value or _alternatives(value, limits[0][1])):
             continue
         if any(is_method(one, "learn", "update", "train_step") for one in program.calls() if program.class_of(one) is of):
             continue
-        limit, counter = limits[0]
+        _, limit, counter = limits[0]
         reads = [one for one in ast.walk(of) if is_attribute(one, counter.attr) and isinstance(one.ctx, ast.Load)]
         if all(_only_counts(program, one) for one in reads):
-            yield Remark(node, f"{short(node)} is true where the time is up ({short(limit)}) too, and {short(mask)} (line {mask.lineno}) takes no value from the state after it")
+            told = f"{short(node)} ends an episode when its time is up" if node is limit else f"{short(node)} is true where the time is up ({short(limit)}) too"
+            yield Remark(node, f"{told}, and {short(mask)} (line {mask.lineno}) takes no value from the state after it")
+            return
+
+
+def _ends_told(program: Program) -> Iterator[tuple[ast.AST, ast.expr]]:
+    """What an environment tells as the end of an episode: by its name, or behind the reward that `step` returns."""
+    for node in program.everywhere(ast.Assign):
+        target = node.targets[0]
+        if is_name(target) and _DONE.match(target.id):
+            yield node, node.value
+    for given in program.everywhere(ast.Return):
+        if getattr(program.frame(given), "name", "") == "step" and isinstance(given.value, ast.Tuple):
+            yield from ((one, one) for one in given.value.elts[2:3] if isinstance(one, ast.Compare | ast.BoolOp | ast.BinOp))
+
+
+def _set_before(program: Program, name: ast.Name) -> ast.expr | None:
+    """What a name was set to in the function that reads it, where that is told once."""
+    given = [one.value for one in ast.walk(program.frame(name)) if isinstance(one, ast.Assign) and is_name(one.targets[0], name.id)]
+    return given[0] if len(given) == 1 else None
 
 
 def _masks(program: Program) -> Iterator[ast.BinOp]:
-    """`1 - done` where a product with it takes the value of the state that follows."""
+    """`1 - done` where a product with it takes the value of the state that follows, also if it was stored so."""
     for node in program.everywhere(ast.BinOp):
-        if not is_binary(node, ast.Sub) or number_in(node.left) != 1 or not re.search(r"\b(done|d|dones|term\w*)\b", text_of(node.right)):
+        if not is_binary(node, ast.Sub) or number_in(node.left) != 1 or not re.search(r"\b(done|d|dones|term\w*|ends?|ended|over|finished)\b", text_of(node.right)):
             continue
         statement = next((one for one in program.parents(node) if isinstance(one, ast.stmt)), None)
         if not isinstance(statement, (ast.Assign, ast.Return, ast.AugAssign)) or statement.value is None:
@@ -281,6 +301,8 @@ def _masks(program: Program) -> Iterator[ast.BinOp]:
             name = text_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
             frame = program.frame(node)
             used = [one for one in ast.walk(frame) if is_binary(one, ast.Mult) and name in names_read(one)]
+            kept = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], (ast.Subscript, ast.Attribute))
+            used += [one for one in program.everywhere(ast.BinOp) if kept and is_binary(one, ast.Mult) and _discounted(program, one)]
         if any(is_binary(part, ast.Mult) and _VALUES.search(text_of(part)) for one in used for part in ast.walk(one)):
             yield node
 
@@ -302,7 +324,11 @@ def _alternatives(value: ast.expr, limit: ast.Compare) -> bool:
 
 
 def _only_counts(program: Program, node: ast.AST) -> bool:
-    """Whether an attribute is read to be compared, to be counted on, or to be set in part."""
+    """Whether an attribute is read to be compared, to be counted on, to be set in part, or to be noted elsewhere."""
+    statement = next(one for one in program.parents(node) if isinstance(one, ast.stmt))
+    noted = statement.target if isinstance(statement, ast.AugAssign) else statement.value.func if isinstance(statement, ast.Expr) and is_method(statement.value, "append", "extend") else None
+    if isinstance(noted, ast.Attribute):
+        return True
     around = program.parent.get(node)
     if isinstance(around, ast.Subscript):
         if isinstance(around.ctx, ast.Store):

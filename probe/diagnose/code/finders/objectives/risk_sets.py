@@ -110,7 +110,7 @@ def _counts_events(computation: Computation, whole: Value) -> bool:
 
 def _order_of(value: Value) -> tuple[Value, bool, Value] | None:
     """What rows were last sorted by, whether from small to large, and where; None where they were not, or it is not known."""
-    found = [(one, index) for one in origins(value, stop=("rows",)) if one.op in _TAKEN and len(one.args) > 1 for index in (_sorting(one.args[-1]),) if index is not None]
+    found = [(one, index) for one in origins(value, stop=("rows", "shape", "size", "len")) if one.op in _TAKEN and len(one.args) > 1 for index in (_sorting(one.args[-1]),) if index is not None]
     if not found:
         return None
     _, (key, rising, sorting) = max(found, key=lambda pair: pair[0].number)
@@ -139,7 +139,7 @@ def _sorting(index: Value) -> tuple[Value, bool, Value] | None:
 
 def _mixed(value: Value) -> Value | None:
     """What puts the rows of a batch into a random order that nothing sorts again: a loader, or a drawn index."""
-    near = list(origins(value, stop=("rows",)))
+    near = list(origins(value, stop=("rows", "shape", "size", "len")))
     sorts = max((one.number for one in near if one.op in _SORTED), default=-1)
     for one in near:
         if one.op == "rows" and "loader" in one.named and sorts < 0:

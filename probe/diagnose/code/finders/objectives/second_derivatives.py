@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
@@ -67,8 +68,16 @@ def weight_of_the_wrong_sign(program: Program) -> Iterator[Remark]:
                 continue
             beside = next((one for one, other in found for inner in [product(one)] if other * inner.sign == 1 and not inner.below[1:] and any(same(part, exponent.above[0]) for part in inner.above) and not any(part.op == "exp" for part in inner.above)), None)
             if beside is not None:
-                yield Remark(grown.node, f"{short(grown.node)} multiplies a loss, and {short(exponent.above[0].node)} is added to it: both are smaller the further it falls below 0, and nothing holds it")
+                yield Remark(grown.node, f"{short(grown.node)} multiplies a loss, and {_written(grown, exponent.above[0])} is added to it: both are smaller the further it falls below 0, and nothing holds it")
                 return
+
+
+def _written(exponential: Value, inner: Value) -> str:
+    """What stands in an exponential, as it is written there."""
+    call = exponential.node
+    if isinstance(call, ast.Call) and call.args:
+        return short(call.args[0])
+    return short(call.func.value) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else short(inner.node)
 
 
 def _pieces(value: Value, sign: int = 1) -> Iterator[tuple[Value, int]]:

@@ -1,1 +1,1 @@
-"""What is computed of rows of words: places, generated words, preferences. Pure."""
+"""Rows of words: what is generated of them, their places, what reads them, and which is preferred."""

@@ -60,7 +60,7 @@ def masked_in_another_order(program: Program) -> Iterator[Remark]:
         if value.op == "where":
             pairs = [(value.args[0], one) for one in value.args[1:]]
         else:
-            pairs = [(value.args[1], value.args[0])] if value.op != "mul" else [value.args[:2], value.args[1::-1]]
+            pairs = [(value.args[1], value.args[0])] if value.op != "mul" else [(value.args[0], value.args[1]), (value.args[1], value.args[0])]
         for mask, scores in pairs:
             if not _is_mask(mask):
                 continue
@@ -104,8 +104,8 @@ def _raw(value: Value) -> Value | None:
             return value if value.args[0].op not in ("torch.nn.LogSoftmax", "torch.nn.Softmax") else None
         if value.op in ("part", "clone", "to", "float", "set_item", "squeeze", "detach", "scatter", "logits", "masked_fill", "contiguous") and value.args:
             value = value.args[0]
-        elif value.op == "div" and number(value.args[1]) is not None:
-            value = value.args[0]
+        elif value.op == "div":
+            value = value.args[0] if number(value.args[1]) is not None else value.args[1]
         else:
             return None
     return None
@@ -114,9 +114,9 @@ def _raw(value: Value) -> Value | None:
 def _are_words(index: Value, run: Value) -> bool:
     """Whether an index is made of the words that a network was given."""
     parts = getattr(index, "parts", [index])
-    given = {id(one) for arg in run.args[1:] for one in origins(arg, ("run",)) if one.op not in ("@constant", "slice", "tuple") and not is_none(one)}
+    given = {id(one) for arg in run.args[1:] for one in origins(arg) if one.op not in ("@constant", "@library", "slice", "tuple") and not is_none(one)}
     of = {id(one) for one in origins(parts[-1], ("size", "shape", "len", "range", "index", "run"))} if parts else set()
-    return parts[-1].op != "slice" and bool(given & of)
+    return parts[-1].op not in ("slice", "eq", "ne", *_COMPARED) and bool(given & of)
 
 
 def _asks_for_the_sign(computation: Computation, value: Value, scores: Value, whole: Value) -> bool:

@@ -3,11 +3,21 @@ library only."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    SHAPED,
+    Many,
+    Value,
+    bare,
+    constant,
+    is_none,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -186,11 +196,3 @@ def _is_weighed(computation: Computation, scores: Value) -> bool:
                 waiting.append((user, depth - 1))
     return False
 
-
-def said_once(remarks: Iterator[Remark]) -> Iterator[Remark]:
-    """Remarks, each node once."""
-    seen: set[ast.AST] = set()
-    for one in remarks:
-        if one.node not in seen:
-            seen.add(one.node)
-            yield one

@@ -1,0 +1,328 @@
+"""Answers that are compared: which one is preferred, which group one belongs to, and the padding behind it. Pure; standard
+library only."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.finders.losses.padded_time import filled
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.backwards import has_gradient
+from probe.diagnose.code.traits.basic import LOSSES, losses, terms
+from probe.diagnose.code.traits.likelihoods import is_likelihood
+
+FINDERS = Finders()
+_WORSE = re.compile(r"reject|dispreferred|worse|loser|(^|_)lose(_|$)|unpreferred", re.I)
+_BETTER = re.compile(r"chosen|prefer|better|winner|(^|_)win(_|$)", re.I)
+_OVER_GROUPS = ("mean", "std", "var", "max", "sum", "topk", "min")
+_COMPARED = ("lt", "gt", "le", "ge", "eq", "ne")
+
+
+# Which one is preferred -------------------------------------------------------------
+
+
+def _pushed(loss: Value) -> Iterator[tuple[Value, int, Value]]:
+    """What stands in the logistic losses of a loss: the value, 1 where it is raised and -1 where it is lowered, and the
+    loss."""
+    for term, factor in terms(loss):
+        sign = 1 if factor is None or factor > 0 else -1
+        at = term
+        while at.args and (at.op in ("mean", "sum", "neg") or (at.op in ("div", "mul") and len(at.args) == 2 and (number(at.args[1]) or 0) > 0)):
+            sign, at = (-sign if at.op == "neg" else sign), at.args[0]
+        if at.op == "log" and at.args and bare(at.args[0]).op == "sigmoid":
+            yield bare(at.args[0]).args[0], -sign, at
+        elif (at.op == "logsigmoid" and at.args) or (at.op == "softplus" and at.args):
+            yield at.args[0], -sign, at
+        elif at.op == "binary_cross_entropy_with_logits" and len(at.args) == 2 and bare(at.args[1]).op in ("ones_like", "ones", "zeros_like", "zeros"):
+            yield at.args[0], sign if "ones" in bare(at.args[1]).op else -sign, at
+
+
+def _leaves(value: Value, sign: int = 1, depth: int = 12) -> Iterator[tuple[Value, int]]:
+    """What a value is a sum of, each with its sign; positive factors are passed."""
+    if depth and value.op in ("add", "sub") and len(value.args) == 2:
+        yield from _leaves(value.args[0], sign, depth - 1)
+        yield from _leaves(value.args[1], sign if value.op == "add" else -sign, depth - 1)
+    elif depth and value.op == "neg":
+        yield from _leaves(value.args[0], -sign, depth - 1)
+    elif depth and value.op in ("mul", "div") and len(value.args) == 2 and any((number(one) or 0) > 0 or one.op in ("@input", "exp") for one in value.args[::-1][: 2 if value.op == "mul" else 1]):
+        inner = value.args[1] if value.op == "mul" and ((number(value.args[0]) or 0) > 0 or value.args[0].op in ("@input", "exp")) else value.args[0]
+        yield from _leaves(inner, sign, depth - 1)
+    else:
+        yield value, sign
+
+
+def preference_reversed(program: Program) -> Iterator[Remark]:
+    """The loss of a pair raises the answer that was rejected, or lowers the one that was chosen."""
+    computation = computation_of(program)
+    for _, loss in losses(computation):
+        directions: dict[int, set[int]] = {}
+        found: list[tuple[Value, int, Value]] = []
+        for inside, push, term in _pushed(loss):
+            for leaf, sign in _leaves(inside):
+                directions.setdefault(id(leaf), set()).add(sign * push)
+                found.append((leaf, sign * push, term))
+        found = [one for one in found if len(directions[id(one[0])]) == 1 and has_gradient(one[0])]
+        if len({id(leaf) for leaf, _, _ in found}) != 2:
+            continue
+        named = [(leaf, push, term, _called(program, computation, leaf)) for leaf, push, term in found]
+        if {kind for *_, kind in named} == {"better", "worse"}:
+            wrong = next((one for one in named if one[1] != (1 if one[3] == "better" else -1)), None)
+            if wrong is not None:
+                leaf, push, term, kind = wrong
+                names = _names(computation, leaf)
+                does, what = ("raises" if push > 0 else "lowers"), ("rejected" if kind == "worse" else "chosen")
+                yield Remark(term.node, f"{short(term.node)} {does} {names[0] if names else short(leaf.node)} (line {leaf.line}), which is that of the answer that was {what}")
+                return
+        counted = _counted(computation, found)
+        if counted is not None:
+            leaf, push, term = next(one for one in found if one[1] > 0)
+            yield Remark(term.node, f"{short(term.node)} raises what {short(counted.node)} (line {counted.line}) counts as the smaller one where the pair is right")
+            return
+
+
+def _names(computation: Computation, value: Value) -> list[str]:
+    return [name.id for name, values in computation.stored.items() if any(one is value for one in values)]
+
+
+def _called(program: Program, computation: Computation, value: Value) -> str | None:
+    """Whether the names of a value, and what it is computed of where it gets its name, tell the better or the worse one."""
+    kinds: set[str] = set()
+    for name, values in computation.stored.items():
+        if not any(one is value for one in values):
+            continue
+        words = [name.id]
+        statement = program.statement(name)
+        made = statement.value if isinstance(statement, ast.Assign) else None
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if isinstance(made, ast.Tuple) and isinstance(target, ast.Tuple) and len(made.elts) == len(target.elts) and name in target.elts:
+            made = made.elts[target.elts.index(name)]
+        elif isinstance(target, ast.Tuple):
+            made = None
+        for one in ast.walk(made) if made is not None else ():
+            words += [one.value] if isinstance(one, ast.Constant) and isinstance(one.value, str) else [one.id] if isinstance(one, ast.Name) else [one.attr] if isinstance(one, ast.Attribute) else []
+        kinds |= {"worse" if _WORSE.search(word) else "better" for word in words if _WORSE.search(word) or _BETTER.search(word)}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _counted(computation: Computation, found: list[tuple[Value, int, Value]]) -> Value | None:
+    """Where pairs are counted whose first one is larger, and the loss makes it smaller."""
+    for one in computation.of("gt"):
+        left, right = (bare(part) for part in one.args[:2])
+        pushes = [next((push for leaf, push, _ in found if bare(leaf) is side), None) for side in (left, right)]
+        if pushes == [-1, 1] and any(user.op in ("sum", "mean", "float") for user in computation.users(one)):
+            return one
+    return None
+
+
+# Which group an answer is of -----------------------------------------------------------
+
+
+def groups_of_other_rows(program: Program) -> Iterator[Remark]:
+    """Rows were repeated one behind the other as a whole, and what is computed of them is put into groups of neighbours."""
+    computation = computation_of(program)
+    for value in computation.of("view", "reshape"):
+        sizes = value.args[1].parts if len(value.args) == 2 and isinstance(value.args[1], Many) else list(value.args[1:])
+        if len(sizes) != 2 or value.args[0].op in ("transpose", "T"):
+            continue
+        used = next((one for one in computation.users(value) if one.op in _OVER_GROUPS and _axis(one) is not None), None)
+        axis = _axis(used) if used is not None else None
+        if used is None or axis is None or any(one.op == "transpose" or one.op == "T" for one in computation.users(value)):
+            continue
+        within = list(origins(value.args[0], ("size", "shape", "len")))
+        tiled = [one for one in within if one.op == "repeat" and _times(one) is not None]
+        spread = [one for one in within if one.op == "repeat_interleave" and number(one.argument("dim", 2)) == 0]
+        if len({one.node for one in (*tiled, *spread)}) != 1 or any(one.op in ("argsort", "sort", "randperm") for one in within):
+            continue
+        many = _times(tiled[0]) if tiled else spread[0].argument("repeats", 1)
+        inside, across = (sizes[1], sizes[0]) if axis == 1 else (sizes[0], sizes[1])
+        if many is None or not _equal(inside, many) or _equal(across, many) or (axis == 1) != bool(tiled):
+            continue
+        repeated = (tiled or spread)[0]
+        order = "lays all rows down once, and then again: the copies of one row are not neighbours" if tiled else "puts the copies of each row beside each other"
+        yield Remark(value.node, f"{short(value.node)} and {short(used.node)} (line {used.line}) make groups of other rows than {short(repeated.node)} (line {repeated.line}) has copied: it {order}")
+        return
+
+
+def _axis(value: Value) -> int | None:
+    """The axis of two that a statistic is taken along."""
+    known = number(value.argument("dim", 2 if value.op == "topk" else 1))
+    return None if known not in (0, 1, -1, -2) or known is None else int(known) % 2
+
+
+def _times(value: Value) -> Value | None:
+    """How often `x.repeat(n, 1)` lays rows down."""
+    sizes = value.args[1].parts if len(value.args) == 2 and isinstance(value.args[1], Many) else list(value.args[1:])
+    return sizes[0] if len(sizes) > 1 and not value.named and all(number(one) == 1 for one in sizes[1:]) and number(sizes[0]) != 1 else None
+
+
+def _equal(one: Value, other: Value) -> bool:
+    return same(one, other) if number(one) is None else number(one) == number(other)
+
+
+# Terms that no answer moves -------------------------------------------------------------
+
+
+@FINDERS.add("term-of-the-wrong-sign")
+def _divergence_raised(program: Program) -> Iterator[Remark]:
+    """An estimate of a divergence, exp(d) - d - 1, which is never below 0, is subtracted from what is minimized."""
+    for _, loss in losses(computation_of(program)):
+        for term, sign in _penalties(loss):
+            if sign < 0:
+                yield Remark(term.node, f"{short(term.node)} is an estimate of a divergence, which is never below 0, and what is minimized falls as it grows: the two policies are pushed apart")
+                return
+
+
+def _penalties(value: Value, sign: int = 1, depth: int = 40) -> Iterator[tuple[Value, int]]:
+    if depth == 0:
+        return
+    if _is_estimate(value):
+        yield value, sign
+    elif value.op in ("add", "sub") and len(value.args) == 2:
+        yield from _penalties(value.args[0], sign, depth - 1)
+        yield from _penalties(value.args[1], sign if value.op == "add" else -sign, depth - 1)
+    elif value.op == "neg":
+        yield from _penalties(value.args[0], -sign, depth - 1)
+    elif value.op == "mul" and len(value.args) == 2 and any((known := number(one)) is not None for one in value.args):
+        known = next(found for one in value.args if (found := number(one)) is not None)
+        inner = value.args[1] if number(value.args[0]) is not None else value.args[0]
+        yield from _penalties(inner, sign if known > 0 else -sign, depth - 1) if known else ()
+    elif value.op == "mul" and len(value.args) == 2:
+        for one, other in (value.args, value.args[::-1]):
+            if bare(other).op in _COMPARED or "mask" in short(other.node).lower():
+                yield from _penalties(one, sign, depth - 1)
+                return
+    elif value.op in ("mean", "sum", "div") and value.args:
+        yield from _penalties(value.args[0], sign, depth - 1)
+
+
+def _is_estimate(value: Value) -> bool:
+    """Whether a value is exp(d) - d - 1, where d is a difference of log probabilities."""
+    left: list[tuple[Value, int]] = []
+    waiting = [(value, 1)]
+    while waiting and len(left) < 6:
+        at, sign = waiting.pop()
+        if at.op in ("add", "sub") and len(at.args) == 2 and not (is_likelihood(at.args[0]) and is_likelihood(at.args[1])):
+            waiting += [(at.args[0], sign), (at.args[1], sign if at.op == "add" else -sign)]
+        else:
+            left.append((at, sign))
+    if len(left) != 3:
+        return False
+    raised = next((one for one, sign in left if one.op == "exp" and sign > 0), None)
+    ones = [one for one, sign in left if number(one) is not None and (number(one) or 0) * sign == -1]
+    rest = [one for one, sign in left if sign < 0 and one.op == "sub"]
+    return raised is not None and len(ones) == 1 and len(rest) == 1 and same(raised.args[0], rest[0])
+
+
+@FINDERS.add("term-without-gradient")
+def _between_frozen(program: Program) -> Iterator[Remark]:
+    """A loss in a sum is computed between two outputs of networks, none of which has a gradient."""
+    said: set[ast.AST] = set()
+    for _, loss in losses(computation_of(program)):
+        parts = [one for one, _ in terms(loss)]
+        for part in parts:
+            at = part
+            while at.args and at.op in ("mul", "mean", "sum"):
+                at = next((one for one in at.args if any(each.op in LOSSES for each in (one, *one.args))), at.args[0]) if at.op == "mul" else at.args[0]
+            if at.op not in LOSSES or len(at.args) < 2 or at.where.no_grad or has_gradient(part) or at.node in said or not any(has_gradient(one) for one in parts):
+                continue
+            runs = [next((one for one in origins(side) if one.op == "run"), None) for side in at.args[:2]]
+            if None not in runs and all(one is not None and one.where.no_grad for one in runs):
+                said.add(at.node)
+                run = runs[0]
+                assert run is not None
+                yield Remark(at.node, f"{short(at.node)} has no gradient: both of its sides are computed without one ({short(run.node)}, line {run.line})")
+
+
+# Padding behind an answer -------------------------------------------------------------
+
+
+@FINDERS.add("padding-not-ignored")
+def _likelihood_of_padding(program: Program) -> Iterator[Remark]:
+    """Log probabilities of all places of rows that were filled up are added up, and no mask leaves the filling out."""
+    computation = computation_of(program)
+    for _, loss in losses(computation):
+        found: list[Value] = []
+        if not _collect(loss, found, 60):
+            continue
+        for likely in found:
+            fill = _filling(likely.argument("index", len(likely.args) - 1))
+            if fill is not None and has_gradient(likely):
+                yield Remark(likely.node, f"{short(likely.node)} also takes the log probabilities of what fills the rows up ({short(fill.node)}, line {fill.line}), and nothing leaves these places out")
+                return
+
+
+def _collect(value: Value, found: list[Value], depth: int) -> bool:
+    """The log probabilities of each word that a loss is a sum of; False where something else may leave places out."""
+    if depth == 0:
+        return False
+    at = bare(value, shapes=False) if value.op != "either" else value
+    if at.op == "squeeze" and at.args:
+        at = bare(at.args[0], shapes=False)
+    if at.op == "gather":
+        found.append(at)
+        return bare(at.args[0]).op == "log_softmax"
+    if at.op in ("part",) and len(at.args) == 2 and at.args[0].op == "gather" and isinstance(at.args[1], Many) and number(at.args[1].parts[-1]) == 0:
+        found.append(at.args[0])
+        return bare(at.args[0].args[0]).op == "log_softmax"
+    if at.op in ("add", "sub", "mul", "min", "max", "minimum", "maximum") and len(at.args) == 2:
+        return all(_is_of_rows(one) or _collect(one, found, depth - 1) for one in at.args)
+    if at.op == "div" and len(at.args) == 2:
+        return _is_of_rows(at.args[1]) and _collect(at.args[0], found, depth - 1)
+    if at.op in ("neg", "exp", "clamp", "mean", "sum", "logsigmoid", "softplus") and at.args:
+        return _collect(at.args[0], found, depth - 1)
+    return False
+
+
+def _is_of_rows(value: Value) -> bool:
+    """Whether a factor is a number, one for each row, or a mask of what stands before an answer."""
+    if number(value) is not None or bare(value).op in ("@input", "len", "count"):
+        return bare(value).op != "@input" or value.op == "@input"
+    if value.op == "unsqueeze":
+        return number(value.argument("dim", 1)) in (1, -1) and not any(one.op in ("gather", *_COMPARED) for one in _line(value))
+    if value.op == "part" and isinstance(value.args[1], Many):
+        return is_none(value.args[1].parts[-1]) and value.args[1].parts[-1].op == "@constant" and not any(one.op == "gather" for one in _line(value))
+    mask = bare(value)
+    return mask.op in ("ge", "gt") and len(mask.args) == 2 and bare(mask.args[0], "part").op == "arange" and bare(mask.args[1], "part").op not in ("arange",)
+
+
+def _line(value: Value) -> Iterator[Value]:
+    for _ in range(30):
+        yield value
+        if not value.args:
+            return
+        value = value.args[0]
+
+
+def _filling(words: Value | None) -> Value | None:
+    """Where the words whose log probabilities are taken were filled up."""
+    for _ in range(30):
+        if words is None:
+            return None
+        if (found := filled(words)) is not None:
+            fill = found[0]
+            given = fill.argument("padding_value", 2)
+            return fill if given is None or (number(given) or 0) >= 0 else None
+        if words.op == "stack" and words.args:
+            inner = words.args[0]
+            parts = inner.parts if isinstance(inner, Many) else []
+            return parts[0] if len(parts) == 1 and _ends(parts[0]) else None
+        if (words.op == "part" and len(words.args) == 2 and all(one.op in ("slice", "@constant") for one in (words.args[1].parts if isinstance(words.args[1], Many) else [words.args[1]]))) or bare(words) is not words:
+            words = words.args[0]
+        else:
+            return None
+    return None
+
+
+def _ends(word: Value) -> bool:
+    """Whether a drawn word is replaced by a fixed one where its row has ended."""
+    if word.op != "where" or len(word.args) != 3:
+        return False
+    fixed = word.args[1]
+    known = number(fixed) if fixed.op != "full_like" else number(fixed.argument("fill_value", 1))
+    return known is not None and constant(word.args[2]) is None and any(one.op in ("multinomial", "argmax", "sample", "@input") for one in origins(word.args[2]))
