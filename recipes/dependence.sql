@@ -16,7 +16,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "models that compare samples with each other on purpose (minibatch discrimination, prototypes, experts with limited capacity, contrastive heads, batch statistics in normalization or quantization): `info`, unless attention joins the samples but not the positions; masks meant only for pooling or the loss (`info`); a batch that is handed over whole, with its targets (`info`); arguments accepted only for interface compatibility; noise added in backward on purpose"
+-- false_positives = "models that compare samples with each other on purpose (minibatch discrimination, prototypes, experts with limited capacity, contrastive heads, batch statistics in normalization or quantization): `info`, unless attention or a recurrence joins the samples but not the positions; masks meant only for pooling or the loss (`info`); a batch that is handed over whole, with its targets (`info`); arguments accepted only for interface compatibility; noise added in backward on purpose"
 -- explains = ["train-validation-gap", "validation-rising", "plateau", "slow-decrease"]
 -- [parameters.rounding]
 -- value = 0.0001
@@ -40,14 +40,15 @@ WITH audits AS (
         format('with one token replaced, the outputs at {:.0f} % of the earlier positions changed, by up to {:.2g}, and at {:.0f} % of the later ones; at and after it by up to {:.2g}', 100 * leak_ratio, leak, 100 * effect_ratio, effect) AS evidence, answered.* EXCLUDE (subject)
     FROM answered WHERE question = 'later' AND leaks AND model NOT IN (SELECT model FROM mixing)
     UNION ALL BY NAME
-    SELECT 'samples' AS subject, CASE WHEN confused OR attends AND effect_ratio = 0 THEN 'notice' ELSE 'info' END AS severity,
-        CASE WHEN attends AND effect_ratio = 0 THEN 'attention runs over the batch instead of the positions: outputs of a sample depend on the other samples, and positions do not see each other (check batch_first, or a permute for the other layout)'
+    SELECT 'samples' AS subject, CASE WHEN confused OR (attends OR recurs) AND effect_ratio = 0 THEN 'notice' ELSE 'info' END AS severity,
+        CASE WHEN recurs AND effect_ratio = 0 THEN 'the recurrence runs over the batch instead of the positions: outputs of a sample depend on the samples before it, and none on the positions before it (check batch_first, or a permute for the other layout)'
+            WHEN attends AND effect_ratio = 0 THEN 'attention runs over the batch instead of the positions: outputs of a sample depend on the other samples, and positions do not see each other (check batch_first, or a permute for the other layout)'
             WHEN confused THEN 'samples and positions are mixed up: outputs of a sample depend on the other samples of the batch, and on later tokens (check for a permute, view or transpose for the other layout)'
             WHEN leak_ratio <= 0.5 THEN 'outputs of a sample depend on some other samples of the batch: a view or reshape instead of a permute mixes them like this'
             ELSE 'outputs of a sample depend on the other samples of the batch' END AS fact,
         format('with one of {} samples replaced, the outputs of {:.0f} % of the others changed, by up to {:.2g}; its own by up to {:.2g}', samples, 100 * leak_ratio, leak, effect)
             || COALESCE(format('; with one position of it replaced, {:.0f} % of its other positions', 100 * effect_ratio), '') AS evidence, answered.* EXCLUDE (subject)
-    FROM answered JOIN mixing USING (model) WHERE question = 'samples' AND leaks
+    FROM (SELECT *, class IN ('RNN', 'LSTM', 'GRU') AS recurs FROM answered) AS answered JOIN mixing USING (model) WHERE question = 'samples' AND leaks
     UNION ALL BY NAME
     SELECT 'padding' AS subject, CASE WHEN dead THEN 'notice' ELSE 'info' END AS severity,
         CASE WHEN dead THEN format('the padding mask ({}) is inverted: outputs at real tokens depend on the padding and on no other real token', answered.subject)

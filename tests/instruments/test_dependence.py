@@ -155,6 +155,14 @@ def test_attention_over_the_batch_is_told_where_only_the_model_knows_the_positio
     assert "refused" not in row
 
 
+def test_a_recurrence_over_the_batch_reads_no_position_before() -> None:
+    text = tokens()[:, :-1]
+    row = asked(Reads(lambda model, x: model.recur(x)[0]), text)["samples"]
+    assert row["leak"] > 0 and (row["class"], row["effect_ratio"]) == ("LSTM", 0.0)
+    along = asked(Reads(lambda model, x: model.recur(x.transpose(0, 1))[0].transpose(0, 1)), text)
+    assert along["samples"]["leak"] == 0.0
+
+
 def test_a_question_that_fails_leaves_the_others() -> None:
     class Refuses(nn.Module):
         def __init__(self) -> None:

@@ -24,6 +24,8 @@ from probe.job.instruments.tensors.loss_functions import target_of
 LEAK_RATIO = 1e-4
 """A change below this fraction of the expected one is rounding: with the same shapes, an output that does not
 depend on the replaced part is computed in the same order, and is bitwise equal on most processors."""
+MOST_ALIKE = 8
+"""Other modules of one kind that are looked at."""
 ENOUGH_S = 8.0
 """No further question is started after this time."""
 Send = Callable[[str, Any], None]
@@ -176,18 +178,23 @@ class Questions:
 
             found = self._forwards.first_difference(changes, differs)
             row |= self._place(found)
-            if found is not None and found.attends:
-                row["effect_ratio"] = self._attended(found.module, place)
+            if found is not None and (found.attends or isinstance(found.module, torch.nn.RNNBase)):
+                row["effect_ratio"] = self._inside(found, place)
         yield row
 
-    def _attended(self, first: Any, place: int) -> float | None:
-        """Share of a sample's other positions that change in the output of a module that attends, when its
-        input is replaced at one: the largest of `first` and the others that attend, which may take turns."""
-        found = self._positions_mix_in(first, place)
-        if found:
-            return found
-        others = [self._inner_positions_mix(one, place) for one in [first, *self._forwards.attending(first)]]
-        return max((share for share in [found, *others] if share is not None), default=None)
+    def _inside(self, found: Place, place: int) -> float | None:
+        """Share of a sample's other positions that change in the output of a module that attends or recurs,
+        when its input is replaced at one: the largest of this one and the others of its kind, which may take
+        turns."""
+        share = self._positions_mix_in(found.module, place)
+        if share:
+            return share
+        alike = self._forwards.attending() if found.attends else [
+            one for one in self._model.modules() if isinstance(one, self._torch.nn.RNNBase)
+        ]
+        others = [one for one in alike if one is not found.module][:MOST_ALIKE]
+        shares = [share, *(self._inner_positions_mix(one, place) for one in [found.module, *others])]
+        return max((one for one in shares if one is not None), default=None)
 
     def _inner_positions_mix(self, module: Any, place: int) -> float | None:
         """`_positions_mix_in` where only the model knows the positions: replaces one in its input."""

@@ -19,7 +19,6 @@ MOST_OUTPUTS = 8
 MOST_EVENTS = 4096
 MOST_BYTES = 256 << 20
 """Maximum size of module inputs and outputs kept for comparison."""
-MOST_ATTENDING = 8
 ATTENTION = ("softmax", "scaled_dot_product")
 
 
@@ -152,11 +151,10 @@ class RepeatedForwards:
                 hook.remove()
         return outputs[0] if outputs else None
 
-    def attending(self, first: Any) -> list[Any]:
-        """Other modules than `first` in whose own code attention is computed, in order of their names."""
+    def attending(self) -> list[Any]:
+        """The modules in whose own code attention is computed, in order of their names."""
         operations = self._operations()
-        found = [one for one in self._model.modules() if one is not first and one in operations]
-        return found[:MOST_ATTENDING]
+        return [one for one in self._model.modules() if one in operations]
 
     def _call(self, changes: dict[str, Any], *, training: bool, seed: int) -> Any:
         torch = self._torch
