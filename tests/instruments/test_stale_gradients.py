@@ -1,4 +1,4 @@
-"""Which gradients count as left over from an earlier step."""
+"""Steps with an actor's backward and a critic's: which gradients are left over, and which loss is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from probe.recording.layout import NULL_BOOLEAN
 
 
 @pytest.mark.parametrize(("forgets", "stale"), [(False, False), (True, True)])
-def test_gradients_that_are_cleared_before_the_critics_own_backward_are_not_left_over(
+def test_what_is_read_of_a_critic_is_that_of_its_own_backward_not_of_its_actors(
     place: Place, forgets: bool, stale: bool
 ) -> None:
     arguments = ["--steps", "200", *(["--forgets"] if forgets else [])]
@@ -27,6 +27,9 @@ def test_gradients_that_are_cleared_before_the_critics_own_backward_are_not_left
         asked = run_probe(place, str(job.pid), "query", sql, "--format", "json")
         assert asked.returncode == 0, asked.stderr
         assert json.loads(asked.stdout)["rows"] == [[stale, stale, True]]
+        sql = "SELECT function, count(*) >= 5 FROM python.loss_functions GROUP BY function"
+        asked = run_probe(place, str(job.pid), "query", sql, "--format", "json")
+        assert json.loads(asked.stdout)["rows"] == [["mse_loss", True]]  # the actor's backward comes first
 
 
 def test_an_accumulated_gradient_is_that_of_its_step() -> None:

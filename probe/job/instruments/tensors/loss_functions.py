@@ -31,6 +31,8 @@ MOST_NODES = 64
 """Maximum number of nodes visited: the loss functions are next to the root."""
 MOST_FUNCTIONS = 4
 MOST_SHAPES = 512
+MOST_TRIED = 4
+"""Backwards looked at, one after the other, until one has a loss function."""
 
 _FUNCTIONS = {
     "NllLoss": "nll_loss", "NllLoss2D": "nll_loss", "NllLossNd": "nll_loss", "MseLoss": "mse_loss",
@@ -102,13 +104,15 @@ class Audit(Protocol):
 
 
 class LossFunctions:
-    """Inspects the root of the first backward of a step."""
+    """Inspects the root of the first backward of a step. If that has no loss function, also those of the next
+    ones: an actor's loss has none, nor has that of a temperature, and a critic's may follow."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation, delivery: Delivery, pace: Pace) -> None:
         self._recorder = recorder
         self._delivery = delivery
         self._append = recorder.rings["python.loss_functions"].append
         self._shapes: dict[tuple[int, ...], int] = {}
+        self._tried, self._spent = 0, 0
         self.pace = pace
         self.inputs_of: Callable[[int], list[Any]] = _nothing
         """The input tensors of the first module in a step, if they were sampled."""
@@ -123,7 +127,7 @@ class LossFunctions:
 
     def _sample_root(self, root: Any, scaled: bool) -> None:
         recorder = self._recorder
-        if recorder.micro_step:
+        if recorder.micro_step and not self._tried:
             return
         begun, begun_cpu = _now(), _cpu()
         first = getattr(root, "grad_fn", None)
@@ -131,10 +135,14 @@ class LossFunctions:
             first = first.next_functions[0][0]
         found = functions_in(first) if first is not None else []
         for number in range(min(len(found), MOST_FUNCTIONS)):
-            self._write(found[number], None if number else first)
-        self.pace.took(_cpu() - begun_cpu)
+            self._write(found[number], None if number or recorder.micro_step else first)
+        self._spent += _cpu() - begun_cpu
+        self._tried += 1
+        if found or self._tried == MOST_TRIED:
+            self.pace.took(self._spent)
+            self._tried, self._spent = 0, 0
         audit = self.audit
-        if audit is not None and recorder.step >= audit.due:
+        if audit is not None and recorder.step >= audit.due and not recorder.micro_step:
             audit.run(first)
         recorder.cost_ns += _now() - begun
 
