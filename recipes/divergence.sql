@@ -11,17 +11,18 @@
 --   "gradient norm: {norm_now:.3g} now, {norm_before:.3g} when the loss was best",
 --   "learning rate: {lr:.3g} now, {lr_before:.3g} when the loss was best",
 --   "the job reweighted the terms of its loss meanwhile: the product of their factors is {weights_now:.3g} now, {weights_before:.3g} then",
+--   "the loss is computed in another way since: its graph has {nodes} nodes, and had {nodes_before} when the loss was best",
 -- ]
 -- next = [
 --   "probe {endpoint} checkpoint diverging.pt",
 --   "probe {endpoint} diagnose loss",
 --   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "a curriculum of increasing difficulty; a term whose weight rises (`info` if that weight is a constant of the loss's graph); reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded, and trainings that take turns)"
+-- false_positives = "a curriculum of increasing difficulty; a term whose weight rises (`info` if that weight is a constant of the loss's graph); a loss that is computed in another way from some step on (`info` if the size of its graph changed); reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded, and trainings that take turns)"
 -- explains = ["loss-spike", "loss-nan"]
 -- dated = true
 -- effect = true
--- uses = ["trainings", "adversarial", "moving", "turns", "reweighted"]
+-- uses = ["trainings", "adversarial", "moving", "turns", "reweighted", "rewritten"]
 -- [parameters.share]
 -- value = 0.25
 -- unit = "ratio of the improvement so far"
@@ -65,15 +66,17 @@ WITH ends AS (
 ), terms AS (
     SELECT ARG_MIN(weights_high, ABS(reweighted.step - judged.step)) AS weights_before, ARG_MAX(weights_low, reweighted.step) AS weights_now
     FROM reweighted, judged
+), other_way AS (
+    SELECT ARG_MIN(was, by) AS nodes_before, ARG_MAX(became, by) AS nodes FROM rewritten, judged WHERE by > judged.step
 )
 -- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete'
         WHEN turns.yes THEN 'two trainings take turns, each with an optimizer of its own: their losses are not one series' END AS unknown,
     step AS best_step, (SELECT MAX(blocks.step) FROM blocks, calm WHERE level <= best + LEAST(0.1 * rise, GREATEST($sigmas * calm.spread, $share * (start - best), $relative * ABS(best)))) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
-    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before,
-    CASE WHEN moving.yes OR COALESCE(weights_now > 1.25 * weights_before, false) OR (SELECT MAX(step) FROM python.optimizers) <= judged.step + $block THEN 'info' ELSE 'alarm' END AS severity
-FROM judged, adversarial, moving, turns, terms
+    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN weights_now > 1.25 * weights_before THEN weights_now END AS weights_now, weights_before, nodes, nodes_before,
+    CASE WHEN moving.yes OR nodes <> nodes_before OR COALESCE(weights_now > 1.25 * weights_before, false) OR (SELECT MAX(step) FROM python.optimizers) <= judged.step + $block THEN 'info' ELSE 'alarm' END AS severity
+FROM judged, adversarial, moving, turns, terms, other_way
 WHERE n = 3 AND rise > $sigmas * spread
     AND rise > GREATEST($share * (start - best), $relative * ABS(best))
 UNION ALL BY NAME

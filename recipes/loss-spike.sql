@@ -12,6 +12,7 @@
 --   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
 --   "each sample of the model's input was {was} before, and is {became} since: a higher loss is expected",
 --   "{spikes} such jumps since step {oldest}",
+--   "the loss is computed in another way since: its graph has {nodes} nodes, and had {nodes_before}",
 --   "two trainings take turns, each with an optimizer of its own: the steps after this one may have {turn}",
 --   "the last ones came every {every:.0f} steps: something that the program changes by its steps, such as a curriculum",
 -- ]
@@ -21,10 +22,10 @@
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
 --   "probe {endpoint} spike-guard --threshold 5",
 -- ]
--- false_positives = "a hard batch, or any other jump from which the loss recovers, or may recover yet (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later; a training that another one takes turns with (`info`); reinforcement learning (`info` without a DataLoader and without classes)"
+-- false_positives = "a hard batch, or any other jump from which the loss recovers, or may recover yet (`info`); a harder part of the data (`info` if the shape of the model's inputs changed); loss terms switched on later (`info` if the size of the loss's graph changed then); a training that another one takes turns with (`info`); reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- effect = true
--- uses = ["trainings", "moving", "turns"]
+-- uses = ["trainings", "moving", "turns", "rewritten"]
 -- [parameters.sigmas]
 -- value = 6.0
 -- unit = "times the spread"
@@ -104,6 +105,8 @@ WITH seen AS (
             AND CASE WHEN COUNT(*) FILTER (NOT earlier) = 0 THEN COUNT(DISTINCT shape) > 1
                 ELSE MIN(shape) FILTER (NOT earlier AND near <= 3) = MAX(shape) FILTER (NOT earlier AND near <= 3)
                     AND MIN(shape) FILTER (NOT earlier AND near <= 3) <> MIN(shape) FILTER (earlier AND near <= 3) END, false) AS other FROM shapes
+), other_way AS (
+    SELECT ANY_VALUE(was) AS was_nodes, ANY_VALUE(became) AS became_nodes FROM rewritten, spike WHERE spike.step > after AND spike.step <= by
 ), rhythm AS (
     -- Jumps at equal distances are made by the program: the horizon of a forecast that grows, a restart.
     SELECT COALESCE(COUNT(gap) >= 2 AND MAX(gap) <= 1.02 * MIN(gap), false) AS even, MEDIAN(gap) AS every
@@ -131,10 +134,10 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN recovered AND one_batch THEN 'the next step was back at the usual loss' WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
-    CASE WHEN rhythm.even THEN every END AS every, CASE WHEN turns.yes THEN 'another loss' END AS turn,
-    CASE WHEN recovered OR settling OR moving.yes OR turns.yes OR inputs.other OR rhythm.even OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
+    became_nodes AS nodes, was_nodes AS nodes_before, CASE WHEN rhythm.even THEN every END AS every, CASE WHEN turns.yes THEN 'another loss' END AS turn,
+    CASE WHEN recovered OR settling OR moving.yes OR turns.yes OR inputs.other OR rhythm.even OR became_nodes IS NOT NULL OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
         WHEN passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged, moving, turns, inputs, rhythm
+FROM judged, moving, turns, inputs, rhythm, other_way
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough
