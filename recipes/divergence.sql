@@ -67,7 +67,7 @@ WITH ends AS (
     SELECT ARG_MIN(weights_high, ABS(reweighted.step - judged.step)) AS weights_before, ARG_MAX(weights_low, reweighted.step) AS weights_now
     FROM reweighted, judged
 ), other_way AS (
-    SELECT ARG_MIN(was, by) AS nodes_before, ARG_MAX(became, by) AS nodes FROM rewritten, judged WHERE by > judged.step
+    SELECT ARG_MIN(was, first_new) AS nodes_before, ARG_MAX(became, first_new) AS nodes FROM rewritten, judged WHERE first_new > judged.step
 )
 -- `info` until an optimizer was looked at since: before that, a training of another optimizer may have begun.
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backward: their losses compete'

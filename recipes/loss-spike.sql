@@ -58,6 +58,10 @@
 -- value = 0.1
 -- unit = "ratio of what the loss has fallen by"
 -- source = "ours: once the scatter is almost zero, every ripple is many times the usual; a spike that undoes less than a tenth of the fall so far does no harm"
+-- [parameters.unseen]
+-- value = 200
+-- unit = "steps"
+-- source = "ours: while the graph of the loss has not been looked at since the jump, which takes about a hundred steps, it may be another one (`info`)"
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
@@ -106,7 +110,8 @@ WITH seen AS (
                 ELSE MIN(shape) FILTER (NOT earlier AND near <= 3) = MAX(shape) FILTER (NOT earlier AND near <= 3)
                     AND MIN(shape) FILTER (NOT earlier AND near <= 3) <> MIN(shape) FILTER (earlier AND near <= 3) END, false) AS other FROM shapes
 ), other_way AS (
-    SELECT ANY_VALUE(was) AS was_nodes, ANY_VALUE(became) AS became_nodes FROM rewritten, spike WHERE spike.step > after AND spike.step <= by
+    SELECT ANY_VALUE(was) AS was_nodes, ANY_VALUE(became) AS became_nodes,
+        COALESCE((SELECT MAX(g.step) < MAX(spike.step) FROM python.graphs g, spike), false) AS unseen FROM rewritten, spike WHERE spike.step > last_old AND spike.step <= first_new
 ), rhythm AS (
     -- Jumps at equal distances are made by the program: the horizon of a forecast that grows, a restart.
     SELECT COALESCE(COUNT(gap) >= 2 AND MAX(gap) <= 1.02 * MIN(gap), false) AS even, MEDIAN(gap) AS every
@@ -135,7 +140,7 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
         ELSE format('not recovered after {} steps', passed) END AS outcome,
     CASE WHEN inputs.other THEN was END AS was, CASE WHEN inputs.other THEN became END AS became,
     became_nodes AS nodes, was_nodes AS nodes_before, CASE WHEN rhythm.even THEN every END AS every, CASE WHEN turns.yes THEN 'another loss' END AS turn,
-    CASE WHEN recovered OR settling OR moving.yes OR turns.yes OR inputs.other OR rhythm.even OR became_nodes IS NOT NULL OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
+    CASE WHEN recovered OR settling OR moving.yes OR turns.yes OR inputs.other OR rhythm.even OR became_nodes IS NOT NULL OR unseen AND passed < $unseen OR (SELECT MAX(step) FROM python.optimizers) < judged.step THEN 'info'
         WHEN passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
 FROM judged, moving, turns, inputs, rhythm, other_way
 UNION ALL BY NAME
