@@ -38,7 +38,7 @@ WITH seen AS (
     SELECT 'copies' AS subject,
         CASE WHEN copies >= $copies THEN 'copies of the positive are among the in-batch negatives' ELSE 'batches hold equal samples, and each counts as a negative of the other' END AS fact,
         CASE WHEN copies >= $copies THEN format('{:.0f} % of the rows have another column with the same scores as their target''s', 100 * copies)
-             ELSE format('{:.0f} % of the samples of an input of the model equal another sample of their batch', 100 * alike) END
+             ELSE format('{:.0f} % of the samples of an input of the model, or of a tensor of the loader''s batch, equal another sample', 100 * alike) END
         || ', which the loss pushes away as if it were wrong: mask equal samples, or draw each at most once per batch' AS evidence, *
     FROM judged WHERE GREATEST(copies, COALESCE(alike, 0)) >= $copies AND NOT COALESCE(one_view >= $view, false)
 )

@@ -61,6 +61,7 @@ def test_samples_that_are_alike_show_in_the_inputs_where_dropout_parts_their_sco
     text, mask = torch.randint(2, 50, (40, 6)), torch.ones(40, 6, dtype=torch.long)
     assert negatives(*scores("pairs"), text, mask) == [0.0, 0.0, 0.0]
     assert negatives(*scores("pairs"), text[ITEMS], mask) == [0.0, 0.75, 0.0]
+    assert negatives(*scores("pairs"), text, torch.arange(6).expand(40, 6)) == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("joined", [False, True])

@@ -170,6 +170,7 @@ class Installation:
             inputs = ModelInputs(recorder, isolation, self.names, delivery, *paces, batches=batches)
             self.forward.inputs = inputs
             functions.inputs_of, functions.labels_of = inputs.inputs_of, inputs.labels_of
+            functions.samples_of = inputs.samples_of
         self.dependence: DependenceAudit | None = None
         if "dependence" in wanted and self.nan_detector is not None:
             kept = self.nan_detector.kept_call

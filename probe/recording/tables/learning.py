@@ -91,7 +91,7 @@ LEARNING: tuple[Table, ...] = (
             Column("blank_ratio", "DOUBLE", "ratio", "in a CTC loss, fraction of the targets that are its blank, of up to 64 sequences; NULL for other losses, and for targets or lengths on a device"),
             Column("short_ratio", "DOUBLE", "ratio", "there, fraction of the sequences with fewer steps than targets: no path leads to these"),
             Column("copies_ratio", "DOUBLE", "ratio", "in a cross-entropy in which each row has a target column of its own (InfoNCE, CLIP): fraction of the rows with another column that is the same as their target's, of up to 12 rows and 256 columns; NULL for other losses, and where all scores are alike"),
-            Column("alike_inputs_ratio", "DOUBLE", "ratio", "there, largest fraction of the samples of an input of the first module that equal another sample; NULL without such an input"),
+            Column("alike_inputs_ratio", "DOUBLE", "ratio", "there, largest fraction of the samples of an input of the first module, or of a tensor of the loader's batch, that equal another sample; NULL without such a tensor"),
             Column("one_view_ratio", "DOUBLE", "ratio", "there, fraction of the rows whose positive is their own embedding; NULL if there are more columns than rows"),
             Column("same_ratio", "DOUBLE", "ratio", "fraction of the targets that equal the token at the same position in the model's input; this and the following columns are NULL if targets and input cannot be compared, and on steps without a row in python.model_inputs"),
             Column("next_ratio", "DOUBLE", "ratio", "fraction of the targets that equal the next token of the input, as in a language model"),

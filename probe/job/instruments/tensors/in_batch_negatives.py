@@ -17,6 +17,8 @@ LEAST_ROWS, MOST_POSITIVES, MOST_COLUMNS, ANCHORS = 8, 12, 256, 8
 Fewer than 32768 numbers: from there on torch uses several threads, which may be busy elsewhere."""
 MOST_SAMPLES, MOST_VALUES = 256, 64
 """Samples, and values of each, that are compared to find inputs that are the same."""
+LEAST_NUMBERS, LEAST_MEASURES = 4, 16
+"""Numbers, such as words, and measures that a sample needs to be told from another: two may share a few."""
 MOST_SCORES = 4096
 """Columns of the scores; a loss with more of them has classes or words as its columns."""
 EQUAL = 1e-3
@@ -28,7 +30,8 @@ MASKED = -1e3
 
 def figures(torch: Any, node: Any, inputs: list[Any]) -> Any:
     """Figures of python.loss_functions from `copies_ratio` to `one_view_ratio`, on the target's device, NaN
-    for missing ones; None if the targets are not a column for each row. `inputs`: of the first module."""
+    for missing ones; None if the targets are not a column for each row. `inputs`: of the first module, and
+    the tensors of the loader's batch."""
     scores, target = kept(node, "self"), kept(node, "target")
     if scores is None or scores.dim() != 2 or target is None or target.dim() != 1:
         return None
@@ -79,18 +82,20 @@ def _one_view(torch: Any, scores: Any, own: Any, deviation: Any, itself: Any) ->
 
 def _alike(torch: Any, inputs: list[Any], rows: int, like: Any) -> Any:
     """Largest share of samples that are the same as another one in an input of the model. Masks and kinds
-    (two values) and inputs of a few numbers do not count."""
+    (two values), inputs of a few numbers, and those that are the same for all samples do not count."""
     found = torch.full_like(like, float("nan"))
     for given in inputs:
         if given.device != like.device or given.layout is not torch.strided or given.dtype is torch.bool:
             continue
-        if given.dim() < 2 or len(given) != rows or given[0].numel() < 4:
+        if given.dim() < 2 or len(given) != rows:
+            continue
+        if given[0].numel() < (LEAST_MEASURES if given.is_floating_point() else LEAST_NUMBERS):
             continue
         values = given[:MOST_SAMPLES].flatten(1)[:, :MOST_VALUES].double()
         weights = torch.arange(1, values.shape[1] + 1, device=like.device).double().sqrt().sin()
         equal = (values * weights).sum(1).sort().values.diff() == 0
         ends = equal.new_zeros(1)
         share = (torch.cat([equal, ends]) | torch.cat([ends, equal])).double().mean()
-        plain = ((values != 0) & (values != 1)).any()
+        plain = ((values != 0) & (values != 1)).any() & (values != values[:1]).any()
         found = torch.fmax(found, torch.where(plain, share, float("nan")))
     return found

@@ -116,6 +116,8 @@ class LossFunctions:
         self.pace = pace
         self.inputs_of: Callable[[int], list[Any]] = _nothing
         """The input tensors of the first module in a step, if they were sampled."""
+        self.samples_of: Callable[[int], list[Any]] = _nothing
+        """These and the tensors of the loader's batch, which another module may get."""
         self.labels_of: Callable[[int], Any] = _nothing
         """The labels of the batch in a step, one per sample, if there are any."""
         self.audit: Audit | None = None
@@ -188,7 +190,8 @@ class LossFunctions:
                 index = getattr(node, "_saved_ignore_index", None)
                 ignored = None if index is None else loss_figures.signed(index)
                 compared = input_targets.relation(torch, inputs, kept, ignored, node)
-            negatives = in_batch_negatives.figures(torch, node, inputs) if plain else None
+            samples = (self.samples_of(recorder.step) or []) if inputs else []
+            negatives = in_batch_negatives.figures(torch, node, samples) if plain else None
             of_ctc = ctc_targets.figures(torch, node) if plain else None
             if of_ctc is not None:  # it has no figures of other losses
                 figures = of_ctc.new_full((loss_figures.FIGURES,), float("nan"))

@@ -70,6 +70,7 @@ class ModelInputs:
         """Shape of the first input of the newest first call without gradients."""
         self._sampled_inputs: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
+        self._shown: list[weakref.ref[Any]] = []
         self._known = KnownSamples()
         self._columns = TableColumns()
         self._copies: dict[int, tuple[weakref.ref[Any], list[float]]] = {}
@@ -87,6 +88,13 @@ class ModelInputs:
         """The input tensors of the first module in this step; empty if they were not sampled."""
         known, references = self._sampled_inputs
         return [one for reference in references if (one := reference()) is not None] if known == step else []
+
+    def samples_of(self, step: int) -> list[Any]:
+        """The inputs of the first module in this step, and the tensors of the loader's batch, which another
+        module may get; empty if they were not sampled."""
+        inputs = self.inputs_of(step)
+        shown = (reference() for reference in self._shown) if self._sampled_inputs[0] == step else ()
+        return inputs + [one for one in shown if one is not None and not any(one is each for each in inputs)]
 
     def labels_of(self, step: int) -> Any:
         """The tensor of the loader's batch with one value per sample; None unless there is exactly one."""
@@ -114,7 +122,7 @@ class ModelInputs:
         begun, begun_cpu = _now(), _cpu()
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
-        self._labels = []
+        self._labels, self._shown = [], []
         self._sampled_inputs = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             self._sample_batch()
@@ -183,6 +191,7 @@ class ModelInputs:
             return
         tensors = list(itertools.islice(tensors_in(batch.content, depth=2), MOST_IN_BATCH))
         samples = next((len(tensor) for _, tensor in tensors if tensor.dim()), 0)
+        self._shown = [weakref.ref(tensor) for _, tensor in tensors if tensor.dim() > 1]
         for name, tensor in tensors:
             if tensor.dim() and tensor.is_cpu and tensor.numel() == samples:
                 self._labels.append(weakref.ref(tensor))
