@@ -58,7 +58,7 @@ from probe.diagnose.code.finders.evaluation import (
     tied_ranks,
     written_on,
 )
-from probe.diagnose.code.finders.graphs import sampled_items
+from probe.diagnose.code.finders.graphs import mirrored_pairs, sampled_items
 from probe.diagnose.code.finders.losses import (
     adversaries,
     bootstraps,
@@ -84,7 +84,7 @@ from probe.diagnose.code.finders.rows import (
     related_rows,
     worker_streams,
 )
-from probe.diagnose.code.finders.sequences import preferences, readings, rotations
+from probe.diagnose.code.finders.sequences import preferences, readings, references, rotations
 from probe.diagnose.code.finders.training import (
     chosen_scores,
     explorations,
@@ -167,8 +167,8 @@ _FINDERS: tuple[Finders, ...] = (
     averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, related_rows.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
-    preferences.FINDERS, readings.FINDERS, rotations.FINDERS,
-    agent_rules.FINDERS, report_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mined_pairs.FINDERS, own_limits.FINDERS, mirrored_boxes.FINDERS, pasted.FINDERS,
+    preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS,
+    agent_rules.FINDERS, report_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, own_limits.FINDERS, mirrored_boxes.FINDERS, pasted.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,

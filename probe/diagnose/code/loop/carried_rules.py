@@ -13,6 +13,7 @@ from probe.diagnose.code.finders.objectives.outer_steps import (
     steps_from_one_point,
 )
 from probe.diagnose.code.finders.objectives.token_means import mean_of_each_micro_batch
+from probe.diagnose.code.finders.objects.shared_stores import one_store_for_several
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.step_calls import events_of
 from probe.diagnose.code.program import Program
@@ -120,3 +121,10 @@ RULES.add(
     "the search goes by sums of gradients of different points: it steps too far, and its curvature is wrong",
     "clear them in the closure: optimizer.zero_grad() before backward",
 )(closure_adds_up)
+
+
+RULES.add(
+    "one-store-for-several",
+    "what the one keeps is lost or mixed with that of the other: what is compared or averaged of both is that of one",
+    "make it for each object: def __init__(self, store=None): self.store = {} if store is None else store",
+)(one_store_for_several)

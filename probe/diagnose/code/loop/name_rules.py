@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.objects.saved_parts import trained_and_not_saved
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import module_classes
 from probe.diagnose.code.program import Program
@@ -120,3 +121,10 @@ def _merged(known: set[str], program: Program) -> frozenset[str]:
         if last_word(call.func) in ("ModuleDict", "ParameterDict", "OrderedDict", "register_parameter", "register_buffer", "add_module") or is_attribute(call.func, "update"):
             known |= _strings_in(call) | {one.arg for one in call.keywords if one.arg}
     return frozenset(known)
+
+
+RULES.add(
+    "trained-and-not-saved",
+    "what is loaded is not the model that was scored: it has the weights from before for all that was trained beside the adapter",
+    "freeze all before the adapters are put in: model.requires_grad_(False); or save all that requires a gradient",
+)(trained_and_not_saved)

@@ -17,6 +17,7 @@ from probe.diagnose.code.syntax import (
     is_binary,
     is_call,
     is_method,
+    is_name,
     is_self,
     is_string,
     last_word,
@@ -123,6 +124,7 @@ def _rate_changed_in_vain(program: Program) -> Iterator[Remark]:
 def _walked_twice(program: Program) -> Iterator[Remark]:
     """An iterator that is used up when it is used again."""
     flow = flow_of(program)
+    yield from _kept_to_be_walked(program)
     for key in flow.bound:
         value, reads = flow.only(key), flow.escapes(key)
         if value is None or not _walks_once(program, value) or key[1].startswith("self.") or flow.calls.get(key):
@@ -139,7 +141,25 @@ def _walked_twice(program: Program) -> Iterator[Remark]:
             yield Remark(again[0], f"{text}: it is used up in the first pass of the loop, and {_use(program, again[0])} finds nothing from then on")
 
 
+def _kept_to_be_walked(program: Program) -> Iterator[Remark]:
+    """An iterator that an object keeps, and that one of its methods walks, which a loop calls."""
+    for node in program.everywhere(ast.Assign):
+        kept, of = node.targets[0], program.class_of(node)
+        if of is None or not isinstance(kept, ast.Attribute) or not is_name(kept.value, "self") or not _walks_once(program, node.value):
+            continue
+        places = [one for one in ast.walk(of) if is_attribute(one, kept.attr) and is_name(one.value, "self") and one is not kept]
+        loops = [(one, next((loop for loop in program.loops(one) if isinstance(loop, ast.For) and any(part is one for part in ast.walk(loop.iter))), None)) for one in places]
+        if len(loops) != 1 or not isinstance(places[0].ctx, ast.Load) or program.frame(places[0]) is program.frame(node):
+            continue
+        read, loop = loops[0]
+        method = getattr(program.frame(read), "name", "")
+        if loop is not None and not _leaves_loop(program, read) and any(is_method(call, method) and program.loops(call) for call in program.calls()):
+            yield Remark(read, f"{short(kept)} = {short(node.value)} can be walked once: it is used up when {method}() is called first, and line {loop.lineno} finds nothing from then on")
+
+
 def _walks_once(program: Program, node: ast.AST) -> bool:
+    if program.called(node) in ("itertools.chain", "itertools.islice", "itertools.starmap"):
+        return True
     if is_call(node, *_ONCE):
         return node.func.id not in program.functions and node.func.id not in program.classes
     if is_method(node, *_ONCE_METHODS):

@@ -56,6 +56,8 @@ def state_of(program: Program, node: ast.AST | None) -> ast.Call | None:
             value = value.func.value
         if is_method(items, "items") and isinstance(value, ast.Name):
             return state_of(program, items.func.value)
+        if is_method(items, "named_parameters") and (isinstance(value, ast.Name) or is_attribute(value, "data")):
+            return items
     return None
 
 
@@ -100,7 +102,8 @@ def _used_after(program: Program, flow: Flow, key: Key, node: ast.stmt, state: a
         around = list(program.parents(read))
         if branch in around or any(isinstance(one, ast.Compare) for one in around[:2]):
             continue
-        if not loops or loops[-1] not in around or _loaded_back(flow, around[0], state):
+        copied_back = is_method(around[1], "copy_") and loops and loops[0] not in around
+        if not loops or loops[-1] not in around or copied_back or _loaded_back(flow, around[0], state):
             return True
     return False
 

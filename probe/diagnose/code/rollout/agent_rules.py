@@ -9,6 +9,7 @@ from probe.diagnose.code.finders.agents.critics import (
     mass_lost_between,
     smaller_error_taken,
 )
+from probe.diagnose.code.finders.agents.dimensions import dimensions_not_summed
 from probe.diagnose.code.finders.agents.stored_arrays import stored_by_reference
 from probe.diagnose.code.rule import Finders, Rules
 
@@ -49,6 +50,13 @@ RULES.add(
     "what is drawn often counts twice over, and what is drawn rarely hardly at all",
     "weight by (n * p) ** -beta",
 )(importance_upside_down)
+
+
+RULES.add(
+    "log-prob-of-each-dimension",
+    "each dimension of an action counts as an action of its own: ratios and entropies are those of one dimension",
+    "sum over the dimensions of the action: dist.log_prob(action).sum(-1, keepdim=True)",
+)(dimensions_not_summed)
 
 
 FINDERS.add("term-of-the-wrong-sign")(conservative_the_wrong_way)

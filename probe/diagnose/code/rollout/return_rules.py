@@ -131,10 +131,16 @@ def _time_limit(program: Program) -> Iterator[Remark]:
             if cut is None or ended is None:
                 continue
             plain = next(last_word(one) for one in either if last_word(one).lower() == ended)
-            stored = [
+            stored: list[ast.stmt | ast.Call] = [
                 one for one in own(scope, ast.Call)
                 if is_method(one, *_STORES) and one.lineno > node.lineno and reads(one, target.id) and len(names_read(one)) > 4
             ]
+            kept = [
+                one for one in own(scope, ast.Assign)
+                if isinstance(one.targets[0], ast.Subscript) and one.lineno > node.lineno and reads(one.value, target.id)
+            ]
+            if not _reads_of(scope, cut, value):  # else the value of the state at the limit may be added there
+                stored += [one for one in kept if len(names_read(one.value)) == 1 and not _reads_of(scope, plain, value)]
             if stored and not any(reads(one, plain) for one in stored) and _bootstraps(program):
                 yield Remark(
                     stored[0],
@@ -143,10 +149,16 @@ def _time_limit(program: Program) -> Iterator[Remark]:
                 break
 
 
+def _reads_of(scope: ast.AST, name: str, but: ast.AST) -> bool:
+    """Whether a scope reads a name in any other expression than one."""
+    inside = set(ast.walk(but))
+    return any(one.id.lower() == name.lower() and isinstance(one.ctx, ast.Load) and one not in inside for one in own(scope, ast.Name))
+
+
 def _bootstraps(program: Program) -> bool:
     """Whether values of later states are multiplied by 1 - done somewhere."""
     return any(
-        is_binary(one, ast.Sub) and number_in(one.left) == 1 and isinstance(program.parent.get(one), ast.BinOp)
+        is_binary(one, ast.Sub) and number_in(one.left) == 1 and isinstance(program.parent.get(one), (ast.BinOp, ast.Assign))
         and isinstance(one.right, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) and not is_name(one.right, "lam", "gamma")
         and (bool(re.match(r"^\(?(d|done|dones|term\w*|ends?|D|DONE|b_d\w*|batch\.\w+|\w*done\w*)\b", text_of(one.right))) or _discounted(program, one))
         for one in program.everywhere(ast.BinOp)

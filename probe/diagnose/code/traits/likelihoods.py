@@ -133,7 +133,7 @@ def alike(one: Value, other: Value, depth: int = 60) -> bool:
         return True
     if depth == 0 or one.op != other.op or len(one.args) != len(other.args) or one.named.keys() != other.named.keys():
         return False
-    if one.op == "@constant":
+    if one.op in ("@constant", "@library"):
         return bool(one.data == other.data)
     if isinstance(one, Many) and isinstance(other, Many):
         return len(one.parts) == len(other.parts) and all(alike(a, b, depth - 1) for a, b in zip(one.parts, other.parts, strict=True))

@@ -18,6 +18,7 @@ from probe.diagnose.code.computed.value import (
     origins,
     same,
 )
+from probe.diagnose.code.finders.sequences.text_ends import ends_of, is_moved
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -261,16 +262,25 @@ def _end_is_padding(program: Program) -> Iterator[Remark]:
         elif len(loss.args) > 1 and constant(loss.named.get("reduction")) == "none":
             masks = [one for one in computation.of("ne") if len(one.args) > 1 and same(bare(one.args[0]), bare(loss.args[1]))]
             found += [(mask, mask.args[0], mask.args[1]) for mask in masks]
+        chosen = bare(loss.args[1]) if len(loss.args) > 1 else loss
+        mask = bare(chosen.args[1]) if chosen.op == "part" and len(chosen.args) == 2 else chosen
+        if mask.op == "ne" and len(mask.args) == 2 and same(bare(mask.args[0]), bare(chosen.args[0])):
+            found.append((mask, mask.args[0], mask.args[1]))
     for by, target, left_out in found:
+        if (number(left_out) or 0) < 0:
+            continue
         for row in contents(computation, target):
-            behind = isinstance(row, Many) and isinstance(row.node, ast.List) and len(row.parts) == 1 and any(one.op == "add" and one.args[-1] is row for one in computation.users(row))
-            behind = behind or (isinstance(row, Many) and isinstance(row.node, ast.BinOp) and isinstance(row.node.right, ast.List) and len(row.node.right.elts) == 1 and bool(row.parts))
+            behind = isinstance(row, Many) and isinstance(row.node, ast.List) and len(row.parts) == 1 and any(one.op == "add" and one.args[-1] is row and not is_moved(one.args[0]) for one in computation.users(row))
             if behind and isinstance(row, Many) and same(bare(row.parts[-1]), bare(left_out)):
                 yield Remark(by.node, f"{short(by.node)} leaves out the number of {short(row.node)}, which line {row.line} puts behind each text")
                 return
+            put = next((node for one, node in ends_of(computation, row) if number(one) is not None and number(one) == number(left_out)), None)
+            if put is not None:
+                yield Remark(by.node, f"{short(by.node)} leaves out {number(left_out):g}, and each text ends in that: {short(put)} (line {getattr(put, 'lineno', 0)})")
+                return
             if not isinstance(row, Many) or not isinstance(row.node, ast.List) or len(row.node.elts) < 2 or len(row.parts) < 2 or isinstance(row.node.elts[-1], ast.Starred):
                 continue
-            if not any(isinstance(one, ast.Starred) for one in row.node.elts) or not same(bare(row.parts[-1]), bare(left_out)):
+            if not any(isinstance(one, ast.Starred) for one in row.node.elts) or not same(bare(row.parts[-1]), bare(left_out)) or same(bare(row.parts[0]), bare(left_out)):
                 continue
             yield Remark(by.node, f"{short(by.node)} leaves out {short(left_out.node)}, and each text ends in that: {short(row.node)} (line {row.line})")
             return

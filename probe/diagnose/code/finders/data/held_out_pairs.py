@@ -25,7 +25,7 @@ def _in_the_graph(program: Program) -> Iterator[Remark]:
     """A matrix of all pairs is multiplied with what a network computes, and a part of the pairs is held out."""
     computation = computation_of(program)
     learned = {id(one): one for _, loss in losses(computation) for one in origins(loss)}
-    for pairs, pieces in _divided(computation):
+    for pairs, pieces in divided(computation):
         held = [one for one in pieces if id(one) not in learned and not any(id(each) in learned and each.args[1] is one.args[1] for each in pieces) and any(user.op not in ("len", "size", "shape") for user in computation.users(one))]
         if not held or len(held) == len(pieces):
             continue
@@ -39,13 +39,13 @@ def _in_the_graph(program: Program) -> Iterator[Remark]:
                 return
 
 
-def _divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
+def divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
     """Rows that are divided, in random order or by place: the rows, and the parts."""
     for order in computation.of("randperm", "permutation"):
         for user in _indexed_by(computation, order):
-            yield bare(user.args[0]), [*_cut(computation, user)]
+            yield bare(user.args[0]), [*rows_cut(computation, user)]
         by_place: dict[int, tuple[Value, list[Value]]] = {}
-        for piece in _cut(computation, order):
+        for piece in rows_cut(computation, order):
             for user in _indexed_by(computation, piece):
                 if user.args[0] is not piece:
                     by_place.setdefault(id(bare(user.args[0])), (bare(user.args[0]), []))[1].append(user)
@@ -61,7 +61,7 @@ def _divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
             yield bare(found[0].args[0]), found
     for head in computation.of("part"):
         if len(head.args) == 2 and head.args[1].op == "slice" and is_none(head.args[1].args[0]) and not is_none(head.args[1].args[1]) and not head.where.loops:
-            rest = [one for one in _cut(computation, head.args[0]) if one.args[1].op == "slice" and one.args[1].args[0] is head.args[1].args[1]]
+            rest = [one for one in rows_cut(computation, head.args[0]) if one.args[1].op == "slice" and one.args[1].args[0] is head.args[1].args[1]]
             if rest:
                 yield bare(head.args[0]), [head, *rest]
 
@@ -75,7 +75,7 @@ def _indexed_by(computation: Computation, index: Value) -> Iterator[Value]:
             yield from (one for one in computation.users(user) if one.op == "part" and one.args[1] is user)
 
 
-def _cut(computation: Computation, whole: Value) -> Iterator[Value]:
+def rows_cut(computation: Computation, whole: Value) -> Iterator[Value]:
     """The parts that rows are cut into."""
     for user in computation.users(whole):
         if user.op == "part" and user.args[0] is whole and len(user.args) == 2 and user.args[1].op == "slice":

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins
+from probe.diagnose.code.finders.sequences.text_ends import ends_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -74,7 +75,8 @@ def _is_plain(index: Value) -> bool:
 def _end_ignored(program: Program) -> Iterator[Remark]:
     """Each row ends with a number that is the padding too, and the targets leave out all places with that number."""
     said: set[ast.AST] = set()
-    for loss in computation_of(program).of(*_LOSSES):
+    computation = computation_of(program)
+    for loss in computation.of(*_LOSSES):
         if len(loss.args) < 2 or loss.node in said:
             continue
         for one in _path(loss.args[1]):
@@ -82,7 +84,7 @@ def _end_ignored(program: Program) -> Iterator[Remark]:
                 continue
             asked = bare(one.args[1])
             padding = number(asked.args[1]) if asked.op == "eq" and len(asked.args) == 2 else None
-            end = next((row for row in origins(one.args[0]) if _ends_with(row, padding)), None) if padding is not None else None
+            end = next((row for row in origins(one.args[0]) if _ends_with(row, padding) or any(number(last) == padding for last, _ in ends_of(computation, row))), None) if padding is not None else None
             if end is not None:
                 said.add(loss.node)
                 yield Remark(one.node, f"{short(one.node)} leaves out all places with {padding:g}: it is the padding, and the end of each row too ({short(end.node)}, line {end.line})")

@@ -225,7 +225,7 @@ def _reverse_kept(program: Program) -> Iterator[Remark]:
         if order.where.loops:
             continue
         for whole in {id(one): one for one in _cut_by(computation, order)}.values():
-            twice = _both_ways(whole)
+            twice = both_ways(whole)
             if twice is not None:
                 yield Remark(order.node, f"{short(order.node)} splits edges one by one that are listed in both directions ({short(twice.node)}, line {twice.line}): the reverse of a held-out edge is among those of the training")
                 return
@@ -269,7 +269,7 @@ def _mixed(computation: Computation, index: Value) -> Iterator[Value]:
         yield from (user for user in computation.users(at) if user.op == "part" and len(user.args) == 2 and user.args[1] is at)
 
 
-def _both_ways(value: Value) -> Value | None:
+def both_ways(value: Value) -> Value | None:
     """Where a list of edges gets each edge in both directions: a `cat` of edges and their reverse, or a list that both are
     added to."""
     at = value

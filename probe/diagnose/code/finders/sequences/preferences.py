@@ -27,7 +27,7 @@ _COMPARED = ("lt", "gt", "le", "ge", "eq", "ne")
 # Which one is preferred -------------------------------------------------------------
 
 
-def _pushed(loss: Value) -> Iterator[tuple[Value, int, Value]]:
+def pushed(loss: Value) -> Iterator[tuple[Value, int, Value]]:
     """What stands in the logistic losses of a loss: the value, 1 where it is raised and -1 where it is lowered, and the
     loss."""
     for term, factor in terms(loss):
@@ -63,7 +63,7 @@ def preference_reversed(program: Program) -> Iterator[Remark]:
     for _, loss in losses(computation):
         directions: dict[int, set[int]] = {}
         found: list[tuple[Value, int, Value]] = []
-        for inside, push, term in _pushed(loss):
+        for inside, push, term in pushed(loss):
             for leaf, sign in _leaves(inside):
                 directions.setdefault(id(leaf), set()).add(sign * push)
                 found.append((leaf, sign * push, term))
@@ -181,7 +181,7 @@ def _divergence_raised(program: Program) -> Iterator[Remark]:
 def _penalties(value: Value, sign: int = 1, depth: int = 40) -> Iterator[tuple[Value, int]]:
     if depth == 0:
         return
-    if _is_estimate(value):
+    if is_estimate(value):
         yield value, sign
     elif value.op in ("add", "sub") and len(value.args) == 2:
         yield from _penalties(value.args[0], sign, depth - 1)
@@ -201,7 +201,7 @@ def _penalties(value: Value, sign: int = 1, depth: int = 40) -> Iterator[tuple[V
         yield from _penalties(value.args[0], sign, depth - 1)
 
 
-def _is_estimate(value: Value) -> bool:
+def is_estimate(value: Value) -> bool:
     """Whether a value is exp(d) - d - 1, where d is a difference of log probabilities."""
     left: list[tuple[Value, int]] = []
     waiting = [(value, 1)]

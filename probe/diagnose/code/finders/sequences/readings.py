@@ -12,6 +12,7 @@ from probe.diagnose.code.computed.value import (
     Many,
     Value,
     alternatives,
+    bare,
     constant,
     is_none,
     number,
@@ -145,12 +146,12 @@ def _is_given(mask: Value) -> bool:
 @FINDERS.add("attention-over-the-batch")
 def _over_the_batch(program: Program) -> Iterator[Remark]:
     """An encoder without batch_first, whose output is laid out in one row for each sample in front, or whose input is one
-    column beside the other."""
+    column beside the other, or has its positions numbered along axis 1."""
     computation = computation_of(program)
     for value in computation.of("run"):
         if value.args[0].op not in _ENCODERS or len(value.args) < 2 or _batch_first(value.args[0]) is not False:
             continue
-        beside = _columns(value.args[1])
+        beside = _columns(value.args[1]) or _places_behind(value.args[1])
         for user in computation.users(value):
             rows = user.op == "flatten" and number(user.argument("start_dim", 1)) == 1 and len(user.args) < 3 and "end_dim" not in user.named
             if rows or beside is not None:
@@ -176,6 +177,47 @@ def _columns(value: Value) -> Value | None:
         else:
             return None
     return None
+
+
+def _places_behind(value: Value) -> Value | None:
+    """Where what is added to words has the positions along axis 1: a parameter of sizes 1, positions, width, or an
+    embedding of as many numbers as axis 1 is long."""
+    for _ in range(20):
+        if value.op == "add" and len(value.args) == 2:
+            if any(map(_is_of_axis_1, value.args)):
+                return value
+            value = next((one for one in value.args if one.op in ("run", "add", "mul")), value.args[0])
+        elif value.op == "run" and len(value.args) == 2 and value.args[0].op in ("torch.nn.Dropout", "torch.nn.LayerNorm"):
+            value = value.args[1]
+        elif value.op in _EACH and value.args:
+            value = value.args[0]
+        else:
+            return None
+    return None
+
+
+def _is_of_axis_1(value: Value) -> bool:
+    """Whether a value is [1, positions, width], or the embedding of `arange(x.size(1))`, for axis 1 of what it is added to."""
+    if value.op == "run" and len(value.args) == 2 and value.args[0].op == "torch.nn.Embedding":
+        numbers = bare(value.args[1])
+        length = numbers.args[-1] if numbers.op == "arange" and len(numbers.args) in (1, 2) else None
+        return length is not None and _is_length_of_axis_1(length)
+    while value.op == "part" and len(value.args) == 2 and value.args[1].op in ("tuple", "slice"):
+        parts = value.args[1].parts if isinstance(value.args[1], Many) else [value.args[1]]
+        if any(one.op != "slice" for one in parts):
+            return False
+        value = value.args[0]
+    made = value.args[0] if value.op == "torch.nn.Parameter" and value.args else None
+    while made is not None and made.op in ("mul", "div") and made.args:
+        made = next((one for one in made.args if number(one) is None), None)
+    return made is not None and made.op in ("zeros", "randn", "empty", "rand") and len(made.args) == 3 and number(made.args[0]) == 1
+
+
+def _is_length_of_axis_1(value: Value) -> bool:
+    """Whether a value is `x.size(1)` or `x.shape[1]`."""
+    if value.op == "size" and len(value.args) == 2:
+        return number(value.args[1]) == 1
+    return value.op == "part" and len(value.args) == 2 and value.args[0].op in ("shape", "size") and number(value.args[1]) == 1
 
 
 def _is_column(value: Value) -> bool:

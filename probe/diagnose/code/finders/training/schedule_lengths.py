@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, number, origins, same
@@ -151,6 +151,75 @@ def _own_schedule_counts_passes(program: Program) -> Iterator[Remark]:
             if length is not None and every is not None:
                 yield Remark(kept.node, f"{short(kept.node)} counts each pass ({short(more.node)}, line {more.line}), and the optimizer steps in one of {short(every.node)}: the schedule is made for {short(length.node)} (line {length.line}) of those")
                 return
+
+
+@FINDERS.add("schedule-at-the-wrong-level")
+def _steps_with_each_part(program: Program) -> Iterator[Remark]:
+    """A schedule steps in each pass of an inner loop, the optimizer once for all of them, and the schedule is as long as the
+    loop around them."""
+    computation = computation_of(program)
+    for value in computation.of("step"):
+        schedule = value.args[0] if value.args else value
+        if not is_schedule(schedule) or schedule.op == _PLATEAU or value.where.under or len(value.where.loops) < 2:
+            continue
+        around = list(_loops(computation, value))
+        updates = [one for one in computation.of("step") if (held := optimizer_of(one)) is not None and held is schedule.argument("optimizer", 0)]
+        if [loop for loop, _ in around[-2:]] != list(value.where.loops[-2:]) or not updates:
+            continue
+        (outer, passes), (inner, parts) = around[-2:]
+        bound, each = _passes_of(passes), _passes_of(parts)
+        if bound is None or (each is not None and number(each) == 1) or not all(_is_once_in(one, value, inner, each) for one in updates):
+            continue
+        whole = next((one for one in _lengths(schedule) if _is_as_long(one, bound) and not (each is not None and any(same(bare(part), each) for part in origins(one)))), None)
+        if whole is not None:
+            yield Remark(value.node, f"{short(value.node)} runs in each pass of the loop of line {getattr(inner, 'lineno', 0)}, and the optimizer steps once for all of them: {schedule.op.rpartition('.')[2]} is made for {short(whole.node)} (line {whole.line}), the passes of the loop of line {getattr(outer, 'lineno', 0)}")
+            return
+
+
+def _passes_of(over: Value) -> Value | None:
+    """How often a loop runs: `n` of `range(n)` and `range(1, n + 1)`, what `len` would give of a list."""
+    if over.op != "range" or not over.args or len(over.args) > 2:
+        return over if over.op in ("@input", "list", "tuple", "torch.utils.data.DataLoader") else None
+    end = over.args[-1]
+    if len(over.args) == 1 or number(over.args[0]) == 0:
+        return bare(end)
+    if number(over.args[0]) == 1 and end.op == "add" and len(end.args) == 2 and number(end.args[1]) == 1:
+        return bare(end.args[0])
+    first, last = number(over.args[0]), number(end)
+    return None if first is None or last is None else Value("@constant", node=end.node, where=end.where, data=int(last - first))
+
+
+def _is_as_long(length: Value, bound: Value) -> bool:
+    """Whether a number of steps is that of the passes of a loop, or a multiple of it."""
+    length = bare(length, "builtins.int")
+    if length.op == "mul":
+        return any(_is_as_long(one, bound) for one in length.args)
+    known = number(length), number(bound)
+    return (known[0] == known[1] if None not in known else same(length, bound)) or (length.op == "len" and bool(length.args) and length.args[0] is bound)
+
+
+def _is_once_in(update: Value, step: Value, inner: ast.AST, passes: Value | None) -> bool:
+    """Whether an optimizer steps once in all passes of an inner loop: after them, or in the last one."""
+    if update.where.loops == step.where.loops[:-1]:
+        return update.number > step.number and not update.where.under
+    if update.where.loops != step.where.loops or passes is None:
+        return False
+    return any(holds and one.op == "eq" and len(one.args) == 2 and _is_last(one.args, inner, passes) for test, holds in update.where.under for one in origins(test))
+
+
+def _is_last(sides: Sequence[Value], inner: ast.AST, passes: Value) -> bool:
+    """Whether one of two numbers is that of a pass of a loop, and the other one that of its last."""
+    for count, other in (sides, sides[::-1]):
+        if not any(one.op == "index" and one.node is inner for one in origins(count)):
+            continue
+        known, end = number(passes), number(other)
+        if count.op == "mod" and len(count.args) == 2:
+            by = bare(count.args[1])
+            return same(by, passes) or (number(by) == known if known is not None else by.op == "len" and by.args[0] is passes)
+        if known is not None:
+            return end is not None and end in (known - 1, known)
+        return any(same(bare(one), passes) or (one.op == "len" and bool(one.args) and one.args[0] is passes) for one in origins(other))
+    return False
 
 
 def _lengths(schedule: Value) -> Iterator[Value]:

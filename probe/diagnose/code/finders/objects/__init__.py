@@ -1,0 +1,1 @@
+"""Objects of a program, and what they keep."""
