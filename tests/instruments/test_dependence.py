@@ -143,7 +143,8 @@ class Columns(nn.Module):
 
 
 @pytest.mark.parametrize(("first", "leaks", "mixed"), [
-    ((False, False), True, 0.0), ((False, True), True, 1.0), ((True, True), False, None),
+    ((False, False), True, 0.0), ((False, True), True, 1.0),
+    pytest.param((True, True), False, None, marks=pytest.mark.campaign),
 ])
 def test_attention_over_the_batch_is_told_where_only_the_model_knows_the_positions(
     first: tuple[bool, bool], leaks: bool, mixed: float | None

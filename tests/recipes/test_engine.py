@@ -242,7 +242,7 @@ def test_a_recipe_may_begin_with_queries_that_others_use_too(tmp_path: Path) -> 
     [problem] = recipes.load([tmp_path]).problems
     assert str(problem).endswith(
         "own.sql, line 5: `uses` names movie, but there are only adversarial, modal, moving, "
-        "reweighted, thaws, trainings, turns"
+        "reweighted, rewritten, thaws, trainings, turns"
     )
 
 
