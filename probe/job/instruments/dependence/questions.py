@@ -200,7 +200,8 @@ class Questions:
         """`_positions_mix_in` where only the model knows the positions: replaces one in its input."""
         layout = self._layout
         assert layout is not None
-        found: list[float] = []
+        before = self._forwards.output_of(module)
+        found: list[float | None] = []
         for part in (0.0, 0.5, 1.0):
             at: list[int] = []
 
@@ -212,25 +213,18 @@ class Questions:
                     rows[place, at[0]] = rows[(place + 1) % len(rows), at[0]]
                 return new
 
-            before, after = (
-                None if one is None else _samples_first(layout, one)
-                for one in self._forwards.of_input(module, other)
-            )
-            if not at or before is None or after is None or before.dim() != 3:
-                continue
-            moved = _by_two(before - after)[place]
-            elsewhere = [one for one in range(len(moved)) if one != at[0]]
-            if elsewhere and float(moved[at[0]]):
-                limit = LEAK_RATIO * float(moved.max())
-                found.append(float((moved[elsewhere] > limit).double().mean()))
-        return max(found, default=None)
+            after = self._forwards.output_of(module, other)
+            pair = [None if one is None else _samples_first(layout, one) for one in (before, after)]
+            if at and pair[0] is not None and pair[1] is not None and pair[0].dim() == 3:
+                found.append(_moved_elsewhere(pair[0] - pair[1], place, at[0]))
+        return max((one for one in found if one is not None), default=None)
 
     def _positions_mix_in(self, module: Any, place: int) -> float | None:
         """Share of a sample's other positions that change in a module's output when the sample is replaced at
         one position, in its tokens or in a three-dimensional floating-point argument."""
         layout = self._layout
         assert layout is not None
-        found: list[float] = []
+        found: list[float | None] = []
         for name, tensor in self._given.tensors.items():
             if name != layout.tokens and not (tensor.dim() == 3 and tensor.is_floating_point()):
                 continue
@@ -245,12 +239,8 @@ class Questions:
                 ]
                 if pair[0] is None or pair[1] is None or pair[0].shape[:2] != rows.shape[:2]:
                     continue
-                moved = _by_two(pair[0] - pair[1])[place]
-                elsewhere = [one for one in range(rows.shape[1]) if one != position]
-                if float(moved[position]) and elsewhere:
-                    limit = LEAK_RATIO * float(moved.max())
-                    found.append(float((moved[elsewhere] > limit).double().mean()))
-        return max(found, default=None)
+                found.append(_moved_elsewhere(pair[0] - pair[1], place, position))
+        return max((one for one in found if one is not None), default=None)
 
     def _positions_mix(self, place: int) -> float | None:
         """Share of a sample's other positions that change when one of its tokens is replaced. Tries the
@@ -491,6 +481,15 @@ def _by_first(change: Any) -> Any:
 def _by_two(change: Any) -> Any:
     """The largest change of each position of each sample."""
     return change.double().abs().reshape(*change.shape[:2], -1).amax(2)
+
+
+def _moved_elsewhere(change: Any, place: int, position: int) -> float | None:
+    """Share of a sample's other positions that changed; None if the one that was replaced did not."""
+    moved = _by_two(change)[place]
+    elsewhere = [one for one in range(len(moved)) if one != position]
+    if not elsewhere or not float(moved[position]):
+        return None
+    return float((moved[elsewhere] > LEAK_RATIO * float(moved.max())).double().mean())
 
 
 def _equal(torch: Any, ones: list[Any], others: list[Any]) -> bool:

@@ -117,12 +117,9 @@ class RepeatedForwards:
         ]
         return found[0], found[1]
 
-    def of_input(self, module: Any, change: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """Output of a module's first call before and after `change` of its first floating-point argument, and
-        of all others that are the same or of its shape; None if unknown."""
-        return self._with_input(module, None), self._with_input(module, change)
-
-    def _with_input(self, module: Any, change: Callable[[Any], Any] | None) -> Any:
+    def output_of(self, module: Any, change: Callable[[Any], Any] | None = None) -> Any:
+        """Output of a module's first call, after `change` of its first floating-point argument and of all
+        others of its shape; None if unknown."""
         shapes: list[Any] = []
         outputs: list[Any] = []
 
