@@ -22,6 +22,21 @@ y = torch.ones(3)
 """
 WRONG = {
     "infinite-gradient": (
+        """net = nn.Linear(3, 3)
+for x, y in loader:
+    share = F.relu(net(x))
+    plogp = torch.where(share != 0, share.log(), torch.zeros_like(share))
+    plogp.sum().backward()""",
+        """class Root(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+    def forward(self, x):
+        h = self.inner(x).abs()
+        return torch.where(h > 1e-6, h ** 0.5, h)
+net = Root()
+for x, y in loader:
+    F.mse_loss(net(x), y).backward()""",
         """def distance(a, b):
     return torch.sqrt(((a - b) ** 2).sum(dim=-1))
 def triplet(ea, ep, en):
@@ -57,6 +72,11 @@ for x, r in loader:
         "        self.norm = nn.LayerNorm(3)\n    def forward(self, x):\n        self.norm(x)\n        return x",
         "class Trainer:\n    def __init__(self):\n        self.scale = torch.ones(1)\n"
         "    def to(self, device):\n        self.scale.to(device)",
+        "def mask(module, inputs, output):\n    output = output.clamp(min=0)\n"
+        "net = nn.Linear(2, 2)\nnet.register_forward_hook(mask)",
+        "def make(scale):\n    def hook(grad):\n        grad = grad * scale\n    return hook\n"
+        "w = torch.ones(2, requires_grad=True)\nw.register_hook(make(0.1))",
+        "net = nn.Linear(2, 2)\nnet(torch.ones(1, 2)).sum().backward()\nfor p in net.parameters():\n    p.grad.div(4)",
     ),
     "method-not-called": (
         "for batch in batches:\n    optimizer.zero_grad", "criterion(x, y).backward", "torch.manual_seed",
@@ -103,6 +123,15 @@ if Mode.FAST != "fast":
 }
 RIGHT = {
     "infinite-gradient": (
+        """net = nn.Linear(3, 3)
+for x, y in loader:
+    h = F.relu(net(x))
+    safe = torch.where(h > 0, h, torch.ones_like(h))
+    torch.where(h > 0, safe.sqrt(), torch.zeros_like(h)).sum().backward()""",
+        """net = nn.Linear(3, 3)
+for x, y in loader:
+    h = F.softplus(net(x))
+    torch.where(h > 0, h.log(), torch.zeros_like(h)).sum().backward()""",
         """def distance(a, b):
     return torch.sqrt(((a - b) ** 2).sum(dim=-1) + 1e-8)
 for a, p in loader:
@@ -123,8 +152,13 @@ for x, y in loader:
     print(torch.acos(cosine.detach()).mean())""",
     ),
     "result-thrown-away": (
+        "net = nn.Linear(2, 2)\nnet(torch.ones(1, 2)).sum().backward()\nfor p in net.parameters():\n    p.grad.div_(4)",
         "x.clamp_(0, 1)", "torch.clamp(x, 0, 1, out=x)", "try:\n    x.cuda()\nexcept RuntimeError:\n    pass",
         "for _ in range(10):\n    torch.relu(x)", "model.to('cpu')", "items = [1]\nitems.sort()",
+        "def mask(module, inputs, output):\n    output = output.clamp(min=0)\n    return output\n"
+        "net = nn.Linear(2, 2)\nnet.register_forward_hook(mask)",
+        "kept = {}\ndef keep(module, inputs, output):\n    output = output.detach()\n    kept['a'] = output\n"
+        "net = nn.Linear(2, 2)\nnet.register_forward_hook(keep)",
         "def f(x):\n    x.clip(0, 1)", "torch.relu(torch.ones(1))",
     ),
     "method-not-called": ("optimizer.zero_grad()", "step = optimizer.step", "from a import b\nb",

@@ -32,7 +32,7 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
-from probe.diagnose.code.finders.axes import columns_beside_rows, turned_axes
+from probe.diagnose.code.finders.axes import columns_beside_rows, kept_sizes, turned_axes
 from probe.diagnose.code.finders.data import (
     averages,
     batch_scores,
@@ -48,6 +48,7 @@ from probe.diagnose.code.finders.data import (
     samples,
     scales,
     splits,
+    whole_sets,
 )
 from probe.diagnose.code.finders.evaluation import (
     chosen_rows,
@@ -76,15 +77,47 @@ from probe.diagnose.code.finders.losses import (
     token_targets,
 )
 from probe.diagnose.code.finders.objectives import adapted_models, edges, mined_pairs, own_limits
-from probe.diagnose.code.finders.pictures import mirrored_boxes, pasted
+from probe.diagnose.code.finders.objects import (
+    best_directions,
+    best_scores,
+    folds,
+    frozen_in_loop,
+    hand_optimizers,
+    hooks,
+    latent_terms,
+    own_functions,
+    pairwise_ranks,
+    scaled_gradients,
+    thrown_results,
+    whole_numbers,
+)
+from probe.diagnose.code.finders.pictures import (
+    half_flows,
+    mirrored_boxes,
+    moved_pixels,
+    moved_together,
+    pasted,
+    sounds,
+)
 from probe.diagnose.code.finders.rows import (
     byte_differences,
     byte_ranges,
+    candidates,
     copied_rows,
     related_rows,
     worker_streams,
 )
-from probe.diagnose.code.finders.sequences import preferences, readings, references, rotations
+from probe.diagnose.code.finders.sequences import (
+    found_texts,
+    likeness,
+    log_probabilities,
+    padded_words,
+    preferences,
+    readings,
+    references,
+    rotations,
+    same_words,
+)
 from probe.diagnose.code.finders.training import (
     chosen_scores,
     explorations,
@@ -126,6 +159,7 @@ from probe.diagnose.code.loop import (
     holder_rules,
     kept_rules,
     loss_rules,
+    machine_rules,
     mode_rules,
     name_rules,
     reach_rules,
@@ -163,16 +197,17 @@ from probe.diagnose.code.rollout import (
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
 _FINDERS: tuple[Finders, ...] = (
-    columns_beside_rows.FINDERS, turned_axes.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
+    columns_beside_rows.FINDERS, turned_axes.FINDERS, kept_sizes.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
     averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, related_rows.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
     adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
-    preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS,
-    agent_rules.FINDERS, report_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, own_limits.FINDERS, mirrored_boxes.FINDERS, pasted.FINDERS,
+    preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS,
+    best_scores.FINDERS, frozen_in_loop.FINDERS, folds.FINDERS, latent_terms.FINDERS, pairwise_ranks.FINDERS, thrown_results.FINDERS, whole_sets.FINDERS, best_directions.FINDERS, hand_optimizers.FINDERS, hooks.FINDERS, own_functions.FINDERS, scaled_gradients.FINDERS, whole_numbers.FINDERS,
+    agent_rules.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
-    *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
+    *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *machine_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES, *mode_rules.RULES, *holder_rules.RULES,
     *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *leaked_rules.RULES, *measure_rules.RULES, *report_rules.RULES,

@@ -453,6 +453,7 @@ class Computation(Calls):
     def _run_the_rest(self) -> None:
         """Run the functions that nothing has called, with inputs, and the methods of classes on one object each: first
         the functions that no other one calls, so that those get what they are given."""
+        self.where = self.where._replace(apart=True)
         called = {one.func.id for one in self.program.calls() if isinstance(one.func, ast.Name)}
         found = [(source, node) for source in self.program.sources for node in ast.walk(source.tree) if isinstance(node, Function)]
         for source, node in sorted(found, key=lambda one: not isinstance(self.program.parent.get(one[1]), ast.Module) or one[1].name in called):

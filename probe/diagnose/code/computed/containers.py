@@ -14,6 +14,8 @@ MOST_STEPS = 60_000
 """Statements and expressions that are followed: some tenths of a second."""
 MOST_PASSES = 8
 """Passes of a loop over known elements that are followed one by one."""
+MOST_PARTS = 3
+"""Things of a comprehension that are made one by one."""
 MOST_EITHER = 6
 """Values that one may be, of which the rest are left out."""
 SEQUENCES = ("torch.nn.Sequential", "torch.nn.ModuleList")
@@ -30,6 +32,8 @@ class Containers:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.values: list[Value] = []
+        self.copies: dict[int, Value] = {}
+        """What each layer that is a copy was copied from, by its identity."""
         self.where = Where()
         self._steps = 0
         self._running: set[str] = set()
@@ -53,6 +57,11 @@ class Containers:
     def evaluate(self, node: ast.AST, frame: Frame) -> Value:
         """Provided by a subclass."""
         raise NotImplementedError
+
+    def is_copy(self, copy: Value, of: Value) -> Value:
+        """A copy, of which is remembered what it was copied from."""
+        self.copies[id(copy)] = of
+        return copy
 
     # Making values ----------------------------------------------------------------------
 
@@ -144,9 +153,11 @@ class Containers:
             return [self.many("tuple", row, node) for row in rows], unrolled
         if over.op == "range":
             bounds = [constant(one) for one in over.args]
-            if all(isinstance(one, int) for one in bounds) and 0 < len(passes := range(*bounds)) <= MOST_PASSES and makes_layers(node):
+            if all(isinstance(one, int) for one in bounds) and 0 < len(passes := range(*bounds)) <= MOST_PASSES and (makes_layers(node) or _is_of_few_parts(node, len(passes))):
                 return [self.constant(place, node) for place in passes], True
             return [self.new("index", over.args, node)], False
+        if over.op == "chunk" and isinstance(count := constant(over.argument("chunks", 1)), int) and 0 < count <= MOST_PASSES:
+            return [self.new("part", (over, self.constant(place, node)), node) for place in range(count)], True
         if over.op == "torch.utils.data.DataLoader":
             return [self.batch(over, node)], False
         if isinstance(over, Instance) and over.of is not None:
@@ -252,6 +263,10 @@ class Containers:
             return [self.constant(key, target) for key in value.entries]
         if parts is not None and len(parts) >= len(target.elts):
             return parts
+        if value.op == "range":  # `PAD, BOS, EOS = range(3)`
+            bounds = [constant(one) for one in value.args]
+            if bounds and all(isinstance(one, int) for one in bounds) and len(places := range(*bounds)) == len(target.elts):
+                return [self.constant(place, target) for place in places]
         if isinstance(value, Instance) and value.data and isinstance(value.data, list):
             return [value.attributes.get(name) or self.new("unknown", (), target) for name in value.data]
         return [self.new("part", (value, self.constant(place, target)), target) for place in range(len(target.elts))]
@@ -423,3 +438,10 @@ class Containers:
             if name == "copy":
                 return Table(dict(on.entries), node=node, where=self.where)
         return None
+
+
+def _is_of_few_parts(node: ast.AST, count: int) -> bool:
+    """Whether a comprehension makes a few things of data, one for each number: the rows of three splits. Objects of one
+    class, which are alike, are made once."""
+    called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)] if isinstance(node, (ast.ListComp, ast.GeneratorExp)) else None
+    return called is not None and 1 < count <= MOST_PARTS and not any((getattr(one, "id", "") or getattr(one, "attr", ""))[:1].isupper() for one in called)

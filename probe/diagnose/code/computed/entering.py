@@ -436,7 +436,7 @@ class Calls(Containers):
             return self.many(value.op, [self.copied(one, node, made) for one in value.parts], node, grown=value.grown)
         if value.op.startswith("torch.nn."):
             found = made[id(value)] = self.new(value.op, [self.copied(one, node, made) for one in value.args], node, value.named, value.data)
-            return found
+            return self.is_copy(found, value)
         return value if value.op == "@constant" else self.new("deepcopy", (value,), node)
 
     def parse(self, parser: Value, name: str, args: list[Value], named: dict[str, Value], node: ast.AST) -> Value | None:

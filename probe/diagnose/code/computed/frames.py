@@ -126,5 +126,29 @@ def first_asked(loop: ast.AST) -> tuple[str, ...]:
 
 
 def counts(of: ast.ClassDef, name: str) -> bool:
-    """Whether the methods of a class count an attribute up or down."""
-    return any(isinstance(one, ast.Attribute) and one.attr == name for one in counted(of))
+    """Whether the methods of a class count an attribute up or down, by whatever number: also up to a bound, or round a ring."""
+    return any(isinstance(one, ast.Attribute) and one.attr == name for one in (*counted(of), *_grown(of)))
+
+
+@lru_cache(maxsize=1000)
+def _grown(of: ast.ClassDef) -> tuple[ast.expr, ...]:
+    """The attributes that a class makes of themselves: `self.size += len(x)`, `self.size = min(self.size + 1, self.most)`,
+    `self.full = self.full or self.at == 0`."""
+    found: list[ast.expr] = []
+    for one in ast.walk(of):
+        if isinstance(one, ast.AugAssign) and isinstance(one.op, (ast.Add, ast.Sub)):
+            found.append(one.target)
+        for target in one.targets if isinstance(one, ast.Assign) else ():
+            assert isinstance(one, ast.Assign)
+            both = isinstance(target, ast.Tuple) and isinstance(one.value, ast.Tuple)
+            pairs = zip(target.elts, one.value.elts, strict=False) if both else [(target, one.value)]  # type: ignore[attr-defined]
+            found += [name for name, value in pairs if isinstance(name, ast.Attribute) and _adds_to(value, ast.unparse(name))]
+    return tuple(found)
+
+
+def _adds_to(value: ast.expr, name: str) -> bool:
+    for one in ast.walk(value):
+        sums = isinstance(one, ast.BinOp) and isinstance(one.op, (ast.Add, ast.Sub)) and ast.unparse(one.left) == name
+        if sums or (isinstance(one, ast.BoolOp) and isinstance(one.op, ast.Or) and any(ast.unparse(part) == name for part in one.values)):
+            return True
+    return False

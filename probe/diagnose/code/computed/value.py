@@ -34,6 +34,8 @@ class Where(NamedTuple):
     functions: tuple[ast.AST, ...] = ()
     maybe: bool = False
     under: tuple[tuple[Value, bool], ...] = ()
+    apart: bool = False
+    """Whether the outermost function is one that the script never calls: nothing says when it runs."""
 
 
 class Value:

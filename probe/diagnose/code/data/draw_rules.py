@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import GENERATORS, LOADER, data_sets, loaders_of
 from probe.diagnose.code.data.window_rules import cut_in_two, parted
+from probe.diagnose.code.finders.rows.same_seed import one_seed_for_two_parts
 from probe.diagnose.code.finders.rows.support_rows import support_in_the_query
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -393,3 +394,6 @@ RULES.add(
     "the model is asked about rows that it has just been given with their labels: the episode is easier than it says, and the score is too high",
     "draw both at once without replacement, and cut the draw in two: picked[:shots], picked[shots:]",
 )(support_in_the_query)
+
+
+RULES.add("one-seed-for-two-parts", "what is evaluated begins with the draws of what is trained on: samples of the one are in the other", "give each part a seed of its own")(one_seed_for_two_parts)

@@ -10,11 +10,16 @@ from probe.diagnose.code.finders.graphs.messages import (
     softmax_over_all_edges,
     zeros_in_the_reduction,
 )
+from probe.diagnose.code.finders.graphs.sampled_neighbours import (
+    held_out_one_by_one,
+    loss_of_the_neighbours,
+    shared_at_the_other_end,
+)
 from probe.diagnose.code.finders.objectives.edges import entered_in_one_direction
 from probe.diagnose.code.finders.objectives.shifted_indices import shifted_by_another_number
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.rule import Finders, Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
@@ -38,6 +43,7 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import loss_name
 
 RULES = Rules("data")
+FINDERS = Finders()
 _ZEROS = frozenset({"torch.zeros", "torch.zeros_like", "numpy.zeros", "numpy.zeros_like"})
 
 
@@ -226,3 +232,20 @@ RULES.add(
     "each result is pulled to 0, most where few values come together",
     "give include_self=False",
 )(zeros_in_the_reduction)
+
+
+RULES.add(
+    "loss-of-the-neighbours",
+    "nodes are trained on that were not chosen for it, those of the held-out part among them, and their outputs lack neighbours",
+    "take the first batch_size nodes alone: out[:batch.batch_size], batch.y[:batch.batch_size]",
+)(loss_of_the_neighbours)
+
+
+RULES.add(
+    "shared-at-the-other-end",
+    "what comes to a node is no average of its neighbours: it grows with the number of its edges",
+    "share among the edges that lead to one node: softmax(score, dst)",
+)(shared_at_the_other_end)
+
+
+FINDERS.add("held-out-edges-in-the-graph")(held_out_one_by_one)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, SPLIT_ARRAYS, TRAINING, data_sets, filled_with
+from probe.diagnose.code.finders.data.whole_sets import order_never_used
 from probe.diagnose.code.finders.pictures.mirrored_sides import sides_not_exchanged
 from probe.diagnose.code.finders.rows.sampler_weights import weights_of_other_samples
 from probe.diagnose.code.flow import Flow, flow_of, place_of
@@ -247,3 +248,10 @@ RULES.add(
     "half of the samples teach that the left one is the right one: the network learns to point between them",
     "bring them into the order of a mirrored picture: points = points[FLIP_ORDER], with the left and the right of each pair exchanged",
 )(sides_not_exchanged)
+
+
+RULES.add(
+    "order-never-used",
+    "the samples come in the same order in each epoch: the shuffling that the line stands for does not happen",
+    "take the rows by it: x[order[i:i + size]]",
+)(order_never_used)

@@ -145,6 +145,10 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
         assigned = [(target.id, value, node) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if is_name(target)]
         parts = [(target.value.id, value, node) for node in own(scope, ast.Assign) for target, value in pairs_of(node) if isinstance(target, ast.Subscript) and is_name(target.value)]
         changed = {name for name, _, _ in parts} | {text_of(node.target).partition("[")[0] for node in own(scope, ast.AugAssign)}
+        changed |= {
+            one.id for node in own(scope, ast.Assign) for target in node.targets if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Call)
+            for one in target.elts if isinstance(one, ast.Name) and one.id in names_read(node.value)
+        }  # joints, visible = mirrored(joints, visible)
         assigned += parts  # x[drawn] = x[drawn].flip(-1)
         moved = {name: node for name, value, node in assigned if (_moves(flow, value, name) and _at_random(flow, node)) or _moved_by(flow, value, name)}
         remarked = False

@@ -11,9 +11,16 @@ from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import number
 from probe.diagnose.code.data.data_flow import GENERATORS, HELD_OUT, LOADER, TRAINING, data_sets
 from probe.diagnose.code.finders.losses.ctc_lengths import ctc_over_padding
+from probe.diagnose.code.finders.rows.pool_places import place_in_the_pool, surest_chosen
+from probe.diagnose.code.finders.rows.scaled_windows import (
+    filled_from_the_future,
+    mean_alone_divided,
+    scaled_with_the_horizon,
+)
+from probe.diagnose.code.finders.rows.shared_tables import columns_share_rows
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark, Rules
+from probe.diagnose.code.rule import Finders, Remark, Rules
 from probe.diagnose.code.syntax import (
     Function,
     argument,
@@ -43,6 +50,7 @@ from probe.diagnose.code.syntax import (
 )
 
 RULES = Rules("data")
+FINDERS = Finders()
 _SMOOTHERS = ("torch.nn.functional.avg_pool1d", "torch.nn.functional.conv1d")
 _BATCH = re.compile(r"^(bsz|bs|batch(_?size)?|n_?batch|b)$", re.I)
 _NOISE = ("normal", "randn", "standard_normal", "rand", "uniform", "randn_like")
@@ -364,3 +372,41 @@ def _draws(program: Program, of: ast.ClassDef, prefixes: tuple[str, ...]) -> boo
     called = [local for one in own_nodes(getter) if isinstance(one, ast.Call) and (local := program.local_function(one)) is not None]
     text = "\n".join(text_of(one) for one in (getter, *called))
     return any(re.search(rf"(?<![\w.]){re.escape(prefix)}(?!seed|Generator|default_rng)\w", text) for prefix in prefixes)
+
+
+RULES.add(
+    "mean-alone-divided",
+    "a quotient comes before a difference: what is large or far from 0 stays so",
+    "write brackets: (x - x.mean()) / x.std()",
+)(mean_alone_divided)
+
+
+RULES.add(
+    "scaled-with-the-horizon",
+    "the input tells of what is to be forecast: the score is better than that of a forecast in use",
+    "take the statistics of the input alone: past.mean(), past.std()",
+)(scaled_with_the_horizon)
+
+
+RULES.add(
+    "place-in-the-pool",
+    "samples are labelled that nobody has chosen, some of them once more: the choice is one at random",
+    "look up their numbers: labeled += [unlabeled[i] for i in chosen]",
+)(place_in_the_pool)
+
+
+RULES.add(
+    "surest-chosen",
+    "labels are spent on what the network knows already: it learns less than from samples at random",
+    "take those of the largest entropy, or of the smallest probability of the best class",
+)(surest_chosen)
+
+
+RULES.add(
+    "columns-share-rows",
+    "values of different columns have one vector, and most rows of the table are never used",
+    "add to each column what the columns before it need: x + torch.tensor([0, *sizes[:-1]]).cumsum(0)",
+)(columns_share_rows)
+
+
+FINDERS.add("smoothed-with-the-future")(filled_from_the_future)

@@ -6,7 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.sequences.padded_words import padding_of_another_number
 from probe.diagnose.code.finders.sequences.readings import unknown_word_is_padding
+from probe.diagnose.code.finders.sequences.same_words import score_not_shifted
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -267,3 +269,15 @@ RULES.add(
     "words that are not known are left out like padding, as if they did not stand in the text",
     "give them the entry for unknown words: vocab.get(word, vocab['<unk>'])",
 )(unknown_word_is_padding)
+
+
+RULES.add(
+    "score-not-shifted",
+    "the score says how often the model repeats the word before it, and falls as it learns to predict",
+    "compare with the word after it: pred[:, :-1] == ids[:, 1:]",
+)(score_not_shifted)
+RULES.add(
+    "padding-of-another-number",
+    "the row of a word stays at zero, and the padding has a vector that is trained like a word",
+    "give the number of the padding: nn.Embedding(n, d, padding_idx=pad)",
+)(padding_of_another_number)

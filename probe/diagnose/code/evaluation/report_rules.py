@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
 from probe.diagnose.code.evaluation.mean_rules import added_of, divisions
-from probe.diagnose.code.finders.evaluation.ctc_decoding import letter_dropped
+from probe.diagnose.code.finders.evaluation.ctc_decoding import blanks_before_repeats, letter_dropped
+from probe.diagnose.code.finders.evaluation.ideals import divided_by_the_other_count, ideal_of_what_is_shown
 from probe.diagnose.code.finders.evaluation.passes_alike import concordance_reversed, passes_alike
 from probe.diagnose.code.finders.evaluation.ranks_of_items import item_for_rank, seen_set_to_zero
+from probe.diagnose.code.finders.evaluation.raw_observations import raw_observations
 from probe.diagnose.code.finders.evaluation.signal_peaks import peak_of_another_range
 from probe.diagnose.code.finders.evaluation.tied_ranks import counted_as_better
 from probe.diagnose.code.finders.objectives.seen_items import seen_items_ranked
@@ -154,6 +156,11 @@ RULES.add(
     "that letter is missing from everything that is read: the error rate that is reported has a floor",
     "leave out the blank of the loss, and no other number",
 )(letter_dropped)
+RULES.add(
+    "blanks-before-repeats",
+    "no doubled letter is ever read: the error rate that is reported has a floor",
+    "join what is repeated first, and leave out the blanks then",
+)(blanks_before_repeats)
 
 
 RULES.add(
@@ -179,6 +186,8 @@ RULES.add(
 
 FINDERS = Finders()
 FINDERS.add("seen-items-ranked")(seen_set_to_zero)
+FINDERS.add("normalized-apart")(raw_observations)
+FINDERS.add("precision-for-recall")(divided_by_the_other_count)
 
 
 RULES.add(
@@ -186,3 +195,10 @@ RULES.add(
     "the ratio that is reported is too high or too low by a fixed number of decibels",
     "give it the largest value that the images can have, and compare images that are not normalized",
 )(peak_of_another_range)
+
+
+RULES.add(
+    "ideal-of-what-is-shown",
+    "NDCG says nothing of what was missed: one hit of a hundred, in the first place, scores 1",
+    "take the gains of all relevant items: dcg([1.0] * min(k, number of relevant items))",
+)(ideal_of_what_is_shown)

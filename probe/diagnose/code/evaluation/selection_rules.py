@@ -7,6 +7,11 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING, trains
+from probe.diagnose.code.finders.objects.best_scores import (
+    best_never_set,
+    copy_never_follows,
+    test_never_read,
+)
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.best_rules import score_direction
 from probe.diagnose.code.program import Program
@@ -162,3 +167,8 @@ def _wrong_way(program: Program) -> Iterator[Remark]:
             if (direction == "loss" and rising) or (direction == "share" and not rising):
                 what = "a loss, and better is lower" if direction == "loss" else "a share of right answers, and better is higher"
                 yield Remark(call, f"{short(call.args[0])} is {what}: {short(node.test)} (line {node.lineno}) takes the worst for the best")
+
+
+RULES.add("best-never-raised", "every epoch counts as the best: what is kept is the last state, and nothing ever stops early", "set the best score where the score is better: best = score")(best_never_set)
+RULES.add("copy-never-follows", "what is scored, and kept as the best, is the network as it was before the training", "move the copy after each step: copy.lerp_(weight, 1 - decay) for each pair of weights")(copy_never_follows)
+RULES.add("test-never-read", "what is reported as the score of the test is that of the part that has chosen the epoch: a new test would give less", "score the part that was held out for the test")(test_never_read)

@@ -10,6 +10,7 @@ from probe.diagnose.code.finders.axes.turned_axes import over_another_axis
 from probe.diagnose.code.finders.objectives.batch_opponents import partners_among_the_opponents
 from probe.diagnose.code.finders.objectives.mined_pairs import negatives_of_the_same_class
 from probe.diagnose.code.finders.objectives.second_derivatives import (
+    mean_before_the_square,
     mixed_second_derivatives,
     weight_of_the_wrong_sign,
 )
@@ -214,3 +215,10 @@ RULES.add(
     "the loss falls without end as its weights go to 0: in the end nothing is trained",
     "write exp(-s) * loss + s",
 )(weight_of_the_wrong_sign)
+
+
+RULES.add(
+    "mean-before-the-square",
+    "the loss asks that errors add up to 0, and not that each of them is small: it is 0 for predictions that are all wrong",
+    "square first: ((prediction - target) ** 2).mean()",
+)(mean_before_the_square)

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.sequences.found_texts import cosines_unscaled
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -242,3 +243,10 @@ def _all_origins(flow: Flow, node: ast.AST) -> Iterator[ast.AST]:
         yield one
         for given in flow.passed(one) if isinstance(one, ast.Name) else ():
             yield from flow.origins(given)
+
+
+RULES.add(
+    "cosines-unscaled",
+    "the loss has a floor near ln of the batch size, and its gradient hardly tells near texts from far ones",
+    "divide by a temperature: scores / 0.05, or scores * logit_scale.exp()",
+)(cosines_unscaled)

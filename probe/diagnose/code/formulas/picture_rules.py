@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probe.diagnose.code.finders.pictures.generated import codebook_untrained, guided_away, velocity_backwards
+from probe.diagnose.code.finders.pictures.half_flows import half_never_changed
 from probe.diagnose.code.finders.pictures.hidden_parts import answer_in_the_holes, only_what_is_shown
 from probe.diagnose.code.finders.pictures.margins import on_every_class
 from probe.diagnose.code.finders.pictures.moved_pixels import rows_first
@@ -12,6 +13,18 @@ from probe.diagnose.code.finders.pictures.overlaps import (
     without_the_overlap,
 )
 from probe.diagnose.code.finders.pictures.pasted import judged_by_another_label, never_moved
+from probe.diagnose.code.finders.pictures.rendered import (
+    behind_itself,
+    counted_in_pixels,
+    put_in_order_twice,
+)
+from probe.diagnose.code.finders.pictures.repeated_noise import (
+    bounded_critic,
+    drawn_once,
+    mixed_pixel_by_pixel,
+    step_before_of_another_stride,
+    step_on_another_scale,
+)
 from probe.diagnose.code.finders.pictures.trained_for import (
     next_for_the_last,
     noise_for_the_picture,
@@ -19,6 +32,13 @@ from probe.diagnose.code.finders.pictures.trained_for import (
     spread_punished,
     written_to_one_place,
 )
+from probe.diagnose.code.finders.rows.candidates import (
+    angle_of_no_cosine,
+    first_is_a_negative,
+    matched_to_the_unlikely,
+    worst_kept,
+)
+from probe.diagnose.code.finders.sequences.likeness import divided_by_the_output, likeness_minimized
 from probe.diagnose.code.rule import Rules
 
 RULES = Rules("model")
@@ -108,3 +128,78 @@ RULES.add(
     "taking zeros away changes nothing: what the centre is there for does not happen",
     "follow the mean of the batches: self.center.mul_(0.9).add_(out.mean(0), alpha=0.1)",
 )(never_moved)
+RULES.add(
+    "half-never-changed",
+    "one half of each sample passes through all layers as it is: its distribution is only learned as far as the other half tells it",
+    "let the layers take turns: exchange the halves (or the mask) from layer to layer",
+)(half_never_changed)
+RULES.add(
+    "light-behind-the-sample",
+    "a sample that lets no light through hides itself: surfaces come out dark, and the field learns fog in their place",
+    "begin with 1, and leave the last one out: cumprod(cat([ones, 1 - alpha]))[..., :-1]",
+)(behind_itself)
+RULES.add(
+    "grid-in-pixels",
+    "nearly all places that are read lie outside of the picture: what comes back is its border or zeros",
+    "bring it to -1 to 1: 2 * x / (width - 1) - 1",
+)(counted_in_pixels)
+RULES.add(
+    "put-in-order-twice",
+    "what was made of one row is taken for that of another one: positions, masks and targets do not go with it",
+    "undo the order: x[order.argsort()]",
+)(put_in_order_twice)
+RULES.add(
+    "noise-drawn-once",
+    "the generator only learns what to make of these few points, and has seen no other when it is asked for new samples",
+    "draw it in each pass: z = torch.randn(n, size)",
+)(drawn_once)
+RULES.add(
+    "mixed-pixel-by-pixel",
+    "the slope of the judge is held near 1 where no sample lies, and not between the real and the generated ones",
+    "draw one share for each sample: torch.rand(n, 1, 1, 1)",
+)(mixed_pixel_by_pixel)
+RULES.add(
+    "step-before-of-another-stride",
+    "after each step the sample holds another amount of noise than the network is then told",
+    "take the step that comes next: zip(steps[:-1], steps[1:])",
+)(step_before_of_another_stride)
+RULES.add(
+    "step-on-another-scale",
+    "the network is asked about steps that it has never been given: it removes the wrong amount of noise",
+    "give the step on one scale in both places",
+)(step_on_another_scale)
+RULES.add(
+    "first-is-a-negative",
+    "each sample is pulled to one of those that it should be unlike, and pushed away from its own partner",
+    "put the positive one first: torch.cat([positive, negatives], dim=1)",
+)(first_is_a_negative)
+RULES.add(
+    "angle-of-no-cosine",
+    "products above 1 are cut off or have no angle, and the margin is another one for each class",
+    "normalize both: F.linear(F.normalize(x), F.normalize(weight))",
+)(angle_of_no_cosine)
+RULES.add(
+    "matched-to-the-unlikely",
+    "each target goes to the prediction that is least like it, and that one is trained towards it",
+    "take it with a minus, or ask for the largest sum: maximize=True",
+)(matched_to_the_unlikely)
+RULES.add(
+    "worst-box-kept",
+    "of all boxes of one thing the least certain one is given, and the best ones are left out",
+    "begin with the largest score: scores.argsort(descending=True)",
+)(worst_kept)
+RULES.add(
+    "bounded-critic",
+    "the distance between the two is cut off at 1: where the sigmoid is flat, neither the critic nor the generator learns",
+    "let the critic end in a linear layer",
+)(bounded_critic)
+RULES.add(
+    "likeness-minimized",
+    "training makes the output less like the target",
+    "take it with a minus, or 1 - ssim(output, target)",
+)(likeness_minimized)
+RULES.add(
+    "divided-by-the-output",
+    "the loss also falls by making the output larger, and an output that is too small costs more than one that is too large",
+    "divide by the size of the target",
+)(divided_by_the_output)

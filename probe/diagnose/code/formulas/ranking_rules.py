@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.data.data_flow import SHAPES, filled_with, is_model, unshaped
 from probe.diagnose.code.finders.objectives.chosen_by_numbers import chosen_by_numbers
 from probe.diagnose.code.finders.objectives.risk_sets import risk_sets_out_of_order
+from probe.diagnose.code.finders.objects.pairwise_ranks import gains_from_the_worst, pairs_ranked_backwards
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import terms
@@ -314,3 +315,17 @@ RULES.add(
 RULES.add(
     "numbers-for-a-mask", "two rows of each batch stand for all that were to count", "index by a mask: x[status.bool()], or multiply by it",
 )(chosen_by_numbers)
+
+
+RULES.add(
+    "pairs-ranked-backwards",
+    "the model learns to put the better one of two below the other: rankings get worse as the loss falls",
+    "minimize softplus(-(s_i - s_j)) where i is better than j",
+)(pairs_ranked_backwards)
+
+
+RULES.add(
+    "gains-from-the-worst",
+    "the number says how well the ranking would do read from its end: it falls as the model improves",
+    "sort from large to small: argsort(descending=True), sort(descending=True)",
+)(gains_from_the_worst)

@@ -77,8 +77,8 @@ def _held(flow: Flow, makers: list[ast.Call]) -> set[Key] | None:
     """The variables that the parameters of optimizers may come from; None where that cannot be told."""
     found: set[Key] = set()
     followed: dict[ast.AST, int] = {}  # each read, and how far it was followed: there are many ways to one
-    for call in makers:
-        given = [*call.args, *(one.value for one in call.keywords if one.arg in ("params", None))]
+    for call in (*makers, *(one for one in flow.program.calls() if is_method(one, "add_param_group"))):
+        given = [*call.args, *(one.value for one in call.keywords if one.arg in ("params", "param_group", None))]
         if not given:
             return None
         waiting = [(one, 4) for one in given]

@@ -110,7 +110,7 @@ class Gradients:
         if is_loss(self.program, node) and len(node.args) >= 2:
             return self.cut(node.args[0], depth - 1) if self.cut(node.args[1], depth - 1) or self._data(node.args[1]) else None
         local = self.program.local_function(node)
-        if local is not None and not any(self.program.family(one) == "module" for one in node.args) and not _runs_something(local):
+        if local is not None and not any(self.program.family(one) == "module" for one in node.args) and not _runs_something(self.program, local):
             given = [one for one in node.args if self.learned(one) or self.cut(one, depth - 1)]
             found = [self.cut(one, depth - 1) for one in given]
             return found[0] if found and all(found) else None
@@ -154,10 +154,10 @@ class Gradients:
         return any(value is not node and self.learned(value, depth - 1) for value in values)
 
 
-def _runs_something(function: Function) -> bool:
-    """Whether a function calls what it is given, or an attribute of its object: a network, perhaps."""
+def _runs_something(program: Program, function: Function) -> bool:
+    """Whether a function calls what it is given, an attribute of its object, or a network of the program."""
     given = {one.arg for one in parameters(function)}
-    return any(isinstance(one, ast.Call) and (is_name(one.func, *given, "") or is_own(one.func)) for one in ast.walk(function))
+    return any(isinstance(one, ast.Call) and (is_name(one.func, *given, "") or is_own(one.func) or program.family(one.func) == "module") for one in ast.walk(function))
 
 
 def is_parameter(program: Program, node: ast.AST) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, data_sets, loaders_of, trains
+from probe.diagnose.code.finders.sequences.references import noisy_reference
 from probe.diagnose.code.flow import SETTINGS, Flow, flow_of
 from probe.diagnose.code.loop.kept_rules import trained
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -362,3 +363,10 @@ def _counted_by(flow: Flow, read: ast.AST) -> ast.AST | None:
             return None
         inside = around
     return None
+
+
+RULES.add(
+    "noisy-reference",
+    "the targets are those of a network without a random part of its units: they are worse than it is, and other ones each time",
+    "call eval() on it once, before the training",
+)(noisy_reference)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.finders.objects.saved_parts import trained_and_not_saved
+from probe.diagnose.code.finders.sequences.adapters import adapters_frozen, merged_without_its_scale
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import module_classes
 from probe.diagnose.code.program import Program
@@ -128,3 +129,13 @@ RULES.add(
     "what is loaded is not the model that was scored: it has the weights from before for all that was trained beside the adapter",
     "freeze all before the adapters are put in: model.requires_grad_(False); or save all that requires a gradient",
 )(trained_and_not_saved)
+RULES.add(
+    "merged-without-its-scale",
+    "the merged model is not the one that was trained: its adapter is as many times too weak or too strong",
+    "multiply by the same number: weight += scale * (B @ A)",
+)(merged_without_its_scale)
+RULES.add(
+    "adapters-frozen",
+    "the adapters keep their first values, which change nothing: only what is thawed afterwards is trained",
+    "freeze the network first, and put the adapters into it then",
+)(adapters_frozen)

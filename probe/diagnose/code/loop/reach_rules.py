@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.objects.frozen_in_loop import frozen_in_the_loop
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import OF_TENSORS, Gradients, backwards
 from probe.diagnose.code.loop.step_calls import is_torch_optimizer
@@ -150,3 +151,6 @@ def _goes_backward(program: Program, flow: Flow, node: ast.AST) -> bool:
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
     key = flow.key(target)
     return any(value is node or (key is not None and flow.key(value) == key) for _, value in backwards(program))
+
+
+RULES.add("frozen-in-the-loop", "from the second pass on the network gets no gradient: its optimizer steps with nothing", "thaw it again at the end of the pass: network.requires_grad_(True)")(frozen_in_the_loop)

@@ -10,6 +10,7 @@ from probe.diagnose.code.finders.sequences.generated_words import (
     masked_in_another_order,
     penalty_of_all_signs,
 )
+from probe.diagnose.code.finders.sequences.read_out import beams_alike, begun_with_another_word
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
@@ -171,3 +172,13 @@ RULES.add(
     "a score below 0 grows as it is divided: words that were to be left out come again the more often",
     "multiply those below 0: torch.where(score > 0, score / penalty, score * penalty)",
 )(penalty_of_all_signs)
+RULES.add(
+    "beams-alike",
+    "all beams hold one and the same text: the search is greedy, however wide it is",
+    "let one beam begin: scores[:, 1:] = float('-inf')",
+)(beams_alike)
+RULES.add(
+    "begun-with-another-word",
+    "the model has never seen a text that begins so: what it generates goes astray from the first word on",
+    "begin with the word that the training begins with",
+)(begun_with_another_word)

@@ -10,7 +10,20 @@ from probe.diagnose.code.finders.agents.critics import (
     smaller_error_taken,
 )
 from probe.diagnose.code.finders.agents.dimensions import dimensions_not_summed
+from probe.diagnose.code.finders.agents.episodes_kept import (
+    best_over_the_batch,
+    divergence_of_the_wrong_sign,
+    logarithm_for_temperature,
+    memory_kept_across_episodes,
+)
+from probe.diagnose.code.finders.agents.ratios import (
+    large_errors_without_gradient,
+    masked_on_one_side,
+    ratio_of_two_actions,
+)
+from probe.diagnose.code.finders.agents.rows_in_two_orders import flattened_apart, rows_by_place
 from probe.diagnose.code.finders.agents.stored_arrays import stored_by_reference
+from probe.diagnose.code.finders.axes.taken_apart import grouped_in_another_order
 from probe.diagnose.code.rule import Finders, Rules
 
 RULES = Rules("rollout")
@@ -60,3 +73,73 @@ RULES.add(
 
 
 FINDERS.add("term-of-the-wrong-sign")(conservative_the_wrong_way)
+
+
+RULES.add(
+    "rows-by-another-order",
+    "what an action was worth is that of another one: the policy is rewarded for what others did",
+    "take all of them by one index: advantages[batch], as observations[batch]",
+)(rows_by_place)
+
+
+RULES.add(
+    "flattened-in-another-order",
+    "observations, actions and returns of one row belong to different steps: nothing can be learned from them",
+    "turn all of them, or none, before they are flattened",
+)(flattened_apart)
+
+
+RULES.add(
+    "grouped-in-another-order",
+    "what is averaged, or compared, as one group is made of rows of different ones",
+    "take them apart as they were joined: x.repeat(n, 1) gives (n, rows), x.repeat_interleave(n, 0) gives (rows, n)",
+)(grouped_in_another_order)
+
+
+RULES.add(
+    "memory-kept-across-episodes",
+    "the policy takes the end of the last episode for the past of this one, and gradients or states grow stale",
+    "begin each episode with a new state: hidden = policy.initial_state()",
+)(memory_kept_across_episodes)
+
+
+RULES.add(
+    "divergence-of-the-wrong-sign",
+    "the bound is never met: updates go on however far the policy has moved",
+    "estimate it by (old - new).mean(), or ((ratio - 1) - (new - old)).mean()",
+)(divergence_of_the_wrong_sign)
+
+
+RULES.add(
+    "logarithm-for-temperature",
+    "the policy is pulled away from random actions, or towards them by a weight that nothing adapts",
+    "weight by its exponential: log_alpha.exp().detach() * log_prob",
+)(logarithm_for_temperature)
+
+
+RULES.add(
+    "best-over-the-batch",
+    "the value of what follows is that of the best state of the batch: all values rise towards it",
+    "take the best action of each state: q.max(dim=1)",
+)(best_over_the_batch)
+
+
+RULES.add(
+    "masked-on-one-side",
+    "the ratio is not 1 for a policy that has not changed, and is clipped for what the mask alone has done",
+    "mask in both: store the mask of each step, and fill the logits by it in the update too",
+)(masked_on_one_side)
+
+
+RULES.add(
+    "ratio-of-two-actions",
+    "the ratio is not 1 for a policy that has not changed: actions at the border are clipped, or pushed, for nothing",
+    "store the action that was drawn, and cut it for the environment alone",
+)(ratio_of_two_actions)
+
+
+RULES.add(
+    "large-errors-without-gradient",
+    "the worst predictions are the ones that are not learned from",
+    "cut the gradient, not the error: F.smooth_l1_loss(prediction, target)",
+)(large_errors_without_gradient)

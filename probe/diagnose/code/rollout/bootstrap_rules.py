@@ -245,6 +245,8 @@ def _is_copy(flow: Flow, key: Key) -> bool:
     made = flow.made(key)
     if made is None:
         return False
+    while isinstance(made.func, ast.Attribute) and made.func.attr in ("requires_grad_", "eval", "to", "cuda") and isinstance(made.func.value, ast.Call):
+        made = made.func.value
     if flow.program.called(made) in ("copy.deepcopy", "copy.copy") or last_word(made.func) == "deepcopy":
         return True
     return flow.program.family(made) == "module" and bool(flow.called_on(key) & {"load_state_dict"})

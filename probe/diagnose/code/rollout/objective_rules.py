@@ -7,6 +7,13 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import filled_with, is_model
+from probe.diagnose.code.finders.sequences.policies_of_words import (
+    divergence_rewarded,
+    divergence_turned,
+    drawn_at_another_temperature,
+    mean_beside_a_sum_of_words,
+    standardized_with_padding,
+)
 from probe.diagnose.code.finders.sequences.preferences import groups_of_other_rows, preference_reversed
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -289,3 +296,33 @@ RULES.add(
     "an answer is compared with those to other questions: what is learned is which question is easy",
     "copy with repeat_interleave(n, dim=0) for view(-1, n), or take the statistics over axis 0 of view(n, -1)",
 )(groups_of_other_rows)
+
+
+# Policies that write words ----------------------------------------------------------
+
+
+RULES.add(
+    "drawn-at-another-temperature",
+    "the ratio compares two different distributions: it is far from 1 before the first step, and clipping cuts good words off",
+    "divide the logits by the same temperature on both sides",
+)(drawn_at_another_temperature)
+RULES.add(
+    "mean-beside-a-sum-of-words",
+    "the two are as far apart as the text is long: the difference is that of lengths, and not of a policy and its reference",
+    "reduce both sides in the same way",
+)(mean_beside_a_sum_of_words)
+RULES.add(
+    "divergence-turned",
+    "the policy is pushed hardest where it is surer than the reference, and by another measure than the divergence",
+    "take reference - policy: d = ref_log_probs - log_probs; d.exp() - d - 1",
+)(divergence_turned)
+RULES.add(
+    "divergence-rewarded",
+    "the policy is paid for going away from the reference that should hold it back",
+    "subtract it: rewards = score - beta * (log_probs - ref_log_probs)",
+)(divergence_rewarded)
+RULES.add(
+    "standardized-with-padding",
+    "the zeros of the padding are part of the mean and the deviation: advantages are shifted and scaled by how much padding a batch has",
+    "take both over the places of the mask: mean = (x * mask).sum() / mask.sum()",
+)(standardized_with_padding)

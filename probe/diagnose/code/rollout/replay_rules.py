@@ -24,6 +24,7 @@ from probe.diagnose.code.syntax import (
     last_word,
     number_in,
     own,
+    pairs_of,
     parameters,
     reads,
     returned,
@@ -68,16 +69,14 @@ def _sizes(program: Program, of: ast.ClassDef) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     if init is None:
         return found
-    for node in own(init, ast.Assign):
-        made, target = node.value, node.targets[0]
+    for target, made in (pair for node in own(init, ast.Assign) for pair in pairs_of(node)):
         if program.called(made) not in _FILLED or not isinstance(made, ast.Call) or not made.args or not is_own(target):
             continue
         shape = made.args[0]
         length = shape.elts[0] if isinstance(shape, (ast.Tuple, ast.List)) and shape.elts else shape
         if isinstance(length, (ast.Name, ast.Attribute)) and _filled(of, text_of(target)):
-            names = {text_of(length)} | {text_of(one.targets[0]) for one in own(init, ast.Assign) if text_of(one.value) == text_of(length)} | {
-                text_of(one.value) for one in own(init, ast.Assign) if text_of(one.targets[0]) == text_of(length)
-            }
+            given = [(text_of(one), text_of(value)) for assign in own(init, ast.Assign) for one, value in pairs_of(assign)]
+            names = {text_of(length)} | {one for one, value in given if value == text_of(length)} | {value for one, value in given if one == text_of(length)}
             for name in names:
                 found.setdefault(name, set()).add(text_of(target))
     return found
@@ -86,8 +85,8 @@ def _sizes(program: Program, of: ast.ClassDef) -> dict[str, set[str]]:
 def _filled(of: ast.ClassDef, name: str) -> bool:
     """Whether a method, other than the one that makes the array, puts something into one place of it."""
     return any(
-        isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript) and text_of(node.targets[0].value) == name and not isinstance(node.targets[0].slice, ast.Slice)
-        for method in of.body if getattr(method, "name", "") != "__init__" for node in ast.walk(method)
+        isinstance(target, ast.Subscript) and text_of(target.value) == name and not isinstance(target.slice, ast.Slice)
+        for method in of.body if getattr(method, "name", "") != "__init__" for node in ast.walk(method) if isinstance(node, ast.Assign) for target, _ in pairs_of(node)
     )
 
 
@@ -98,6 +97,8 @@ def _drawn_below(program: Program, call: ast.Call) -> ast.expr | None:
         two = name != "numpy.random.choice" and len(call.args) > 1 and number_in(call.args[0]) == 0
         bound = call.args[1] if two else call.args[0] if call.args else None
         return bound if isinstance(bound, (ast.Name, ast.Attribute)) and not any(one.arg == "p" for one in call.keywords) else None
+    if is_method(call, "integers") and len(call.args) > 1 and number_in(call.args[0]) == 0:
+        return call.args[1] if isinstance(call.args[1], (ast.Name, ast.Attribute)) else None
     if name == "random.sample" and call.args and is_call(call.args[0], "range") and len(call.args[0].args) == 1:
         return call.args[0].args[0]
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.objects.whole_numbers import sum_of_ranks
 from probe.diagnose.code.flow import flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.one_rank import collective, is_rank, side_of
@@ -254,3 +255,9 @@ def _never_reduced(program: Program) -> Iterator[Remark]:
                 node,
                 f"{short(item)} stands around every backward: gradients are never averaged over the ranks",
             )
+
+
+RULES.add(
+    "sum-of-ranks-shown", "the number that is shown grows with the number of ranks",
+    "divide by dist.get_world_size(), or reduce with ReduceOp.AVG",
+)(sum_of_ranks)

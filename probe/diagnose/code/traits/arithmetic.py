@@ -77,7 +77,7 @@ def linear(value: Value, depth: int = 30) -> Iterator[Value]:
             yield from linear(one, depth - 1)
     elif value.op in ("mul", "div") and len(value.args) == 2:
         for one, other in (value.args, value.args[::-1]):
-            if number(other) is not None or computed_by_none(other):
+            if number(other) is not None or computed_by_none(other) or _is_detached(other):
                 yield from linear(one, depth - 1)
                 break
         else:
@@ -87,6 +87,12 @@ def linear(value: Value, depth: int = 30) -> Iterator[Value]:
         yield from linear(value.args[0], depth - 1)
     elif bare(value) is not value:
         yield from linear(bare(value), depth - 1)
+
+
+def _is_detached(value: Value) -> bool:
+    """Whether a value is made of what networks compute, without their gradients: `var.detach() ** 0.5`."""
+    found = list(origins(value, stop=("detach", "item")))
+    return any(one.op == "detach" for one in found) and not any(one.op in ("run", "torch.nn.Parameter") for one in found)
 
 
 def sides(value: Value) -> tuple[tuple[Value, Value], ...]:

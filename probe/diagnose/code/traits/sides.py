@@ -15,6 +15,9 @@ DRAWS = frozenset({
 })
 """Operations that draw at random."""
 
+_SIZES = ("shape", "size", "len", "numel")
+"""Operations that say how many numbers there are, and not which."""
+
 
 def is_model(value: Value) -> bool:
     """Whether a value is the output of a layer of torch, or of a model of another library."""
@@ -38,6 +41,8 @@ class Sides:
             if id(at) in self.beside:
                 continue
             self.beside[id(at)] = at
+            if at.op in _SIZES:
+                continue
             if not is_model(at):
                 waiting.extend(at.made_of())
                 continue
@@ -97,11 +102,12 @@ def mixed(value: Value) -> tuple[Value, Value, Value] | None:
     left, right = (bare(one) for one in value.args)
     if left.op != "mul" or right.op != "mul":
         return None
-    for share, first in (left.args, left.args[::-1]):
-        for rest, second in (right.args, right.args[::-1]):
-            rest = bare(rest)
-            if rest.op == "sub" and number(rest.args[0]) == 1 and same(bare(rest.args[1]), bare(share)):
-                return share, first, second
+    for one, other in ((left, right), (right, left)):
+        for share, first in (one.args, one.args[::-1]):
+            for rest, second in (other.args, other.args[::-1]):
+                rest = bare(rest)
+                if rest.op == "sub" and number(rest.args[0]) == 1 and same(bare(rest.args[1]), bare(share)):
+                    return share, first, second
     return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Table, Value, bare, number
+from probe.diagnose.code.computed.value import Table, Value, bare, number, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.traits.basic import LOSSES, reduction_of
 
@@ -84,6 +84,8 @@ def is_mean_of_batch(value: Value) -> bool:
     value = _plain(value)
     if value.op in LOSSES:
         return reduction_of(value) == "mean"
+    if value.op == "mul" and len(value.args) == 2:  # in another unit: `(a - b).abs().mean() * scale`
+        return any(is_mean_of_batch(one) and len(other.where.loops) < len(one.where.loops) and not is_size_of_batch(other) and bare(other).op != "len" for one, other in (value.args, value.args[::-1]))
     return value.op == "mean" and len(value.args) == 1 and not value.named
 
 
@@ -107,15 +109,38 @@ def is_size_of_batch(value: Value) -> bool:
     return value.op == "numel"
 
 
-def counts_samples(program: Program, tally: Tally, value: Value) -> bool:
+def counts_samples(computation: Computation, program: Program, tally: Tally, value: Value) -> bool:
     """Whether a number counts the samples that a tally has gone over."""
     value = _plain(value)
     while value.op == "max" and value.args:
         value = _plain(value.args[0])
     if value.op == "len":
-        return _plain(value.args[0]).op in ("dataset", "sampler")
+        return _plain(value.args[0]).op in ("dataset", "sampler") or _is_cut(computation, tally, value)
     other = tally_of(program, value)
-    return other is not None and other.loop is tally.loop and is_size_of_batch(other.step) and other.turns == tally.turns
+    if other is None or other.loop is not tally.loop or other.turns != tally.turns:
+        return False
+    return is_size_of_batch(other.step) or _counts_true(other.step)
+
+
+def _counts_true(value: Value) -> bool:
+    """Whether a value says how many positions of a batch a mask keeps: `(labels != -100).sum()`."""
+    value = _plain(value)
+    if value.op != "sum" or len(value.args) != 1 or value.named:
+        return False
+    mask = bare(value.args[0])
+    return mask.op == "ne" and len(mask.args) == 2 and number(mask.args[1]) is not None
+
+
+def _is_cut(computation: Computation, tally: Tally, size: Value) -> bool:
+    """Whether a length is that of the rows whose cuts the loop of a tally goes over: `zip(x.split(k), y.split(k))`,
+    `range(0, len(x), k)`."""
+    over, rows = over_of(computation, tally), bare(size.args[0])
+    if over is None:
+        return False
+    if over.op == "range" and len(over.args) == 3:
+        return same(bare(over.args[1]), bare(size)) and number(over.args[2]) != 1
+    cuts = over.args if over.op == "zip" else (over,)
+    return any(one.op == "split" and len(one.args) > 1 and number(one.args[1]) != 1 and bare(one.args[0]) is rows for one in cuts)
 
 
 def counts_batches(computation: Computation, program: Program, tally: Tally, value: Value) -> bool:
@@ -158,6 +183,8 @@ def _numerators(value: Value) -> Iterator[Value]:
     while table.op == "set_item":
         yield table.args[2]
         table = table.args[0]
+    if table.op == "add":
+        yield table  # the sums of several parts in one tensor
     if isinstance(table, Table):
         yield from table.entries.values()
 

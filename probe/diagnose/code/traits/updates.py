@@ -73,8 +73,9 @@ def clears(value: Value, optimizer: Value) -> bool:
 
 
 def runs(value: Value) -> tuple[ast.AST, ...]:
-    """The function that runs a value, outermost: values of two of them have no order."""
-    return value.where.functions[:1]
+    """The function that runs a value, outermost, where the script never calls it: values of two of them have no order.
+    None of what the script runs itself."""
+    return value.where.functions[:1] if value.where.apart else ()
 
 
 def conditions(value: Value) -> frozenset[tuple[int, bool]]:

@@ -11,6 +11,7 @@ from probe.diagnose.code.finders.losses.bootstraps import errors
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short, text_of
+from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.columns import is_column, is_row, is_single
 from probe.diagnose.code.traits.extents import last, rank
 
@@ -18,6 +19,7 @@ FINDERS = Finders()
 _BETWEEN = ("add", "sub", "mul", "div")
 _AS_PAIRS = ("softmax", "log_softmax", "logsumexp", "matmul", "masked_fill", "argmax", "argmin", "argsort", "sort", "topk", "leaky_relu", "gt", "lt", "ge", "le", "eq")
 """What is done with a table of all pairs on purpose: attention, distances, rankings."""
+_OF_BATCHES = ("rows", "stack", "cat", "randperm", "element", "randint", "choice", "sample")
 _KEPT = ("relu", "tanh", "sigmoid", "softplus", "clamp", "exp", "detach", "float", "to", "neg", "cpu", "dropout", "identity", "either")
 
 
@@ -32,9 +34,9 @@ def _column_against_row(program: Program) -> Iterator[Remark]:
     """A column meets a row in a sum or product, or the backup of a critic that is compared with its column is a row."""
     computation = computation_of(program)
     compared = {id(value) for value, _, _ in errors(computation)}
-    for value, column, row in (*_met(computation), *_of_policy(computation)):
+    for value, column, row in (*_met(computation), *_of_policy(computation), *_weighted(computation)):
         if id(value) not in compared:
-            yield Remark(value.node, f"{short(value.node)} has the column {short(column.node)} (line {column.line}) beside {_told(row)} (line {row.line}): each of one meets each of the other")
+            yield Remark(value.node, f"{short(value.node)} has the column {_part_of(column)} (line {column.line}) beside {_told(row)} (line {row.line}): each of one meets each of the other")
     yield from (remark for remark, target in _compared(program) if _is_backup(target) and not _has_policy(program))
 
 
@@ -88,8 +90,23 @@ def _of_policy(computation: Computation) -> Iterator[tuple[Value, Value, Value]]
             if rank(column) != 2 or last(column) != 1 or rank(row) != 1 or is_single(row) or _broadcast(value, column):
                 continue
             likely = any(one.op == "log_prob" for one in origins(column, stop=("run", "log_prob")))
-            if likely and any(one.op in ("rows", "stack", "cat", "randperm", "element") for one in origins(row)) and not _as_pairs(computation, value, column, row):
+            if likely and any(one.op in _OF_BATCHES for one in origins(row)) and not _as_pairs(computation, value, column, row):
                 yield value, column, row
+
+
+def _weighted(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
+    """Products of what a network gives for each sample of a batch, as a row, and of a column of data, in a loss that adds them
+    up: they, and the two."""
+    for loss in {id(one): one for _, one in losses(computation)}.values():
+        for value in origins(loss):
+            if value.op != "mul" or len(value.args) != 2 or not any(one.op in ("mean", "sum", "neg") for one in computation.users(value)):
+                continue
+            for column, row in (value.args, value.args[::-1]):
+                if rank(column) != 2 or last(column) != 1 or rank(row) != 1 or is_single(row) or _broadcast(value, column):
+                    continue
+                of_data = any(one.op == "rows" for one in origins(column)) and not any(one.op == "run" for one in origins(column))
+                if of_data and any(one.op == "run" for one in origins(row)) and not _as_pairs(computation, value, column, row):
+                    yield value, column, row
 
 
 def _column_of_layer(value: Value, depth: int = 12) -> Value | None:
@@ -154,6 +171,11 @@ def _broadcast(value: Value, column: Value) -> bool:
     """Whether the column is made one in the comparison itself, as where all pairs are meant."""
     made = column.op == "unsqueeze" or (column.op == "part" and "None" in text_of(column.node))
     return made and any(one is column.node for one in ast.walk(value.node))
+
+
+def _part_of(column: Value) -> str:
+    """The expression that a column is written as; for one of several that a loop gives, that it is one of them."""
+    return f"that is one of {short(column.node)}" if isinstance(column.node, ast.Tuple) else short(column.node)
 
 
 def _told(value: Value) -> str:

@@ -37,7 +37,7 @@ def _wrong_count(program: Program) -> Iterator[Remark]:
         if value.node in said or tally.turns < 1:
             continue
         name = short(tally.target)
-        if is_mean_of_batch(tally.step) and counts_samples(program, tally, by) and not _one_by_one(computation, tally):
+        if is_mean_of_batch(tally.step) and counts_samples(computation, program, tally, by) and not _one_by_one(computation, tally):
             said.add(value.node)
             yield Remark(value.node, f"{name} adds up a mean for each batch (line {tally.total.line}) and is divided by {short(by.node)}, the number of samples: it is too small by the size of the batch")
         elif is_sum_of_batch(tally.step) and counts_batches(computation, program, tally, by):

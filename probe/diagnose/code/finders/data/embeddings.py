@@ -122,15 +122,19 @@ def _unmasked_words(program: Program) -> Iterator[Remark]:
             continue
         for masked in hidden:
             words = bare(masked.args[2] if masked.op == "where" else masked.args[0])
-            drawn = draws_of(masked.args[0] if masked.op == "where" else masked.args[1])
+            drawn = draws_of(masked.args[0] if masked.op == "where" else masked.args[1]) - draws_of(words)
             looked_up = [one.args[1] for one in sides.given.values() if one.op == "run" and one.args[0].op == "torch.nn.Embedding" and len(one.args) > 1]
             asked = [one for one in _targets(sides.beside) if _all_of(one, words)]
-            if not asked or drawn & sides.beside.keys() or any(masked not in origins(one) and words in origins(one) for one in looked_up):
+            if not asked or drawn & sides.beside.keys() or any(masked not in origins(one) and words in origins(one, _BY_SHAPE) for one in looked_up):
                 continue
             transformer = any(".ForMaskedLM" in f".{one.op}" or "MaskedLM" in one.op for run in sides.runs for one in origins(run.args[0]))
             if transformer or any(masked in origins(one) for one in looked_up):
                 yield Remark(asked[0].node, f"{short(asked[0].node)} asks for all words, and only those that {short(masked.node)} (line {masked.line}) replaces are hidden from the model")
                 return
+
+
+_BY_SHAPE = ("zeros_like", "ones_like", "full_like", "shape", "size", "len")
+"""Operations that take the shape of a value, and none of its numbers."""
 
 
 def _hides(value: Value) -> bool:
@@ -162,10 +166,40 @@ def _all_of(target: Value, words: Value) -> bool:
         target = bare(target)
         if target is words:
             return True
+        if target.op == "part" and len(target.args) == 2 and target.args[1].op == "ne" and same(target.args[1].args[0], target.args[0]):
+            target = target.args[0]  # `target[target != -100]`
+            continue
         if target.op not in ("set_item", "masked_fill") or draws_of(target.args[1]):
             return False
         target = target.args[0]
     return False
+
+
+@FINDERS.add("loss-of-what-is-shown")
+def _asks_for_the_hidden_form(program: Program) -> Iterator[Remark]:
+    """Words are hidden from a model at random, and the loss asks for what was put in their place."""
+    computation = computation_of(program)
+    for sides in sides_of(computation):
+        looked_up = [one.args[1] for one in sides.given.values() if one.op == "run" and one.args[0].op == "torch.nn.Embedding" and len(one.args) > 1]
+        shown = {id(at): at for one in looked_up for at in origins(one) if _hides(at)}
+        for target in _targets(sides.beside) if shown else ():
+            asked = bare(target)
+            for _ in range(6):
+                chosen = asked.op == "part" and len(asked.args) == 2 and asked.args[1].op in ("ne", "eq", "and", "where")
+                if chosen or (asked.op == "masked_fill" and len(asked.args) == 3 and (number(asked.args[2]) or 0) < 0):
+                    asked = bare(asked.args[0])
+                elif asked.op == "where" and len(asked.args) == 3 and ((number(asked.args[2]) or 0) < 0 or _is_ignored(asked.args[2])):
+                    asked = bare(asked.args[1])
+            hidden = next((one for one in origins(asked, stop=("run", "rows", "@input")) if id(one) in shown), None)
+            if hidden is not None and asked.op in ("where", "masked_fill", "set_item") and any(asked is one for at in looked_up for one in origins(at)):
+                yield Remark(target.node, f"{short(target.node)} asks for what line {hidden.line} has put in the place of the hidden words, and not for the words")
+                return
+
+
+def _is_ignored(value: Value) -> bool:
+    """Whether a value is one negative number at all places: what a loss leaves out."""
+    value = bare(value)
+    return value.op == "full_like" and (number(value.args[-1]) or 0) < 0
 
 
 # Perplexity --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 
@@ -11,6 +12,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import is_run_of_network, networks
+from probe.diagnose.code.traits.basic import without_small
 from probe.diagnose.code.traits.updates import backwards, runs
 
 FINDERS = Finders()
@@ -26,7 +28,7 @@ _LOSSES = (
 )
 
 
-class _Roles:
+class Roles:
     """What the losses of a training are made of, and what the results that are only looked at are made of."""
 
     def __init__(self, computation: Computation) -> None:
@@ -34,9 +36,9 @@ class _Roles:
         known = networks(computation)
         losses = [(value, loss) for value, loss in backwards(computation) if not value.where.no_grad]
         self.in_losses = {id(one) for _, loss in losses for one in origins(loss)}
-        self.trained = _rows_of([*(loss for _, loss in losses), *(over for value, _ in losses for over in self._loops_of(value))])
+        self.trained = _rows_of((loss for _, loss in losses), (over for value, _ in losses for over in self._loops_of(value)))
         self.looked = [one for one in computation.of("run") if one.where.no_grad and id(one) not in self.in_losses and is_run_of_network(one, known)]
-        self.held = _rows_of([*self.looked, *(over for value in self.looked for over in self._loops_of(value))])
+        self.held = _rows_of(self.looked, (over for value in self.looked for over in self._loops_of(value)))
 
     def _loops_of(self, value: Value) -> Iterator[Value]:
         """What the loops around a value go over."""
@@ -45,14 +47,14 @@ class _Roles:
             yield from found[-1:]
 
 
-def _rows_of(values: Iterable[Value]) -> set[int]:
-    """The rows that values are made of, also by way of the attributes of objects; not those that only a mean or a
-    deviation of the inputs is taken of."""
-    waiting = [(value, False) for value in values]
+def _rows_of(values: Iterable[Value], gone_over: Iterable[Value]) -> set[int]:
+    """The rows that values are made of, and those that loops go over, also by way of the attributes of objects; not those
+    that only a mean or a deviation of the inputs is taken of."""
+    waiting = [*((value, False) for value in values), *((value, True) for value in gone_over)]
     seen: set[int] = set()
     while waiting:
         at, inputs = waiting.pop()
-        if id(at) in seen or (inputs and at.op in _SUMMARIES):
+        if id(at) in seen or (inputs and at.op in _SUMMARIES) or at.op in ("len", "shape", "size"):
             continue
         seen.add(id(at))
         inputs = inputs or at.op == "run" or at.op.startswith("torch.utils.data.")
@@ -68,7 +70,7 @@ def _trained_on_the_whole(program: Program) -> Iterator[Remark]:
     """The loader of the training goes over all rows, and rows split off from them are evaluated."""
     computation = computation_of(program)
     splits = list(computation.of(*_SPLITS))
-    roles = _Roles(computation) if splits else None
+    roles = Roles(computation) if splits else None
     for split in splits:
         parts = [one for one in computation.users(split) if one.op == "part"]
         fitted = [one for one in parts if constant(one.args[1]) == 0]
@@ -90,11 +92,42 @@ def _held_out_rows_trained_on(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     parts = [one for one in computation.of("part") if one.args[1].op in ("slice", "le", "ge")]
     pairs = [(a, b) for place, a in enumerate(parts) for b in parts[:place] if a.args[0] is b.args[0] and _overlap(a.args[1], b.args[1])]
-    roles = _Roles(computation) if pairs else None
+    roles = Roles(computation) if pairs else None
     for pair in pairs:
         for train, held in (pair, pair[::-1]):
             if roles is not None and id(train) in roles.trained and id(held) in roles.held and id(train) not in roles.held and id(held) not in roles.trained:
                 yield Remark(held.node, f"{short(held.node)} and {short(train.node)} (line {train.line}) share rows: what is evaluated was trained on")
+
+
+@FINDERS.add("scaled-before-the-split")
+def _statistics_of_all(program: Program) -> Iterator[Remark]:
+    """The rows of each part are scaled when they are taken, by the statistics of all rows."""
+    computation = computation_of(program)
+    scaled: dict[int, list[tuple[Value, Value]]] = {}
+    for value in computation.of("sub", "div"):
+        statistic = without_small(value.args[1]) if len(value.args) == 2 else value
+        if statistic.op not in _STATISTICS or not statistic.args or statistic.where.loops or value.where.loops:
+            continue
+        rows = bare(value.args[0])
+        rows = bare(rows.args[0]) if rows.op == "sub" and rows.args else rows
+        if rows.op == "part" and bare(rows.args[0]) is bare(statistic.args[0]) and _is_of_rows(rows.args[1]):
+            scaled.setdefault(id(statistic), []).append((statistic, rows))
+    roles = Roles(computation) if any(len(found) > 1 for found in scaled.values()) else None
+    for found in scaled.values() if roles is not None else ():
+        assert roles is not None
+        train = [rows for _, rows in found if id(rows) in roles.trained and id(rows) not in roles.held]
+        held = [rows for _, rows in found if id(rows) in roles.held and id(rows) not in roles.trained]
+        if train and held:
+            yield Remark(found[0][0].node, f"{short(found[0][0].node)} takes the statistics of all rows, and line {held[0].line} takes held-out rows of them")
+            return
+
+
+_STATISTICS = ("mean", "std", "var", "median", "nanmean", "nanstd", "nanmedian")
+
+
+def _is_of_rows(index: Value) -> bool:
+    """Whether an index takes a part of the rows: the first or last ones, or those of an order that was cut."""
+    return index.op == "slice" or (index.op == "part" and index.args[1].op == "slice" and bare(index.args[0]).op in _ORDERS)
 
 
 def _overlap(one: Value, other: Value) -> bool:
@@ -103,6 +136,9 @@ def _overlap(one: Value, other: Value) -> bool:
         return same(one.args[0], other.args[0]) and same(one.args[1], other.args[1])
     if one.op != "slice" or other.op != "slice":
         return False
+    known = [_known(one), _known(other)]
+    if None not in known:
+        return max(rows[0] for rows in known if rows) < min(rows[1] for rows in known if rows)
     for first, last in ((one, other), (other, one)):
         low, rest = last.args[0], bare(first.args[1])
         from_start = first.args[0].op == "@constant" and first.args[0].data in (None, 0)
@@ -110,6 +146,15 @@ def _overlap(one: Value, other: Value) -> bool:
         if from_start and to_end and rest.op == "sub" and rest.args[1] is low and bare(rest.args[0]).op == "len" and (_share(low) or 1) < 0.5:
             return True
     return False
+
+
+def _known(rows: Value) -> tuple[float, float] | None:
+    """Where a slice begins and ends, if both are written out and counted from the first row."""
+    low, high = (0.0 if rows.args[0].op == "@constant" and rows.args[0].data is None else number(rows.args[0])), number(rows.args[1])
+    if rows.args[1].op == "@constant" and rows.args[1].data is None:
+        high = math.inf
+    plain = len(rows.args) < 3 or (rows.args[2].op == "@constant" and number(rows.args[2]) in (None, 1))
+    return (low, high) if plain and low is not None and high is not None and min(low, high) >= 0 else None
 
 
 def _share(value: Value) -> float | None:
@@ -125,7 +170,7 @@ def _split_drawn_twice(program: Program) -> Iterator[Remark]:
     """The part that is trained on and the part that is held out come from two draws without a seed."""
     computation = computation_of(program)
     draws = [one for one in computation.of(*_SPLITS, *_ORDERS) if not _is_seeded(one)]
-    roles = _Roles(computation) if len(draws) > 1 else None
+    roles = Roles(computation) if len(draws) > 1 else None
     for place, later in enumerate(draws):
         for first in draws[:place]:
             if roles is None or first.op != later.op or not _of_the_same_rows(first, later):
@@ -154,7 +199,7 @@ def _of_the_same_rows(first: Value, later: Value) -> bool:
     return bool(first.args) and all(a is b or same(a, b) for a, b in zip(first.args[:1], later.args[:1], strict=False))
 
 
-def _side(draw: Value, computation: Computation, roles: _Roles) -> tuple[str, str]:
+def _side(draw: Value, computation: Computation, roles: Roles) -> tuple[str, str]:
     """Which side of a draw is used, and what for."""
     used = [one for one in computation.users(draw) if one.op == "part" and (id(one) in roles.trained or id(one) in roles.held)]
     kinds = {"first" if _is_first(one, draw) else "last" for one in used}
@@ -178,7 +223,7 @@ def _held_out_augmented(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     if not any(_is_random(one) for one in computation.values):
         return
-    roles = _Roles(computation)
+    roles = Roles(computation)
     for value in roles.looked:
         if not any(user.op in _JUDGED for user in _later(value, computation)):
             continue
@@ -198,7 +243,7 @@ def _held_out_turned(program: Program) -> Iterator[Remark]:
     """The data set that is evaluated flips, shifts or turns its samples by chance, as the one that is trained on does."""
     computation = computation_of(program)
     turned = [one for one in computation.of("flip", "roll", "rot90", "affine_grid") if any("__getitem__" in getattr(function, "name", "") for function in one.where.functions) and _is_by_chance(one)]
-    roles = _Roles(computation) if turned else None
+    roles = Roles(computation) if turned else None
     for value in roles.looked if roles is not None else ():
         held = next((one for one in origins(value) if any(one is each for each in turned)), None) if value.op == "run" else None
         if held is None or roles is None or not any(user.op in (*_JUDGED, "sub", "mse_loss") for user in _later(value, computation)):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, is_none, origins
+from probe.diagnose.code.computed.value import Value, bare, is_none, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -17,6 +17,7 @@ _PRODUCTS = ("matmul", "mm", "spmm", "sparse.mm", "torch.sparse.mm", "bmm")
 _SUMS = ("index_add", "scatter_add", "scatter_reduce", "index_reduce", "torch_scatter.scatter")
 """Operations that add up what the neighbours of a node send."""
 _MATRICES = ("set_item", "sparse_coo_tensor", "index_put", "scatter", "scipy.sparse.coo_matrix", "scipy.sparse.csr_matrix")
+_DRAWN_EVENLY = ("random", "rand", "uniform", "random_sample")
 _COLUMNS = ("part", "t", "T", "transpose", "cat", "stack", "tuple", "list", "flip", "unbind", "concatenate", "vstack", "hstack")
 
 
@@ -59,11 +60,26 @@ def divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
     for found in by_mask.values():
         if {one.args[1].op == "invert" for one in found} == {True, False}:
             yield bare(found[0].args[0]), found
+    yield from _by_limits(computation)
     for head in computation.of("part"):
         if len(head.args) == 2 and head.args[1].op == "slice" and is_none(head.args[1].args[0]) and not is_none(head.args[1].args[1]) and not head.where.loops:
             rest = [one for one in rows_cut(computation, head.args[0]) if one.args[1].op == "slice" and one.args[1].args[0] is head.args[1].args[1]]
             if rest:
                 yield bare(head.args[0]), [head, *rest]
+
+
+def _by_limits(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
+    """Rows that are divided by a number that is drawn for each of them, which is below a limit for one part and not below it for another."""
+    drawn: dict[tuple[int, int], list[tuple[Value, str, Value]]] = {}
+    for one in computation.of("part"):
+        mask = bare(one.args[1]) if len(one.args) == 2 else one
+        for asked in mask.args if mask.op in ("and", "logical_and") else (mask,):
+            if asked.op in ("lt", "le", "gt", "ge") and len(asked.args) == 2 and bare(asked.args[0]).op in _DRAWN_EVENLY:
+                drawn.setdefault((id(bare(one.args[0])), id(asked.args[0])), []).append((one, asked.op[0], asked.args[1]))
+    for found in drawn.values():
+        pieces = {id(one): one for one, _, _ in found}
+        if any(way == "l" and other == "g" and one is not two and same(limit, least) for one, way, limit in found for two, other, least in found):
+            yield bare(found[0][0].args[0]), list(pieces.values())
 
 
 def _indexed_by(computation: Computation, index: Value) -> Iterator[Value]:

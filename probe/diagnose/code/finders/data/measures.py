@@ -12,6 +12,7 @@ from probe.diagnose.code.computed.value import (
     Table,
     Value,
     bare,
+    comes_from,
     constant,
     is_none,
     number,
@@ -20,7 +21,7 @@ from probe.diagnose.code.computed.value import (
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import ORDERS, last_word, own, pairs_of, short
+from probe.diagnose.code.syntax import ORDERS, is_call, is_method, last_word, own, pairs_of, short
 from probe.diagnose.code.traits.basic import LOSSES, squared, without_small
 from probe.diagnose.code.traits.extents import last
 from probe.diagnose.code.traits.pictures import applied, by_network
@@ -136,7 +137,7 @@ def _network(value: Value) -> Value | None:
 
 def _counts_all(computation: Computation, hits: Value, truth: Value) -> bool:
     """Whether hits are averaged over all positions: by a mean, or by the number of all labels; no mask is asked."""
-    if any(one.op in ("ne", "eq", "ge", "gt", "not_equal") and one is not hits and bare(one.args[0]) is bare(truth) and one.where.functions == hits.where.functions for one in computation.users(bare(truth))):
+    if any(one.op in ("ne", "eq", "ge", "gt", "not_equal") and one is not hits and computation.users(one) and bare(one.args[0]) is bare(truth) and one.where.functions == hits.where.functions for one in computation.users(bare(truth))):
         return False
     users = list(made_from(computation, hits, frozenset({"float", "to", "double", "int", "long"})))
     if any(one.op in ("and", "mul", "part", "masked_select", "where") for one in users):
@@ -267,10 +268,60 @@ def _origin(value: Value) -> Value:
 @FINDERS.add("threshold-of-another-kind")
 def _other_threshold(program: Program) -> Iterator[Remark]:
     """Probabilities are compared with the threshold of logits: all are above 0."""
-    for value in computation_of(program).of("gt", "ge", "lt", "le"):
+    computation = computation_of(program)
+    for value in computation.of("gt", "ge", "lt", "le"):
         if len(value.args) == 2 and number(value.args[1]) == 0 and bare(value.args[0]).op in ("sigmoid", "softmax") and bare(value.args[0]).where.loops == value.where.loops:
             given = bare(value.args[0])
+            guards = [one for one in computation.users(value) if one.op in ("where", "part", "masked_fill", "all", "any")]
+            if any(one.op in ("all", "any") or any(other is not value and comes_from(other, given) for other in one.args) for one in guards):
+                continue  # a guard: where it is 0, its logarithm is left out
             yield Remark(value.node, f"{short(value.node)} compares probabilities ({short(given.node)}, line {given.line}) with 0, the threshold of logits: all are above it")
+
+
+@FINDERS.add("threshold-of-another-kind")
+def _threshold_of_probabilities(program: Program) -> Iterator[Remark]:
+    """Scores that a loss takes for logits are compared with 0.5, the threshold of probabilities."""
+    computation = computation_of(program)
+    logits = {place: loss for loss in computation.of("binary_cross_entropy_with_logits", "softplus") if loss.args and not loss.where.no_grad for place in _scored_by(loss)}
+    for value in computation.of("gt", "ge", "lt", "le"):
+        if len(value.args) != 2 or number(value.args[1]) != 0.5 or bare(value.args[0]).op != "run":
+            continue
+        given = bare(value.args[0])
+        copied = is_call(given.args[0].node, "deepcopy") or is_method(given.args[0].node, "deepcopy")
+        loss = logits.get(given.node if copied else given.args[0])
+        if loss is not None and any(one.op in ("eq", "and", "float", "mean", "sum", "long", "int", "bool") for one in computation.users(value)):
+            yield Remark(value.node, f"{short(value.node)} compares logits, which {short(loss.node)} (line {loss.line}) takes, with 0.5: the threshold of a logit is 0")
+
+
+def _scored_by(loss: Value) -> tuple[object, ...]:
+    """The layer whose output a loss takes for logits, and where it runs: also a copy of the network runs there. Of
+    `softplus(-s)` only."""
+    given = bare(loss.args[0])
+    if loss.op == "softplus":
+        given = bare(given.args[0]) if given.op == "neg" and given.args else loss
+    return (given.args[0], given.node) if given.op == "run" and given.args else ()
+
+
+@FINDERS.add("score-by-another-formula")
+def _other_spread(program: Program) -> Iterator[Remark]:
+    """1 less a mean of squared errors over a deviation of the true values, or less their variance over the error."""
+    for value in computation_of(program).of("sub"):
+        part = bare(value.args[1]) if len(value.args) == 2 and number(value.args[0]) == 1 else value
+        if part.op != "div" or len(part.args) != 2:
+            continue
+        above, below = bare(part.args[0]), bare(without_small(part.args[1]))
+        for error, spread, turned in ((above, below, False), (below, above, True)):
+            missed = _squares(error) if error.op != "mse_loss" else error
+            if missed is None or missed.op not in ("sub", "mse_loss") or spread.op not in ("std", "var") or not spread.args or not by_network_in(missed.args):
+                continue
+            if any(same(bare(one), bare(spread.args[0])) for one in missed.args) and (turned or spread.op == "std"):
+                said = f"divides the spread {short(spread.node)} by the error" if turned else f"divides squared errors by a deviation, {short(spread.node)}, and not by a variance"
+                yield Remark(value.node, f"{short(value.node)} {said}: R2 is 1 less the mean squared error over the variance")
+
+
+def by_network_in(values: tuple[Value, ...]) -> bool:
+    """Whether one of two values is what a network gives, and the other is not."""
+    return [any(one.op == "run" for one in origins(each)) for each in values[:2]].count(True) == 1
 
 
 # What a trainer of a library is told to look at -------------------------------------------

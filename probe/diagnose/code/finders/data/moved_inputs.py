@@ -14,9 +14,11 @@ from probe.diagnose.code.computed.value import (
     Table,
     Value,
     alternatives,
+    bare,
     is_none,
     number,
     origins,
+    same,
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -24,7 +26,7 @@ from probe.diagnose.code.syntax import names_of, names_set, short
 from probe.diagnose.code.traits.basic import LOSSES
 from probe.diagnose.code.traits.extents import rank
 from probe.diagnose.code.traits.pictures import applied
-from probe.diagnose.code.traits.sides import Sides, draws_of, sides_of
+from probe.diagnose.code.traits.sides import Sides, draws_of, mixed, sides_of
 
 FINDERS = Finders()
 _MOVES = ("flip", "fliplr", "flipud", "hflip", "vflip", "rot90", "rotate", "roll", "torchvision.transforms.functional.hflip", "torchvision.transforms.functional.vflip", "torchvision.transforms.functional.rotate")
@@ -33,6 +35,36 @@ _PLACES = re.compile(r"(^|_)(mask|masks|seg|segmentation|label_map|box|boxes|bbo
 """What targets are called that lie in their input's pixels, or point left and right in it."""
 _TAKEN = frozenset({"part", "list", "tuple", "either", "rows", "stack", "cat", "index", "element", "@constant", "slice"}) | KEPT | SHAPED
 """Operations that take places of a target, and leave their numbers as they are."""
+
+
+def mixed_the_other_way(program: Program) -> Iterator[Remark]:
+    """The input takes a share of a sample and the rest of another one, and the target takes that share of the other one."""
+    computation = computation_of(program)
+    found = [(value, parts) for value in computation.of("add", "lerp") if (parts := mixed(value)) is not None and draws_of(parts[0])]
+    for sides in sides_of(computation) if len(found) > 1 else ():
+        for one, (share, first, second) in found:
+            if id(one) not in sides.given or id(one) in sides.beside:
+                continue
+            for other, (its_share, its_first, its_second) in found:
+                if id(other) not in sides.beside or id(other) in sides.given or not same(bare(share), bare(its_share)):
+                    continue
+                mine, theirs = _order(first, second), _order(its_first, its_second)
+                if mine is not None and theirs is not None and mine[0] & theirs[0] and mine[1] != theirs[1]:
+                    yield Remark(other.node, f"{short(other.node)} gives the share that {short(one.node)} (line {one.line}) takes of one sample to the target of the other one")
+                    return
+
+
+def _order(first: Value, second: Value) -> tuple[set[int], bool] | None:
+    """By which draws one of two rows is another sample than the other one, and whether that is the first of them."""
+    drawn = [_asked(first), _asked(second)]
+    more = (drawn[0] - drawn[1], drawn[1] - drawn[0])
+    return None if bool(more[0]) == bool(more[1]) else (more[0] or more[1], bool(more[0]))
+
+
+def _asked(value: Value) -> set[int]:
+    """The draws that rows are chosen by; of a loss, those of its targets."""
+    value = bare(value)
+    return draws_of(value.args[1] if value.op in LOSSES and len(value.args) > 1 else value)
 
 
 @FINDERS.add("moved-alone")

@@ -31,6 +31,7 @@ _SPLITS = ("sklearn.model_selection.train_test_split", "torch.utils.data.random_
 _FITTED = ("StandardScaler", "MinMaxScaler", "RobustScaler", "PCA", "TruncatedSVD", "QuantileTransformer", "PowerTransformer", "SelectKBest")
 _PIPES = ("make_pipeline", "Pipeline")
 _MADE = frozenset({"tuple", "list", "set_attribute", "len", "print", "text", "shape"})
+_MASKS = ("flatnonzero", "nonzero", "eq", "ne", "lt", "le", "gt", "ge", "invert", "isin", "and", "or", "in1d")
 _ORDERS = ("randperm", "permutation", "argsort")
 
 
@@ -38,6 +39,7 @@ def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Va
     """Each place where a whole is cut in two: the cut, the wholes, and the pieces."""
     for value in computation.of(*_SPLITS):
         yield value, list(value.args), [one for one in computation.users(value) if one.op == "part"]
+    yield from _chosen_apart(computation)
     heads = [value for value in computation.of("part") if len(value.args) == 2 and not value.where.loops]
     for head in heads:
         index = head.args[1]
@@ -51,6 +53,20 @@ def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Va
             if bare(head.args[0]).op in _ORDERS:
                 chosen = [(one, other) for one in _chosen_by(computation, head) for other in _chosen_by(computation, tail) if one.args[0] is other.args[0]]
                 yield from ((second, [first.args[0]], [first, second]) for first, second in chosen)
+
+
+def _chosen_apart(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
+    """Rows that are chosen from one whole by different masks or numbers, of which some are learned and some are not."""
+    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    by_whole: dict[int, list[Value]] = {}
+    for one in computation.of("part"):
+        if len(one.args) == 2 and not one.where.loops and bare(one.args[1]).op in _MASKS:
+            by_whole.setdefault(id(one.args[0]), []).append(one)
+    for chosen in by_whole.values():
+        here = next((one for one in chosen if id(one) in learned), None)
+        for one in chosen if here is not None else ():
+            if here is not None and id(one) not in learned and not same(one.args[1], here.args[1]):
+                yield one, [here.args[0]], [here, one]
 
 
 def _chosen_by(computation: Computation, order: Value) -> list[Value]:
@@ -72,7 +88,7 @@ def _scaled_before(program: Program) -> Iterator[Remark]:
     said: set[ast.AST] = set()
     for cut, wholes, _ in cuts(computation):
         for one in (each for whole in wholes for each in rows_of(whole)):
-            if (_is_fitted(one) or is_scaled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not is_cut(one):
+            if (_is_fitted(one) or is_scaled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not is_cut(_filled(one)):
                 said.add(one.node)
                 yield Remark(one.node, f"{short(one.node)} takes the statistics of all rows, and line {cut.line} cuts held-out rows from them")
 
@@ -94,6 +110,12 @@ def rows_of(value: Value) -> Iterator[Value]:
             waiting.append(inner)
         elif value.op in ("part", "clamp", "add", "mul", "nan_to_num", "fillna") and value.args and (value.op != "part" or value.args[0].op in ("fit_resample", "part")):
             waiting.append(value.args[0])
+
+
+def _filled(value: Value) -> Value:
+    """The rows that are scaled, before missing values were filled in: what is filled in may be of the training part alone."""
+    rows = bare(bare(value.args[0]).args[0]) if is_scaled_by_itself(value) else value
+    return rows.args[2] if rows.op == "where" and len(rows.args) > 2 and bare(rows.args[0]).op == "isnan" else value
 
 
 def _is_fitted(value: Value) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, alternatives, number
+from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, number
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import is_string, number_in, short
@@ -64,3 +64,45 @@ def _collapses(frame: ast.AST) -> bool:
     """Whether a function joins numbers that follow each other and are the same."""
     names = {one.attr if isinstance(one, ast.Attribute) else one.id for one in ast.walk(frame) if isinstance(one, ast.Attribute | ast.Name)}
     return any(name in names for name in _COLLAPSES) or any("prev" in name or "last" in name for name in names)
+
+
+def blanks_before_repeats(program: Program) -> Iterator[Remark]:
+    """A decoder of CTC takes the blanks out first, and joins what is repeated then: the blank between two equal letters is
+    gone."""
+    computation = computation_of(program)
+    blanks = {0.0 if (given := loss.argument("blank", 4)) is None else number(given) for loss in computation.of("ctc_loss")}
+    blank = blanks.pop() if len(blanks) == 1 else None
+    if blank is None:
+        return
+    for value in computation.of("ne", "eq", "unique_consecutive", "itertools.groupby", "groupby"):
+        if value.op in ("ne", "eq"):
+            left_out = next((found for one, other in (value.args, value.args[::-1]) if len(value.args) == 2 and (found := _left_out(computation, one, other, blank)) is not None), None)
+        else:
+            left_out = _without(computation, value.args[0], blank) if value.args else None
+        if left_out is not None:
+            yield Remark(value.node, f"{short(value.node)} joins what is repeated, and {short(left_out.node)} (line {left_out.line}) has left out the blanks before: a letter that stands twice is read once")
+            return
+
+
+def _left_out(computation: Computation, letter: Value, last: Value, blank: float) -> Value | None:
+    """Where blanks are left out of what is compared with the last one of a list, and put into it."""
+    if last.op != "part" or len(last.args) != 2 or number(last.args[1]) != -1 or not isinstance(last.args[0], Many):
+        return None
+    for added in computation.of("append"):
+        if added.args[0] is last.args[0] and len(added.args) > 1 and bare(added.args[1], "int") is bare(letter, "int"):
+            return next((one for one in _tests(computation, bare(added.args[1], "int"), blank) if one.number < added.number), None)
+    return None
+
+
+def _tests(computation: Computation, letter: Value, blank: float) -> Iterator[Value]:
+    """Where a number is compared with the blank."""
+    yield from (one for one in computation.users(letter) if one.op in ("ne", "eq") and any(number(each) == blank for each in one.args))
+
+
+def _without(computation: Computation, row: Value, blank: float) -> Value | None:
+    """Where the blanks are left out of a row."""
+    row = row if isinstance(row, Many) else bare(row)
+    if isinstance(row, Many):
+        return next((test for part in row.parts for test in _tests(computation, bare(part, "int"), blank) if test.number < row.number), None)
+    mask = row.args[1] if row.op in ("part", "masked_select") and len(row.args) == 2 else None
+    return mask if mask is not None and mask.op == "ne" and number(mask.args[1]) == blank else None

@@ -76,7 +76,7 @@ def concordance_reversed(program: Program) -> Iterator[Remark]:
         return
     for value in computation.of("and", "mul"):
         orders = [found for part in _factors(value) if (found := _compares_pairs(part)) is not None]
-        by_risk = next((one for one in orders if any(of_one_layer(one[0], risk) for risk in risks)), None)
+        by_risk = next((one for one in orders if any(of_one_layer(_of_rows(one[0]), risk) for risk in risks)), None)
         by_time = next((one for one in orders if by_risk is not None and one is not by_risk and not any(part.op == "run" for part in origins(one[0]))), None)
         if by_risk is None or by_time is None or by_risk[1] != by_time[1]:
             continue
@@ -113,6 +113,8 @@ def _spread_out(value: Value) -> tuple[Value, str, int] | None:
     if value.op == "part" and value.args[1].op == "tuple":
         empty = [one.op == "@constant" and one.data is None for one in value.args[1].made_of()]
         where = "rows" if empty == [False, True] else "columns" if empty == [True, False] else None
+    elif value.op == "part" and value.args[1].op == "@constant" and value.args[1].data is None:
+        where = "columns"
     elif value.op == "unsqueeze":
         where = {1: "rows", -1: "rows", 0: "columns"}.get(int(number(value.argument("dim", 1)) or 0))
     else:
@@ -121,6 +123,13 @@ def _spread_out(value: Value) -> tuple[Value, str, int] | None:
     while inner.op == "neg":
         inner, sign = inner.args[0], -sign
     return (bare(inner), where, sign) if where is not None else None
+
+
+def _of_rows(value: Value) -> Value:
+    """A value without what picks rows or a column of it."""
+    while value.op == "part" and value.args:
+        value = bare(value.args[0])
+    return value
 
 
 def _ratios(computation: Computation, value: Value) -> Iterator[Value]:

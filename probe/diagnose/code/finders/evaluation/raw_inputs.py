@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import KEPT, Value, bare, origins
+from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, number, origins
 from probe.diagnose.code.finders.data.splits import is_scaled_by_itself
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -14,6 +14,8 @@ from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.pictures import applied
 
 FINDERS = Finders()
+_MADE = ("from_numpy", "tensor", "as_tensor", "rand", "randn", "randint", "numpy.load", "torch.load")
+"""Operations that begin the data of a program."""
 
 
 @FINDERS.add("normalized-apart")
@@ -21,23 +23,79 @@ def _normalized_apart(program: Program) -> Iterator[Remark]:
     """A network learns from normalized inputs, and is judged on inputs that are not."""
     computation = computation_of(program)
     learned = _learned(computation)
-    layers = {id(one.args[0]) for one in learned.values()}
-    for key in layers:
-        trained = [one.args[1] for one in learned.values() if id(one.args[0]) == key]
-        judged = [one for one in computation.of("run") if one.where.no_grad and one.args and id(one.args[0]) == key and _is_first(one)]
+    for trained, judged in _by_network(computation, learned):
         marks = [_normalizes(one) for one in trained]
         if not judged or not all(marks) or any(_normalizes(one.args[1]) for one in judged):
             continue
         sources = {one.op for each in trained for one in origins(each) if one.op.startswith(("torchvision.datasets.", "PIL.Image.open"))}
         raw = {_unscaled(one).node for one in marks if one is not None and one.op == "div"}
-        if (sources and all(any(one.op in sources for one in origins(each.args[1])) for each in judged)) or (raw and all(_unscaled(each.args[1]).node in raw for each in judged)):
+        alike = _made_alike(trained, [one.args[1] for one in judged]) and all(map(_centred, trained))
+        if alike or (sources and all(any(one.op in sources for one in origins(each.args[1])) for each in judged)) or (raw and all(_unscaled(each.args[1]).node in raw for each in judged)):
             found = next(one for one in marks if one is not None)
             yield Remark(judged[0].node, f"{short(judged[0].node)} is given inputs that are not normalized, and those that the network learns from are (line {found.line})")
+
+
+@FINDERS.add("normalized-apart")
+def _scaled_in_one_place(program: Program) -> Iterator[Remark]:
+    """A network learns from numbers of bytes that were brought to 0…1, and is judged on the bytes themselves, or the other
+    way round."""
+    computation = computation_of(program)
+    learned = _learned(computation)
+    for trained, judged in _by_network(computation, learned):
+        here, there = [_divided(one) for one in trained], [_divided(one.args[1]) for one in judged]
+        if judged and _made_alike(trained, [one.args[1] for one in judged]) and ((all(here) and not any(there)) or (all(there) and not any(here))):
+            found = next(one for one in (*here, *there) if one is not None)
+            there_too = "judged" if found in here else "taught"
+            yield Remark(judged[0].node, f"{short(found.node)} (line {found.line}) scales the inputs in one place, and those that {short(judged[0].node)} is {there_too} on are not: the two differ by a factor")
+
+
+def _divided(value: Value) -> Value | None:
+    """Where numbers of bytes are divided by the largest."""
+    return next((one for one in _line(value) if one.op == "div" and len(one.args) == 2 and number(one.args[1]) in (255, 256, 65535)), None)
+
+
+def _centred(value: Value) -> bool:
+    """Whether a value is itself centred and scaled on its way, and not only something beside it."""
+    return any(applied(one) in ("Normalize", "normalize") or (one.op == "div" and bare(one.args[0]).op == "sub") for one in _line(value))
+
+
+def _line(value: Value) -> Iterator[Value]:
+    """A value and what it was before, along what each operation is done on."""
+    for _ in range(80):
+        yield value
+        inner = value.parts if isinstance(value, Many) else value.args
+        if not inner:
+            return
+        scaled = value.op == "mul" and len(inner) == 2 and inner[0].op in ("item", "@constant", "sample")
+        value = inner[-1] if scaled or (value.op == "run" and applied(value) is not None) else inner[0]
+
+
+def _made_alike(trained: list[Value], judged: list[Value]) -> bool:
+    """Whether all inputs are made by the same statements: of one file, or by one function."""
+    made = {one.node for each in trained for one in origins(each) if one.op in _MADE}
+    return bool(made) and all(any(one.op in _MADE and one.node in made for one in origins(each)) for each in judged)
 
 
 def _learned(computation: Computation) -> dict[int, Value]:
     """What the first layers of networks give on the way to a loss, by id."""
     return {id(one): one for _, loss in losses(computation) for one in origins(loss) if _is_first(one)}
+
+
+def _by_network(computation: Computation, learned: dict[int, Value]) -> Iterator[tuple[list[Value], list[Value]]]:
+    """For each network, the inputs that it learns from, and where it, or a copy of it, is judged: a copy's layers are
+    called at the same places."""
+    for key in {id(one.args[0]): None for one in learned.values()}:
+        runs = [one for one in learned.values() if id(one.args[0]) == key]
+        places = {one.node for one in runs}
+        judged = [one for one in computation.of("run") if one.where.no_grad and one.args and (id(_copied(computation, one.args[0])) == key or one.node in places) and _is_first(one)]
+        yield [one.args[1] for one in runs], judged
+
+
+def _copied(computation: Computation, layer: Value) -> Value:
+    """The layer that a copy was made of; the layer itself, where it is none."""
+    while id(layer) in computation.copies:
+        layer = computation.copies[id(layer)]
+    return layer
 
 
 def _unscaled(value: Value) -> Value:

@@ -20,23 +20,23 @@ _ROWWISE = frozenset({"relu", "leaky_relu", "elu", "gelu", "tanh", "sigmoid", "d
 _SIGNED = ("leaky_relu", "elu", "gelu", "tanh", "sub", "log_softmax", "randn", "normal", "randn_like", "silu")
 
 
-def _added(value: Value) -> tuple[Value, Value, Value] | None:
+def summed_by_index(value: Value) -> tuple[Value, Value, Value] | None:
     """What a sum by index begins with, the index, and what is added."""
     source = value.argument("src" if value.op.startswith("scatter") else "source", 3)
     index = value.argument("index", 2)
-    return (value.args[0], _index(index), source) if index is not None and source is not None else None
+    return (value.args[0], index_of(index), source) if index is not None and source is not None else None
 
 
-def _index(value: Value) -> Value:
+def index_of(value: Value) -> Value:
     """An index without what only repeats it for each column."""
     while value.args and (value.op in _SHAPES or (value.op == "part" and value.args[1].op == "tuple" and any(one.op == "@constant" and one.data is None for one in value.args[1].made_of()))):
         value = value.args[0]
     return value
 
 
-def _is_same(one: Value, other: Value) -> bool:
+def is_same_index(one: Value, other: Value) -> bool:
     """Whether two indices are one, also where the row of a pair is taken twice."""
-    one, other = _index(one), _index(other)
+    one, other = index_of(one), index_of(other)
     if one is other:
         return True
     return one.op == other.op == "part" and one.args[0] is other.args[0] and constant(one.args[1]) is not None and constant(one.args[1]) == constant(other.args[1])
@@ -52,8 +52,8 @@ def softmax_over_all_edges(program: Program) -> Iterator[Remark]:
             continue
         taken = [one.args[1] for one in origins(weights.args[0], _SUMS) if one.op == "part" and len(one.args) == 2]
         for value in made_from(computation, weights, frozenset({"unsqueeze", "view", "reshape", "mul", "dropout", "part"}), 60):
-            found = _added(value) if value.op in _SUMS else None
-            if found is not None and any(_is_same(found[1], one) for one in taken):
+            found = summed_by_index(value) if value.op in _SUMS else None
+            if found is not None and any(is_same_index(found[1], one) for one in taken):
                 said.add(id(weights.node))
                 yield Remark(weights.node, f"{short(weights.node)} shares 1 among all edges, and {short(value.node)} (line {value.line}) adds them up at each node: the weights of one node's edges do not add up to 1, and are the smaller the more edges there are")
                 break
@@ -64,12 +64,12 @@ def sent_to_its_sender(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     said: set[int] = set()
     for value in computation.of(*_SUMS):
-        found = _added(value)
+        found = summed_by_index(value)
         if found is None or id(value.node) in said:
             continue
         _, index, source = found
         taken = _taken(source)
-        if taken is None or not _is_same(taken.args[1], index) or not _is_end(computation, index):
+        if taken is None or not is_same_index(taken.args[1], index) or not _is_end(computation, index):
             continue
         if any(one.op in _SUMS for one in origins(taken.args[0], ("run",))):
             continue
@@ -103,7 +103,7 @@ def zeros_in_the_reduction(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     said: set[int] = set()
     for value in computation.of("scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"):
-        found = _added(value)
+        found = summed_by_index(value)
         kind = constant(value.argument("reduce", 4))
         included = value.named.get("include_self")
         if found is None or id(value.node) in said or (included is not None and constant(included) is not True):

@@ -39,12 +39,14 @@ def _mirrored_pairs_split(program: Program) -> Iterator[Remark]:
         trained = [one for one in pieces if id(one) in learned]
         held = [one for one in pieces if one not in trained and not any(same(one.args[-1], each.args[-1]) for each in trained) and any(user.op not in ("len", "size", "shape") for user in computation.users(one))]
         both = _both_ways(computation, pairs) if trained and held else None
+        if both is None and trained and held and (both := _with_its_other_end(computation, pairs, held)) is not None:
+            pieces, trained, held = ([one.args[-1] for one in each] for each in (pieces, trained, held))
         if both is None or not any(_is_symmetric(computation, one, trained) for one in learned.values() if one.op in _SYMMETRIC):
             continue
         judged = next((one for one in held if any(_is_symmetric(computation, score, [one]) or _is_of_all(score, one) for score in computation.of(*_SYMMETRIC, "matmul"))), None)
         if judged is None:
             continue
-        node = judged.args[0].node if judged.args[0].op.endswith("train_test_split") else judged.node
+        node = judged.args[0].node if judged.args and judged.args[0].op.endswith("train_test_split") else judged.node
         yield Remark(node, f"{short(node)} holds out pairs one by one, and {short(both.node)} (line {both.line}) lists each pair both ways: mirrored ones of these are in the training part, where they have the same score")
         return
 
@@ -87,6 +89,14 @@ def _both_ways(computation: Computation, pairs: Value) -> Value | None:
     if isinstance(at, Many) and not at.grown and len(at.parts) == 2:  # the rows of a stack
         return at if _are_swapped(at.parts) else None
     return _listed_both_ways(computation, at.parts) if isinstance(at, Many) and at.grown else None
+
+
+def _with_its_other_end(computation: Computation, ends: Value, held: list[Value]) -> Value | None:
+    """`cat([a, b])`, where the other end of the pairs is `cat([b, a])` and is cut by the same rows."""
+    if ends.op != "cat" or not ends.args:
+        return None
+    others = [user for piece in held for user in computation.users(piece.args[-1]) if user.op == "part" and user.args[0] is not ends]
+    return ends if any(one.args[0].op == "cat" and _are_swapped((ends, one.args[0])) for one in others) else None
 
 
 def _are_both_of_one(rows: Sequence[Value]) -> bool:

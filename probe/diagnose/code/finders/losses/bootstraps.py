@@ -14,6 +14,7 @@ from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import addends, product
 from probe.diagnose.code.traits.backwards import flows
 from probe.diagnose.code.traits.basic import is_mean_of, without_small
+from probe.diagnose.code.traits.extents import last
 from probe.diagnose.code.traits.likelihoods import is_likelihood, likelihood_sign
 from probe.diagnose.code.traits.updates import plain
 
@@ -44,24 +45,24 @@ def backups(computation: Computation) -> tuple[Backup, ...]:
     """The sums of a reward and of the discounted value of what follows, each once; found once for all finders."""
     seen: dict[int, Backup] = {}
     for value in computation.of("add", "sub"):
-        found = _backup(value)
+        found = _backup(value, computation)
         if found is not None:
             seen.setdefault(id(found.future), found)
     return tuple(seen.values())
 
 
-def _backup(value: Value) -> Backup | None:
+def _backup(value: Value, computation: Computation) -> Backup | None:
     """The sum as one; an environment of the program may have computed the reward as a sum of its own."""
-    whole = _backup_of(value, list(addends(value)))
-    return whole or (_backup_of(value, [(value.args[0], 1), (value.args[1], 1)]) if value.op == "add" and len(value.args) == 2 else None)
+    whole = _backup_of(value, list(addends(value)), computation)
+    return whole or (_backup_of(value, [(value.args[0], 1), (value.args[1], 1)], computation) if value.op == "add" and len(value.args) == 2 else None)
 
 
-def _backup_of(value: Value, parts: list[tuple[Value, int]]) -> Backup | None:
+def _backup_of(value: Value, parts: list[tuple[Value, int]], computation: Computation) -> Backup | None:
     rewards, discounted, others = [], [], []
     for one, sign in parts:
         made = product(one)
         ahead = [factor for factor in made.above if _is_computed(factor)]
-        if any(_is_discount(factor) for factor in made.above) and len(ahead) == 1 and not made.below and sign * made.sign > 0:
+        if any(_is_discount(factor) or stored_discount(computation, factor) for factor in made.above) and len(ahead) == 1 and not made.below and sign * made.sign > 0:
             discounted.append((made.above, ahead[0]))
         elif not _is_computed(one) and number(one) is None and not any(number(factor) is not None for factor in made.above):
             rewards.append(one)
@@ -72,7 +73,20 @@ def _backup_of(value: Value, parts: list[tuple[Value, int]]) -> Backup | None:
     factors, future = discounted[0]
     if any(one is bare(rewards[0]) for one in origins(future)) or future.op in (*_ERRORS, "mean", "sum"):
         return None
-    return Backup(value, rewards[0], [one for one in factors if one is not future and not _is_discount(one)], future, others)
+    return Backup(value, rewards[0], [one for one in factors if one is not future and not _is_discount(one) and stored_discount(computation, one) != "alike"], future, others)
+
+
+def stored_discount(computation: Computation, value: Value) -> str | None:
+    """Whether a value is read from an array of discounts: "alike" where all are powers of one, "ending" where some are 0."""
+    value = bare(value)
+    if value.op != "part" or bare(value.args[0]).op not in ("zeros", "ones", "empty"):
+        return None
+    written = [one.args[2] for one in computation.users(bare(value.args[0])) if one.op == "set_item" and len(one.args) > 2]
+    found = [each for one in written for each in alternatives(one)]
+    powers = [one for one in found if _is_discount(one) or (one.op == "pow" and _is_discount(one.args[0]))]
+    if not powers or any(number(one) != 0 for one in found if not any(one is each for each in powers)):
+        return None
+    return "alike" if len(powers) == len(found) else "ending"
 
 
 def _is_discount(value: Value) -> bool:
@@ -377,8 +391,8 @@ def _untried_taken_for_failed(program: Program) -> Iterator[Remark]:
     known = {id(one.whole) for one in backups(computation)}
     for value, prediction, target in errors(computation):
         filled = bare(target)
-        if filled.op not in ("set_item", "scatter") or bare(prediction).op != "run" or not filled.args:
-            continue
+        if filled.op not in ("set_item", "scatter") or bare(prediction).op != "run" or not filled.args or last(prediction) == 1 or last(bare(prediction)) == 1:
+            continue  # one value for each state has no others
         base = bare(filled.args[0])
         if base.op in ("zeros", "zeros_like") and any(id(each) in known for one in _summed(filled.args[-1]) for each in (one, *one.args)):
             yield Remark(value.node, f"{short(value.node)} asks for 0 of each action that was not taken: {short(base.node)} (line {base.line}) gets the value of one alone")

@@ -348,22 +348,30 @@ def _between_0_and_1(value: Value) -> bool:
 
 @FINDERS.add("weight-without-price")
 def _weight_without_price(program: Program) -> Iterator[Remark]:
-    """An error is weighted by what falls as a trained value rises, and nothing else in the loss depends on that."""
+    """An error is weighted by what falls as a trained value rises, and nothing else in the losses depends on that."""
     computation = computation_of(program)
     known = networks(computation)
-    for _, loss in losses(computation):
-        found: list[tuple[Value, Value, Value]] = []
-        for value in linear(loss):
-            factors = product(value)
-            if not any(squared(one) is not None or one.op in LOSSES or one.op in ("abs", "part", "@input") or _is_mean_of_errors(one) for one in factors.above):
-                continue
-            found += [(value, one, inner) for one in factors.above if (inner := _falls_with(one)) is not None]
-            found += [(value, one, inner) for one in factors.below if (inner := _rises_with(one)) is not None]
-        rest = list(origins(loss, without=[weight for _, weight, _ in found]))
-        for value, weight, inner in found:
-            base = _container(inner)
-            if not any(one is base or one is inner for one in rest) and _is_free(inner, known) and trained(weight, known):
-                yield Remark(value.node, f"{short(value.node)} is smaller by {short(weight.node)}, and nothing else in the loss depends on {short(inner.node)}")
+    found: list[tuple[Value, Value, Value]] = []
+    for value in {id(one): one for _, loss in losses(computation) for one in linear(loss)}.values():
+        factors = product(value)
+        if not any(squared(one) is not None or one.op in LOSSES or one.op in ("abs", "part", "@input") or _is_mean_of_errors(one) or _are_losses(one) for one in factors.above):
+            continue
+        found += [(value, one, inner) for one in factors.above if (inner := _falls_with(one)) is not None]
+        found += [(value, one, inner) for one in factors.below if (inner := _rises_with(one) or _made_positive(one)) is not None]
+    weights = [weight for _, weight, _ in found]
+    rest = [one for _, loss in losses(computation) for one in origins(loss, stop=("detach",), without=weights)] if found else []
+    said: set[int] = set()
+    for value, weight, inner in found:
+        if id(weight) in said or _is_read_in(rest, inner) or not _is_free(inner, known) or not trained(weight, known):
+            continue
+        said.add(id(weight))
+        if _made_positive(weight) is None or all(one.op == "div" and bare(one.args[1]) is weight for one in rest if any(each is weight for each in one.made_of()) and one.op != "detach"):
+            yield Remark(value.node, f"{short(value.node)} is smaller by {short(weight.node)}, and nothing else in the loss depends on {short(inner.node)}")
+
+
+def _are_losses(value: Value) -> bool:
+    """Whether a value is several losses in one tensor."""
+    return isinstance(value, Many) and bool(value.parts) and all(one.op in LOSSES for one in value.parts)
 
 
 def _is_mean_of_errors(value: Value) -> bool:
@@ -397,6 +405,27 @@ def _rises_with(value: Value) -> Value | None:
     return None
 
 
+def _is_read_in(values: list[Value], inner: Value) -> bool:
+    """Whether a parameter, or one of the numbers that a network gives, is among values; of one of several numbers, whether
+    it is taken again, or all of them are."""
+    base = _container(inner)
+    if base.op != "run":
+        parted = base.op in ("unbind", "chunk", "split")
+        base = base if not parted else base.args[0]
+        if not parted:
+            return any(one is base or one is inner for one in values)
+    whole = [one for one in values if one.op not in ("part", "unbind", "chunk", "split") and any(bare(each) is base for each in one.made_of())]
+    return any(one is inner or same(one, inner) for one in values) or bool(whole)
+
+
+def _made_positive(value: Value) -> Value | None:
+    """s of softplus(s), relu(s) and what adds a small number to it."""
+    value = bare(value)
+    while value.op in ("add", "clamp") and value.args and (value.op == "clamp" or 0 < (number(value.args[-1]) or 0) < 0.1):
+        value = bare(value.args[0])
+    return value.args[0] if value.op in ("softplus", "relu") and value.args else None
+
+
 def _container(value: Value) -> Value:
     """The list of parameters that a value is one of."""
     value = bare(value)
@@ -411,7 +440,8 @@ def _is_free(value: Value, known: set[int]) -> bool:
     base = _container(inner)
     if base.op in ("torch.nn.Parameter", "torch.nn.ParameterDict", "torch.nn.ParameterList"):
         return True
-    return is_run_of_network(inner, known) and not inner.where.no_grad
+    inner = base.args[0] if base.op in ("unbind", "chunk", "split") else inner
+    return is_run_of_network(bare(inner), known) and not inner.where.no_grad
 
 
 # Straight through -----------------------------------------------------------------------------------

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Value, constant, number, origins
+from probe.diagnose.code.computed.value import Instance, Value, Where, constant, number, origins
 from probe.diagnose.code.finders.losses.bootstraps import backups, compared, networks_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import last_word, says, short, text_of
 from probe.diagnose.code.traits.backwards import layers_of
+from probe.diagnose.code.traits.courses import course_by_steps
 from probe.diagnose.code.traits.updates import conditions, optimizer_of, plain
-from probe.diagnose.code.traits.weights import in_place
+from probe.diagnose.code.traits.weights import has_statistics, in_place
 
 FINDERS = Finders()
 _WEIGHTS = ("parameters", "named_parameters", "state_dict", "buffers", "named_buffers")
@@ -45,43 +46,55 @@ class Mixture(NamedTuple):
         return sum(one.share for one in self.parts if one.network is network)
 
 
-def owner(value: Value) -> tuple[Value, Value] | None:
-    """The network that a value is a weight of, and where its weights are read."""
-    at, taken = value, False
+def owner(value: Value, where: Where | None = None) -> tuple[Value, Value] | None:
+    """The network that a value is a weight of, and where its weights are read. A copy that was kept before, at another place
+    than `where`, is no weight of the network any more: it counts as what its weights were read by."""
+    at, taken, kept, here = value, False, False, where or value.where
     for _ in range(12):
         if at.op in _WEIGHTS and at.args:
-            return (plain(at.args[0]), at) if taken else None
+            return (at if kept else plain(at.args[0]), at) if taken else None
         taken = taken or at.op in ("element", "part")
         if at.op not in (*_SAME, "element", "part") or not at.args:
             return None
+        kept = kept or (at.op in ("clone", "deepcopy", "copy") and (at.where.functions, at.where.loops) != (here.functions, here.loops))
         at = at.args[0]
     return None
 
 
-def parts_of(value: Value, share: float = 1.0) -> list[Part] | None:
+def parts_of(value: Value, where: Where, share: float = 1.0) -> list[Part] | None:
     """The weights that a value is a sum of multiples of; None where that is not known."""
-    found = owner(value)
+    found = owner(value, where)
     if found is not None:
         return [Part(found[1], found[0], share)]
     args = value.args
     if value.op in ("data", "detach", "clone", "to", "float") and args:
-        return parts_of(args[0], share)
+        return parts_of(args[0], where, share)
     if value.op in ("mul", "div") and len(args) == 2:
         for one, other in (args, args[::-1]):
-            known = number(one)
+            known = _in_the_end(one)
             if known is not None and (value.op == "mul" or one is args[1]) and known != 0:
-                return parts_of(other, share * known if value.op == "mul" else share / known)
+                return parts_of(other, where, share * known if value.op == "mul" else share / known)
             if known == 0 and value.op == "mul":
-                return parts_of(other, 0.0)
+                return parts_of(other, where, 0.0)
         return None
     if value.op == "lerp" and len(args) > 1:
-        known = number(value.argument("weight", 2))
-        return None if known is None else _joined(parts_of(args[0], share * (1 - known)), parts_of(args[1], share * known))
+        weight = value.argument("weight", 2)
+        known = None if weight is None else _in_the_end(weight)
+        return None if known is None else _joined(parts_of(args[0], where, share * (1 - known)), parts_of(args[1], where, share * known))
     if value.op in ("add", "sub") and len(args) == 2:
-        alpha = number(value.named["alpha"]) if "alpha" in value.named else 1.0
+        alpha = _in_the_end(value.named["alpha"]) if "alpha" in value.named else 1.0
         sign = 1 if value.op == "add" else -1
-        return None if alpha is None else _joined(parts_of(args[0], share), parts_of(args[1], share * alpha * sign))
+        return None if alpha is None else _joined(parts_of(args[0], where, share), parts_of(args[1], where, share * alpha * sign))
     return None
+
+
+def _in_the_end(value: Value) -> float | None:
+    """The number that a share is, or comes to as the steps are counted: `min(0.999, (1 + n) / (10 + n))`."""
+    known = number(value)
+    if known is not None or any(one.op in ("@input", "part", "element") for one in origins(value)):
+        return known
+    course = course_by_steps(value)
+    return None if course is None else course[1]
 
 
 def _joined(one: list[Part] | None, other: list[Part] | None) -> list[Part] | None:
@@ -99,8 +112,8 @@ def mixtures(computation: Computation) -> Iterator[Mixture]:
         target = value.args[0]
         while target.op in ("mul", "add") and target.args:
             target = target.args[0]
-        found = owner(target)
-        made = parts_of(value if value.op in ("add", "lerp") else value.args[1]) if found is not None else None
+        found = owner(target, value.where)
+        made = parts_of(value if value.op in ("add", "lerp") else value.args[1], value.where) if found is not None else None
         if found is not None and made:
             yield Mixture(value, found[0], _after_scaling(computation, value, made))
 
@@ -136,6 +149,23 @@ def _average_forgets(program: Program) -> Iterator[Remark]:
         taken = sum(part.share for part in one.parts if part.network is not one.into)
         if 0 < kept < 0.1 and abs(kept + taken - 1) < 1e-6:
             yield Remark(one.value.node, f"{short(one.value.node)} keeps only {kept:.3g} of the old average: decay and share of the new weights are the wrong way round")
+
+
+@FINDERS.add("average-without-buffers")
+def _average_without_buffers(program: Program) -> Iterator[Remark]:
+    """The parameters of an average follow, its running statistics do not, and it is judged in eval mode."""
+    computation = computation_of(program)
+    if any(True for _ in computation.of("buffers", "named_buffers", "update_bn", "running_mean", "running_var")):
+        return
+    for one in mixtures(computation):
+        leaves = {part.leaf.op for part in one.parts}
+        loaded = [each for each in computation.of("load_state_dict") if each.where.loops and each.args and plain(each.args[0]) is one.into]
+        modes = {each.op: each for each in computation.of("eval", "train") if each.args and plain(each.args[0]) is one.into}
+        source = next((part.network for part in one.parts if part.network is not one.into), None)
+        learns = {each.op for each in computation.of("eval", "train") if each.args and plain(each.args[0]) is source} != {"eval"}
+        follows = 0.5 < one.share_of(one.into) < 1 and source is not None and learns
+        if follows and leaves <= {"parameters", "named_parameters"} and not loaded and modes.keys() == {"eval"} and has_statistics(one.into):
+            yield Remark(one.value.node, f"{short(one.value.node)} averages parameters alone: the running means and variances of the average stay those that it was made with, and it is judged in eval mode (line {modes['eval'].line})")
 
 
 @FINDERS.add("copy-of-itself")

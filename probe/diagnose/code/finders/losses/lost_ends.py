@@ -17,6 +17,7 @@ from probe.diagnose.code.syntax import is_call, is_method, is_own, own, returned
 FINDERS = Finders()
 _PLACES = ("index", "len", "shape", "size", "count", "range")
 """What the number of a step in a rollout is told by."""
+_COUNTED = ("add", "sub", "min", "max", "minimum", "mod", "floordiv", "@constant", "either")
 _MASKED = ("invert", "logical_not", "not", "where", "masked_fill")
 
 
@@ -60,7 +61,7 @@ def _is_end(step: ast.AST, node: ast.expr, clocks: set[str], depth: int = 5) -> 
         return not any(ast.unparse(part) in clocks for one in (node.left, *node.comparators) for part in ast.walk(one))
     if isinstance(node, ast.Constant):
         return node.value is True
-    inner = node.values if isinstance(node, ast.BoolOp) else [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.BitAnd)) else list(node.args) if isinstance(node, ast.Call) else []
+    inner = node.values if isinstance(node, ast.BoolOp) else [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.BitAnd)) else [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])] if isinstance(node, ast.Call) else [node.operand] if isinstance(node, ast.UnaryOp) else []
     return any(_is_end(step, one, clocks, depth - 1) for one in inner)
 
 
@@ -89,6 +90,8 @@ def _computed(value: Value) -> bool:
 
 def _is_place(test: Value) -> bool:
     """Whether a condition asks only for the number of a step."""
+    if test.op in ("lt", "le", "gt", "ge") and all(one.op in (*_PLACES, *_COUNTED, test.op) for one in origins(test, stop=_PLACES)):
+        return True
     asked = [inner for one in test.args for inner in (one, *one.args)]
     return any(one.op in _PLACES for one in asked) or all(number(one) is not None for one in test.args)
 

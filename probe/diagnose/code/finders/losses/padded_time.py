@@ -147,6 +147,20 @@ def _masked_and_averaged(program: Program) -> Iterator[Remark]:
         if len(masks) == 1:
             yield Remark(value.node, f"{short(value.node)} divides by all positions, also by those that {short(masks[0].node)} (line {masks[0].line}) sets to 0")
             return
+    for value in _learned(computation):
+        product = bare(value.args[0]) if value.op == "mean" and value.args and number(value.argument("dim", 1)) == 1 else None
+        if product is None or product.op != "mul" or len(product.args) != 2:
+            continue
+        for mask, results in (product.args, product.args[::-1]):
+            if _keeps_words(computation, mask) and any(one.op == "run" for one in origins(results)):
+                yield Remark(value.node, f"{short(value.node)} divides by all positions, also by those that {short(bare(mask).node)} (line {bare(mask).line}) sets to 0")
+                return
+
+
+def _keeps_words(computation: Computation, mask: Value) -> bool:
+    """Whether a mask is true at no padded position: at words, or at some of them."""
+    inner = bare(mask, "part")
+    return marked(computation, mask) == WORDS or (inner.op in ("and", "logical_and", "mul") and any(marked(computation, one) == WORDS for one in inner.args))
 
 
 def _squared(value: Value) -> Value | None:
@@ -171,7 +185,8 @@ def _is_along(value: Value, axis: int) -> bool:
 def _last_position(program: Program) -> Iterator[Remark]:
     """A network's result at the last position is taken, where all but the longest sequences were filled up."""
     said: set[ast.AST] = set()
-    for value in _learned(computation_of(program)):
+    computation = computation_of(program)
+    for value in (*_learned(computation), *(one for one in computation.of("part") if one.where.no_grad)):
         index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
         parts = index.parts if isinstance(index, Many) else []
         if len(parts) < 2 or parts[0].op != "slice" or number(parts[1]) != -1 or value.node in said:

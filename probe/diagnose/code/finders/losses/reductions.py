@@ -9,8 +9,8 @@ from probe.diagnose.code.computed.value import Many, Value, bare, number, origin
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import addends
-from probe.diagnose.code.traits.basic import LOSSES, reduction_of, terms
+from probe.diagnose.code.traits.arithmetic import Product, addends, linear, product
+from probe.diagnose.code.traits.basic import LOSSES, losses, reduction_of, squared, terms
 from probe.diagnose.code.traits.extents import last, rank
 
 FINDERS = Finders()
@@ -148,3 +148,61 @@ def _mean_beside_a_sum(program: Program) -> Iterator[Remark]:
     for whole, divergence, kind, factor, other, reduction, weight in _pairs(program):
         if kind == "mean" and reduction == "sum" and _is_near(factor, weight):
             yield Remark(whole.node, f"{short(whole.node)}: {short(other.node)} (line {other.line}) adds up all elements of the batch, and {short(divergence.node)} (line {divergence.line}) is their mean")
+
+
+# A spread and its logarithm ------------------------------------------------------------
+
+
+@FINDERS.add("weight-of-the-wrong-sign")
+def _spread_rewarded_twice(program: Program) -> Iterator[Remark]:
+    """The logarithm of a variance is subtracted from the squared error over the same variance: both fall as it grows."""
+    for _, loss in losses(computation_of(program)):
+        for whole in linear(loss):
+            parts = list(addends(whole)) if whole.op in ("add", "sub") else []
+            for spread, sign in parts:
+                inner = product(spread)
+                log = next((one for one in inner.above if one.op == "log" and one.args), None)
+                if log is None or sign * inner.sign > 0 or inner.below:
+                    continue
+                for other, positive in parts:
+                    by = product(other)
+                    if positive * by.sign > 0 and any(squared(one) is not None for one in by.above) and any(bare(one) is bare(log.args[0]) for one in by.below):
+                        yield Remark(whole.node, f"{short(whole.node)} falls without end as {short(log.args[0].node)} grows: its logarithm is subtracted, and the error is divided by it")
+                        return
+
+
+@FINDERS.add("deviation-as-variance")
+def _variance_squared(program: Program) -> Iterator[Remark]:
+    """A squared error is divided by the square of what the whole logarithm of stands beside it, or by a spread whose
+    logarithm counts twice: one of the two takes a variance for a deviation."""
+    for _, loss in losses(computation_of(program)):
+        for whole in linear(loss):
+            parts = [(product(one), sign) for one, sign in addends(whole)] if whole.op == "add" else []
+            logs = [(one, log) for one, sign in parts for log in one.above if log.op == "log" and log.args and sign * one.sign > 0 and not one.below]
+            for one, log in logs:
+                for other, sign in parts if any(each.op == "run" for each in origins(log)) else ():
+                    power = _power_below(other.below, bare(log.args[0]))
+                    weights = [_weight_of(each) for each in (one, other)]
+                    if sign * other.sign > 0 and power in (1, 2) and any(squared(each) is not None for each in other.above) and None not in weights and weights[1]:
+                        share = (weights[0] or 0) / (weights[1] or 1)
+                        if share == (1 if power == 2 else 2):
+                            yield Remark(whole.node, f"{short(whole.node)} divides the squared error by {short(log.args[0].node)}{' squared' if power == 2 else ''}, and counts its logarithm {'once' if power == 2 else 'twice'}: no normal density has both")
+                            return
+
+
+def _power_below(below: list[Value], spread: Value) -> int:
+    """The power of a spread that something is divided by."""
+    return sum(1 if bare(one) is spread else 2 if (inner := squared(one)) is not None and bare(inner) is spread else 0 for one in below)
+
+
+def _weight_of(factors: Product) -> float | None:
+    """The number that a product is multiplied by, if that is all that is known of it but logarithms and squares."""
+    known = 1.0
+    for one in factors.above:
+        if (given := number(one)) is not None:
+            known *= given
+        elif one.op != "log" and squared(one) is None:
+            return None
+    for one in factors.below:
+        known /= number(one) or 1.0
+    return known

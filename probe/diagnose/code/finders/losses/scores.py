@@ -155,7 +155,7 @@ def _temperature_on_one_side(program: Program) -> Iterator[Remark]:
     pairs += [(value, a, b) for value in computation.of("mul") for a, b in sides(value)]
     for value, log, wanted in pairs:
         log, wanted = bare(log), bare(_without_index(wanted))
-        if log.op != "log_softmax" or wanted.op != "softmax" or not log.args or not wanted.args:
+        if log.op != "log_softmax" or wanted.op not in ("softmax", "log_softmax") or not log.args or not wanted.args:
             continue
         divisors = [_temperature(log.args[0]), _temperature(wanted.args[0])]
         outputs = [_output(one.args[0], known) for one in (log, wanted)]

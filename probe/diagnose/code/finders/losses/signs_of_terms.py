@@ -99,7 +99,8 @@ def _divergences(computation: Computation) -> Iterator[Divergence]:
             if bare(term).op != "exp":
                 continue
             log = bare(bare(term).args[0])
-            linear = next((one for one in terms if abs(one[0] + factor) < 1e-6 and same(bare(one[1]), log)), None)
+            times = (number(log.args[0]) or 1.0) if log.op == "mul" and len(log.args) == 2 else 1.0
+            linear = next((one for one in terms if abs(one[0] + factor * times) < 1e-6 and same(bare(one[1]), log if times == 1 else bare(log.args[1]))), None)
             if linear is not None:
                 yield Divergence(value, log, [one for one in terms if one[1] is not term and one is not linear and number(one[1]) is None])
                 break

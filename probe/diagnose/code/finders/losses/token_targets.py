@@ -125,7 +125,8 @@ class Place(NamedTuple):
     known: float
 
 
-def _place(value: Value) -> Place | None:
+def place_of(value: Value) -> Place | None:
+    """Where a value begins in a row of words."""
     unknown, known = 0, 0.0
     for _ in range(60):
         inner = bare(value)
@@ -140,11 +141,13 @@ def _place(value: Value) -> Place | None:
             known, value = known - start, value.args[2]
         elif value.op == "roll" and (by := number(value.argument("shifts", 1))) is not None:
             known, value = known - by, value.args[0]
-        elif value.op.endswith("pad_sequence") or value.op in ("rows", "set_item", "masked_fill"):
+        elif value.op.endswith("pad_sequence") or value.op in ("rows", "set_item", "masked_fill") or (isinstance(index, Many) and all(one.op == "@constant" and one.data in (None, Ellipsis) for one in index.parts)):
             value = value.args[0]
         elif cut is not None:
             begin = cut.args[0]
             at = 0.0 if is_none(begin) else number(begin)
+            if at is not None and at < 0:
+                return None  # counted from the end
             if at is None:
                 plus = number(begin.args[1]) if begin.op == "add" and len(begin.args) == 2 else None
                 unknown, at = unknown + id(begin if plus is None else begin.args[0]), plus or 0.0
@@ -160,12 +163,12 @@ def _shifted_twice(program: Program) -> Iterator[Remark]:
     the next one."""
     found: list[tuple[Value, Value, float]] = []
     for loss in computation_of(program).of(*_LOSSES):
-        target, logits = (_place(loss.args[1]), _place(loss.args[0])) if len(loss.args) > 1 else (None, None)
+        target, logits = (place_of(loss.args[1]), place_of(loss.args[0])) if len(loss.args) > 1 else (None, None)
         if logits is None or logits.unknown:
             continue
         for read in origins(loss.args[0]) if target is not None else ():
             if read.op == "run" and len(read.args) == 2 and read.args[0].op == "torch.nn.Embedding":
-                given = _place(read.args[1])
+                given = place_of(read.args[1])
                 if given is not None and target is not None and given.row is target.row and given.unknown == target.unknown:
                     found.append((loss, read, target.known - given.known - logits.known))
     if found and all(ahead == 2 for _, _, ahead in found):

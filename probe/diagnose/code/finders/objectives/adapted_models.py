@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
     Instance,
+    Many,
     Value,
     origins,
 )
@@ -94,6 +95,37 @@ def adapted_from_task_to_task(program: Program) -> Iterator[Remark]:
             continue
         yield Remark(optimizer.node, f"{short(optimizer.node)} adapts the model itself to each task of the loop of line {getattr(loop, 'lineno', 0)}, and {short(scored.node)} (line {scored.line}) scores it: nothing brings its weights back before the next task")
         return
+
+
+@FINDERS.add("adapted-from-task-to-task")
+def _trained_from_client_to_client(program: Program) -> Iterator[Remark]:
+    """One model is trained on each of several parts by an optimizer of its own, its weights are listed after each, and their
+    average is loaded into it: each part went on from the weights that the one before had left."""
+    computation = computation_of(program)
+    for optimizer in [one for one in computation.values if is_optimizer(one)]:
+        held = modules(optimizer)
+        if len(held) != 1 or not optimizer.where.loops or held[0].op == "@input":
+            continue
+        for kept in computation.of("append"):
+            state = next((one for one in origins(kept.args[1], stop=("state_dict",)) if one.op == "state_dict"), None) if len(kept.args) == 2 else None
+            loops = [loop for loop in kept.where.loops if loop in optimizer.where.loops and loop not in held[0].where.loops]
+            if state is None or state is kept.args[1] or not loops or plain(state.args[0]) is not held[0] or kept.number < optimizer.number or optimizer.where.maybe:
+                continue
+            loop = loops[-1]
+            loaded = [one for one in computation.of("load_state_dict") if one.args and plain(one.args[0]) is held[0]]
+            averaged = next((one for one in loaded if loop not in one.where.loops and len(one.args) > 1 and one.number > kept.number and any(part is kept.args[0] or part is state for part in origins(one.args[1], stop=("state_dict",)))), None)
+            own = _over_objects(computation, loop) or any(loop in call.where.loops and _drawn_for_each(loss, loop) for call, loss in backwards(computation))
+            if averaged is not None and own and not _restored(computation, loop, {id(one) for one in layers_of(held[0])}):
+                yield Remark(optimizer.node, f"{short(optimizer.node)} trains the model itself in each pass of the loop of line {getattr(loop, 'lineno', 0)}, and {short(averaged.node)} (line {averaged.line}) loads the average of all: nothing brings its weights back before the next pass")
+                return
+
+
+def _over_objects(computation: Computation, loop: ast.AST) -> bool:
+    """Whether a loop goes over objects of a class of the program, or loaders, each with data of its own."""
+    return any(node is loop and isinstance(over, Many) and any(isinstance(one, Instance) or one.op in _LOADERS for one in over.parts) for _, node, over in computation.passes)
+
+
+_LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.Subset", "torch.utils.data.TensorDataset")
 
 
 def _averaged(computation: Computation, scored: Value, loop: ast.AST) -> bool:

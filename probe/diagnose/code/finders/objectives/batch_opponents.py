@@ -25,9 +25,9 @@ def partners_among_the_opponents(program: Program) -> Iterator[Remark]:
         if product is None or any(one.op in ("masked_fill", "where", "eq", "ne", "masked_fill_") for one in near):
             continue
         for side in product.args[:2]:
-            batch = _batch_size(side)
+            batch = batch_size(side)
             for chosen in origins(side) if batch is not None else ():
-                kinds = _kinds(_chosen_by(chosen))
+                kinds = kinds_of(_chosen_by(chosen))
                 if batch is not None and kinds is not None and kinds <= batch:
                     yield Remark(loss.node, f"{short(loss.node)} takes all other rows of a batch of {batch:.0f} for opponents, and {short(chosen.node)} (line {chosen.line}) chooses the partners by a label of {kinds:.0f} kinds: rows of one label are pushed apart")
                     return
@@ -52,7 +52,7 @@ def _is_column(value: Value) -> bool:
     return value.op == "part" and len(value.args) == 2 and value.args[1].op in ("index", "@input")
 
 
-def _kinds(labels: Value | None) -> float | None:
+def kinds_of(labels: Value | None) -> float | None:
     """How many different numbers a row of labels holds at most; None where that is unknown."""
     while labels is not None and labels.args:
         labels = bare(labels)
@@ -70,7 +70,7 @@ def _kinds(labels: Value | None) -> float | None:
     return None
 
 
-def _batch_size(side: Value) -> float | None:
+def batch_size(side: Value) -> float | None:
     """The size of the batches that a side of the comparison is made of."""
     loader = next((one.named["loader"] for one in origins(side) if one.op == "rows" and "loader" in one.named), None)
     return None if loader is None else number(loader.argument("batch_size", 1))

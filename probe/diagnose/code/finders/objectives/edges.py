@@ -50,6 +50,33 @@ def _joined_with_their_own_numbers(program: Program) -> Iterator[Remark]:
             return
 
 
+@FINDERS.add("edges-not-shifted")
+def _ends_joined_apart(program: Program) -> Iterator[Remark]:
+    """The two ends of the edges of several graphs are joined each by itself: rows of all nodes are taken by one, and added up
+    by the other, and at least one of the two has the numbers that nodes have in their own graph."""
+    computation = computation_of(program)
+    taken: list[tuple[Value, Value, Value]] = []
+    added: list[tuple[Value, Value, Value]] = []
+    for value, base, index in _taken_by_index(computation):
+        joined = _joined(index)
+        if joined is not None and isinstance(joined.args[0], Many) and joined.args[0].grown and number(joined.argument("dim", 1) or _zero(joined)) == 0:
+            (taken if value.op in ("part", "index_select") else added).append((value, base, joined))
+    for value, _, joined in added:
+        here = joined.where.functions
+        other = next((one for one in taken if one[2] is not joined and one[2].where.functions == here and one[2].args[0].op == joined.args[0].op), None)
+        if other is None:
+            continue
+        apart = [one for one in (other[2], joined) if _of_samples(computation, one)]
+        nodes = next((one for one in _rows_from(other[1]) if one not in (joined, other[2]) and one.where.functions == here and _of_samples(computation, one)), None)
+        if apart and nodes is not None:
+            yield Remark(apart[0].node, f"{short(apart[0].node)} joins the edges of several graphs with the numbers that nodes have in their own graph, and {short(value.node)} (line {value.line}) adds up rows of all nodes in a row ({short(nodes.node)})")
+            return
+
+
+def _zero(at: Value) -> Value:
+    return Value("@constant", node=at.node, where=at.where, data=0)
+
+
 def _taken_by_index(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
     """Each place where rows are taken or added to by an index: it, whose rows, and the index."""
     for value in computation.of("part", "index_select", "index_add", "scatter_add"):

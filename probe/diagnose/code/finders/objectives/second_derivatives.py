@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, number, same
+from probe.diagnose.code.computed.value import Value, bare, constant, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import addends, product
 from probe.diagnose.code.traits.basic import LOSSES, losses, squared, terms
-from probe.diagnose.code.traits.extents import last
+from probe.diagnose.code.traits.extents import last, rank
 
 _GRADIENT = ("torch.autograd.grad", "grad")
 
@@ -35,6 +35,43 @@ def mixed_second_derivatives(program: Program) -> Iterator[Remark]:
         if _is_used(computation, second):
             yield Remark(second.node, f"{short(second.node)} derives the sum of the derivatives by all variables (line {first.line}): what it gives for one variable also holds the mixed derivatives by the others")
             return
+
+
+def mean_before_the_square(program: Program) -> Iterator[Remark]:
+    """A loss takes the square, or the size, of the mean of differences: those above 0 and those below it cancel."""
+    computation = computation_of(program)
+    for call, loss in losses(computation):
+        if any(one is loss and call is not other for other, one in losses(computation)):
+            continue
+        found = [one for one, factor in terms(loss) if factor is None or factor > 0]
+        for term in found:
+            term = bare(term)
+            inner = squared(term) or (term.args[0] if term.op == "abs" and term.args else None)
+            mean = bare(inner) if inner is not None else None
+            if mean is None or mean.op not in ("mean", "sum") or len(mean.args) != 1 or mean.named or mean.where.loops != term.where.loops:
+                continue
+            error = bare(mean.args[0])
+            if _is_residual(error) or (len(found) == 1 and _is_difference(error)):
+                yield Remark(term.node, f"{short(term.node)} squares the {'mean' if mean.op == 'mean' else 'sum'} of {short(error.node)} (line {error.line}): errors above 0 and below it cancel, and the loss is 0 where they are equally large")
+                return
+
+
+def _is_residual(value: Value) -> bool:
+    """Whether a value is a sum of derivatives of what a network gives and of other terms, which should be 0 at each point."""
+    if value.op not in ("add", "sub") or rank(value) == 0:
+        return False
+    parts = [bare(one) for one, _ in addends(value)]
+    derived = [one for one in parts if any(each.op in _GRADIENT for each in origins(one, stop=_GRADIENT))]
+    return len(parts) > 1 and bool(derived) and not any(one.op in ("mean", "sum") for one in origins(value, stop=_GRADIENT))
+
+
+def _is_difference(value: Value) -> bool:
+    """Whether a value is the difference between what a network gives and data of the batch."""
+    if value.op != "sub" or len(value.args) != 2 or rank(value) == 0:
+        return False
+    sides = [any(one.op == "run" for one in origins(part)) for part in value.args]
+    data = value.args[1] if sides == [True, False] else value.args[0] if sides == [False, True] else None
+    return data is not None and any(one.op in ("rows", "element", "part", "randn", "tensor") for one in origins(data)) and not any(one.op in ("mean", "log_prob") for part in value.args for one in origins(part, stop=("run", "rows")))
 
 
 def _has_columns(computation: Computation, value: Value) -> bool:

@@ -177,17 +177,17 @@ def _root(value: Value) -> Value:
 def _mirrored(value: Value) -> tuple[Value, tuple[int, ...], Value] | None:
     """The boxes and the columns of them that are subtracted from a length, and the length."""
     value = bare(value)
-    if value.op == "sub" and len(value.args) == 2 and bare(value.args[0]).op == "sub" and (number(value.args[1]) is not None or _taken(bare(value.args[0]).args[1]) is not None):
+    if value.op == "sub" and len(value.args) == 2 and bare(value.args[0]).op == "sub" and (number(value.args[1]) is not None or taken_columns(bare(value.args[0]).args[1]) is not None):
         value = bare(value.args[0])  # less a pixel, or the size of the box
     if value.op != "sub" or len(value.args) != 2:
         return None
-    taken = _taken(value.args[1])
-    if taken is None or any(_taken(one) is not None and _root(one.args[0]) is _root(taken[0]) for one in origins(value.args[0])):
+    taken = taken_columns(value.args[1])
+    if taken is None or any(taken_columns(one) is not None and _root(one.args[0]) is _root(taken[0]) for one in origins(value.args[0])):
         return None
     return (*taken, value.args[0])
 
 
-def _taken(value: Value) -> tuple[Value, tuple[int, ...]] | None:
+def taken_columns(value: Value) -> tuple[Value, tuple[int, ...]] | None:
     """The boxes of which a value is some columns, and the columns."""
     value = bare(value)
     if value.op != "part" or len(value.args) != 2:
@@ -208,8 +208,9 @@ def _columns(index: Value) -> tuple[int, ...] | None:
     if isinstance(index, Many):
         known = [number(one) for one in index.parts]
         return None if not known or None in known else tuple(int(one) for one in known if one is not None)
-    if index.op == "slice" and len(index.args) == 3 and number(index.args[1]) is not None:
+    if index.op == "slice" and len(index.args) == 3 and (number(index.args[1]) is not None or (is_none(index.args[1]) and number(index.args[2]) == 2)):
         begin, end, step = (number(one) for one in index.args)
+        end = 4 if end is None else end  # boxes[:, 0::2]
         return tuple(range(int(begin or 0), int(end or 0), int(step or 1))) or None
     known_one = number(index)
     return None if known_one is None or not 0 <= known_one < 4 or not isinstance(constant(index), int) else (int(known_one),)

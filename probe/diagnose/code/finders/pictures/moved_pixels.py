@@ -17,9 +17,10 @@ from probe.diagnose.code.computed.value import (
     same,
 )
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 
+FINDERS = Finders()
 _ON_THE_WAY = frozenset({"add", "sub", "mul", "div", "clamp", "unsqueeze", "expand", "repeat", "tile", "contiguous", "expand_as", "view", "reshape", "either"}) | KEPT
 
 
@@ -77,6 +78,40 @@ def crops_apart(program: Program) -> Iterator[Remark]:
             if factor and not same(bare(small.args[0]), bare(large.args[0])) and (not factor[0].isdigit() or _is_shrunk(small)):
                 said.add(large.line)
                 yield Remark(large.node, f"{short(large.node)} is {factor} the size of {short(small.node)} (line {small.line}), and begins at the same pixel: the two do not show the same place")
+
+
+@FINDERS.add("crops-of-two-places")
+def _sound_cut_by_frames(program: Program) -> Iterator[Remark]:
+    """A piece of a spectrogram and a piece of the sound that it was made of begin at the same number, which counts frames in
+    the one and samples in the other."""
+    computation = computation_of(program)
+    cuts = [(value, found) for value in computation.of("part") if (found := _stretch(value)) is not None]
+    said: set[int] = set()
+    for frames, (begin, size, axes) in cuts:
+        for sound, (again, more, only) in cuts:
+            if frames is sound or begin is not again or sound.line in said or only >= axes or frames.where.functions != sound.where.functions or same(bare(frames.args[0]), bare(sound.args[0])):
+                continue
+            known = number(size), number(more)
+            times = known[1] / known[0] if known[0] and known[1] else None
+            scale = next((b for a, b in (more.args, more.args[::-1]) if same(a, size)), None) if more.op == "mul" and len(more.args) == 2 else None
+            if (times is not None and times >= 16 and times == int(times)) or (scale is not None and (number(scale) or 16) >= 16):
+                said.add(sound.line)
+                yield Remark(sound.node, f"{short(sound.node)} is {f'{times:g}' if times is not None else short(scale.node if scale is not None else more.node)} times as long as {short(frames.node)} (line {frames.line}), and begins at the same number: the two are not of the same time")
+
+
+def _stretch(value: Value) -> tuple[Value, Value, int] | None:
+    """Where a piece begins along the last axis, how long it is, and how many axes the index names."""
+    index = value.args[1] if len(value.args) == 2 else value
+    parts = index.parts if isinstance(index, Many) and index.op == "tuple" else [index]
+    last = parts[-1] if parts else index
+    if last.op != "slice" or len(last.args) != 3 or is_none(last.args[0]) or not is_none(last.args[2]) or last.args[0].op == "@constant":
+        return None
+    if any(one.op != "slice" and not (one.op == "@constant" and one.data is Ellipsis) for one in parts):
+        return None
+    end = last.args[1]
+    if end.op != "add" or len(end.args) != 2 or end.args[0] is not last.args[0]:
+        return None
+    return last.args[0], end.args[1], len(parts)
 
 
 def _cut_out(value: Value) -> tuple[tuple[Value, Value], tuple[Value, Value]] | None:
@@ -180,8 +215,8 @@ def _pixels(value: Value) -> Iterator[Value]:
 def size_of_rows_first(program: Program) -> Iterator[Remark]:
     """OpenCV is given the number of rows before that of columns."""
     said: set[int] = set()
-    for value in computation_of(program).of("cv2.resize"):
-        size = value.argument("dsize", 1)
+    for value in computation_of(program).of("cv2.resize", "cv2.warpAffine", "cv2.warpPerspective"):
+        size = value.argument("dsize", 1 if value.op == "cv2.resize" else 2)
         if size is None or not value.args or value.line in said:
             continue
         if any(one.op in ("T", "transpose", "permute", "rot90", "mT", "swapaxes") for one in origins(value.args[0])):

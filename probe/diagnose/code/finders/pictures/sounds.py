@@ -16,9 +16,10 @@ from probe.diagnose.code.computed.value import (
     origins,
 )
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 
+FINDERS = Finders()
 _LOADS = ("torchaudio.load", "librosa.load", "soundfile.read", "librosa.core.load", "scipy.io.wavfile.read")
 _SAME_RATE = frozenset({
     "part", "mean", "pad", "either", "cat", "rows", "clamp", "div", "mul", "sub", "add", "librosa.util.fix_length", "librosa.util.normalize", "librosa.to_mono",
@@ -92,6 +93,32 @@ def read_at_another_rate(program: Program) -> Iterator[Remark]:
             said.add(value.line)
             asks = f"for {rate:g} samples a second" + ("" if asked is not None else ", which is its default")
             yield Remark(value.node, f"{short(value.node)} is computed {asks}, and {short(reads[0].node)} (line {reads[0].line}) gives {known:g}" + ("" if given[0] is not None else ", which is its default"))
+
+
+@FINDERS.add("features-of-another-rate")
+def _layer_of_another_rate(program: Program) -> Iterator[Remark]:
+    """A sound was resampled to one rate, and the filters of a layer are made for another one."""
+    said: set[int] = set()
+    for value in computation_of(program).of("run"):
+        layer = value.args[0] if len(value.args) == 2 else None
+        if layer is None or layer.op not in ("torchaudio.transforms.MelSpectrogram", "torchaudio.transforms.MFCC") or value.line in said:
+            continue
+        asked = layer.argument("sample_rate", 0)
+        wanted = 16000 if asked is None else number(asked)
+        given = [(known, one) for one in _line(value.args[1]) if (known := _new_rate(one)) is not None]
+        if wanted is not None and len(given) == 1 and given[0][0] != wanted:
+            said.add(value.line)
+            asks = f"for {wanted:g} samples a second" + ("" if asked is not None else ", which is its default")
+            yield Remark(value.node, f"{short(layer.node)} (line {layer.line}) is made {asks}, and {short(given[0][1].node)} (line {given[0][1].line}) gives {given[0][0]:g}")
+
+
+def _new_rate(value: Value) -> float | None:
+    """The rate that a sound has been brought to."""
+    if value.op == "torchaudio.functional.resample":
+        return number(value.argument("new_freq", 2))
+    if value.op == "run" and len(value.args) == 2 and value.args[0].op == "torchaudio.transforms.Resample":
+        return number(value.args[0].argument("new_freq", 1))
+    return number(value.argument("sr", 1)) if value.op in ("librosa.load", "librosa.core.load") else None
 
 
 def decibels(program: Program) -> Iterator[Remark]:
@@ -172,3 +199,23 @@ def _hop(value: Value, of: Value | None = None) -> float | None:
         return None
     known = number(length) if length is not None else (None if torch else 2048)
     return None if known is None else known // 4
+
+
+def joined_by_another_window(program: Program) -> Iterator[Remark]:
+    """Frames that were cut out by a window are put together as if they had none, or another one."""
+    said: set[int] = set()
+    for value in computation_of(program).of("istft"):
+        cuts = [one for one in origins(value.args[0]) if one.op == "stft"] if value.args else []
+        shapes = {_window(one) for one in (*cuts, value)}
+        if cuts and len(shapes) == 2 and None not in shapes and len({_window(one) for one in cuts}) == 1 and value.line not in said:
+            said.add(value.line)
+            yield Remark(value.node, f"{short(value.node)} puts frames together that were cut with {_window(value)}, and {short(cuts[0].node)} (line {cuts[0].line}) cuts them with {_window(cuts[0])}")
+
+
+def _window(value: Value) -> str | None:
+    """The window of a short-time Fourier transform of torch; None where it is not known."""
+    given = value.argument("window", 4)
+    if given is None or (given.op == "@constant" and given.data is None):
+        return "no window"
+    given = bare(given)
+    return given.op if given.op.endswith("_window") else None

@@ -59,15 +59,26 @@ def first_position_alone(program: Program) -> Iterator[Remark]:
     """What a loss is computed of is the output at the first position, of a network in which each position sees only those
     before it."""
     said: set[ast.AST] = set()
-    for value in _learned(computation_of(program)):
+    computation = computation_of(program)
+    for value in _learned(computation):
         index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
         parts = index.parts if isinstance(index, Many) else []
         if len(parts) < 2 or parts[0].op != "slice" or not is_none(parts[0].args[0]) or not is_none(parts[0].args[1]) or constant(parts[1]) != 0 or isinstance(constant(parts[1]), bool) or any(one.op != "slice" for one in parts[2:]):
             continue
         run = _forward_only(value.args[0])
-        if run is not None and value.node not in said:
+        if run is not None and value.node not in said and not _read_on(computation, value):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} is the output at the first position, and in {short(run.node)} (line {run.line}) each position sees only those before it: it has read the first word alone")
+
+
+def _read_on(computation: Computation, first: Value) -> bool:
+    """Whether the outputs at the other positions are read too, one after the other in a loop or all behind the first."""
+    for user in computation.users(first.args[0]):
+        index = user.args[1] if user.op == "part" and len(user.args) == 2 and user.args[0] is first.args[0] else None
+        place = index.parts[1] if isinstance(index, Many) and len(index.parts) > 1 else None
+        if place is not None and (any(one.op == "index" for one in origins(place)) or (place.op == "slice" and number(place.args[0]) == 1)):
+            return True
+    return False
 
 
 def _forward_only(value: Value) -> Value | None:

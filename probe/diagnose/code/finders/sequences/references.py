@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Value, constant, origins
+from probe.diagnose.code.computed.value import Instance, Value, constant, number, origins
 from probe.diagnose.code.finders.sequences.preferences import is_estimate, pushed
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -14,8 +14,8 @@ from probe.diagnose.code.syntax import Function, last_word, short
 from probe.diagnose.code.traits.backwards import has_gradient, layers_of
 from probe.diagnose.code.traits.basic import losses, squared, terms
 from probe.diagnose.code.traits.likelihoods import alike
-from probe.diagnose.code.traits.updates import is_optimizer, optimizer_of, plain
-from probe.diagnose.code.traits.weights import shared
+from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain
+from probe.diagnose.code.traits.weights import has_parameters, shared
 
 FINDERS = Finders()
 _OF_WORDS = ("gather", "log_prob", "cross_entropy", "nll_loss")
@@ -122,3 +122,92 @@ def _names(computation: Computation, value: Value) -> list[str]:
             if (isinstance(one, Instance) or one.op.startswith(("torch.nn.", "transformers."))) and any(id(each) in layers for each in layers_of(one)):
                 found.setdefault(id(one), []).append(name.id)
     return max((list(dict.fromkeys(names)) for names in found.values()), key=len, default=[])
+
+
+# References that move, or that are noisy ------------------------------------------------
+
+
+@FINDERS.add("alias-for-a-copy")
+def _trained_beside_the_adapter(program: Program) -> Iterator[Remark]:
+    """A reference is the policy with its adapters switched off, and layers that are no part of an adapter are trained."""
+    computation = computation_of(program)
+    switches = [one for one in computation.of("set_attribute") if constant(one.args[1]) is False and isinstance(one.data, str) and one.data not in ("requires_grad", "training")]
+    kinds = {of.of for one in switches for of in origins(one.args[0]) if isinstance(of, Instance)}
+    classes = {last_word(one.args[1]) for one in program.everywhere(ast.Call) if isinstance(one, ast.Call) and last_word(one.func) == "isinstance" and len(one.args) > 1}
+    for _, loss in losses(computation) if switches else ():
+        for difference in _differences(loss):
+            for policy, reference in (difference.args, difference.args[::-1]):
+                if not has_gradient(policy) or has_gradient(reference) or not alike(policy, reference):
+                    continue
+                adapters = {name for name in classes if name in program.classes} | {one.name for one in kinds if one is not None}
+                thawed = _thawed(computation, adapters)
+                used = {id(plain(one.args[0])) for one in origins(reference) if one.op == "run" and one.args}
+                if thawed is not None and id(owner_of(thawed)) in used and any(one.number < policy.number and one.number < thawed.number for one in _frozen(computation)):
+                    yield Remark(thawed.node, f"{short(thawed.node)} lets layers be trained that are no adapter, and {short(difference.node)} (line {difference.line}) takes the same network with its adapters off for the reference: the reference changes with the steps")
+                    return
+
+
+def _frozen(computation: Computation) -> list[Value]:
+    return [one for one in switched(computation) if constant(one.args[1]) is False]
+
+
+def switched(computation: Computation) -> Iterator[Value]:
+    """Where parameters are frozen or thawed."""
+    for one in computation.of("requires_grad_", "set_attribute"):
+        if len(one.args) > 1 and (one.op == "requires_grad_" or one.data == "requires_grad"):
+            yield one
+
+
+def owner_of(switch: Value) -> Value | None:
+    """The layer or network all of whose parameters are frozen or thawed: itself, or one by one."""
+    of = plain(switch.args[0])
+    if switch.op == "requires_grad_" and (isinstance(of, Instance) or has_parameters(of)):
+        return of
+    if of.op == "part" and len(of.args) == 2 and constant(of.args[1]) == 1:
+        of = of.args[0]
+    taken = of.args[0] if of.op == "element" and of.args else of
+    return plain(taken.args[0]) if taken.op in ("parameters", "named_parameters") and taken.args else None
+
+
+def _thawed(computation: Computation, adapters: set[str]) -> Value | None:
+    """Where all parameters of a layer that is no adapter are thawed, whatever they are called."""
+    for one in switched(computation):
+        layer = owner_of(one)
+        if constant(one.args[1]) is not True or layer is None or one.where.under:
+            continue
+        inside = [each for each in layers_of(layer) if isinstance(each, Instance) and each.of is not None]
+        if layer.op.startswith("torch.nn.") and has_parameters(layer) and not any(each.of is not None and each.of.name in adapters for each in inside):
+            return one
+    return None
+
+
+def noisy_reference(program: Program) -> Iterator[Remark]:
+    """What others are trained towards is computed, without gradients, by a network that was loaded or copied once, nothing
+    trains and nothing sets to eval(), and that has dropout."""
+    computation = computation_of(program)
+    held = {id(layer) for one in computation.values if is_optimizer(one) for module in modules(one) for layer in layers_of(module)}
+    still = {id(layer) for one in computation.of("eval", "train") if one.args for layer in layers_of(plain(one.args[0]))}
+    aims = {id(plain(one.args[0])): one for _, loss in losses(computation) for one in origins(loss) if one.op == "run" and one.args and one.where.no_grad and one.where.loops}
+    for network in computation.values if aims and held else ():
+        if not isinstance(network, Instance) or id(network) in still or any(id(one) in held for one in layers_of(network)) or not _is_kept(computation, network):
+            continue
+        layers = layers_of(network)
+        drops = next((one for one in layers if _drops(one)), None)
+        used = max((aims[id(one)] for one in layers if id(one) in aims), key=lambda one: one.number, default=None)
+        if drops is not None and used is not None and not any(id(one) in still for one in layers):
+            yield Remark(used.node, f"{short(used.node)} is what others are trained towards, and its network, which line {network.line} makes, is never set to eval(): {short(drops.node)} (line {drops.line}) leaves out other units in each step")
+            return
+
+
+def _drops(layer: Value) -> bool:
+    """Whether a layer leaves out units at random in training."""
+    if layer.op == "torch.nn.Dropout":
+        return number(layer.argument("p", 0)) != 0
+    return layer.op == "torch.nn.TransformerEncoderLayer" and number(layer.argument("dropout", 3)) != 0
+
+
+def _is_kept(computation: Computation, network: Value) -> bool:
+    """Whether the weights of a network were loaded once, and nothing moves them afterwards."""
+    takes = [one for one in computation.of("parameters", "named_parameters", "state_dict", "apply", "requires_grad_") if one.args and plain(one.args[0]) is network]
+    loads = [one for one in computation.of("load_state_dict") if one.args and plain(one.args[0]) is network]
+    return bool(loads) and not any(one.where.loops for one in (*takes, *loads))

@@ -39,6 +39,29 @@ def _chosen(program: Program) -> Iterator[Remark]:
                 yield Remark(test.node, f"{short(test.node)} keeps what is best on the test part: {short(named[0].node)} (line {named[0].line})")
 
 
+@FINDERS.add("chosen-by-the-test")
+def _chosen_by_rows(program: Program) -> Iterator[Remark]:
+    """The same without a loader: the score under which a state is kept is that of the rows that the program calls its test
+    part, and those of its validation part, which it has too, decide nothing."""
+    computation = computation_of(program)
+    names: dict[int, set[str]] = {}
+    for target, given in computation.stored.items():
+        for one in given:
+            names.setdefault(id(one), set()).add(target.id)
+    if not any(_OTHER.search(name) for found in names.values() for name in found):
+        return
+    said: set[ast.AST] = set()
+    for kept in computation.of(*_KEEPS):
+        for test, holds in kept.where.under if kept.where.loops else ():
+            if not holds or test.op not in ("gt", "ge", "lt", "le") or test.node in said or not any(one.op == "run" for one in origins(test)):
+                continue
+            words = {name for one in origins(test) if not isinstance(one, Instance) for name in names.get(id(one), ())}
+            named = sorted(name for name in words if _TEST.search(name))
+            if named and not any(_OTHER.search(name) for name in words):
+                said.add(test.node)
+                yield Remark(test.node, f"{short(test.node)} keeps what is best on {named[0]}, and no score of a validation part decides anything")
+
+
 @FINDERS.add("threshold-of-the-test")
 def _threshold(program: Program) -> Iterator[Remark]:
     """Of the scores of a row of thresholds on the test part, the best one is taken for the score of the test."""

@@ -6,7 +6,19 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, comes_from, constant, number, origins, same
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    Many,
+    Table,
+    Value,
+    alternatives,
+    bare,
+    comes_from,
+    constant,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -47,6 +59,20 @@ def _term_without_gradient(program: Program) -> Iterator[Remark]:
                 continue
             seen.add(part.node)
             yield Remark(part.node, f"{short(part.node)} is added to the loss without its gradient: it ends at {short(cut.node)} (line {cut.line})")
+
+
+@FINDERS.add("term-without-gradient")
+def _loss_of_another(program: Program) -> Iterator[Remark]:
+    """A term of a loss judges what a network gives without a gradient, beside terms that are learned from."""
+    for value, loss in backwards(computation_of(program)):
+        parts = [one for one, _ in terms(loss) if one.op in LOSSES and len(one.args) > 1]
+        if not any(has_gradient(one) for one, _ in terms(loss)):
+            continue
+        for part in parts:
+            run = bare(part.args[0])
+            if run.op == "run" and run.where.no_grad and run.args[0].op.startswith("torch.nn.") and not has_gradient(part):
+                yield Remark(part.node, f"{short(part.node)} is a term of the loss of {short(value.node)} (line {value.line}), and judges {short(run.node)} (line {run.line}), which runs without a gradient: the term is a constant")
+                return
 
 
 def _undone(cut: Value, learned: list[Value]) -> bool:
@@ -310,13 +336,31 @@ def _cut_off_from_the_loss(program: Program) -> Iterator[Remark]:
     for optimizer in [one for one in computation.values if is_optimizer(one)]:
         held = modules(optimizer)
         stepped = any(one.op == "step" and any(part is optimizer for part in one.args) for one in computation.users(optimizer))
-        if len(held) != 1 or not stepped:
+        if len(held) == 1 and stepped:
+            inside = {id(one) for one in layers_of(held[0])}
+            uses = [one for one in computation.values if one.args and id(one.args[0]) in inside and one.op not in _NO_USES]
+            used = [one for one in uses if any(comes_from(loss, one) and has_gradient(loss) for _, loss in found)]
+            if used and all(_is_cut(computation, one) for one in uses):
+                yield Remark(used[-1].node, f"{short(used[-1].node)} is cut off from its gradient in every loss, and the optimizer of line {optimizer.line} steps {short(held[0].node)}")
+                continue
+        if stepped and found:
+            yield from _part_cut_off(computation, optimizer, held, found)
+
+
+def _part_cut_off(computation: Computation, optimizer: Value, held: list[Value], found: list[tuple[Value, Value]]) -> Iterator[Remark]:
+    """Of several networks that an optimizer steps, one that losses are computed with gets no gradient from any of them."""
+    parts = {id(one): one for whole in held for one in (whole.made_of() if isinstance(whole, (Table, Many)) else [whole])}
+    before = found[0][0].number
+    for part in parts.values() if len(parts) > 1 else ():
+        inside = {id(one) for one in layers_of(part)} | {id(part)}
+        runs_of = [one for _, loss in found for one in origins(loss) if one.op == "run" and one.args and id(one.args[0]) in inside]
+        frozen = any(one.op in ("requires_grad_", "load_state_dict", "pretrained") and one.number < before and any(id(each) in inside for each in one.args[:1]) for one in computation.values)
+        if not runs_of or frozen or any(flows(loss, lambda one, inside=inside: any(id(each) in inside for each in one.made_of())) for _, loss in found):  # type: ignore[misc]
             continue
-        inside = {id(one) for one in layers_of(held[0])}
-        uses = [one for one in computation.values if one.args and id(one.args[0]) in inside and one.op not in _NO_USES]
-        used = [one for one in uses if any(comes_from(loss, one) and has_gradient(loss) for _, loss in found)]
-        if used and all(_is_cut(computation, one) for one in uses):
-            yield Remark(used[-1].node, f"{short(used[-1].node)} is cut off from its gradient in every loss, and the optimizer of line {optimizer.line} steps {short(held[0].node)}")
+        learned = [loss for _, loss in found if has_gradient(loss) and any(one is runs_of[0] for one in origins(loss))]
+        if learned:
+            yield Remark(runs_of[0].node, f"{short(part.node)} (line {part.line}) gets no gradient from any loss that it is used in, and the optimizer of line {optimizer.line} steps it")
+            return
 
 
 _NO_USES = frozenset({
@@ -351,3 +395,32 @@ def _derivative_without_graph(program: Program) -> Iterator[Remark]:
             if taken and not any(one.op in _LEARNED for one in inside) and not taken[0].where.no_grad and taken[0].node not in said:
                 said.add(taken[0].node)
                 yield Remark(taken[0].node, f"{short(taken[0].node)} is taken without create_graph=True, and {short(term.node)} (line {term.line}) is a term of the loss: nothing flows back through the derivative")
+
+
+@FINDERS.add("derivative-without-graph")
+def _part_without_graph(program: Program) -> Iterator[Remark]:
+    """Beside what is learned, a term of a loss has a derivative by an input that has no graph of its own: of a differential
+    equation, say, whose second derivative trains nothing."""
+    said: set[ast.AST] = set()
+    for _, loss in backwards(computation_of(program)):
+        for term, _ in terms(loss):
+            for one in origins(term, stop=("run", "torch.autograd.grad", *CUTS)):
+                graph = one.named.get("create_graph")
+                if one.op != "torch.autograd.grad" or one.where.no_grad or one.node in said or len(one.args) > 3 or "**" in one.named or not (graph is None or constant(graph) is False):
+                    continue
+                by = one.argument("inputs", 1)
+                if by is not None and _is_input(by):
+                    said.add(one.node)
+                    yield Remark(one.node, f"{short(one.node)} is taken without create_graph=True, and is a part of the loss (line {term.line}): nothing flows back through the derivative")
+
+
+def _is_input(value: Value) -> bool:
+    """Whether a derivative is asked by an input, which was told to have a gradient, and not by a weight."""
+    for one in alternatives(value):
+        told = False
+        while (inside := one.parts if isinstance(one, Many) else one.args) and (isinstance(one, Many) or one.op in (*KEPT, "cat", "part", "sub", "add", "mul")):
+            told = told or one.op == "requires_grad_"
+            one = inside[0]
+        if one.op in ("parameters", "named_parameters", "torch.nn.Parameter", "element") or not (told or "requires_grad" in one.named):
+            return False
+    return True

@@ -111,6 +111,10 @@ def _under_one(value: Value, tests: list[Value]) -> Value | None:
 # Best scores --------------------------------------------------------------------------
 
 
+_HUGE = 1e5
+"""No score is that far from 0."""
+
+
 @FINDERS.add("never-better")
 def _never_better(program: Program) -> Iterator[Remark]:
     """A score is compared with a first value that it can never be better than."""
@@ -120,9 +124,14 @@ def _never_better(program: Program) -> Iterator[Remark]:
             continue
         score, first = value.args
         start = number(first)
-        never = (value.op == "lt" and start == 0 and _never_below_0(score)) or (value.op == "gt" and start == 1 and _never_above_1(score))
-        if never and _is_recorded(score, value, computation):
-            yield Remark(value.node, f"{short(value.node)} is never true: {short(score.node)} is {'never below 0' if start == 0 else 'at most 1'}, and the best so far starts as {start:g}")
+        if start is None or value.op not in ("lt", "gt"):
+            continue
+        least = value.op == "lt"
+        never = start <= 0 and _never_below_0(score) if least else start >= 1 and _never_above_1(score)
+        beyond = start <= -_HUGE if least else start >= _HUGE
+        if (never or beyond) and _is_recorded(score, value, computation):
+            what = "never below 0" if least else "at most 1"
+            yield Remark(value.node, f"{short(value.node)} is never true: {f'{short(score.node)} is {what}, and ' if never else ''}the best so far starts as {start:g}")
 
 
 def _is_recorded(score: Value, test: Value, computation: Computation) -> bool:
@@ -151,6 +160,8 @@ def _never_below_0(value: Value, depth: int = 12) -> bool:
         return known >= 0
     if value.op in LOSSES - {"nll_loss", "gaussian_nll_loss", "poisson_nll_loss", "kl_div", "ctc_loss"}:
         return True
+    if value.op in _COMPARED or (value.op == "sum" and len(value.args) == 1 and not value.named and bare(value.args[0]).op in ("and", "or")):
+        return True
     if value.op in ("exp", "abs", "norm", "len", "numel", "size", "square", "sqrt", "eq", "ne", "count") or squared(value) is not None or value.op.endswith(("mean_squared_error", "mean_absolute_error", "accuracy_score")):
         return True
     if value.op in ("add", "mul", "div", "mean", "sum", "sum_of", "cat", "pow") and value.args:
@@ -158,6 +169,9 @@ def _never_below_0(value: Value, depth: int = 12) -> bool:
         over = inner[:1] if value.op in ("mean", "sum", "pow") else inner
         return bool(over) and all(_never_below_0(one, depth - 1) for one in over)
     return False
+
+
+_COMPARED = ("gt", "lt", "ge", "le")
 
 
 def _never_above_1(value: Value) -> bool:
@@ -294,7 +308,8 @@ def _evaluated_in_train_mode(program: Program) -> Iterator[Remark]:
         layer = value.args[0]
         unsteady = value.op == "dropout" or layer.op.startswith("torch.nn.BatchNorm") or layer.op.startswith("torchvision.models.")
         inputs = value.args if value.op == "dropout" else value.args[1:]
-        sources = {id(one) for part in inputs for one in origins(part, stop=("state_dict",)) if one.op in ("element", "rows")}
+        whole = [one for part in inputs for one in origins(part, stop=("state_dict",))]
+        sources = {id(one) for one in whole if one.op in ("element", "rows")} or {id(one) for one in whole if one.op in ("tensor", "from_numpy")}
         if unsteady and sources and not sources & trained[runs(value)] and _also_trained(value, computation, trained[runs(value)]):
             yield Remark(value.node, f"{short(value.node)} is an evaluation in train mode: nothing in the program calls eval()")
             return

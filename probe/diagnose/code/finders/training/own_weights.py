@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Table, Value, bare, constant, origins
+from probe.diagnose.code.computed.value import Code, Instance, Table, Value, bare, constant, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import is_method, mentions, returned, short
+from probe.diagnose.code.syntax import is_method, last_word, mentions, returned, short
 from probe.diagnose.code.traits.backwards import layers_of
 from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain, runs
 from probe.diagnose.code.traits.weights import (
@@ -317,6 +317,9 @@ def _model_kept_across_folds(program: Program) -> Iterator[Remark]:
         for module in modules(optimizer) if optimizer is not None and around else ():
             if around[0] in module.where.loops or module.op not in ("@input", "@object", "torch.nn.Sequential"):
                 continue
+            inside = {id(one) for one in layers_of(module)}
+            if not any(one.args and around[0] in one.where.loops and id(plain(one.args[0])) in inside for one in computation.of("run", "forward")):
+                continue  # each fold makes one of its own
             if not any(one.op in _RESETS and around[0] in one.where.loops for one in computation.values):
                 yield Remark(around[0], f"{short(module.node)} is one network for all folds: each one trains it further (line {step.line})")
                 return
@@ -376,6 +379,26 @@ def _initialised_after_loading(program: Program) -> Iterator[Remark]:
             part = plain(load.args[0])
             inside = any(any(part is each for each in layers_of(one)) for one in whole)
             if inside and load.number < value.number and runs(load) == runs(value) and not any(one.number > value.number for one in loads):
+                yield Remark(value.node, f"{short(value.node)} gives first values to all layers, and line {load.line} has loaded {short(part.node)} before: what was loaded is lost")
+                return
+
+
+@FINDERS.add("loaded-and-written-over")
+def _applied_after_loading(program: Program) -> Iterator[Remark]:
+    """A part of a network is loaded, and a function that gives layers of its kind first values is applied to the whole."""
+    computation = computation_of(program)
+    loads = [one for one in computation.of("load_state_dict") if one.args and not is_optimizer(plain(one.args[0]))]
+    for value in computation.of("apply") if loads else ():
+        function = value.args[1].function if len(value.args) > 1 and isinstance(value.args[1], Code) else None
+        words = {last_word(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)} if function is not None else set()
+        if function is None or not words & {*_FIRST_VALUES, "reset_parameters"}:
+            continue
+        asked = [last_word(each) for one in ast.walk(function) if isinstance(one, ast.Call) and last_word(one.func) == "isinstance" and len(one.args) > 1 for each in (one.args[1].elts if isinstance(one.args[1], ast.Tuple) else one.args[1:])]
+        for load in loads:
+            part, whole = plain(load.args[0]), layers_of(plain(value.args[0]))
+            kinds = [one.op.rpartition(".")[2] for one in layers_of(part) if has_parameters(one)]
+            inside = any(part is one for one in whole) and load.number < value.number and runs(load) == runs(value)
+            if inside and set(asked) & set(kinds) and not any(one.number > value.number for one in loads):
                 yield Remark(value.node, f"{short(value.node)} gives first values to all layers, and line {load.line} has loaded {short(part.node)} before: what was loaded is lost")
                 return
 

@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, comes_from, constant, origins
+from probe.diagnose.code.computed.value import Many, Table, Value, bare, comes_from, constant, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import is_call, last_word, short, text_of
 from probe.diagnose.code.traits.backwards import layers_of, networks_in
+from probe.diagnose.code.traits.held import contents, sources
 from probe.diagnose.code.traits.updates import (
     always_with,
     backwards,
@@ -55,6 +56,22 @@ def _stepped_twice(program: Program) -> Iterator[Remark]:
             continue
         if any(one.op == "backward" and always_with(one, before) for one in computation.values[: before.number]):
             yield Remark(value.node, f"{short(value.node)} is a second step for one backward: the first is in line {before.line}")
+
+
+@FINDERS.add("stepped-twice")
+def _both_step(program: Program) -> Iterator[Remark]:
+    """Two optimizers that hold all parameters of one layer step after one backward: it is moved twice."""
+    computation = computation_of(program)
+    found = [(step, optimizer, given) for step, optimizer in _steps(computation) if (given := sources(parameters(optimizer))) and not any(one.chosen for one in given)]
+    for place, (step, optimizer, given) in enumerate(found):
+        for before, other, held in found[:place]:
+            if other is optimizer or not step.where.loops or not always_with(before, step) or any(may_call_back(one) or one.op == "zero_grad" for one in between(computation, before, step)):
+                continue
+            inside = [{id(part): part for one in each for part in contents(one.of, computation)} for each in (given, held)]
+            both = next((part for key, part in inside[0].items() if key in inside[1] and (part.op == "torch.nn.Parameter" or part.op.startswith(("torch.nn.Linear", "torch.nn.Conv", "torch.nn.Embedding")))), None)
+            if both is not None and any(one.op == "backward" and runs(one) == runs(before) and one.where.loops[: len(before.where.loops)] == before.where.loops for one in computation.values[: before.number]):
+                yield Remark(step.node, f"{short(step.node)} and {short(before.node)} (line {before.line}) both move the parameters of {short(both.node)} (line {both.line}): one backward is followed twice")
+                return
 
 
 @FINDERS.add("backward-twice")
@@ -261,7 +278,7 @@ def _sum_over_micro_steps(program: Program) -> Iterator[Remark]:
         for backward, loss in backwards(computation):
             if not in_parts_of(backward, step) or not _is_mean(loss):
                 continue
-            if step.where.loops != backward.where.loops or not _feels_size(computation, optimizer) or _trains_another(loss, optimizer):
+            if (step.where.loops != backward.where.loops and not _takes_the_next(computation, backward)) or not _feels_size(computation, optimizer) or _trains_another(loss, optimizer):
                 continue
             if any(clears(one, optimizer) and always_with(one, backward) for one in computation.of("zero_grad", "set_attribute")):
                 continue
@@ -271,6 +288,13 @@ def _sum_over_micro_steps(program: Program) -> Iterator[Remark]:
                 continue
             yield Remark(backward.node, f"{short(backward.node)} adds up the gradients of several batches for {short(step.node)} (line {step.line}), and nothing divides by their number")
             return
+
+
+def _takes_the_next(computation: Computation, backward: Value) -> bool:
+    """Whether the innermost loop around a backward counts its passes, and takes the next batch of a stream in each."""
+    loop = backward.where.loops[-1]
+    over = next((over for _, node, over in computation.passes if node is loop), None)
+    return over is not None and over.op == "range" and any(is_call(one, "next") for one in ast.walk(loop))
 
 
 def _trains_another(loss: Value, optimizer: Value) -> bool:
@@ -301,7 +325,7 @@ _MEANS = frozenset({
 def _clipped_while_scaled(program: Program) -> Iterator[Remark]:
     """Gradients of a scaled loss are clipped before anything has unscaled them."""
     computation = computation_of(program)
-    if any(True for _ in computation.of("get_scale")):
+    if any(user.op in ("div", "mul", "pow") for one in computation.of("get_scale") for user in computation.users(one)):
         return
     for clip in computation.values:
         if not is_clip(clip) and not _limits_by_norm(clip):
@@ -342,7 +366,7 @@ def _gradients_not_cleared(program: Program) -> Iterator[Remark]:
         return
     for step, optimizer in _steps(computation):
         other = [one for one in cleared if always_with(one, step) and not clears(one, optimizer)]
-        if not other or any(_shares(plain(one.args[0]), optimizer) for one in cleared) or any(one.op == "zero" for one in computation.of("zero")):
+        if not other or any(_shares(plain(one.args[0]), optimizer) for one in cleared) or any(part.op == "grad" for one in computation.of("zero") for part in origins(one)):
             continue
         if any(always_with(one, step) and one.number < step.number for one in computation.of("backward")) and _is_alone(optimizer, computation):
             yield Remark(step.node, f"{short(step.node)} uses gradients that nothing clears: those of all passes before are added up in them")
@@ -355,8 +379,38 @@ def _shares(one: Value, other: Value) -> bool:
 
 
 def _is_alone(optimizer: Value, computation: Computation) -> bool:
-    """Whether an optimizer is in no list that something may be done on."""
-    return not any(one.op in ("list", "tuple", "dict", "zip") for one in computation.users(optimizer))
+    """Whether an optimizer is in no list that something may be done on which is not seen."""
+    for one in computation.users(optimizer):
+        if isinstance(one, Many) and not one.grown and one.op in ("list", "tuple"):
+            if not all(user.op == "zip" or (isinstance(user, Many) and _is_alone(one, computation)) for user in computation.users(one)):
+                return False
+        elif isinstance(one, Table) and not one.others:
+            if not all(user.op in ("items", "values", "keys") for user in computation.users(one)):
+                return False
+        elif one.op in ("list", "tuple", "dict", "zip"):
+            return False
+    return True
+
+
+@FINDERS.add("gradients-not-cleared")
+def _cleared_nowhere(program: Program) -> Iterator[Remark]:
+    """Gradients are scaled by hand before each step, and nothing in the program ever clears them."""
+    written = [one for one in program.everywhere(ast.Attribute) if one.attr == "zero_grad" or (one.attr == "grad" and not isinstance(one.ctx, ast.Load))]
+    around = [program.parent.get(one) for one in program.everywhere(ast.Attribute) if one.attr == "grad" and text_of(one.value) != "torch.autograd"]
+    touched = [one for one in around if isinstance(one, ast.Attribute)]
+    scaled = all(one.attr in _SCALES for one in touched) and all(isinstance(one, (ast.Attribute, ast.Compare)) for one in around)
+    if written or not touched or not scaled or any(last_word(one.func) in ("setattr", "zero_grad") for one in program.calls()):
+        return
+    computation = computation_of(program)
+    for step, optimizer in _steps(computation):
+        mine = [one for one in computation.of("backward") if runs(one) == runs(step) and one.number < step.number and one.where.loops[: len(step.where.loops)] == step.where.loops]
+        if step.where.loops and mine and _is_alone(optimizer, computation):
+            yield Remark(step.node, f"{short(step.node)} uses gradients that nothing in the program clears: those of all passes before are added up in them")
+            return
+
+
+_SCALES = frozenset({"div_", "mul_", "norm", "clamp_", "is_sparse", "dtype", "device", "square", "pow", "abs"})
+"""What only scales gradients or looks at them."""
 
 
 @FINDERS.add("gradients-read-after-clearing")

@@ -22,7 +22,7 @@ from probe.diagnose.code.computed.value import (
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import mentions, short
+from probe.diagnose.code.syntax import mentions, names_set, short
 from probe.diagnose.code.traits.arithmetic import product
 from probe.diagnose.code.traits.backwards import layers_of, networks_in
 from probe.diagnose.code.traits.updates import (
@@ -102,6 +102,29 @@ def _never_stepped(program: Program) -> Iterator[Remark]:
         stepped = any(optimizer_of(one) is old and one.where.loops for one in computation.of("step"))
         if quiet and stepped and not any(isinstance(one, Many) and not _is_unpacked(one, program) for one in computation.users(schedule)):
             yield Remark(schedule.node, f"{short(schedule.node)} is made and never stepped: the rate never changes")
+
+
+@FINDERS.add("never-stepped")
+def _optimizer_never_stepped(program: Program) -> Iterator[Remark]:
+    """Of several optimizers one is made, and is read at most, while another one steps in a loop."""
+    computation = computation_of(program)
+    stepped = [held for one in computation.of("step") if (held := optimizer_of(one)) is not None and one.where.loops]
+    for made in computation.values if stepped else ():
+        if not is_optimizer(made) or made.where.maybe or made.where.loops or not any(runs(one) == runs(made) for one in stepped):
+            continue
+        if computation.users(made) and all(_only_reads(one, computation) for one in computation.users(made)):
+            yield Remark(made.node, f"{short(made.node)} is made and never stepped: no parameter of it ever changes")
+            return
+
+
+_ONLY_READ = ("zero_grad", "state_dict", "load_state_dict", "param_groups", "set_attribute", "print", "text")
+
+
+def _only_reads(value: Value, computation: Computation) -> bool:
+    """Whether nothing that is made of an optimizer can step it: a schedule, a state, or a list that is gone over in place."""
+    if isinstance(value, Many):
+        return not value.grown and not value.where.functions[1:] and all(isinstance(one, Many) and _only_reads(one, computation) for one in computation.users(value))
+    return value.op in _ONLY_READ or is_schedule(value)
 
 
 def _is_unpacked(value: Many, program: Program) -> bool:
@@ -265,11 +288,22 @@ def _set_in_vain(program: Program) -> Iterator[Remark]:
         of = value.args[0]
         if of.op == "defaults" and of.args and is_optimizer(of.args[0]) and constant(value.args[1]) in _SETTINGS:
             yield Remark(value.node, f"{short(value.node)} = ... sets what new groups begin with: the groups that the optimizer has keep their own")
+        elif _is_first_rate(value, computation):
+            yield Remark(value.node, f"{short(value.node)} = ... is what a schedule begins with, and there is none: the optimizer steps by another entry, 'lr'")
     for value in computation.of("set_attribute"):
         layers = layers_of(value.args[0])[1:] if value.data == "training" else []
         modal = [one for one in layers if "Dropout" in one.op or "BatchNorm" in one.op]
         if modal and not any(one.op in ("train", "eval") and plain(one.args[0]) is value.args[0] for one in computation.of("train", "eval")):
             yield Remark(value.node, f"{short(value.node)} = ... sets the mode of the network alone: its layers, as in line {modal[0].line}, keep theirs")
+
+
+def _is_first_rate(value: Value, computation: Computation) -> bool:
+    """Whether a rate is written into a group of an optimizer in each step as `initial_lr`, in a program without a schedule."""
+    group = value.args[0]
+    inside = constant(value.args[1]) == "initial_lr" and len(value.where.loops) > 1 and any(one.op == "param_groups" for one in origins(group, stop=("param_groups",)))
+    return inside and not any("lr_scheduler" in one.op or one.op in ("get_scheduler", "step_update") for one in computation.values) and not any(
+        constant(one.args[1]) in ("lr", "initial_lr") and one is not value for one in computation.of("set_item", "part") if len(one.args) > 1
+    )
 
 
 @FINDERS.add("left-in-eval-mode")
@@ -440,5 +474,6 @@ def _parameter_rebound(program: Program) -> Iterator[Remark]:
             continue
         weight = value.args[0]
         own = isinstance(value.node, ast.BinOp) and isinstance(value.node.left, ast.Name) and value.node.left.id == parent.targets[0].id
-        if own and any(one.op == "grad" and bare(one.args[0]) is bare(weight) for one in origins(value.args[1])):
+        of_a_loop = any(isinstance(loop, ast.For) and parent.targets[0].id in names_set(loop.target) for loop in program.loops(value.node))
+        if own and of_a_loop and any(one.op == "grad" and bare(one.args[0]) is bare(weight) for one in origins(value.args[1])):
             yield Remark(parent, f"{short(parent)} gives the name {parent.targets[0].id} a new tensor: the parameter that it stood for keeps its value")

@@ -15,7 +15,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import last_word, short
 from probe.diagnose.code.traits.arithmetic import is_run_of_network, networks
 from probe.diagnose.code.traits.basic import LOSSES
-from probe.diagnose.code.traits.updates import is_schedule, optimizer_of
+from probe.diagnose.code.traits.updates import backwards, is_schedule, optimizer_of
 
 FINDERS = Finders()
 _LENGTHS = {"CosineAnnealingLR": ("T_max", 1), "OneCycleLR": ("total_steps", 2), "LinearLR": ("total_iters", 3), "PolynomialLR": ("total_iters", 1)}
@@ -30,6 +30,7 @@ def _wrong_way(program: Program) -> Iterator[Remark]:
     """A schedule that waits for a score to rise is given one that falls as the model improves, or the other way round."""
     computation = computation_of(program)
     known = networks(computation)
+    minimized = {core.node for _, loss in backwards(computation) for core in (bare(loss),) if core.op not in ("run", "part", "@input")}
     said: set[Value] = set()
     for value in computation.of("step"):
         schedule = value.args[0] if value.args else value
@@ -37,7 +38,7 @@ def _wrong_way(program: Program) -> Iterator[Remark]:
             continue
         given = schedule.argument("mode", 1)
         mode = "min" if given is None else constant(given)
-        better = _direction(value.args[1], known)
+        better = _direction(value.args[1], known) or ("falls" if bare(value.args[1]).node in minimized else None)
         if (better, mode) in (("falls", "max"), ("rises", "min")):
             said.add(schedule)
             yield Remark(value.node, f"{short(value.node)} gives a score that {better} as the model improves to a schedule in mode {mode!r}: the rate is cut while all goes well")
@@ -90,16 +91,19 @@ def _another_unit(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} runs in each pass, and the optimizer steps in one of {short(every.node) if every is not None else ''}: {word} is made for {short(divided.node)} (line {divided.line}) of those")
             continue
         by = next(_every(value), None)
-        whole = next((one for one in _lengths(schedule) for _, over in _loops(computation, value) if by is not None and _counts_batches(one, over)), None)
+        whole = next((one for one in _lengths(schedule) for _, over in _loops(computation, value) if by is not None and _counts_batches(one, over, _cut_at(computation, over))), None)
         if whole is not None and by is not None and (number(by) or 2) > 1 and not any(one.op in ("div", "floordiv", "ceil") and any(same(bare(part), by) for part in one.args) for one in origins(whole)):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} runs once in {short(by.node)} batches, and {word} is made for {short(whole.node)} (line {whole.line}), all batches")
             continue
         bound, epochs = _epochs_around(computation, value) or (None, None)
         length = next(iter(_lengths(schedule)), None)
-        if bound is not None and length is not None and word in _LENGTHS and same(bare(length), bound) and (number(bound) or 2) > 1:
+        if word == "LambdaLR" and bound is not None:
+            length = next((one for one, warm in _told_length(schedule) if same(one, bound) or (warm is not None and number(one) is not None and (number(one) or 0) + warm == number(bound))), None)
+            bound = bound if length is None else length
+        if bound is not None and length is not None and word in (*_LENGTHS, "LambdaLR") and same(bare(length), bound) and (number(bound) or 2) > 1:
             said.add(value.node)
-            yield Remark(value.node, f"{short(value.node)} runs for each batch, and {word} is made for {short(length.node)} steps, the number of epochs")
+            yield Remark(value.node, f"{short(value.node)} runs for each batch, and {word} is made for {short(length.node)}{' steps, the number' if word in _LENGTHS else ': it counts'} of epochs")
             continue
         size = schedule.argument("step_size", 1) if word == "StepLR" else schedule.argument("milestones", 1) if word == "MultiStepLR" else None
         if bound is not None and size is not None and epochs is not None and _is_share_of(size, bound, epochs):
@@ -222,6 +226,73 @@ def _is_last(sides: Sequence[Value], inner: ast.AST, passes: Value) -> bool:
     return False
 
 
+@FINDERS.add("schedule-at-the-wrong-level")
+def _as_long_as_another_loop(program: Program) -> Iterator[Remark]:
+    """A schedule is as long as a loop around it runs, and steps once in several of its passes or several times in each; or
+    it is as long as a loop within that one runs in all, and steps once in each pass."""
+    computation = computation_of(program)
+    for value in computation.of("step"):
+        schedule = value.args[0] if value.args else value
+        if not is_schedule(schedule) or schedule.op == _PLATEAU or not value.where.loops:
+            continue
+        steps = [one for one in computation.of("step") if one.args and one.args[0] is schedule]
+        updates = [one for one in computation.of("step") if (held := optimizer_of(one)) is not None and held is schedule.argument("optimizer", 0)]
+        around = [(loop, bound) for loop in value.where.loops for bound in (_bound_of(computation, value, loop),)]
+        word, line = schedule.op.rpartition(".")[2], getattr(around[-1][0], "lineno", 0)
+        for length in _whole_lengths(schedule) if len(steps) == 1 and updates else ():
+            said = f"{word} is made for {short(length.node)} (line {length.line}) steps"
+            last, by = around[-1][1], next(_every(value), None)
+            if last is not None and by is not None and (number(by) or 2) > 1 and _is_equal(length, last) and any(one.where.loops == value.where.loops and len(one.where.under) < len(value.where.under) for one in updates):
+                yield Remark(value.node, f"{short(value.node)} runs once in {short(by.node)} passes of the loop of line {line}, and {said}, the number of all passes")
+                return
+            with_update = all(not holds or any(each.op == "mod" for each in origins(test)) for test, holds in value.where.under) and any(one.where.loops == value.where.loops and one.where.under == value.where.under for one in updates)
+            if (with_update or not value.where.under) and any(bound is not None and (number(bound) or 2) > 1 and _is_equal(length, bound) and _runs_often(computation, value, place + 1) for place, (_, bound) in enumerate(around[:-1])):
+                yield Remark(value.node, f"{short(value.node)} runs in each pass of the loop of line {line}, and {said}, the number of passes of a loop around it")
+                return
+            deeper = any(one.where.loops[: len(value.where.loops)] == value.where.loops and len(one.where.loops) > len(value.where.loops) for one in updates)
+            if deeper and last is not None and not value.where.under and length.op == "mul" and any(_is_equal(one, last) and number(other) != 1 for one, other in (length.args, length.args[::-1])):
+                yield Remark(value.node, f"{short(value.node)} runs once in each pass of the loop of line {line}, {short(last.node)} times in all, and {said}")
+                return
+
+
+def _is_equal(one: Value, other: Value) -> bool:
+    """Whether two numbers of steps are equal."""
+    known = number(one), number(other)
+    return known[0] == known[1] if None not in known else same(bare(one), bare(other))
+
+
+def _whole_lengths(schedule: Value) -> Iterator[Value]:
+    """How many steps a schedule has, with those of its warm-up."""
+    word = schedule.op.rpartition(".")[2]
+    if word in ("SequentialLR", "ChainedScheduler"):
+        parts = schedule.argument("schedulers", 1 if word == "SequentialLR" else 0)
+        for one in parts.parts[-1:] if isinstance(parts, Many) else ():
+            yield from _whole_lengths(one)
+    found = [one for one, _ in _told_length(schedule)] if word == "LambdaLR" else [given for name in [word] if name in _LENGTHS and (given := schedule.argument(*_LENGTHS[name])) is not None]
+    for one in found:
+        at = bare(one, "builtins.int")
+        yield bare(at.args[0], "builtins.int") if at.op == "sub" and len(at.args) == 2 else at
+
+
+def _bound_of(computation: Computation, value: Value, loop: ast.AST) -> Value | None:
+    """How often a loop around a value runs: `n` of `range(n)`, and of `while step < n`."""
+    if isinstance(loop, ast.While):
+        test = next((one for one in computation.of("lt") if one.node is loop.test and len(one.args) == 2), None)
+        return None if test is None or test.args[0].op not in ("@constant", "count") else bare(test.args[1])
+    over = next((over for node, over in _loops(computation, value) if node is loop), None)
+    return _passes_of(over) if over is not None and over.op == "range" else None
+
+
+def _runs_often(computation: Computation, value: Value, place: int) -> bool:
+    """Whether a loop around a value, from a place on, goes over batches or makes many passes."""
+    for loop in value.where.loops[place:]:
+        over = next((over for node, over in _loops(computation, value) if node is loop), None)
+        takes = isinstance(loop, ast.While) and any(isinstance(one, ast.Call) and last_word(one.func) == "islice" for one in ast.walk(loop.test))
+        if takes or (over is not None and (over.op in ("torch.utils.data.DataLoader", "split") or isinstance(over, Instance) or _gives_many(over) or _cut_at(computation, over) is not None)):
+            return True
+    return False
+
+
 def _lengths(schedule: Value) -> Iterator[Value]:
     """What says how many steps a schedule has."""
     word = schedule.op.rpartition(".")[2]
@@ -231,6 +302,23 @@ def _lengths(schedule: Value) -> Iterator[Value]:
         yield given
     if word == "LambdaLR" and "factor" in schedule.named:
         yield from (one.args[1] for one in origins(schedule.named["factor"]) if one.op in ("div", "lt", "le", "gt", "ge") and len(one.args) == 2)
+
+
+def _told_length(schedule: Value) -> Iterator[tuple[Value, float | None]]:
+    """What a LambdaLR divides the number of steps by, from the start or after a warm-up, with its length: `s / total`,
+    `(s - warm) / (total - warm)`."""
+    for one in origins(schedule.named["factor"]) if "factor" in schedule.named else ():
+        if one.op != "div" or len(one.args) != 2:
+            continue
+        steps, total = (bare(part) for part in one.args)
+        if steps.op == "mul":  # `pi * (s - warm) / (total - warm)`
+            steps = next((bare(part) for part in steps.args if any(each.op == "index" for each in origins(part))), steps)
+        warm = bare(steps.args[1]) if steps.op == "sub" and len(steps.args) == 2 else None
+        begun = steps if warm is None else bare(steps.args[0])
+        if warm is not None and total.op == "sub" and len(total.args) == 2 and same(bare(total.args[1]), warm):
+            total = bare(total.args[0])
+        if begun.op == "index" and not begun.args:
+            yield total, number(warm)
 
 
 def _is_share_of(size: Value, whole: Value, counted: ast.AST) -> bool:
@@ -258,12 +346,33 @@ def _loops(computation: Computation, value: Value) -> Iterator[tuple[ast.AST, Va
             yield loop, at
 
 
-def _counts_batches(length: Value, over: Value) -> bool:
-    """Whether a number is a multiple of the number of batches that a loop goes over."""
+def _counts_batches(length: Value, over: Value, cut: Value | None = None) -> bool:
+    """Whether a number is a multiple of the number of batches that a loop goes over: of the parts that `cut`, a range, says
+    where to begin."""
     found = list(origins(length, stop=("len",)))
+    if cut is not None:
+        divided = [one for one in found if one.op in ("div", "floordiv") and len(one.args) == 2]
+        return len(divided) == 1 and same(bare(divided[0].args[1]), bare(cut.args[2])) and any(same(one, bare(cut.args[1])) for one in origins(divided[0].args[0], stop=("len",)))
     return any(one.op == "len" and one.args and one.args[0] is over for one in found) and not any(
         one.op in ("div", "floordiv") and any(part.op == "len" for part in origins(one.args[1], stop=("len",))) for one in found
     )
+
+
+def _cut_at(computation: Computation, over: Value) -> Value | None:
+    """The `range(0, n, size)` that a list of cuts of the data is made over."""
+    if not isinstance(over, Many) or not over.grown or not isinstance(over.node, ast.ListComp) or len(over.node.generators) != 1 or over.node.generators[0].ifs:
+        return None
+    return next((each for _, node, each in computation.passes if node is over.node and each.op == "range" and len(each.args) == 3), None)
+
+
+def _gives_many(over: Value) -> bool:
+    """Whether a loop goes over what a generator of the program yields, over cuts of the data (`range(0, n, size)`), or makes
+    many passes."""
+    if over.op == "zip" and over.args:
+        over = next((part for one in over.args[:1] if one.op == "star" for part in origins(one) if isinstance(part, Many) and part.grown), over.args[0])
+    if over.op == "range":
+        return len(over.args) == 3 or (len(over.args) == 1 and (number(over.args[0]) or 0) >= 20)
+    return isinstance(over, Many) and over.grown and isinstance(over.node, ast.Call)
 
 
 def _only_every(step: Value, value: Value) -> Iterator[Value]:
@@ -285,7 +394,7 @@ def _epochs_around(computation: Computation, value: Value) -> tuple[Value, ast.A
     """How often the loop around the loop over the batches runs, of a value in both, and that loop."""
     around = list(_loops(computation, value))
     for (loop, outer), (_, inner) in itertools.pairwise(around):
-        batches = inner.op in ("torch.utils.data.DataLoader", "split") or isinstance(inner, Instance)
+        batches = inner.op in ("torch.utils.data.DataLoader", "split") or isinstance(inner, Instance) or _gives_many(inner)
         if batches and outer.op == "range" and outer.args:
             begin = outer.args[0] if len(outer.args) > 1 else None
             if begin is None or number(begin) == 0:

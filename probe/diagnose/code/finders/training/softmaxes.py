@@ -58,6 +58,29 @@ def _over_the_batch(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} runs over axis 0, and axis 0 of {short(scores.node)} is the batch")
 
 
+@FINDERS.add("softmax-over-the-batch")
+def _classes_in_the_loss(program: Program) -> Iterator[Remark]:
+    """A softmax runs over axis 0 of scores, by a temperature at most, and a cross-entropy takes scores of the same kind, of
+    which axis 1 are the classes."""
+    computation = computation_of(program)
+    taken = [(loss, _scores_of(loss.args[0])) for loss in computation.of("cross_entropy") if len(loss.args) > 1]
+    for value in computation.of(*_SOFTMAXES):
+        if not value.args or number(_axis(value)) != 0:
+            continue
+        scores = _scores_of(value.args[0])
+        for loss, given in taken:
+            if scores.op == "run" and given.op == "run" and given.args[0] is scores.args[0] and given.where.functions == scores.where.functions and rank(scores) in (None, 2) and loss.args[0].op != "unsqueeze":
+                yield Remark(value.node, f"{short(value.node)} runs over axis 0, and {short(loss.node)} (line {loss.line}) takes axis 1 of what the same layer gives for the classes")
+                break
+
+
+def _scores_of(value: Value) -> Value:
+    """Scores without a temperature, a cut of the gradient, or a cut into parts of the batch."""
+    while value.args and (value.op in ("detach", "div", "float", "split", "chunk", "clone") or (value.op == "part" and value.args[0].op in ("split", "chunk"))):
+        value = value.args[0]
+    return value
+
+
 def _keeps_batch(value: Value) -> bool:
     """Whether a value's first axis is that of the samples of a DataLoader's batch: layers alone stand between."""
     for _ in range(60):
@@ -358,6 +381,9 @@ def _another_range(program: Program) -> Iterator[Remark]:
         swapped = value.op == "kl_div" and len(value.args) > 1 and bare(value.args[1]).op == "log_softmax"
         if given.op in wrong and found == {given.op} and not swapped:
             yield Remark(value.node, f"{value.op} takes {takes}, and {short(value.args[0].node)} is the output of {wrong[given.op]} (line {given.line})")
+        target = bare(value.args[1]) if value.op == "kl_div" and len(value.args) > 1 else value
+        if target.op in ("softmax", "sigmoid") and constant(value.named.get("log_target")) is True:
+            yield Remark(value.node, f"{short(value.node)} takes the target for logarithms (log_target=True), and {short(target.node)} (line {target.line}) gives probabilities")
 
 
 def _all_of(value: Value) -> Iterator[Value]:

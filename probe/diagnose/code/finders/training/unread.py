@@ -68,9 +68,15 @@ def _output_unread(program: Program) -> Iterator[Remark]:
         for node, target in _unread(program, method):
             inside = set(map(id, ast.walk(node.value)))
             values = computation.stored.get(target, ())
-            run = any(id(one.node) in inside and one.op == "run" and one.args[0].op.startswith(_LEARNED) for value in values for one in origins(value))
+            run = any((id(one.node) in inside or _is_within(one, value, method)) and one.op == "run" and one.args[0].op.startswith(_LEARNED) for value in values for one in origins(value))
             if run and any(one is not None and one.lineno > node.lineno for one in returned(method)):
                 yield Remark(node, f"{short(node)} reaches nothing that {method.name} returns")
+
+
+def _is_within(run: Value, value: Value, method: ast.AST) -> bool:
+    """Whether a layer is run by the `forward` of a part, called in a method, that gives a value."""
+    inner = value.where.functions
+    return inner == run.where.functions and method in inner[:-1] and getattr(inner[-1], "name", "") == "forward" and inner[-1] is not method
 
 
 def _after(value: Value, function: ast.AST) -> bool:

@@ -20,7 +20,7 @@ from probe.diagnose.code.computed.value import (
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import module, product
+from probe.diagnose.code.traits.arithmetic import addends, module, product
 from probe.diagnose.code.traits.backwards import CUTS
 from probe.diagnose.code.traits.held import Source, apart, contents, groups, optimizers, owner, sources
 from probe.diagnose.code.traits.updates import backwards, is_optimizer, is_schedule, runs
@@ -157,6 +157,33 @@ def _layer_in_no_group(program: Program) -> Iterator[Remark]:
     yield from _left_out_by_name(computation)
 
 
+@FINDERS.add("in-no-optimizer")
+def _term_of_no_optimizer(program: Program) -> Iterator[Remark]:
+    """A term of a loss depends on the parameters of one network alone, and no optimizer holds them."""
+    computation = computation_of(program)
+    made = optimizers(computation)
+    given = [sources(one.argument("params", 0)) for one in made]
+    steps = [value for value in computation.of("step") if value.args and not is_schedule(value.args[0])]
+    if not made or any(one is None for one in given) or not all(is_optimizer(one.args[0]) for one in steps) or any(True for _ in computation.of("add_param_group")):
+        return
+    inside = {id(part) for found in given for one in found or () for part in contents(one.of, computation)}
+    asked = {
+        id(part) for value in computation.of("parameters", "named_parameters", "requires_grad_", "load_state_dict", "modules", "children")
+        for part in contents(module(value.args[0]), computation) if value.args and not _only_clipped(value, computation)
+    } - inside
+    for value, loss in backwards(computation):
+        terms = [] if value.where.no_grad else [term for term, _ in addends(loss)]
+        for term in terms if len(terms) > 1 else ():
+            reached = [one for one in origins(term, stop=CUTS) if one.op not in CUTS and not one.where.no_grad]
+            layers = list(_layers(reached))
+            if not layers or any(id(one) in inside for one in reached) or any(id(layer) in inside or id(layer) in asked or layer.where.loops for layer in layers):
+                continue
+            if any(one.op == "run" and not (one.args and module(one.args[0]).op.startswith("torch.nn.")) for one in reached) or not any(id(layer) in inside for other in terms for layer in _layers(list(origins(other, stop=CUTS)))):
+                continue
+            yield Remark(value.node, f"{short(value.node)} gives the parameters of {short(layers[0].node)} (line {layers[0].line}) gradients by way of {short(term.node)} (line {term.line}), and no optimizer holds them")
+            return
+
+
 def _not_held(computation: Computation) -> Iterator[tuple[Value, Value, list[Source]]]:
     """Each backward whose loss is computed with a layer that no optimizer holds; the layer; and what the optimizers hold."""
     held: list[Source] = []
@@ -166,12 +193,17 @@ def _not_held(computation: Computation) -> Iterator[tuple[Value, Value, list[Sou
         if found is None:
             return
         held += found
+    for added in computation.of("add_param_group"):
+        found = sources(added.args[1]) if len(added.args) > 1 else None
+        if found is None:
+            return
+        held += found
     steps = [value for value in computation.of("step") if value.args and not is_schedule(value.args[0])]
     if not held or not steps or not all(is_optimizer(one.args[0]) or one.args[0].op in ("@input", "@object") for one in steps):
         return
     inside = {id(part) for one in held for part in contents(one.of, computation)}
     asked = {
-        id(part) for value in computation.of("parameters", "named_parameters", "requires_grad_", "state_dict", "load_state_dict", "modules", "children")
+        id(part) for value in computation.of("parameters", "named_parameters", "requires_grad_", "load_state_dict", "modules", "children")
         for part in contents(module(value.args[0]), computation) if not _only_clipped(value, computation) and value.args
     } - inside
     reported: set[int] = set()

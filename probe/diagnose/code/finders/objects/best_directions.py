@@ -1,0 +1,138 @@
+"""Best scores: whether the state that is kept is that of the best one, by what the scores are called. Pure; standard library
+only."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import Function, is_call, is_method, is_string, last_word, short, text_of
+
+FINDERS = Finders()
+_FALLS = frozenset({"loss", "rmse", "mae", "mse", "nll", "error", "err", "perplexity", "ppl", "wer", "cer", "fid", "bpd", "bpc"})
+_RISES = frozenset({"acc", "accuracy", "auc", "auroc", "f1", "iou", "miou", "dice", "ndcg", "recall", "precision", "psnr", "ssim", "bleu"})
+_TURNED = frozenset({"neg", "negative", "minus", "inv", "inverse", "delta", "diff", "gap", "drop", "improvement", "reduction", "gain", "reward"})
+_EXTREME = re.compile(r"(^|_)(worst|hard|hardest|max|min|maximum|minimum|lowest|highest|largest|smallest|peak|top)(_|$)", re.I)
+_LEAST = re.compile(r"(^|_)(lowest|smallest|min|minimum)(_|$)", re.I)
+_WAITS = re.compile(r"(^|_)(patience|stale|stall|bad|wait|waited|no_improv\w*|not_improv\w*|since_best|since_improv\w*)(_|$)", re.I)
+
+
+class _Kept(NamedTuple):
+    """A branch that keeps a state where a score is better than the best one so far."""
+
+    node: ast.If
+    test: ast.Compare
+    score: ast.expr
+    best: ast.expr
+    rising: bool
+
+
+def _kept_states(program: Program) -> Iterator[_Kept]:
+    for node in program.everywhere(ast.If):
+        tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+        if not any(program.called(one) == "torch.save" or is_method(one, "state_dict", "deepcopy") or is_call(one, "deepcopy") for part in node.body for one in ast.walk(part)):
+            continue
+        for test in tests:
+            if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.Gt, ast.LtE, ast.GtE)):
+                continue
+            larger = isinstance(test.ops[0], (ast.Gt, ast.GtE))
+            for score, best, rising in ((test.left, test.comparators[0], larger), (test.comparators[0], test.left, not larger)):
+                own = isinstance(best, ast.Attribute) and isinstance(best.value, ast.Name) and best.value.id == "self"
+                if (isinstance(best, ast.Name) or own) and text_of(best) not in {text_of(one) for one in ast.walk(score) if isinstance(one, ast.expr)}:
+                    yield _Kept(node, test, score, best, rising)
+
+
+def _stores(program: Program, best: ast.expr, node: ast.AST) -> list[ast.expr]:
+    """Where a name, or an attribute of the program's objects, is given a value."""
+    if isinstance(best, ast.Attribute):
+        return [one for one in program.everywhere(ast.Attribute) if isinstance(one.ctx, ast.Store) and one.attr == best.attr]
+    scope = program.scope(node)
+    return [one for one in ast.walk(scope) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store) and isinstance(best, ast.Name) and one.id == best.id]
+
+
+def _given(program: Program, target: ast.AST) -> ast.expr | None:
+    """What an assignment gives a target, also one in a tuple; None where that is not written out."""
+    around = program.parent.get(target)
+    if isinstance(around, ast.Tuple):
+        outer = program.parent.get(around)
+        value = outer.value if isinstance(outer, ast.Assign) else None
+        return value.elts[around.elts.index(target)] if isinstance(value, ast.Tuple) and len(value.elts) == len(around.elts) else None  # type: ignore[arg-type]
+    return around.value if isinstance(around, (ast.Assign, ast.AnnAssign)) else None
+
+
+@FINDERS.add("best-never-raised")
+def _always_none(program: Program) -> Iterator[Remark]:
+    """A best score is None before the first pass, and nothing ever gives it a number: each pass is the first one."""
+    for kept in _kept_states(program):
+        stores = _stores(program, kept.best, kept.node) if isinstance(kept.best, ast.Name) and isinstance(kept.node.test, ast.BoolOp) else []
+        given = _given(program, stores[0]) if len(stores) == 1 else kept.best
+        asked = f"{text_of(kept.best)} is None" in text_of(kept.node.test)
+        shared = any(isinstance(one, (ast.Global, ast.Nonlocal)) and text_of(kept.best) in one.names for one in program.everywhere(ast.Global, ast.Nonlocal))
+        if asked and isinstance(given, ast.Constant) and given.value is None and program.loops(kept.node) and not program.loops(given) and not shared:
+            yield Remark(kept.test, f"{text_of(kept.best)} stays None (line {given.lineno}): nothing sets it, and {short(kept.node.test)} holds in each pass")
+
+
+@FINDERS.add("wrong-way-round")
+def _worse_is_kept(program: Program) -> Iterator[Remark]:
+    """The state is kept where a loss is larger, or a share of what is right smaller, than the best one so far."""
+    for kept in _kept_states(program):
+        word = last_word(kept.best)
+        if not any(isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Store) and text_of(one) == text_of(kept.best) for part in kept.node.body for one in ast.walk(part)):
+            continue
+        if _LEAST.search(word) and kept.rising:
+            yield Remark(kept.test, f"{short(kept.test)} keeps the state where the score is larger, and calls it {text_of(kept.best)}")
+            continue
+        if _EXTREME.search(word):
+            continue
+        falls = _falls(program, kept.score, kept.node)
+        if falls is not None and falls is kept.rising:
+            what = "a loss, and better is lower" if falls else "a share of what is right, and better is higher"
+            yield Remark(kept.test, f"{short(kept.score)} is {what}: {short(kept.test)} keeps the worst state")
+
+
+def _falls(program: Program, score: ast.expr, node: ast.AST) -> bool | None:
+    """Whether a score is called one that falls as a model improves (True) or one that rises (False); None where its name
+    says neither, or what it is given is turned round."""
+    while isinstance(score, ast.Call) and is_method(score, "mean", "item", "sum", "cpu", "detach") and isinstance(score.func, ast.Attribute):
+        score = score.func.value
+    if isinstance(score, ast.Subscript) and is_string(score.slice):
+        return _by_words(str(score.slice.value)) if isinstance(score.slice, ast.Constant) else None
+    if not isinstance(score, (ast.Name, ast.Attribute)):
+        return None
+    given = [_given(program, one) for one in _stores(program, score, node)]
+    if any(isinstance(part, (ast.USub, ast.Invert)) or (isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub)) for one in given if one is not None for part in ast.walk(one)):
+        return None
+    found = _by_words(last_word(score))
+    if found is not None or len(given) != 1 or not isinstance(given[0], ast.Call) or program.local_function(given[0]) is None:
+        return found
+    return _by_words(last_word(given[0].func))
+
+
+def _by_words(name: str) -> bool | None:
+    words = set(name.lower().split("_"))
+    if words & _TURNED or bool(words & _FALLS) is bool(words & _RISES):
+        return None
+    return bool(words & _FALLS)
+
+
+@FINDERS.add("patience-never-reset")
+def _never_back(program: Program) -> Iterator[Remark]:
+    """A count of all passes without progress ends the training, and a better score does not set it back."""
+    for add in program.everywhere(ast.AugAssign):
+        loops = program.loops(add)
+        if not loops or program.parent.get(add) is not loops[0] or not isinstance(add.target, ast.Name) or not isinstance(add.op, ast.Add) or not (isinstance(add.value, ast.Constant) and add.value.value == 1):
+            continue
+        name, inside = add.target.id, list(ast.walk(loops[0]))
+        if sum(isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store) for one in inside) != 1:
+            continue
+        ends = [one for one in inside if isinstance(one, ast.If) and any(isinstance(part, (ast.Break, ast.Return)) for part in one.body)]
+        ends = [one for one in ends if isinstance(one.test, ast.Compare) and any(isinstance(side, ast.Name) and side.id == name for side in (one.test.left, *one.test.comparators))]
+        waits = [one for one in ends if isinstance(one.test, ast.Compare) and any(_WAITS.search(last_word(side)) for side in (one.test.left, *one.test.comparators))]
+        better = [one for one in _kept_states(program) if one.node in inside]
+        if waits and better and not any(isinstance(one, Function) for one in inside):
+            yield Remark(add, f"{name} counts every pass, and {short(better[0].test)} (line {better[0].node.lineno}) does not set it back to 0: {short(waits[0].test)} ends the training although it still improves")
+            return

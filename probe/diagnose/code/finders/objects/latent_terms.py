@@ -1,0 +1,123 @@
+"""The divergence of what an encoder gives from a standard normal distribution, and the likelihood of the data, as terms of a
+loss. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import Value, bare, number, origins, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.basic import losses, squared
+
+FINDERS = Finders()
+_NOISE = ("randn", "randn_like", "normal", "rsample")
+
+
+def _scaled(value: Value, factor: float = 1.0, depth: int = 16) -> Iterator[tuple[float, Value]]:
+    """What a value is a sum of, each with the number that it is multiplied by; sums, means and divisors of unknown size are
+    passed through."""
+    value = bare(value)
+    if depth and value.op in ("add", "sub") and len(value.args) == 2:
+        yield from _scaled(value.args[0], factor, depth - 1)
+        yield from _scaled(value.args[1], factor if value.op == "add" else -factor, depth - 1)
+    elif depth and value.op == "neg":
+        yield from _scaled(value.args[0], -factor, depth - 1)
+    elif depth and value.op in ("sum", "mean") and value.args:
+        yield from _scaled(value.args[0], factor, depth - 1)
+    elif depth and value.op in ("mul", "div") and len(value.args) == 2:
+        known = number(value.args[0]), number(value.args[1])
+        if known[1]:
+            yield from _scaled(value.args[0], factor * (known[1] if value.op == "mul" else 1 / known[1]), depth - 1)
+        elif known[0] and value.op == "mul":
+            yield from _scaled(value.args[1], factor * known[0], depth - 1)
+        elif value.op == "div" and bare(value.args[1]).op in ("len", "size", "part", "numel"):
+            yield from _scaled(value.args[0], factor, depth - 1)
+        else:
+            yield factor, value
+    else:
+        yield factor, value
+
+
+def _divergence(terms: list[tuple[float, Value]]) -> tuple[float, Value] | None:
+    """The exponential in a divergence from a standard normal distribution, and the number that it is multiplied by."""
+    for factor, term in terms:
+        if term.op != "exp" or not term.args:
+            continue
+        inner = list(_scaled(term.args[0]))
+        if len(inner) != 1:
+            continue
+        times, log = inner[0]
+        linear = any(abs(by + factor * times) < 1e-6 and same(one, log) for by, one in terms)
+        mean = any(abs(by - factor) < 1e-6 and squared(one) is not None for by, one in terms)
+        if linear and mean and any(one.op == "run" for one in origins(log)):
+            return factor, term
+    return None
+
+
+@FINDERS.add("term-of-the-wrong-sign")
+def _divergence_maximized(program: Program) -> Iterator[Remark]:
+    """The divergence from a standard normal distribution is taken away from what is minimized."""
+    for _, loss in losses(computation_of(program)):
+        found = _divergence(list(_scaled(loss)))
+        if found is not None and found[0] < 0:
+            yield Remark(found[1].node, f"{short(found[1].node)} (line {found[1].line}) is part of the divergence from a standard normal distribution, and stands with a minus in what is minimized: the divergence grows")
+            return
+
+
+@FINDERS.add("loss-never-added")
+def _divergence_left_out(program: Program) -> Iterator[Remark]:
+    """The divergence of what noise is added to is computed beside the loss, and is in no loss."""
+    computation = computation_of(program)
+    trained = {id(one): one for _, loss in losses(computation) for one in origins(loss)}
+    noised = [one for one in trained.values() if one.op == "mul" and len(one.args) == 2 and any(bare(part).op in _NOISE for part in one.args) and any(part.op == "exp" for part in origins(one))]
+    if not noised:
+        return
+    for value in computation.of("sum", "mean"):
+        if id(value) in trained or value.where.no_grad or not any(value.where.functions[:1] == one.where.functions[:1] for one in noised):
+            continue
+        found = _divergence(list(_scaled(value)))
+        if found is None:
+            continue
+        log = next(iter(_scaled(found[1].args[0])))[1]
+        sampled = any(part is log for one in noised for part in origins(one))
+        if sampled and not any(id(one) in trained for one in computation.of("sum", "mean") if one is not value and _divergence(list(_scaled(one))) is not None):
+            yield Remark(value.node, f"{short(value.node)} is the divergence of what the noise is added to (line {noised[0].line}), and it is in no loss that a backward is called on")
+            return
+
+
+@FINDERS.add("term-of-the-wrong-sign")
+def _likelihood_minimized(program: Program) -> Iterator[Remark]:
+    """All that is minimized is the log probability of what the data are: of words, classes or labels, with no weight but a mask."""
+    for call, loss in losses(computation_of(program)):
+        whole = bare(loss)
+        whole = bare(whole.args[0]) if whole.op == "div" and len(whole.args) == 2 and not any(one.op == "run" for one in origins(whole.args[1])) else whole
+        terms = list(_scaled(whole))
+        if len(terms) != 1 or terms[0][0] <= 0:
+            continue
+        factors = [bare(one) for one in (terms[0][1].args if terms[0][1].op == "mul" else [terms[0][1]])]
+        probable = [one for one in factors if _is_of_the_data(one)]
+        if len(probable) == 1 and all(one is probable[0] or _is_mask(one) for one in factors):
+            yield Remark(call.node, f"{short(call.node)} minimizes {short(probable[0].node)} (line {probable[0].line}), the log probability of the data, without a minus: the data become less likely")
+            return
+
+
+def _is_of_the_data(value: Value) -> bool:
+    """Whether a value is the logarithm of the probability that a network gives to what the data are."""
+    if value.op not in ("gather", "part") or len(value.args) < 2:
+        return False
+    under = bare(value.args[0])
+    logs = under.op == "log_softmax" or (under.op == "log" and bool(under.args) and bare(under.args[0]).op == "softmax")
+    index = list(origins(value.args[-1]))
+    return logs and any(one.op == "run" for one in origins(under)) and not any(one.op in ("sample", "multinomial", "run", "argmax", "topk") for one in index[:60]) and value.op == "gather"
+
+
+def _is_mask(value: Value) -> bool:
+    """Whether a value is 0 or 1 at each place: a comparison, or zeros that ones are written into."""
+    while value.op in ("part", "to", "float", "view", "reshape", "squeeze") and value.args:
+        value = bare(value.args[0])
+    if value.op == "set_item" and len(value.args) == 3:
+        return number(value.args[2]) == 1 and _is_mask(bare(value.args[0]))
+    return value.op in ("ne", "eq", "gt", "lt", "ge", "le", "zeros", "zeros_like", "invert")
