@@ -21,9 +21,9 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
--- false_positives = "a converged model (only `info` when the loss has fallen by a tenth before, the learning rate has decayed, four fifths of the model are frozen, noise would hide a slow fall, or the first steps of a long run are no longer kept)"
+-- false_positives = "a converged model (only `info` when the loss has fallen by a tenth before, the learning rate has decayed, four fifths of the model are frozen, noise would hide a slow fall, the targets are the model's own as in reinforcement learning, or the first steps of a long run are no longer kept)"
 -- effect = true
--- uses = ["trainings", "adversarial", "reweighted"]
+-- uses = ["trainings", "adversarial", "moving", "reweighted"]
 -- [parameters.window]
 -- value = 1000
 -- unit = "steps"
@@ -100,12 +100,13 @@ SELECT CASE WHEN adversarial.yes THEN 'several optimizers have their own backwar
     CASE WHEN chance_said IS NULL THEN '' WHEN spread < 1e-4 THEN '; the output does not depend on the input'
         WHEN now >= 0.97 * chance AND now <= 1.03 * GREATEST(chance, COALESCE(CASE WHEN function = 'cross_entropy' THEN uniform END, 0)) THEN '; that is the level of chance' ELSE '' END AS at_chance,
     CASE WHEN spread < 1e-4 OR COALESCE(now >= 0.97 * chance AND alone AND looks >= 3, false) THEN 'notice'
-        WHEN from_the_middle THEN 'info'
+        -- A loss whose targets the model itself makes says nothing by its level.
+        WHEN from_the_middle OR moving.yes THEN 'info'
         -- What has learned something levels off some day: without a mechanism that is a question, and no fault.
         WHEN start - now > $learned * ABS(start) THEN 'info'
         WHEN COALESCE(weights_now > 1.25 * weights_before, false) OR lr < 0.1 * highest_lr OR (frozen_ratio > $frozen AND start - now > $improvement * ABS(start))
         OR 2.5 * error / SQRT(parts / 2) > 2 * $improvement * ABS(now) THEN 'info' ELSE 'notice' END AS severity
-FROM trend, ends, shape, ratio, adversarial, checked, terms, kept
+FROM trend, ends, shape, ratio, adversarial, moving, checked, terms, kept
 WHERE flat_steps >= $window AND flat_steps >= $share * n
     AND ABS(level_then - level_since) <= GREATEST(2.5 * error / SQRT(parts / 2), 0.001 * ABS(now))
 UNION ALL BY NAME

@@ -21,7 +21,7 @@
 -- false_positives = "larger batches, or parameters that are no longer frozen (`info`); another job on the same machine that slows all phases equally (`info` below four times), or whose extra runnable threads, CPU waits or CPU use explain half of the slowdown (`info`)"
 -- explains = ["throughput-drop", "low-mfu"]
 -- effect = true
--- uses = ["trainings", "thaws"]
+-- uses = ["trainings", "adversarial", "thaws"]
 -- [parameters.times]
 -- value = 1.3
 -- unit = "times"
@@ -50,6 +50,10 @@
 -- value = 0.5
 -- unit = "ratio of the time"
 -- source = "ours: a thread that waits for a CPU half of the time is slowed by others; then only more CPU time per step can be the job's own doing"
+-- [parameters.crowded]
+-- value = 0.25
+-- unit = "ratio of the machine's CPU time"
+-- source = "ours: all phases are slower where other processes take that much and less than a tenth is idle: the machine is shared, and no phase is to blame"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
 ), seen AS (
@@ -95,14 +99,15 @@ WITH ends AS (
         COALESCE(busy > 1.3 * busy_before + 1 AND busy > 0.5 * busy_before * sides.times, false)
             OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - 1 / sides.times), false)
             OR COALESCE(LN(own_before / NULLIF(own, 0)) >= 0.5 * LN(sides.times) AND others - others_before >= 0.5 * (own_before - own) AND wanted, false)
-            OR COALESCE(waited >= $starved AND COALESCE(cost < SQRT(sides.times) * cost_before, true), false) AS machine, waited_before, waited, own_before, own, others_before, others
+            OR COALESCE(waited >= $starved AND COALESCE(cost < SQRT(sides.times) * cost_before, true), false) AS machine, waited_before, waited, own_before, own, others_before, others,
+        COALESCE(others / NULLIF(others + own + idle, 0) >= $crowded AND idle / NULLIF(others + own + idle, 0) < 0.1, false) AS crowded
     FROM sides LEFT JOIN worst ON true, change, now, old, steady, (
         SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy, AVG(runnable) FILTER (m.step >= change.step) >= AVG(runnable) FILTER (m.step < change.step) AS wanted,
             MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited,
             (MAX(cpu_ns) FILTER (m.step < change.step) - MIN(cpu_ns) FILTER (m.step < change.step)) / NULLIF(MAX(m.step) FILTER (m.step < change.step) - MIN(m.step) FILTER (m.step < change.step), 0) AS cost_before,
             (MAX(cpu_ns) FILTER (m.step >= change.step) - MIN(cpu_ns) FILTER (m.step >= change.step)) / NULLIF(MAX(m.step) FILTER (m.step >= change.step) - MIN(m.step) FILTER (m.step >= change.step), 0) AS cost,
-            AVG(own) FILTER (m.step < change.step) AS own_before, AVG(own) FILTER (m.step >= change.step) AS own, AVG(others) FILTER (m.step < change.step) AS others_before, AVG(others) FILTER (m.step >= change.step) AS others
-        FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited, (cpu_ns - LAG(cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS own,
+            AVG(own) FILTER (m.step < change.step) AS own_before, AVG(own) FILTER (m.step >= change.step) AS own, AVG(others) FILTER (m.step < change.step) AS others_before, AVG(others) FILTER (m.step >= change.step) AS others, AVG(idle) FILTER (m.step >= change.step) AS idle
+        FROM (SELECT *, (machine_idle_ns - LAG(machine_idle_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS idle, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited, (cpu_ns - LAG(cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS own,
             (machine_cpu_ns - cpu_ns - LAG(machine_cpu_ns - cpu_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS others FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)
     WHERE now.n >= $recent // $block AND old.n >= 5 AND now.wall > $times * old.wall AND now.wall - steady.wall > 3 * steady.spread AND now.wall > $times * steady.wall AND steady.n >= 3 AND sides.times >= 1.2
 )
@@ -112,7 +117,7 @@ SELECT NULL AS unknown, step, times, 1e3 * now AS now_ms, 1e3 * before AS before
         WHEN machine THEN 'the machine has more to do'
         WHEN alone THEN format('{} does', phase)
         ELSE 'all phases are slower, as on a shared or throttled machine' END AS blame,
-    CASE WHEN larger OR thawed OR machine OR (NOT alone AND times < 4) THEN 'info' ELSE 'notice' END AS severity
-FROM judged
+    CASE WHEN larger OR thawed OR machine OR (NOT alone AND (times < 4 OR crowded OR adversarial.yes)) THEN 'info' ELSE 'notice' END AS severity
+FROM judged, adversarial
 UNION ALL BY NAME
 SELECT 'too few steps to compare' AS unknown FROM old WHERE n < 5

@@ -32,6 +32,7 @@ from probe.diagnose.code.evaluation import (
     report_rules,
     selection_rules,
 )
+from probe.diagnose.code.finders.agents import opposing_terms
 from probe.diagnose.code.finders.axes import columns_beside_rows, kept_sizes, turned_axes
 from probe.diagnose.code.finders.data import (
     averages,
@@ -203,7 +204,7 @@ _FINDERS: tuple[Finders, ...] = (
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
     preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS,
     best_scores.FINDERS, frozen_in_loop.FINDERS, folds.FINDERS, latent_terms.FINDERS, pairwise_ranks.FINDERS, thrown_results.FINDERS, whole_sets.FINDERS, best_directions.FINDERS, hand_optimizers.FINDERS, hooks.FINDERS, own_functions.FINDERS, scaled_gradients.FINDERS, whole_numbers.FINDERS,
-    agent_rules.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS,
+    agent_rules.FINDERS, opposing_terms.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,

@@ -1,4 +1,4 @@
-"""What the best state, or a threshold, is chosen by. Pure; standard library only."""
+"""What the best state, or a threshold, is chosen by, and whether the state is kept. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Value, bare, origins
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, is_method, short
 from probe.diagnose.code.traits.basic import losses
+from probe.diagnose.code.traits.updates import optimizer_of
 
 FINDERS = Finders()
 _TEST = re.compile(r"(^|_)test(_|$)", re.I)
@@ -107,3 +108,34 @@ def _names(computation: Computation, value: Value) -> Iterator[str]:
     for user in computation.users(value):
         if user.op == "set_attribute" and isinstance(user.data, str):
             yield user.data
+
+
+@FINDERS.add("kept-without-a-copy")
+def _kept_by_reference(program: Program) -> Iterator[Remark]:
+    """The weights of the best score so far are kept as they lie in the network, and are loaded later: the steps between have
+    changed them."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for load in computation.of("load_state_dict"):
+        state = _same_tensors(load.args[1]) if len(load.args) > 1 else None
+        if state is None or state.node in said or not state.where.loops:
+            continue
+        best = [test for test, holds in state.where.under if holds and test.op in ("gt", "ge", "lt", "le") and not any(test is each for each, _ in load.where.under)]
+        learns = any(one.where.loops[: len(state.where.loops)] == state.where.loops for one in computation.of("step") if optimizer_of(one) is not None)
+        if best and learns:
+            said.add(state.node)
+            yield Remark(state.node, f"{short(state.node)} holds the weights themselves, not a copy: the steps after line {state.line} change it too, and {short(load.node)} (line {load.line}) loads what they are then")
+
+
+def _same_tensors(value: Value) -> Value | None:
+    """The state dict whose tensors a value holds: itself, or another dict of the same tensors."""
+    for _ in range(12):
+        if value.op == "state_dict":
+            return value
+        if isinstance(value, Table) and not value.entries and len(value.others) == 1:
+            value = value.others[0][1]
+        elif value.op in ("copy", "dict", "collections.OrderedDict", "OrderedDict", "copy.copy", "part", "element", "items", "detach", "data") and value.args and not is_call(value.node, "deepcopy"):
+            value = value.args[0]
+        else:
+            return None
+    return None

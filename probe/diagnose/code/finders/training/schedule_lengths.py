@@ -305,6 +305,15 @@ def _lengths(schedule: Value) -> Iterator[Value]:
 
 
 def _told_length(schedule: Value) -> Iterator[tuple[Value, float | None]]:
+    """What a LambdaLR divides the number of steps by, with the length of its warm-up. Of several, that of what falls: what is
+    in a cosine, or taken from 1; the others are warm-ups."""
+    found = list(_divisors(schedule))
+    falls = [part for one in origins(schedule.named["factor"]) if one.op == "cos" or (one.op == "sub" and number(one.args[0]) == 1) for part in origins(one)] if "factor" in schedule.named else []
+    several = any(not same(one[0], found[0][0]) for one in found)
+    yield from ((total, warm) for total, warm in found if not several or any(one.op == "div" and any(part is total for part in origins(one.args[1])) for one in falls))
+
+
+def _divisors(schedule: Value) -> Iterator[tuple[Value, float | None]]:
     """What a LambdaLR divides the number of steps by, from the start or after a warm-up, with its length: `s / total`,
     `(s - warm) / (total - warm)`."""
     for one in origins(schedule.named["factor"]) if "factor" in schedule.named else ():

@@ -104,10 +104,10 @@ def _gradients_of_another_loss(program: Program) -> Iterator[Remark]:
                 loss = losses.get(id(event))
                 if loss is None:
                     break
-                if _reaches(loss, held, computation):
+                if gradient_reaches(loss, held, computation):
                     left.append(event)
                     others = sources(other_step.args[0].argument("params", 0)) if other_step is not None else None
-                    if len(left) > 1 and others and _reaches(loss, others, computation) and not _reaches(losses[id(left[0])], others, computation):
+                    if len(left) > 1 and others and gradient_reaches(loss, others, computation) and not gradient_reaches(losses[id(left[0])], others, computation):
                         yield Remark(step.node, f"{short(step.node)} also uses the gradients that {short(event.node)} (line {event.line}) left: nothing clears them in between")
                         break
 
@@ -126,7 +126,7 @@ def _leaves(cleared: Value, optimizer: Value, held: list[Source], computation: C
     return _all_apart([Source(module(cleared), False)], held, computation)
 
 
-def _reaches(loss: Value, held: list[Source], computation: Computation) -> bool:
+def gradient_reaches(loss: Value, held: list[Source], computation: Computation) -> bool:
     """Whether gradients of a loss flow into networks."""
     inside = {id(part) for one in held for part in contents(one.of, computation)}
     return any(
@@ -203,7 +203,7 @@ def _not_held(computation: Computation) -> Iterator[tuple[Value, Value, list[Sou
         return
     inside = {id(part) for one in held for part in contents(one.of, computation)}
     asked = {
-        id(part) for value in computation.of("parameters", "named_parameters", "requires_grad_", "load_state_dict", "modules", "children")
+        id(part) for value in computation.of("parameters", "named_parameters", "requires_grad_", "state_dict", "load_state_dict", "modules", "children")
         for part in contents(module(value.args[0]), computation) if not _only_clipped(value, computation) and value.args
     } - inside
     reported: set[int] = set()
