@@ -38,6 +38,8 @@ WITH given AS (
 )
 SELECT NULL AS unknown, module || ' ' || name AS subject, module, name, dtype, shape, step, n, length, padding, length * unused_ratio AS unused, length * least_ratio AS least, length * (1 - unused_ratio) AS longest
 FROM inputs WHERE n >= $least AND samples >= $samples AND lengths = 1 AND unused_ratio >= $share
+    -- The numbers of the parts of packed rows begin alike in every sample; the words beside them fill the rows.
+    AND NOT EXISTS (SELECT 1 FROM inputs beside WHERE beside.module = inputs.module AND beside.length = inputs.length AND beside.name <> inputs.name AND beside.unused_ratio < $share)
 QUALIFY ROW_NUMBER() OVER (ORDER BY padding DESC) = 1
 UNION ALL BY NAME
 SELECT format('token ids were sampled in {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM given HAVING COUNT(DISTINCT step) < $least

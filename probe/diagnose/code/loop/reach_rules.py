@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.axes.recomputed import recomputed_without_gradient
 from probe.diagnose.code.finders.objects.frozen_in_loop import frozen_in_the_loop
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import OF_TENSORS, Gradients, backwards
@@ -154,3 +155,4 @@ def _goes_backward(program: Program, flow: Flow, node: ast.AST) -> bool:
 
 
 RULES.add("frozen-in-the-loop", "from the second pass on the network gets no gradient: its optimizer steps with nothing", "thaw it again at the end of the pass: network.requires_grad_(True)")(frozen_in_the_loop)
+RULES.add("recomputed-without-gradient", "none of the recomputed layers is ever trained", "give use_reentrant=False, or let the input have a gradient: x.requires_grad_()")(recomputed_without_gradient)
