@@ -98,6 +98,8 @@ def _ends(value: Value, depth: int = 24) -> Iterator[Value]:
         inner = [one for one in alternatives(value) if constant(one) is None]
     elif value.op in _EITHER:
         inner = list(value.args)
+    elif value.op == "set_item" and len(value.args) == 3:
+        inner = [value.args[2]]
     elif value.args and (value.op in KEPT or value.op in SHAPED or value.op in _KEPT or value.op == "part"):
         inner = [value.args[0]]
     for one in inner:
@@ -117,7 +119,9 @@ def _is_up(end: Value, limit: Value) -> bool:
 
 def _reads_of_limits(program: Program) -> bool:
     """Whether a program reads from what a step tells whether an episode was cut, or its last observation."""
-    keys = [one.slice for one in program.everywhere(ast.Subscript) if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load)]
+    made = [one.args for one in program.calls() if program.kind_name(one.func) in program.classes]  # what an environment is made with
+    settings = {id(one) for given in made for one in given}
+    keys = [one.slice for one in program.everywhere(ast.Subscript) if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load) and id(one) not in settings]
     keys += [one.args[0] for one in program.calls() if isinstance(one.func, ast.Attribute) and one.func.attr in ("get", "pop") and one.args]
     keys += [one.left for one in program.everywhere(ast.Compare) if isinstance(one, ast.Compare) and isinstance(one.ops[0], (ast.In, ast.NotIn))]
     words = [one.value.lower() for one in keys if isinstance(one, ast.Constant) and isinstance(one.value, str)]
