@@ -73,10 +73,19 @@ def _over_the_batch(program: Program) -> Iterator[Remark]:
 def _turned(function: Function | None) -> bool:
     """Whether a function may exchange the first two axes."""
     return function is not None and any(
-        is_method(one, *_TURNS)
+        (is_method(one, *_TURNS) and not _keeps_first(one))
         or (is_method(one, "transpose") and "0" in [text_of(part) for part in one.args])
         for one in ast.walk(function)
     )
+
+
+def _keeps_first(view: ast.Call) -> bool:
+    """Whether a view leaves the first axis as it is: `x.reshape(x.size(0), -1, width)`."""
+    sizes = view.args[0].elts if len(view.args) == 1 and isinstance(view.args[0], ast.Tuple) else view.args
+    if not is_method(view, "view", "reshape") or not sizes:
+        return False
+    whole = text_of(view.func.value)
+    return text_of(sizes[0]) in (f"{whole}.size(0)", f"{whole}.shape[0]", f"len({whole})")
 
 
 def _in_front(program: Program, forward: Function, encoder: bool) -> Iterator[ast.expr]:

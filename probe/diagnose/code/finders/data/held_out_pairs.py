@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, is_none, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, is_none, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -30,6 +30,7 @@ def _in_the_graph(program: Program) -> Iterator[Remark]:
         held = [one for one in pieces if id(one) not in learned and not any(id(each) in learned and each.args[1] is one.args[1] for each in pieces) and any(user.op not in ("len", "size", "shape") for user in computation.users(one))]
         if not held or len(held) == len(pieces):
             continue
+        pairs = _both_directions(pairs)
         for product in (one for one in learned.values() if one.op in (*_PRODUCTS, *_SUMS)):
             if product.op in _SUMS:
                 matrix = product if any(_are_columns(one, pairs, pieces) for one in product.args[1:]) else None
@@ -94,10 +95,25 @@ def _indexed_by(computation: Computation, index: Value) -> Iterator[Value]:
 def rows_cut(computation: Computation, whole: Value) -> Iterator[Value]:
     """The parts that rows are cut into."""
     for user in computation.users(whole):
-        if user.op == "part" and user.args[0] is whole and len(user.args) == 2 and user.args[1].op == "slice":
+        if user.op == "part" and user.args[0] is whole and len(user.args) == 2 and (user.args[1].op == "slice" or _cuts_columns(user.args[1])):
             yield user
         elif user.op in ("split", "tensor_split", "split_with_sizes") and user.args[0] is whole:
             yield from (one for one in computation.users(user) if one.op == "part")
+
+
+def _cuts_columns(index: Value) -> bool:
+    """Whether an index cuts the second axis, and takes the first one whole: `pairs[:, :n]`."""
+    parts = index.parts if isinstance(index, Many) else []
+    return len(parts) == 2 and all(one.op == "slice" for one in parts) and all(is_none(one) for one in parts[0].args[:2])
+
+
+def _both_directions(pairs: Value) -> Value:
+    """Pairs that are listed in both directions, of which one direction was taken: `edges[:, row < col]`."""
+    index = pairs.args[1] if pairs.op == "part" and len(pairs.args) == 2 else None
+    asked = index.parts[-1] if isinstance(index, Many) and index.parts else index
+    if asked is not None and asked.op in ("lt", "gt", "le", "ge") and len(asked.args) == 2 and all(one.op == "part" and bare(one.args[0]) is bare(pairs.args[0]) for one in asked.args):
+        return bare(pairs.args[0])
+    return pairs
 
 
 def _are_columns(places: Value, pairs: Value, pieces: list[Value]) -> bool:
