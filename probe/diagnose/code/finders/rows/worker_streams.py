@@ -40,6 +40,27 @@ def _same_draws(program: Program) -> Iterator[Remark]:
             return
 
 
+@FINDERS.add("copied-by-workers")
+def _same_draws_of_items(program: Program) -> Iterator[Remark]:
+    """A data set that is read by index changes its samples by a generator that it, or a transform of it, was given: the workers
+    have copies of it, and start from the same state in each epoch."""
+    if "get_worker_info" in "".join(source.text for source in program.sources):
+        return
+    computation = computation_of(program)
+    for loader in computation.of(_LOADER):
+        data, workers = loader.argument("dataset", 0), number(loader.argument("num_workers", 5))
+        item = program.method(data.of, "__getitem__") if isinstance(data, Instance) and data.of is not None else None
+        if item is None or workers is None or workers < 1 or loader.named.keys() & {"worker_init_fn", "persistent_workers", "**"} or len(loader.args) > 6:
+            continue
+        runs: set[ast.AST] = {item}
+        for one in computation.values:
+            drawn = _drawn_alike(computation, one, runs)
+            if drawn is None or runs.intersection(drawn[1].where.functions) or drawn[1].where.loops or any(each.op in _SEEDS and (each.where.loops or runs.intersection(each.where.functions)) for each in computation.users(drawn[1])):
+                continue
+            yield Remark(one.node, f"{short(one.node)} draws from {short(drawn[1].node)} (line {drawn[1].line}), and each worker of the loader in line {loader.line} has a copy of it: they draw the same numbers, and the same again in each epoch")
+            return
+
+
 def _gone_over(program: Program, data: Instance, depth: int = 4) -> Iterator[ast.ClassDef]:
     """The class of an iterable data set, and those of the data sets that it is made of."""
     if data.of is None or depth == 0:
