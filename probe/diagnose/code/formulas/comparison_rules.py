@@ -12,6 +12,7 @@ from probe.diagnose.code.finders.objectives.mined_pairs import negatives_of_the_
 from probe.diagnose.code.finders.objectives.second_derivatives import (
     mean_before_the_square,
     mixed_second_derivatives,
+    same_derivative_twice,
     weight_of_the_wrong_sign,
 )
 from probe.diagnose.code.flow import Flow, flow_of
@@ -208,6 +209,11 @@ RULES.add(
     "the equation that is solved is another one: u_xx + u_xy stands where u_xx was meant",
     "derive each by itself: grad(du[:, i].sum(), x)[0][:, i]",
 )(mixed_second_derivatives)
+RULES.add(
+    "same-derivative-twice",
+    "the equation that is solved has a first derivative where the second one belongs",
+    "derive the derivative: u_xx = grad(u_x.sum(), x, create_graph=True)[0]",
+)(same_derivative_twice)
 
 
 RULES.add(

@@ -91,7 +91,8 @@ def _held_out_rows_trained_on(program: Program) -> Iterator[Remark]:
     """Two parts of the same rows, one trained on and one evaluated, overlap."""
     computation = computation_of(program)
     parts = [one for one in computation.of("part") if one.args[1].op in ("slice", "le", "ge")]
-    pairs = [(a, b) for place, a in enumerate(parts) for b in parts[:place] if a.args[0] is b.args[0] and _overlap(a.args[1], b.args[1])]
+    # What one function takes for both parts is a table that it looks things up in.
+    pairs = [(a, b) for place, a in enumerate(parts) for b in parts[:place] if a.args[0] is b.args[0] and a.node is not b.node and _overlap(a.args[1], b.args[1])]
     roles = Roles(computation) if pairs else None
     for pair in pairs:
         for train, held in (pair, pair[::-1]):

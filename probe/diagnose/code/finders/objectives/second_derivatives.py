@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -132,3 +132,24 @@ def _is_error(value: Value) -> bool:
     """Whether a value is a loss, or a squared or absolute error: never below 0."""
     value = bare(value)
     return value.op in LOSSES or value.op == "abs" or squared(value) is not None or (value.op in ("mean", "sum") and bool(value.args) and _is_error(value.args[0]))
+
+
+def same_derivative_twice(program: Program) -> Iterator[Remark]:
+    """Two names in one function have the derivative of one value by one input: the second was meant to be that of the first."""
+    computation = computation_of(program)
+    names = [(target, one) for target, given in computation.stored.items() for one in given]
+    taken: dict[tuple[int, int], list[tuple[ast.Name, Value]]] = {}
+    for target, one in names:
+        source = bare(one, "part")
+        if source.op != "torch.autograd.grad" or len(source.args) < 2 or source.where.no_grad or not _is_used(computation, source):
+            continue
+        outputs = bare(source.args[0], "sum")
+        taken.setdefault((id(outputs), id(source.args[1])), []).append((target, source))
+    for found in taken.values():
+        for place, (target, one) in enumerate(found):
+            for other, before in found[:place]:
+                apart = one is not before and other.id != target.id and program.scope(other) is program.scope(target) and one.where.loops == before.where.loops
+                if apart and not isinstance(one.args[1], Many):
+                    late, early = (target, other) if one.number > before.number else (other, target)
+                    yield Remark(late, f"{late.id} is the derivative that {early.id} is (line {early.lineno}): both are of one value, by one input")
+                    return
