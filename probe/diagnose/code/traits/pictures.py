@@ -52,25 +52,26 @@ def is_scaled_to_one(value: Value) -> bool:
         return False
     given = value.args[-1] if value.op == "run" else value.args[0]
     before = list(origins(given))
-    return any(_reads_picture(one) for one in before) and not any(one.op in _TYPED and not one.op.startswith("PIL") for one in _line(given))
+    return any(_reads_picture(one) for one in before) and not any(one.op in _TYPED and not one.op.startswith("PIL") for one in line_of(given))
 
 
 def _reads_picture(value: Value) -> bool:
     return value.op.startswith(("torchvision.datasets.", "PIL.Image.open")) or value.op in ("open_image",)
 
 
-def _line(value: Value) -> Iterator[Value]:
-    """A value and what it was before, along what each operation is done on."""
-    for _ in range(60):
+def line_of(value: Value) -> Iterator[Value]:
+    """A value and what it was before, along what each operation is done on; of a list, its first element."""
+    for _ in range(80):
         yield value
-        if not value.args:
+        inner = value.parts if isinstance(value, Many) else value.args
+        if not inner:
             return
-        value = value.args[-1] if applied(value) is not None and value.op == "run" else value.args[0]
+        value = inner[-1] if value.op == "run" and applied(value) is not None else inner[0]
 
 
 def whole_numbers(value: Value) -> bool:
     """Whether a value has been made whole."""
-    for one in _line(value):
+    for one in line_of(value):
         if one.op in _INTEGERS:
             return True
         if one.op in ("to", "astype", "type", "tensor", "as_tensor") and any(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import KEPT, Many, Value, bare, number, origins
+from probe.diagnose.code.computed.value import KEPT, Value, bare, number, origins
 from probe.diagnose.code.finders.data.splits import is_scaled_by_itself
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses
-from probe.diagnose.code.traits.pictures import applied
+from probe.diagnose.code.traits.pictures import applied, line_of
 
 FINDERS = Finders()
 _MADE = ("from_numpy", "tensor", "as_tensor", "rand", "randn", "randint", "numpy.load", "torch.load")
@@ -51,23 +51,12 @@ def _scaled_in_one_place(program: Program) -> Iterator[Remark]:
 
 def _divided(value: Value) -> Value | None:
     """Where numbers of bytes are divided by the largest."""
-    return next((one for one in _line(value) if one.op == "div" and len(one.args) == 2 and number(one.args[1]) in (255, 256, 65535)), None)
+    return next((one for one in line_of(value) if one.op == "div" and len(one.args) == 2 and number(one.args[1]) in (255, 256, 65535)), None)
 
 
 def _centred(value: Value) -> bool:
     """Whether a value is itself centred and scaled on its way, and not only something beside it."""
-    return any(applied(one) in ("Normalize", "normalize") or (one.op == "div" and bare(one.args[0]).op == "sub") for one in _line(value))
-
-
-def _line(value: Value) -> Iterator[Value]:
-    """A value and what it was before, along what each operation is done on."""
-    for _ in range(80):
-        yield value
-        inner = value.parts if isinstance(value, Many) else value.args
-        if not inner:
-            return
-        scaled = value.op == "mul" and len(inner) == 2 and inner[0].op in ("item", "@constant", "sample")
-        value = inner[-1] if scaled or (value.op == "run" and applied(value) is not None) else inner[0]
+    return any(applied(one) in ("Normalize", "normalize") or (one.op == "div" and bare(one.args[0]).op == "sub") for one in line_of(value))
 
 
 def _made_alike(trained: list[Value], judged: list[Value]) -> bool:
