@@ -42,6 +42,9 @@ def _reference_is_the_policy(program: Program) -> Iterator[Remark]:
                 if (taken := _live_weights(computation, policy, reference)) is not None:
                     yield Remark(taken.node, f"{short(taken.node)} gives the weights themselves, not a copy: the steps change those of the reference too, and {short(difference.node)} (line {difference.line}) stays 0")
                     return
+                if (load := _just_loaded(computation, policy, reference, difference)) is not None:
+                    yield Remark(load.node, f"{short(load.node)} gives the reference the policy's weights in each pass, before {short(difference.node)} (line {difference.line}): it is 0, whatever the policy has learned")
+                    return
                 if policy.where.loops == reference.where.loops and alike(policy, reference) and not _may_differ(computation, difference):
                     names = _names(computation, policy)
                     which = f" ({', '.join(names[:-1])} and {names[-1]} are one network)" if len(names) > 1 else ""
@@ -90,6 +93,19 @@ def _live_weights(computation: Computation, policy: Value, reference: Value) -> 
             stepped = any(optimizer_of(one) is not None and call.where.loops[:1] == one.where.loops[:1] for one in computation.of("step"))
             if own and outside and stepped and any(id(one) in of_policy for one in data):
                 return taken
+    return None
+
+
+def _just_loaded(computation: Computation, policy: Value, reference: Value, difference: Value) -> Value | None:
+    """Where a reference takes over the policy's weights in the pass in which the two are compared, and no step is in between."""
+    mine, theirs = ({id(plain(one.args[0])) for one in origins(side) if one.op == "run" and one.args} for side in (policy, reference))
+    for load in computation.of("load_state_dict"):
+        if len(load.args) < 2 or load.args[1].op != "state_dict" or not load.where.loops or load.where.loops != difference.where.loops or load.number > difference.number:
+            continue
+        into, source = ({id(one) for one in (plain(given.args[0]), *layers_of(plain(given.args[0])))} for given in (load, load.args[1]))
+        stepped = any(one.op == "step" and optimizer_of(one) is not None for one in computation.values[load.number : difference.number])
+        if into & theirs and source & mine and not into & mine and not stepped and set(load.where.under) <= set(difference.where.under):
+            return load
     return None
 
 
