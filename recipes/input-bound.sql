@@ -10,7 +10,6 @@
 --   "it started around step {since}; before that, {share_before:.0%} of the time was waiting",
 --   "slowest loader: {loader}, {fetch_ms:.1f} ms a batch",
 --   "the training thread waited for a CPU {waited:.0%} of this time",
---   "other processes took {others:.0%} of the machine's CPU time, and {idle:.0%} was left idle: the loader waits for a CPU",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT loader, COUNT(*), MEDIAN(fetch_s), MAX(fetch_s) FROM python.batches GROUP BY ALL\"",
@@ -27,10 +26,6 @@
 -- value = 0.002
 -- unit = "s"
 -- source = "ours: `info` for steps so short that collating a batch dominates; less the share of the time that the thread waited for a CPU"
--- [parameters.crowded]
--- value = 0.25
--- unit = "ratio of the machine's CPU time"
--- source = "ours: `info` where other processes take that much and less than a tenth is idle; a loader's workers would be slowed by a quarter"
 -- [parameters.recent]
 -- value = 100
 -- unit = "steps"
@@ -46,12 +41,6 @@ WITH seen AS (
 ), starved AS (
     SELECT (MAX(cpu_wait_ns) - MIN(cpu_wait_ns)) / NULLIF(MAX(t_ns) - MIN(t_ns), 0) AS waited
     FROM process.memory WHERE step >= (SELECT MIN(step) FROM recent)
-), machine AS (
-    SELECT others / NULLIF(others + own + idle, 0) AS others, idle / NULLIF(others + own + idle, 0) AS idle FROM (
-        SELECT MAX(machine_cpu_ns - cpu_ns) - MIN(machine_cpu_ns - cpu_ns) AS others, MAX(cpu_ns) - MIN(cpu_ns) AS own, MAX(machine_idle_ns) - MIN(machine_idle_ns) AS idle
-        FROM process.memory WHERE step >= (SELECT MIN(step) FROM recent))
-), crowd AS (
-    SELECT CASE WHEN others >= $crowded AND idle < 0.1 THEN others END AS others, CASE WHEN others >= $crowded AND idle < 0.1 THEN idle END AS idle FROM machine
 ), blocks AS (
     SELECT step // 25 AS block, MIN(step) AS step, MEDIAN(data_s / NULLIF(wall_s, 0)) AS share FROM seen GROUP BY block
 ), since AS (
@@ -62,9 +51,9 @@ WITH seen AS (
     ORDER BY loader IN (SELECT i.loader FROM python.intervals i WHERE i.loader IS NOT NULL), fetch_s DESC LIMIT 1
 )
 SELECT NULL AS unknown, COALESCE(last_good + 25, (SELECT MIN(step) FROM seen)) AS step, share, n,
-    1e3 * now.data_s AS data_ms, 1e3 * now.wall_s AS wall_ms, last_good + 25 AS since, share_before, loader, 1e3 * fetch_s AS fetch_ms, waited, others, idle,
-    CASE WHEN now.data_s * (1 - COALESCE(waited, 0)) < $least OR others IS NOT NULL THEN 'info' ELSE 'notice' END AS severity
-FROM now, starved, crowd, since LEFT JOIN loaders ON true
+    1e3 * now.data_s AS data_ms, 1e3 * now.wall_s AS wall_ms, last_good + 25 AS since, share_before, loader, 1e3 * fetch_s AS fetch_ms, waited,
+    CASE WHEN now.data_s * (1 - COALESCE(waited, 0)) < $least THEN 'info' ELSE 'notice' END AS severity
+FROM now, starved, since LEFT JOIN loaders ON true
 WHERE n >= 30 AND share >= $share
 UNION ALL BY NAME
 SELECT 'fewer than 30 steps waited for a DataLoader' AS unknown FROM now WHERE n < 30
