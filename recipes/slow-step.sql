@@ -18,7 +18,7 @@
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "larger batches, or parameters that are no longer frozen (`info`); another job on the same machine that slows all phases equally (`info` below four times), or whose extra runnable threads, CPU waits or CPU use explain half of the slowdown (`info`)"
+-- false_positives = "larger batches, or parameters that are no longer frozen (`info`); another job on the same machine that slows all phases equally (`info` below four times, or where other processes fill the machine), or whose extra runnable threads, CPU waits or CPU use explain half of the slowdown (`info`); several optimizers that take turns (`info`)"
 -- explains = ["throughput-drop", "low-mfu"]
 -- effect = true
 -- uses = ["trainings", "adversarial", "thaws"]

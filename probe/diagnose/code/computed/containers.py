@@ -58,11 +58,6 @@ class Containers:
         """Provided by a subclass."""
         raise NotImplementedError
 
-    def is_copy(self, copy: Value, of: Value) -> Value:
-        """A copy, of which is remembered what it was copied from."""
-        self.copies[id(copy)] = of
-        return copy
-
     # Making values ----------------------------------------------------------------------
 
     def step(self) -> None:

@@ -427,16 +427,16 @@ class Calls(Containers):
         if id(value) in made:
             return made[id(value)]
         if isinstance(value, Instance):
-            copy = made[id(value)] = Instance(value.of, {}, node=node, where=self.where)
-            copy.data = value
-            self.register(copy)
+            self.register(copy := Instance(value.of, {}, node=node, where=self.where))
+            made[id(value)], copy.data = copy, value
             copy.attributes = {name: self.copied(one, node, made) if _is_of_modules(one) else one for name, one in value.attributes.items()}
             return copy
         if isinstance(value, Many) and _is_of_modules(value):
             return self.many(value.op, [self.copied(one, node, made) for one in value.parts], node, grown=value.grown)
         if value.op.startswith("torch.nn."):
             found = made[id(value)] = self.new(value.op, [self.copied(one, node, made) for one in value.args], node, value.named, value.data)
-            return self.is_copy(found, value)
+            self.copies[id(found)] = value
+            return found
         return value if value.op == "@constant" else self.new("deepcopy", (value,), node)
 
     def parse(self, parser: Value, name: str, args: list[Value], named: dict[str, Value], node: ast.AST) -> Value | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from probe.diagnose.code.computed.value import Value
 from probe.diagnose.code.source import Source
-from probe.diagnose.code.syntax import Function, parameters
+from probe.diagnose.code.syntax import Function, pairs_of, parameters
 
 
 class Frame:
@@ -127,7 +127,7 @@ def first_asked(loop: ast.AST) -> tuple[str, ...]:
 
 def counts(of: ast.ClassDef, name: str) -> bool:
     """Whether the methods of a class count an attribute up or down, by whatever number: also up to a bound, or round a ring."""
-    return any(isinstance(one, ast.Attribute) and one.attr == name for one in (*counted(of), *_grown(of)))
+    return any(isinstance(one, ast.Attribute) and one.attr == name for one in _grown(of))
 
 
 @lru_cache(maxsize=1000)
@@ -138,11 +138,8 @@ def _grown(of: ast.ClassDef) -> tuple[ast.expr, ...]:
     for one in ast.walk(of):
         if isinstance(one, ast.AugAssign) and isinstance(one.op, (ast.Add, ast.Sub)):
             found.append(one.target)
-        for target in one.targets if isinstance(one, ast.Assign) else ():
-            assert isinstance(one, ast.Assign)
-            both = isinstance(target, ast.Tuple) and isinstance(one.value, ast.Tuple)
-            pairs = zip(target.elts, one.value.elts, strict=False) if both else [(target, one.value)]  # type: ignore[attr-defined]
-            found += [name for name, value in pairs if isinstance(name, ast.Attribute) and _adds_to(value, ast.unparse(name))]
+        elif isinstance(one, ast.Assign):
+            found += [name for name, value in pairs_of(one) if isinstance(name, ast.Attribute) and _adds_to(value, ast.unparse(name))]
     return tuple(found)
 
 

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Code, Many, Table, Value, constant, origins
+from probe.diagnose.code.finders.training.chosen_scores import TEST, VALIDATION
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 
 FINDERS = Finders()
-_TEST = re.compile(r"(^|_)test(_|$)", re.I)
-_OTHER = re.compile(r"(^|_)(val|valid|validation|dev)(_|$)", re.I)
 
 
 @FINDERS.add("chosen-by-the-test")
 def _best_row_by_test(program: Program) -> Iterator[Remark]:
     """Of rows with a score of the validation part and one of the test part, the row is taken whose score of the test part is best."""
     chosen = [(one, key) for one in computation_of(program).of("max", "min") if (key := _key(one)) is not None]
-    if any(_OTHER.search(key) for _, key in chosen):
+    if any(VALIDATION.search(key) for _, key in chosen):
         return
     for best, key in chosen:
         rows = best.args[0]
         table = rows.parts[0] if isinstance(rows, Many) and rows.grown and len(rows.parts) == 1 else None
         score = table.entries.get(key) if isinstance(table, Table) else None
-        if not isinstance(table, Table) or score is None or not _TEST.search(key) or not _is_measured(score):
+        if not isinstance(table, Table) or score is None or not TEST.search(key) or not _is_measured(score):
             continue
-        other = next((name for name, one in table.entries.items() if isinstance(name, str) and _OTHER.search(name) and _is_measured(one)), None)
+        other = next((name for name, one in table.entries.items() if isinstance(name, str) and VALIDATION.search(name) and _is_measured(one)), None)
         if other is not None:
             yield Remark(best.node, f"{short(best.node)} takes the row that scores best on the test part ('{key}'), beside a score of the validation part ('{other}') that decides nothing")
             return

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Many, Table, Value, constant, origins, same
+from probe.diagnose.code.finders.training.chosen_scores import TEST, VALIDATION
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import (
@@ -26,8 +27,6 @@ from probe.diagnose.code.traits.updates import backwards
 
 FINDERS = Finders()
 _BEST = re.compile(r"(^|_)(best|lowest|highest)(_|$)", re.I)
-_TEST = re.compile(r"(^|_)test(_|$)", re.I)
-_OTHER = re.compile(r"(^|_)(val|valid|validation|dev)(_|$)", re.I)
 _HUGE = 1e5
 
 
@@ -175,12 +174,12 @@ def test_never_read(program: Program) -> Iterator[Remark]:
     """The part for the test is never read, and the part that is scored in the training is scored once more after it."""
     for made in program.everywhere(ast.Assign):
         parts = [one for target in made.targets for one in _names_in(target)]
-        unread = [one for one in parts if _TEST.search(text_of(one).rpartition(".")[2]) and not _is_read(program, one)]
+        unread = [one for one in parts if TEST.search(text_of(one).rpartition(".")[2]) and not _is_read(program, one)]
         if not unread or program.loops(made):
             continue
         for again in program.calls():
-            held = [one for one in _given(again) if _OTHER.search(text_of(one).rpartition(".")[2])]
-            if program.loops(again) or not held or any(_TEST.search(text_of(one).rpartition(".")[2]) for one in _given(again)):
+            held = [one for one in _given(again) if VALIDATION.search(text_of(one).rpartition(".")[2])]
+            if program.loops(again) or not held or any(TEST.search(text_of(one).rpartition(".")[2]) for one in _given(again)):
                 continue
             before = [one for one in program.calls() if one is not again and text_of(one.func) == text_of(again.func) and any(text_of(part) == text_of(held[0]) for part in _given(one))]
             first = next((one for one in before if program.loops(one) or program.frame(one) is not program.frame(again)), None)

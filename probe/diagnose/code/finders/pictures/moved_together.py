@@ -34,10 +34,9 @@ def _moved_another_way(program: Program) -> Iterator[Remark]:
     the same."""
     said: set[ast.AST] = set()
     for given, target, lacking in _pairs(computation_of(program)):
-        before = {id(one) for one in origins(target)}
-        mine = [one for one in origins(given) if id(one) not in before]
-        inside = {id(one) for one in mine}
-        theirs = [one for one in origins(target) if id(one) not in inside and id(one) not in {id(each) for each in origins(given)}]
+        inputs, targets = ({id(one): one for one in origins(side)} for side in (given, target))
+        mine = [one for key, one in inputs.items() if key not in targets]
+        theirs = [one for key, one in targets.items() if key not in inputs]
         for one, other in (*_turned_apart(mine, theirs, lacking), *_cut_apart(mine, theirs)):
             if other.node not in said:
                 said.add(other.node)

@@ -43,27 +43,31 @@ def first_is_a_negative(program: Program) -> Iterator[Remark]:
                 yield Remark(loss.node, f"{short(loss.node)} asks for the first candidate, and {short(one.node)} (line {one.line}) puts the score of the positive one, {short(parts[1].node)}, behind the others")
 
 
-def _is_one(value: Value) -> bool:
-    """Whether a value is one score for each row: a sum over products, in a column."""
+def _score(value: Value) -> Value:
+    """What a score is computed by, without its factors and the axis that it was given."""
     inner = [one for one in product(value).above if number(one) is None]
     at = bare(inner[0]) if len(inner) == 1 else bare(value)
     if at.op == "part" and len(at.args) == 2 and isinstance(at.args[1], Many) and any(one.op == "@constant" and one.data is None for one in at.args[1].parts):
-        at = bare(at.args[0])  # x[:, None]
-    if at.op == "einsum" and at.args:
-        pattern = constant(at.args[0])
-        return isinstance(pattern, str) and "->" in pattern and len(pattern.split("->")[1].strip()) == 1
-    return at.op in ("sum", "cosine_similarity") and (at.op != "sum" or bare(at.args[0]).op == "mul")
+        return bare(at.args[0])  # x[:, None]
+    return at
+
+
+def _axes_left(score: Value) -> int | None:
+    """How many axes an einsum leaves; None of all else."""
+    pattern = constant(score.args[0]) if score.op == "einsum" and score.args else None
+    return len(pattern.split("->")[1].strip()) if isinstance(pattern, str) and "->" in pattern else None
+
+
+def _is_one(value: Value) -> bool:
+    """Whether a value is one score for each row: a sum over products, in a column."""
+    at = _score(value)
+    return _axes_left(at) == 1 or at.op == "cosine_similarity" or (at.op == "sum" and bare(at.args[0]).op == "mul")
 
 
 def _is_many(value: Value) -> bool:
-    inner = [one for one in product(value).above if number(one) is None]
-    at = bare(inner[0]) if len(inner) == 1 else bare(value)
-    if at.op == "part" and len(at.args) == 2 and isinstance(at.args[1], Many) and any(one.op == "@constant" and one.data is None for one in at.args[1].parts):
-        at = bare(at.args[0])  # x[:, None]
-    if at.op == "einsum" and at.args:
-        pattern = constant(at.args[0])
-        return isinstance(pattern, str) and "->" in pattern and len(pattern.split("->")[1].strip()) == 2
-    return at.op == "matmul"
+    """Whether a value is a row of scores for each row."""
+    at = _score(value)
+    return _axes_left(at) == 2 or at.op == "matmul"
 
 
 def angle_of_no_cosine(program: Program) -> Iterator[Remark]:

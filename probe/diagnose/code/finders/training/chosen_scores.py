@@ -7,16 +7,19 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, origins
+from probe.diagnose.code.computed.value import Instance, Many, Value, bare, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, is_method, short
 from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.updates import optimizer_of
+from probe.diagnose.code.traits.weights import shared
 
 FINDERS = Finders()
-_TEST = re.compile(r"(^|_)test(_|$)", re.I)
-_OTHER = re.compile(r"(^|_)(val|valid|validation|dev)(_|$)", re.I)
+TEST = re.compile(r"(^|_)test(_|$)", re.I)
+"""Words in the name of the part that is kept for the end."""
+VALIDATION = re.compile(r"(^|_)(val|valid|validation|dev)(_|$)", re.I)
+"""Words in the name of the part that choices are made by."""
 _KEEPS = ("deepcopy", "state_dict", "save")
 
 
@@ -27,14 +30,14 @@ def _chosen(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
     judged = {id(one.named["loader"]): one.named["loader"] for run in computation.of("run") if run.where.no_grad for one in origins(run) if one.op == "rows" and "loader" in one.named and id(one) not in learned}
-    if not judged or any(_OTHER.search(name) for one in judged.values() for name in _names(computation, one)):
+    if not judged or any(VALIDATION.search(name) for one in judged.values() for name in _names(computation, one)):
         return
     said: set[ast.AST] = set()
     copies = (one for one in computation.values if is_call(one.node, "deepcopy") or is_method(one.node, "deepcopy"))
     for kept in (*computation.of(*_KEEPS), *copies):
         for test, holds in kept.where.under if kept.where.loops else ():
             loaders = {id(one.named["loader"]): one.named["loader"] for one in origins(test) if one.op == "rows" and "loader" in one.named}
-            named = [one for key, one in loaders.items() if key in judged and any(_TEST.search(name) for name in _names(computation, one))]
+            named = [one for key, one in loaders.items() if key in judged and any(TEST.search(name) for name in _names(computation, one))]
             if holds and test.op in ("gt", "ge", "lt", "le") and named and len(loaders) == len(named) and test.node not in said:
                 said.add(test.node)
                 yield Remark(test.node, f"{short(test.node)} keeps what is best on the test part: {short(named[0].node)} (line {named[0].line})")
@@ -49,7 +52,7 @@ def _chosen_by_rows(program: Program) -> Iterator[Remark]:
     for target, given in computation.stored.items():
         for one in given:
             names.setdefault(id(one), set()).add(target.id)
-    if not any(_OTHER.search(name) for found in names.values() for name in found):
+    if not any(VALIDATION.search(name) for found in names.values() for name in found):
         return
     said: set[ast.AST] = set()
     for kept in computation.of(*_KEEPS):
@@ -57,8 +60,8 @@ def _chosen_by_rows(program: Program) -> Iterator[Remark]:
             if not holds or test.op not in ("gt", "ge", "lt", "le") or test.node in said or not any(one.op == "run" for one in origins(test)):
                 continue
             words = {name for one in origins(test) if not isinstance(one, Instance) for name in names.get(id(one), ())}
-            named = sorted(name for name in words if _TEST.search(name))
-            if named and not any(_OTHER.search(name) for name in words):
+            named = sorted(name for name in words if TEST.search(name))
+            if named and not any(VALIDATION.search(name) for name in words):
                 said.add(test.node)
                 yield Remark(test.node, f"{short(test.node)} keeps what is best on {named[0]}, and no score of a validation part decides anything")
 
@@ -74,7 +77,7 @@ def _threshold(program: Program) -> Iterator[Remark]:
             continue
         loaders = {id(each.named["loader"]): each.named["loader"] for each in origins(one) if each.op == "rows" and "loader" in each.named}
         given = list(loaders.values()) or [bare(each.args[-1]) for each in origins(one) if each.op == "run" and not any(part.op == "run" for part in origins(each.args[-1]))]
-        if len({id(each) for each in given}) == 1 and any(_TEST.search(name) for name in (*_names(computation, given[0]), *_owners(computation, given[0]))):
+        if len({id(each) for each in given}) == 1 and any(TEST.search(name) for name in (*_names(computation, given[0]), *_owners(computation, given[0]))):
             yield Remark(best.node, f"{short(best.node)} takes the threshold that scores best on the test part, and the score is that of the same part ({short(limits[0].node)}, line {limits[0].line})")
             return
 
@@ -117,7 +120,7 @@ def _kept_by_reference(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     said: set[ast.AST] = set()
     for load in computation.of("load_state_dict"):
-        state = _same_tensors(load.args[1]) if len(load.args) > 1 else None
+        state = next((one for one in shared(load.args[1]) if one.op == "state_dict"), None) if len(load.args) > 1 else None
         if state is None or state.node in said or not state.where.loops:
             continue
         best = [test for test, holds in state.where.under if holds and test.op in ("gt", "ge", "lt", "le") and not any(test is each for each, _ in load.where.under)]
@@ -125,17 +128,3 @@ def _kept_by_reference(program: Program) -> Iterator[Remark]:
         if best and learns:
             said.add(state.node)
             yield Remark(state.node, f"{short(state.node)} holds the weights themselves, not a copy: the steps after line {state.line} change it too, and {short(load.node)} (line {load.line}) loads what they are then")
-
-
-def _same_tensors(value: Value) -> Value | None:
-    """The state dict whose tensors a value holds: itself, or another dict of the same tensors."""
-    for _ in range(12):
-        if value.op == "state_dict":
-            return value
-        if isinstance(value, Table) and not value.entries and len(value.others) == 1:
-            value = value.others[0][1]
-        elif value.op in ("copy", "dict", "collections.OrderedDict", "OrderedDict", "copy.copy", "part", "element", "items", "detach", "data") and value.args and not is_call(value.node, "deepcopy"):
-            value = value.args[0]
-        else:
-            return None
-    return None
