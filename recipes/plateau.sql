@@ -73,10 +73,12 @@ WITH seen AS (
     SELECT MEDIAN(update_ratio) AS update_ratio FROM python.gradients
     WHERE numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 500
 ), compared AS (
-    SELECT * FROM python.loss_functions WHERE function IN ('cross_entropy', 'mse_loss') QUALIFY ROW_NUMBER() OVER (ORDER BY step DESC) <= 12
+    SELECT * FROM python.loss_functions QUALIFY ROW_NUMBER() OVER (ORDER BY step DESC) <= 12
 ), levels AS (
-    SELECT ANY_VALUE(function) AS function, COUNT(DISTINCT function || COALESCE(layer, '')) = 1 AND COALESCE(MAX(smoothing), 0) = 0 AND COUNT(weights_ratio) = 0 AND BOOL_AND(reduction = 'mean') AS alone,
-        MEDIAN(CASE WHEN function = 'cross_entropy' THEN entropy ELSE target_std * target_std END) AS chance, MEDIAN(LN(classes)) AS uniform, MEDIAN(spread_ratio) AS spread, COUNT(*) AS looks FROM compared
+    -- A loss of several terms has no level of chance that is known here: neither one that shows another function,
+    -- nor one that is not the square of its errors.
+    SELECT ANY_VALUE(function) AS function, COUNT(DISTINCT function || COALESCE(layer, '')) = 1 AND ANY_VALUE(function) IN ('cross_entropy', 'mse_loss') AND COALESCE(MEDIAN(error_rms * error_rms) BETWEEN 0.8 * ANY_VALUE(ends.now) AND 1.25 * ANY_VALUE(ends.now), true) AND COALESCE(MAX(smoothing), 0) = 0 AND COUNT(weights_ratio) = 0 AND BOOL_AND(reduction = 'mean') AS alone,
+        MEDIAN(CASE WHEN function = 'cross_entropy' THEN entropy ELSE target_std * target_std END) AS chance, MEDIAN(LN(classes)) AS uniform, MEDIAN(spread_ratio) AS spread, COUNT(*) AS looks FROM compared, ends
 ), held AS (
     SELECT COUNT(*) FILTER (needs) AS trainable, COUNT(optimizer) FILTER (needs) AS held, SUM(numel) FILTER (NOT needs) / SUM(numel) AS frozen_ratio
     FROM (SELECT ARG_MAX(requires_grad, t_ns) AS needs, ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(numel, t_ns) AS numel FROM python.parameters GROUP BY param)
