@@ -71,7 +71,7 @@ def parts_of(value: Value, where: Where, share: float = 1.0) -> list[Part] | Non
         return parts_of(args[0], where, share)
     if value.op in ("mul", "div") and len(args) == 2:
         for one, other in (args, args[::-1]):
-            known = _in_the_end(one)
+            known = settled(one)
             if known is not None and (value.op == "mul" or one is args[1]) and known != 0:
                 return parts_of(other, where, share * known if value.op == "mul" else share / known)
             if known == 0 and value.op == "mul":
@@ -79,16 +79,16 @@ def parts_of(value: Value, where: Where, share: float = 1.0) -> list[Part] | Non
         return None
     if value.op == "lerp" and len(args) > 1:
         weight = value.argument("weight", 2)
-        known = None if weight is None else _in_the_end(weight)
+        known = None if weight is None else settled(weight)
         return None if known is None else _joined(parts_of(args[0], where, share * (1 - known)), parts_of(args[1], where, share * known))
     if value.op in ("add", "sub") and len(args) == 2:
-        alpha = _in_the_end(value.named["alpha"]) if "alpha" in value.named else 1.0
+        alpha = settled(value.named["alpha"]) if "alpha" in value.named else 1.0
         sign = 1 if value.op == "add" else -1
         return None if alpha is None else _joined(parts_of(args[0], where, share), parts_of(args[1], where, share * alpha * sign))
     return None
 
 
-def _in_the_end(value: Value) -> float | None:
+def settled(value: Value) -> float | None:
     """The number that a share is, or comes to as the steps are counted: `min(0.999, (1 + n) / (10 + n))`."""
     known = number(value)
     if known is not None or any(one.op in ("@input", "part", "element") for one in origins(value)):

@@ -1,0 +1,1 @@
+"""Finders of mistakes with the weights of networks."""
