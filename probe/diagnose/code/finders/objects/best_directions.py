@@ -136,3 +136,70 @@ def _never_back(program: Program) -> Iterator[Remark]:
         if waits and better and not any(isinstance(one, Function) for one in inside):
             yield Remark(add, f"{name} counts every pass, and {short(better[0].test)} (line {better[0].node.lineno}) does not set it back to 0: {short(waits[0].test)} ends the training although it still improves")
             return
+
+
+@FINDERS.add("wrong-way-round")
+def _worst_of_a_list_kept(program: Program) -> Iterator[Remark]:
+    """States are kept in a list with their scores, and the better end of the list is removed."""
+    for add in program.calls():
+        pushed = program.called(add) == "heapq.heappush" and len(add.args) == 2
+        if not pushed and not (is_method(add, "append") and len(add.args) == 1):
+            continue
+        listed, entry = (add.args[0], add.args[1]) if pushed else (add.func.value, add.args[0])  # type: ignore[attr-defined]
+        if not isinstance(entry, ast.Tuple) or not entry.elts:
+            continue
+        turned = isinstance(entry.elts[0], ast.UnaryOp) and isinstance(entry.elts[0].op, ast.USub)
+        score = entry.elts[0].operand if isinstance(entry.elts[0], ast.UnaryOp) else entry.elts[0]
+        ends = {(one, largest) for one, largest in _removed_from(program, text_of(listed), pushed)}
+        falls = _falls_where_called(program, score, add)
+        if falls is None or len({largest for _, largest in ends}) != 1:
+            continue
+        removal, largest = min(ends, key=lambda one: one[0].lineno)
+        if (largest is not turned) is not falls:
+            what = "a loss, and better is lower" if falls else "a share of what is right, and better is higher"
+            yield Remark(removal, f"{short(removal)} takes the {'largest' if largest else 'smallest'} {'-' if turned else ''}{text_of(score)} off the list (filled in line {add.lineno}): it is {what}, so the best are removed and the worst stay")
+
+
+def _removed_from(program: Program, listed: str, heap: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """Where entries are removed from a sorted list, and whether these are the largest."""
+    if heap:
+        yield from ((one, False) for one in program.calls() if program.called(one) == "heapq.heappop" and one.args and text_of(one.args[0]) == listed)
+        return
+    reverse = {one for call in program.calls() for one in _sorted_in_reverse(call, listed)}
+    if len(reverse) != 1:
+        return
+    falling = reverse == {True}
+    for one in program.everywhere(ast.Call, ast.Subscript):
+        if isinstance(one, ast.Call) and is_method(one, "pop") and text_of(one.func.value) == listed:
+            place = text_of(one.args[0]) if one.args else "-1"
+            if place in ("-1", "0"):
+                yield one, (place == "0") is falling
+        elif isinstance(one, ast.Subscript) and text_of(one.value) == listed and isinstance(one.slice, ast.Slice) and one.slice.step is None:
+            around = program.parent.get(one)
+            negative = isinstance(one.slice.lower, ast.UnaryOp)
+            if isinstance(around, ast.Assign) and text_of(around.targets[0]) == listed and (one.slice.lower is None or (one.slice.upper is None and negative)):
+                yield one, (one.slice.lower is not None) is falling
+            elif isinstance(around, ast.Delete) and one.slice.upper is None and not negative:
+                yield one, not falling
+
+
+def _sorted_in_reverse(call: ast.Call, listed: str) -> Iterator[bool]:
+    """Whether a call sorts a list by the first of each entry, from the largest (True) or the smallest; nothing where it does not."""
+    own = is_method(call, "sort") and text_of(call.func.value) == listed
+    if not own and not (is_call(call, "sorted") and call.args and text_of(call.args[0]) == listed):
+        return
+    words = {one.arg: one.value for one in call.keywords}
+    key, reverse = words.get("key"), words.get("reverse")
+    first = key is None or (isinstance(key, ast.Lambda) and isinstance(key.body, ast.Subscript) and text_of(key.body.slice) == "0") or (key is not None and text_of(key).endswith("itemgetter(0)"))
+    if first and (reverse is None or isinstance(reverse, ast.Constant)):
+        yield isinstance(reverse, ast.Constant) and bool(reverse.value)
+
+
+def _falls_where_called(program: Program, score: ast.expr, node: ast.AST) -> bool | None:
+    """As `_falls`, for an argument by what the callers give as well."""
+    found = _falls(program, score, node)
+    function = program.function_of(node)
+    if found is not None or function is None or not isinstance(score, ast.Name):
+        return found
+    given = {_falls(program, value, call) for call in program.calls() if program.local_function(call) is function for name, value in program.arguments(function, call).items() if name == score.id}
+    return given.pop() if len(given) == 1 else None
