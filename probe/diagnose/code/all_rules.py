@@ -33,7 +33,13 @@ from probe.diagnose.code.evaluation import (
     selection_rules,
 )
 from probe.diagnose.code.finders.agents import opposing_terms
-from probe.diagnose.code.finders.axes import columns_beside_rows, kept_sizes, turned_axes
+from probe.diagnose.code.finders.axes import (
+    columns_beside_rows,
+    kept_sizes,
+    matrix_roots,
+    row_orders,
+    turned_axes,
+)
 from probe.diagnose.code.finders.data import (
     averages,
     batch_scores,
@@ -46,6 +52,7 @@ from probe.diagnose.code.finders.data import (
     moved_inputs,
     padding,
     pairs,
+    precision_curves,
     samples,
     scales,
     splits,
@@ -61,6 +68,14 @@ from probe.diagnose.code.finders.evaluation import (
     written_on,
 )
 from probe.diagnose.code.finders.graphs import mirrored_pairs, sampled_items
+from probe.diagnose.code.finders.images import (
+    cut_boxes,
+    drawn_codes,
+    drawn_in_evaluation,
+    focal_weights,
+    steps_of_schedules,
+    target_ranges,
+)
 from probe.diagnose.code.finders.losses import (
     adversaries,
     bootstraps,
@@ -76,6 +91,12 @@ from probe.diagnose.code.finders.losses import (
     scores,
     signs_of_terms,
     token_targets,
+)
+from probe.diagnose.code.finders.measured import (
+    distances_for_scores,
+    lopsided_errors,
+    steps_of_time,
+    unused_weights,
 )
 from probe.diagnose.code.finders.objectives import adapted_models, edges, mined_pairs, own_limits
 from probe.diagnose.code.finders.objects import (
@@ -108,10 +129,23 @@ from probe.diagnose.code.finders.rows import (
     related_rows,
     worker_streams,
 )
+from probe.diagnose.code.finders.runs import (
+    attacks,
+    best_so_far,
+    changed_batches,
+    compared_outputs,
+    judges,
+    other_networks,
+    rate_searches,
+    resumed_runs,
+    scaled_losses,
+    turned_signs,
+)
 from probe.diagnose.code.finders.sequences import (
     found_texts,
     likeness,
     log_probabilities,
+    masked_patches,
     padded_words,
     preferences,
     readings,
@@ -136,13 +170,16 @@ from probe.diagnose.code.finders.training import (
     unread,
     whose_gradients,
 )
+from probe.diagnose.code.finders.words import gates, generation, layouts
 from probe.diagnose.code.formulas import (
     column_rules,
     comparison_rules,
     detection_rules,
+    distance_rules,
     embedding_rules,
     generative_rules,
     gradient_rules,
+    image_rules,
     overlap_rules,
     picture_data_rules,
     picture_rules,
@@ -198,23 +235,23 @@ from probe.diagnose.code.rollout import (
 from probe.diagnose.code.rule import Finders, Rule, with_finders
 
 _FINDERS: tuple[Finders, ...] = (
-    columns_beside_rows.FINDERS, turned_axes.FINDERS, kept_sizes.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
-    averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, related_rows.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
-    adversaries.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
+    columns_beside_rows.FINDERS, matrix_roots.FINDERS, turned_axes.FINDERS, kept_sizes.FINDERS, row_orders.FINDERS, chosen_rows.FINDERS, dropped_rows.FINDERS, ranked_classes.FINDERS, tied_ranks.FINDERS, raw_inputs.FINDERS, padded_scores.FINDERS, written_on.FINDERS,
+    averages.FINDERS, batch_scores.FINDERS, byte_differences.FINDERS, byte_ranges.FINDERS, copied_rows.FINDERS, embeddings.FINDERS, encoded_targets.FINDERS, fitted.FINDERS, held_out.FINDERS, held_out_pairs.FINDERS, measures.FINDERS, moved_inputs.FINDERS, padding.FINDERS, pairs.FINDERS, precision_curves.FINDERS, related_rows.FINDERS, worker_streams.FINDERS, samples.FINDERS, scales.FINDERS, splits.FINDERS,
+    adversaries.FINDERS, attacks.FINDERS, best_so_far.FINDERS, changed_batches.FINDERS, compared_outputs.FINDERS, judges.FINDERS, other_networks.FINDERS, rate_searches.FINDERS, resumed_runs.FINDERS, scaled_losses.FINDERS, turned_signs.FINDERS, bootstraps.FINDERS, densities.FINDERS, distances.FINDERS, end_flags.FINDERS, ends.FINDERS, followers.FINDERS, lost_ends.FINDERS, padded_time.FINDERS, policy_terms.FINDERS, reductions.FINDERS, scores.FINDERS, signs_of_terms.FINDERS, token_targets.FINDERS,
     chosen_scores.FINDERS, explorations.FINDERS, gradient_paths.FINDERS, kept.FINDERS, networks.FINDERS, whose_gradients.FINDERS, own_weights.FINDERS, passes.FINDERS, schedule_lengths.FINDERS, rates.FINDERS, repeated_layers.FINDERS, softmaxes.FINDERS, kept_statistics.FINDERS, stored_transitions.FINDERS, unread.FINDERS,
-    preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS,
+    preferences.FINDERS, readings.FINDERS, references.FINDERS, rotations.FINDERS, same_words.FINDERS, found_texts.FINDERS, gates.FINDERS, generation.FINDERS, layouts.FINDERS, padded_words.FINDERS, log_probabilities.FINDERS, masked_patches.FINDERS,
     best_scores.FINDERS, frozen_in_loop.FINDERS, folds.FINDERS, latent_terms.FINDERS, pairwise_ranks.FINDERS, thrown_results.FINDERS, whole_sets.FINDERS, best_directions.FINDERS, hand_optimizers.FINDERS, hooks.FINDERS, own_functions.FINDERS, scaled_gradients.FINDERS, whole_numbers.FINDERS,
-    agent_rules.FINDERS, opposing_terms.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS,
+    distances_for_scores.FINDERS, steps_of_time.FINDERS, lopsided_errors.FINDERS, unused_weights.FINDERS, agent_rules.FINDERS, opposing_terms.FINDERS, report_rules.FINDERS, graph_rules.FINDERS, stream_rules.FINDERS, sampled_items.FINDERS, adapted_models.FINDERS, average_rules.FINDERS, edges.FINDERS, mirrored_pairs.FINDERS, mined_pairs.FINDERS, candidates.FINDERS, own_limits.FINDERS, half_flows.FINDERS, moved_pixels.FINDERS, sounds.FINDERS, likeness.FINDERS, mirrored_boxes.FINDERS, moved_together.FINDERS, pasted.FINDERS, drawn_in_evaluation.FINDERS, target_ranges.FINDERS, steps_of_schedules.FINDERS, drawn_codes.FINDERS, cut_boxes.FINDERS, focal_weights.FINDERS,
 )
 _RULES: tuple[Rule, ...] = (
     *effect_rules.RULES,
     *call_order_rules.RULES, *schedule_rules.RULES, *loss_rules.RULES, *reach_rules.RULES, *machine_rules.RULES, *carried_rules.RULES, *name_rules.RULES,
     *kept_rules.RULES, *setting_rules.RULES, *state_rules.RULES, *average_rules.RULES, *group_rules.RULES, *best_rules.RULES, *mode_rules.RULES, *holder_rules.RULES,
-    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *gradient_rules.RULES,
+    *overlap_rules.RULES, *ranking_rules.RULES, *score_rules.RULES, *sequence_rules.RULES, *embedding_rules.RULES, *detection_rules.RULES, *distance_rules.RULES, *gradient_rules.RULES,
     *sample_rules.RULES, *pair_rules.RULES, *byte_rules.RULES, *draw_rules.RULES, *loader_rules.RULES, *metric_rules.RULES, *mean_rules.RULES, *selection_rules.RULES, *held_out_rules.RULES, *leaked_rules.RULES, *measure_rules.RULES, *report_rules.RULES,
     *window_rules.RULES, *scale_rules.RULES, *class_rules.RULES, *word_rules.RULES, *view_rules.RULES, *order_rules.RULES, *token_rules.RULES, *graph_rules.RULES, *stream_rules.RULES, *text_rules.RULES, *fitted_rules.RULES,
     *layers.RULES, *initial_rules.RULES, *ranges.RULES, *axes.RULES, *masks.RULES, *attention_rules.RULES, *sampling_rules.RULES,
-    *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES, *picture_rules.RULES, *picture_data_rules.RULES,
+    *reuse_rules.RULES, *norm_rules.RULES, *reduction_rules.RULES, *comparison_rules.RULES, *generative_rules.RULES, *column_rules.RULES, *picture_rules.RULES, *picture_data_rules.RULES, *image_rules.RULES,
     *signs.RULES, *divergence_rules.RULES, *targets.RULES, *steps.RULES, *return_rules.RULES, *policies.RULES, *critic_rules.RULES, *bootstrap_rules.RULES, *objective_rules.RULES, *replay_rules.RULES, *one_rank.RULES, *several_ranks.RULES, *wrapper_rules.RULES, *agent_rules.RULES,
 )
 RULES: tuple[Rule, ...] = tuple(with_finders(_RULES, chain(*_FINDERS)))

@@ -10,6 +10,7 @@ from probe.diagnose.code.data.data_flow import HELD_OUT, SPLIT_ARRAYS, TRAINING,
 from probe.diagnose.code.finders.data.whole_sets import order_never_used
 from probe.diagnose.code.finders.pictures.mirrored_sides import sides_not_exchanged
 from probe.diagnose.code.finders.rows.sampler_weights import weights_of_other_samples
+from probe.diagnose.code.finders.runs.twice_balanced import balanced_twice
 from probe.diagnose.code.flow import Flow, flow_of, place_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -255,3 +256,10 @@ RULES.add(
     "the samples come in the same order in each epoch: the shuffling that the line stands for does not happen",
     "take the rows by it: x[order[i:i + size]]",
 )(order_never_used)
+
+
+RULES.add(
+    "balanced-twice",
+    "a rare class counts by the square of how rare it is: it is predicted far too often",
+    "use one of the two: the sampler, or the weights of the loss",
+)(balanced_twice)

@@ -153,11 +153,16 @@ def _end(program: Program) -> Iterator[Remark]:
             masks = ignored and isinstance(mask, ast.Compare) and compares(mask, ast.Eq) and _is_padding(flow, mask)
         elif isinstance(node, ast.Call):
             masks = last_word(node.func) == "DataCollatorForLanguageModeling" and (mlm := argument(node, "mlm", 1)) is not None and is_false(mlm)
-            masks = masks or (last_word(node.func) in ("CrossEntropyLoss", "cross_entropy") and is_attribute(argument(node, "ignore_index"), "pad_token_id"))
+            masks = masks or (last_word(node.func) in ("CrossEntropyLoss", "cross_entropy") and _names_padding(argument(node, "ignore_index"), same))
             masks = masks or (is_method(node, "masked_fill", "masked_fill_") and len(node.args) == 2 and compares(node.args[0], ast.Eq) and mentions(node.args[0], "pad_token_id") and "100" in text_of(node.args[1]))
         if masks:
             yield Remark(node, f"{short(node)} takes the padding out of the loss, and with {short(same)} (line {same.lineno}) each end of a text is padding")
             break
+
+
+def _names_padding(given: ast.expr | None, same: ast.Assign) -> bool:
+    """Whether the ignored number is read by a name of the padding, or of the end that was made the padding."""
+    return given is not None and (is_attribute(given, "pad_token_id") or last_word(given) in (last_word(same.targets[0]), last_word(same.value)))
 
 
 @RULES.add("end-is-the-padding", "the model never learns to stop: it writes on until it is cut off", "give the padding a number of its own")
@@ -203,7 +208,9 @@ def _is_end_for_padding(program: Program, node: ast.Assign) -> bool:
     if not ends or not pads or (isinstance(node.targets[0], ast.Attribute) and is_attribute(node.targets[0].value, "config", "generation_config")):
         return False
     guarded = any(isinstance(one, ast.If) for one in program.parents(node))
-    return not guarded or any(isinstance(one.value, str) and any(word in one.value.lower() for word in _GUARDED) and len(one.value) < 80 for one in program.everywhere(ast.Constant))
+    word = last_word(node.targets[0])
+    without = any(isinstance(one.value, ast.Constant) and one.value.value is None and any(is_attribute(target, word) for target in one.targets) for one in program.everywhere(ast.Assign))
+    return not guarded or without or any(isinstance(one.value, str) and any(word in one.value.lower() for word in _GUARDED) and len(one.value) < 80 for one in program.everywhere(ast.Constant))
 
 
 def _adds_end(program: Program) -> bool:

@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from probe.diagnose.code.finders.sequences.padded_words import padding_of_another_number
 from probe.diagnose.code.finders.sequences.readings import unknown_word_is_padding
 from probe.diagnose.code.finders.sequences.same_words import score_not_shifted
+from probe.diagnose.code.finders.words.reports import (
+    errors_per_guessed_word,
+    looked_up_as_written,
+    perplexity_of_more,
+)
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -281,3 +286,18 @@ RULES.add(
     "the row of a word stays at zero, and the padding has a vector that is trained like a word",
     "give the number of the padding: nn.Embedding(n, d, padding_idx=pad)",
 )(padding_of_another_number)
+RULES.add(
+    "errors-per-guessed-word",
+    "the rate falls as the network writes more than there is: it is no error rate, and cannot be compared with any",
+    "divide by the length of the text itself: distance(text, guess) / len(text)",
+)(errors_per_guessed_word)
+RULES.add(
+    "perplexity-of-more-than-words",
+    "what is reported is larger than the perplexity, by a factor that depends on the weight of the penalty",
+    "take the exponential of the cross entropy alone",
+)(perplexity_of_more)
+RULES.add(
+    "looked-up-as-written",
+    "each word with a large letter is unknown, though it stands in the table",
+    "bring the words into the same form: vocab.get(word.lower(), unknown)",
+)(looked_up_as_written)

@@ -187,7 +187,8 @@ def _shown(program: Program) -> Iterator[Remark]:
             if any(isinstance(given[name], ast.Constant) for name in targets & given.keys()):
                 continue
             loop = next(iter(program.loops(call)), function)
-            if program.without_gradient(call) and loop is not None and not trains(program, loop):
+            apart = isinstance(loop, ast.For) and trains(program, loop) and not any(is_method(one, "backward") and next(iter(program.loops(one)), None) is loop for one in ast.walk(loop))
+            if program.without_gradient(call) and loop is not None and (apart or not trains(program, loop)):
                 yield Remark(call, f"{short(call)} leaves {share.arg} as in the training: in part of its steps the model reads the true last step and not its own")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, TRAINING
 from probe.diagnose.code.evaluation.mean_rules import added_of, divisions
+from probe.diagnose.code.finders.data.precision_curves import precision_out_of_order
 from probe.diagnose.code.finders.evaluation.ctc_decoding import blanks_before_repeats, letter_dropped
 from probe.diagnose.code.finders.evaluation.ideals import divided_by_the_other_count, ideal_of_what_is_shown
 from probe.diagnose.code.finders.evaluation.passes_alike import concordance_reversed, passes_alike
@@ -202,3 +203,10 @@ RULES.add(
     "NDCG says nothing of what was missed: one hit of a hundred, in the first place, scores 1",
     "take the gains of all relevant items: dcg([1.0] * min(k, number of relevant items))",
 )(ideal_of_what_is_shown)
+
+
+RULES.add(
+    "precision-out-of-order",
+    "the number says nothing of the model: precision and recall are those of the order in which the samples happen to lie",
+    "sort the labels by the scores, the highest first: labels[np.argsort(-scores)]",
+)(precision_out_of_order)

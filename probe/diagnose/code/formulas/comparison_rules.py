@@ -12,6 +12,7 @@ from probe.diagnose.code.finders.objectives.mined_pairs import negatives_of_the_
 from probe.diagnose.code.finders.objectives.second_derivatives import (
     mean_before_the_square,
     mixed_second_derivatives,
+    no_curvature,
     same_derivative_twice,
     weight_of_the_wrong_sign,
 )
@@ -214,6 +215,11 @@ RULES.add(
     "the equation that is solved has a first derivative where the second one belongs",
     "derive the derivative: u_xx = grad(u_x.sum(), x, create_graph=True)[0]",
 )(same_derivative_twice)
+RULES.add(
+    "no-curvature",
+    "the term of the second derivative is missing from the equation: no weight is trained by it",
+    "take a smooth function between the layers: nn.Tanh(), nn.SiLU(), nn.Softplus() or torch.sin",
+)(no_curvature)
 
 
 RULES.add(

@@ -14,6 +14,7 @@ from probe.diagnose.code.finders.objectives.densities_and_guidance import (
 )
 from probe.diagnose.code.finders.objectives.log_determinants import (
     of_the_last_layer,
+    of_the_wrong_sign,
     summed_over_the_batch,
 )
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
@@ -315,6 +316,11 @@ RULES.add(
     "all other layers stretch and shrink the samples for nothing: the likelihood is too high, and is none",
     "add them up: log_det = log_det + log_scale.sum(dim=1)",
 )(of_the_last_layer)
+RULES.add(
+    "determinant-of-the-wrong-sign",
+    "the loss falls without end as samples are squeezed to the middle of the base density: what is learned is no likelihood",
+    "add the logarithm of what a sample is multiplied by on its way to the base density: log_prob(z) + log_scale.sum(dim=1)",
+)(of_the_wrong_sign)
 RULES.add(
     "guided-by-an-untrained-condition",
     "what stands for no condition has its first values, or was never seen: the guidance pushes samples away from noise",

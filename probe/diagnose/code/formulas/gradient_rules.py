@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
 from probe.diagnose.code.syntax import is_binary, is_method, number_in, own_nodes, short
+from probe.diagnose.code.traits.backwards import has_gradient
 
 RULES = Rules("numerics")
 _BOUNDED = ("clamp", "clamp_min", "clip", "clamp_", "maximum", "max", "nan_to_num", "where")
@@ -27,12 +29,20 @@ def _infinite(program: Program) -> Iterator[Remark]:
     flow = flow_of(program)
     for node in _of_losses(program, flow):
         root = _root_of(program, node)
-        if root is not None and _is_square(flow, root):
+        if root is not None and _is_square(flow, root) and _may_learn(program, node):
             yield Remark(node, f"{short(node)} has no gradient where what is under the root is 0")
         elif is_method(node, "acos", "arccos", "asin", "arcsin") and isinstance(node, ast.Call):
             given = program.operand(node)
             if given is not None and not any(_keeps_inside(flow, one) for one in flow.origins(given)):
                 yield Remark(node, f"{short(node)} has an infinite gradient where its argument is 1 or -1")
+
+
+def _may_learn(program: Program, node: ast.AST) -> bool:
+    """Whether a gradient may flow back from what an expression computes: not where data are made, outside of a network."""
+    if program.function_name(node) == "forward":
+        return True
+    found = [one for one in computation_of(program).values if one.node is node]
+    return not found or any(has_gradient(one) for one in found)
 
 
 def _of_losses(program: Program, flow: Flow) -> Iterator[ast.AST]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from probe.diagnose.code.finders.pictures.generated import codebook_untrained, guided_away, velocity_backwards
+from probe.diagnose.code.finders.pictures.generated import (
+    codebook_untrained,
+    codes_alone,
+    guided_away,
+    velocity_backwards,
+)
 from probe.diagnose.code.finders.pictures.half_flows import half_never_changed
 from probe.diagnose.code.finders.pictures.hidden_parts import answer_in_the_holes, only_what_is_shown
 from probe.diagnose.code.finders.pictures.margins import on_every_class
@@ -88,6 +93,11 @@ RULES.add(
     "no code ever moves: the codebook keeps its first values, and the encoder is pushed away from them",
     "take the loss before the straight-through step: mse_loss(q, z.detach()), then q = z + (q - z).detach()",
 )(codebook_untrained)
+RULES.add(
+    "codes-without-a-way-back",
+    "the encoder only learns to stay near its codes, and not what should be in them: what is decoded gets no better by it",
+    "pass the gradient by: q = z + (q - z).detach()",
+)(codes_alone)
 RULES.add(
     "boxes-of-another-form",
     "a middle counts as a corner and a size as another one: overlaps are those of other boxes",

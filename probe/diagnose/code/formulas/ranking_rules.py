@@ -10,6 +10,7 @@ from probe.diagnose.code.data.data_flow import SHAPES, filled_with, is_model, un
 from probe.diagnose.code.finders.objectives.chosen_by_numbers import chosen_by_numbers
 from probe.diagnose.code.finders.objectives.risk_sets import risk_sets_out_of_order
 from probe.diagnose.code.finders.objects.pairwise_ranks import gains_from_the_worst, pairs_ranked_backwards
+from probe.diagnose.code.finders.runs.judges import judge_of_one_answer
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rollout.terms import terms
@@ -211,7 +212,7 @@ def _agree(program: Program) -> Iterator[Remark]:
                 misled.add(judge)
                 yield Remark(call, f"{short(call)} asks {judge} for the same answer for generated samples as {short(first)} (line {first.lineno}) for real ones: it learns to tell nothing apart")
             against = [one for one in answers if one[0] == judge and one[1] and type(one[2]) is type(wanted)]
-            if judge not in misled and not detached and len(against) == 1 and against[0][2] == wanted and _generated(flow, _judged(flow, call, judge)):
+            if judge not in misled and not detached and len(against) == 1 and against[0][2] == wanted and _generated(flow, _judged(flow, call, judge)) and not any(True for _ in judge_of_one_answer(program)):
                 yield Remark(call, f"{short(call)} wants the same answer of {judge} for generated samples as line {against[0][3].lineno}, where {judge} learns to recognize them")
 
 

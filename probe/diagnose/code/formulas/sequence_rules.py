@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.sequences.softmax_of_frames import over_the_frames
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -25,6 +26,8 @@ from probe.diagnose.code.syntax import (
 from probe.diagnose.code.torch_losses import loss_name
 
 RULES = Rules("loop")
+_NEVER_NEGATIVE = ("cdist", "pairwise_distance", "norm", "vector_norm", "abs", "square", "relu", "sigmoid", "softmax", "exp", "softplus", "sqrt", "rsqrt")
+_SAME_SIGN = ("sum", "mean", "clone", "detach", "float", "view", "reshape", "unsqueeze", "squeeze", "contiguous", "to", "clamp", "clamp_min")
 _CACHES = re.compile(r"past|cache|kv_cache|past_kv|past_key_values?|layer_past|pasts|caches")
 
 
@@ -48,9 +51,29 @@ def _mean_over_padding(program: Program) -> Iterator[Remark]:
             mask = source.args[0]
         elif is_binary(source, ast.Mult):
             mask = next((one for one in (source.left, source.right) if "mask" in text_of(one).lower()), None)
-        if mask is not None and _marks_padding(flow, mask):
+        if mask is not None and _marks_padding(flow, mask) and not (call.func.attr != "mean" and _never_below_zero(flow, _filled(source, mask))):
             does = "divides by all positions, also by" if call.func.attr == "mean" else "finds nothing below 0 beside"
             yield Remark(call, f"{short(call)} {does} those that {short(mask, 40)} sets to 0")
+
+
+def _filled(source: ast.AST, mask: ast.AST) -> ast.AST:
+    """What a mask sets to 0 in places."""
+    if isinstance(source, ast.BinOp):
+        return source.left if source.right is mask else source.right
+    return source.func.value if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute) else source
+
+
+def _never_below_zero(flow: Flow, node: ast.AST) -> bool:
+    """Whether values are distances, probabilities or sizes: a largest one of them is none that was set to 0."""
+    value = flow.value(node)
+    for _ in range(8):
+        name = value.func.attr if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else ""
+        if name in _NEVER_NEGATIVE or (is_binary(value, ast.Pow) and (number_in(value.right) or 1) % 2 == 0):
+            return True
+        if name not in _SAME_SIGN or not isinstance(value, ast.Call):
+            return False
+        value = flow.value(value.args[0] if flow.program.called(value) and value.args else value.func.value)  # type: ignore[attr-defined]
+    return False
 
 
 def _whole_mean(program: Program, flow: Flow, call: ast.Call, source: ast.AST) -> Iterator[Remark]:
@@ -146,3 +169,10 @@ def _begin_again(program: Program) -> Iterator[Remark]:
             looked_up = isinstance(around, ast.Call) and is_own(around.func) and "pos" in around.func.attr.lower()
             if looked_up and program.called(call) and f"{given[1]}.s" in text_of(call.args[0]):
                 yield Remark(call, f"{short(call)} begins at 0 in every call, also where {caches[0]} holds the words before")
+
+
+RULES.add(
+    "softmax-over-the-frames",
+    "the probabilities of a frame do not add up to 1, and depend on the other frames: the loss is none of probabilities",
+    "let it run over the classes: log_softmax(dim=-1) before the axes are turned",
+)(over_the_frames)

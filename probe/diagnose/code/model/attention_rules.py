@@ -12,6 +12,7 @@ from probe.diagnose.code.finders.sequences.rotations import (
     rotated_on_one_side,
     turned_by_anothers_angle,
 )
+from probe.diagnose.code.finders.words.packed_rows import texts_see_each_other
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
@@ -405,3 +406,8 @@ RULES.add(
     "what is predicted depends on the first word of each sequence, and on no other",
     "take the last position, or attend both ways",
 )(first_position_alone)
+RULES.add(
+    "packed-texts-see-each-other",
+    "each text is read with those before it in its row, which it does not have when it is read alone",
+    "mask by text: attn_mask = doc[:, None, :] == doc[:, :, None], with the causal mask",
+)(texts_see_each_other)

@@ -161,6 +161,21 @@ def _given_to_container(program: Program, name: str) -> bool:
     return False
 
 
+def _has_weights_beside(program: Program, node: ast.AST) -> bool:
+    """Whether the list that an expression fills is gone over together with parameters: one layer run in
+    several rounds, each with weights of its own beside it."""
+    kept = next((one for one in program.parents(node) if isinstance(one, ast.Assign)), None)
+    named = text_of(kept.targets[0]) if kept is not None else ""
+    for call in program.calls():
+        given = [text_of(one) for one in call.args] if is_call(call, "zip") else []
+        if named in given:
+            return any(
+                program.called(one.value) == "torch.nn.Parameter" and text_of(one.targets[0]) in given
+                for one in program.everywhere(ast.Assign)
+            )
+    return False
+
+
 @RULES.add(
     "one-layer-many-times", "the model has one layer's parameters where several were meant",
     "make each layer anew: nn.ModuleList([Layer(...) for _ in range(n)])",
@@ -184,7 +199,7 @@ def _one_layer(program: Program) -> Iterator[Remark]:
             of_program = name in program.classes and program.family(element) == "module"
             if of_program and _in_container(program, node):
                 layer = name if _has_layers(program, program.classes[name][0], 4) else None
-        if layer is not None:
+        if layer is not None and not _has_weights_beside(program, node):
             yield Remark(
                 node, f"{short(node)} is one {layer} layer several times: all entries share the same weights"
             )

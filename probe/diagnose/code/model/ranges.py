@@ -258,13 +258,20 @@ def _linear_twice(program: Program) -> Iterator[Remark]:
             width = flow.number(argument(first, "out_features", 1))
             out = flow.number(argument(second, "out_features", 1))
             narrow = width is None or (into is not None and width < into and (out or 0) > width)
-            if narrow or argument(first, "bias", 2) is not None:
+            if narrow or argument(first, "bias", 2) is not None or _is_tied(program, call):
                 continue
             yield Remark(
                 node,
                 f"{short(first)} is followed by {short(second)} with no activation in "
                 "between: both are one linear map",
             )
+
+
+def _is_tied(program: Program, call: ast.Call) -> bool:
+    """Whether a layer is given the weight of another one: its input is brought to that width before."""
+    weight = f"{text_of(call.func)}.weight"
+    assigned = program.everywhere(ast.Assign)
+    return any(text_of(target) == weight for node in assigned for target in node.targets)
 
 
 def _axis_of_log(domains: _Domains, node: ast.AST) -> float | None:

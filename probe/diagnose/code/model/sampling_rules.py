@@ -11,6 +11,16 @@ from probe.diagnose.code.finders.sequences.generated_words import (
     penalty_of_all_signs,
 )
 from probe.diagnose.code.finders.sequences.read_out import beams_alike, begun_with_another_word
+from probe.diagnose.code.finders.words.gates import mean_of_all_shares
+from probe.diagnose.code.finders.words.generation import (
+    ended_by_the_first,
+    generated_in_train_mode,
+    probabilities_added_up,
+    window_never_moves,
+)
+from probe.diagnose.code.finders.words.layouts import query_and_keys_exchanged
+from probe.diagnose.code.finders.words.partitions import partition_over_padding
+from probe.diagnose.code.finders.words.starts import begun_at_random, frequencies_upside_down
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
@@ -182,3 +192,48 @@ RULES.add(
     "the model has never seen a text that begins so: what it generates goes astray from the first word on",
     "begin with the word that the training begins with",
 )(begun_with_another_word)
+RULES.add(
+    "probabilities-added-up",
+    "a text is as likely as the product of its words: in a sum, one sure word outweighs any number of impossible ones",
+    "add up the log probabilities: score + log_softmax(logits, -1)",
+)(probabilities_added_up)
+RULES.add(
+    "generated-in-train-mode",
+    "a random part of the units is missing at each word: what is generated is worse than what the model has learned",
+    "call model.eval() before generating, and model.train() after it",
+)(generated_in_train_mode)
+RULES.add(
+    "window-never-moves",
+    "beyond that length the model does not see what it has just written: it draws the next word of the same beginning again and again",
+    "read the last words: ids[:, -length:]",
+)(window_never_moves)
+RULES.add(
+    "ended-by-the-first",
+    "all other texts of the batch are cut off where the shortest one ends",
+    "go on until all have ended: done |= token == end, and break if done.all()",
+)(ended_by_the_first)
+RULES.add(
+    "query-and-keys-exchanged",
+    "each word gets what the other side finds in the words, and never sees the other side itself: what is generated hardly depends on it",
+    "ask by the words about the other side: attention(words, memory, memory)",
+)(query_and_keys_exchanged)
+RULES.add(
+    "mean-of-all-shares",
+    "shares add up to 1: their mean over that axis has no gradient, and the term trains nothing",
+    "take the mean over the samples: probabilities.mean(0)",
+)(mean_of_all_shares)
+RULES.add(
+    "partition-over-padding",
+    "the more padding a text has, the larger its loss: part of it asks for tags where there are no words",
+    "keep the score where the mask ends: alpha = torch.where(mask[:, t, None], new, alpha)",
+)(partition_over_padding)
+RULES.add(
+    "begun-at-random",
+    "what is predicted depends on a draw: the evaluation gives another score each time, and a lower one than the model could have",
+    "begin with zeros, or with a state that is learned: h0 = torch.zeros(layers, batch, width)",
+)(begun_at_random)
+RULES.add(
+    "frequencies-upside-down",
+    "neighbouring places have codes that have nothing to do with each other, and distant ones the same: positions cannot be told",
+    "let the waves become slower: torch.exp(torch.arange(0, d, 2) * (-math.log(10000.0) / d))",
+)(frequencies_upside_down)

@@ -22,7 +22,8 @@ from probe.diagnose.code.finders.agents.ratios import (
     ratio_of_two_actions,
 )
 from probe.diagnose.code.finders.agents.rows_in_two_orders import flattened_apart, rows_by_place
-from probe.diagnose.code.finders.agents.stored_arrays import stored_by_reference
+from probe.diagnose.code.finders.agents.started_again import exploration_begins_again
+from probe.diagnose.code.finders.agents.stored_arrays import drawn_from_the_unfilled, stored_by_reference
 from probe.diagnose.code.finders.axes.taken_apart import grouped_in_another_order
 from probe.diagnose.code.rule import Finders, Rules
 
@@ -72,6 +73,7 @@ RULES.add(
 )(dimensions_not_summed)
 
 
+FINDERS.add("drawn-from-the-unfilled")(drawn_from_the_unfilled)
 FINDERS.add("term-of-the-wrong-sign")(conservative_the_wrong_way)
 
 
@@ -143,3 +145,10 @@ RULES.add(
     "the worst predictions are the ones that are not learned from",
     "cut the gradient, not the error: F.smooth_l1_loss(prediction, target)",
 )(large_errors_without_gradient)
+
+
+RULES.add(
+    "exploration-begins-again",
+    "each episode acts at random as the first one did: what is learned is hardly ever tried",
+    "set it once, before the loop over the episodes",
+)(exploration_begins_again)

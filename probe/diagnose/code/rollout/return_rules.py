@@ -119,18 +119,24 @@ def _time_limit(program: Program) -> Iterator[Remark]:
     """The end of an episode that is stored for the targets, with time limits in it."""
     for scope in program.scopes():
         for node in own(scope, ast.Assign):
-            value, target = node.value, node.targets[0]
+            value, target = _as_it_was(node.value), node.targets[0]
             either = value.values if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or) else (
                 [value.left, value.right] if is_binary(value, ast.BitOr) else []
             )
             words = [last_word(one).lower() for one in either]
-            if len(words) != 2 or not isinstance(target, ast.Name):
+            if len(words) != 2 or not isinstance(target, (ast.Name, ast.Subscript)):
                 continue
             cut = next((one for one in words if re.search(r"trunc|time_?(out|limit)", one)), None)
             ended = next((one for one in words if re.search(r"term|^done", one)), None)
             if cut is None or ended is None:
                 continue
             plain = next(last_word(one) for one in either if last_word(one).lower() == ended)
+            if isinstance(target, ast.Subscript):
+                limit = next(last_word(one) for one in either if last_word(one).lower() == cut)
+                if not any(_reads_of(scope, one, value) for one in (limit, plain)) and _bootstraps(program):
+                    yield Remark(node, f"{short(node.targets[0])} holds {short(value, 40)}: a time limit is no end")
+                    break
+                continue
             stored: list[ast.stmt | ast.Call] = [
                 one for one in own(scope, ast.Call)
                 if is_method(one, *_STORES) and one.lineno > node.lineno and reads(one, target.id) and len(names_read(one)) > 4
@@ -149,6 +155,18 @@ def _time_limit(program: Program) -> Iterator[Remark]:
                 break
 
 
+def _as_it_was(node: ast.expr) -> ast.expr:
+    """An expression without a change of its type: x of `x.float()`, `float(x)`, `torch.tensor(x)`."""
+    while isinstance(node, ast.Call) and len(node.args) <= 1 and last_word(node.func) in ("float", "int", "bool", "to", "astype", "tensor", "as_tensor", "array", "float32"):
+        if isinstance(node.func, ast.Attribute) and last_word(node.func) in ("float", "int", "bool", "to", "astype"):
+            node = node.func.value
+        elif node.args:
+            node = node.args[0]
+        else:
+            break
+    return node
+
+
 def _reads_of(scope: ast.AST, name: str, but: ast.AST) -> bool:
     """Whether a scope reads a name in any other expression than one."""
     inside = set(ast.walk(but))
@@ -160,7 +178,7 @@ def _bootstraps(program: Program) -> bool:
     return any(
         is_binary(one, ast.Sub) and number_in(one.left) == 1 and isinstance(program.parent.get(one), (ast.BinOp, ast.Assign))
         and isinstance(one.right, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) and not is_name(one.right, "lam", "gamma")
-        and (bool(re.match(r"^\(?(d|done|dones|term\w*|ends?|D|DONE|b_d\w*|batch\.\w+|\w*done\w*)\b", text_of(one.right))) or _discounted(program, one))
+        and (bool(re.match(r"^\(?(?:\w+\.)*(d|done|dones|term\w*|ends?|D|DONE|b_d\w*|batch\.\w+|\w*done\w*)\b", text_of(one.right))) or _discounted(program, one))
         for one in program.everywhere(ast.BinOp)
     )
 

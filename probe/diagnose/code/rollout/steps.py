@@ -183,26 +183,65 @@ def _transitions(program: Program) -> Iterator[Remark]:
 def _stale(
     program: Program, loop: Loop, node: ast.stmt, action: ast.expr, following: str
 ) -> Iterator[Remark]:
-    state = following.removeprefix("next_").removeprefix("new_").removesuffix("_next").removesuffix("_")
-    if state == following or not state:
-        return
+    derived = following.removeprefix("next_").removeprefix("new_").removesuffix("_next").removesuffix("_")
+    begun = _begun_with(program, loop, node)
     before = [one for part in loop.body[: loop.body.index(node)] for one in ast.walk(part)]
     chosen = [action] + [
         one.value
         for one in before
         if isinstance(one, ast.Assign) and any(names_of(action) & names_of(target) for target in one.targets)
     ]
-    reads = any(
-        is_name(one, state) and isinstance(program.parent.get(one), (ast.Call, ast.keyword))
-        for value in chosen
-        for one in ast.walk(value)
-    )
-    made = state in names_set(program.frame(loop))
-    if reads and made and state not in names_set(loop):
-        yield Remark(
-            node,
-            f"{state} is never set to {following} in the loop: every action is chosen for the first state",
+    for state in [derived] if derived not in ("", following) else sorted(begun - {following}):
+        around = (ast.Call, ast.keyword) if state == derived else (ast.AST,)
+        reads = any(
+            is_name(one, state) and isinstance(program.parent.get(one), around)
+            for value in chosen
+            for one in ast.walk(value)
         )
+        made = state in names_set(program.frame(loop))
+        if reads and made and state not in names_set(loop) and not _written_into(loop, state):
+            said = f"{state} is never set to {following} in the loop"
+            yield Remark(node, f"{said}: every action is chosen for the first state")
+            return
+
+
+def _begun_with(program: Program, loop: Loop, node: ast.stmt) -> set[str]:
+    """Names that the environment gave a first state before the loop, but not one that it writes in."""
+    step = node.value if isinstance(node, ast.Assign) else None
+    called = step.func if isinstance(step, ast.Call) else None
+    found: set[str] = set()
+    if not isinstance(called, ast.Attribute) or _is_own_array(program):
+        return found
+    for one in own(program.frame(loop), ast.Assign):
+        if one.lineno >= loop.lineno or loop in program.parents(one) or not is_method(one.value, "reset"):
+            continue
+        if text_of(one.value.func.value) == text_of(called.value):
+            firsts = [part.elts[0] if isinstance(part, ast.Tuple) else part for part in one.targets]
+            found |= {first.id for first in firsts if isinstance(first, ast.Name)}
+    return found
+
+
+def _is_own_array(program: Program) -> bool:
+    """Whether an environment gives its own array, which its next step may write in."""
+    for of in program.everywhere(ast.ClassDef):
+        assert isinstance(of, ast.ClassDef)
+        reset = program.method(of, "reset")
+        given = returned(reset) if reset is not None and program.method(of, "step") is not None else []
+        if any(is_own(one) for one in given if one is not None):
+            return True
+    return False
+
+
+def _written_into(loop: Loop, name: str) -> bool:
+    """Whether a loop writes into the array that a name stands for."""
+    for one in ast.walk(loop):
+        if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store) and is_name(one.value, name):
+            return True
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
+            changed = one.args[:1] if one.func.attr == "copyto" else [one.func.value]
+            if one.func.attr.endswith(("_", "copyto")) and any(is_name(given, name) for given in changed):
+                return True
+    return False
 
 
 def _too_late(rest: list[ast.stmt], following: str) -> Iterator[Remark]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 
 from probe.diagnose.code.computed.computation import Computation
@@ -29,7 +30,7 @@ def flows(value: Value, starts: Callable[[Value], bool]) -> bool:
         known[id(one)] = False
         if depth == 0 or one.op == "unknown":
             result = True
-        elif one.op in CUTS or (one.op in ("element", "rows") and all(part.op == "@input" for part in one.args)) or (one.where.no_grad and one.op not in ("list", "tuple", "@input")):
+        elif one.op in CUTS or is_number_of_python(one) or (one.op in ("element", "rows") and all(part.op == "@input" for part in one.args)) or (one.where.no_grad and one.op not in ("list", "tuple", "@input")):
             result = False
         else:
             result = starts(one) or any(found(part, depth - 1) for part in one.made_of())
@@ -39,8 +40,15 @@ def flows(value: Value, starts: Callable[[Value], bool]) -> bool:
     return found(value, 400)
 
 
+def is_number_of_python(value: Value) -> bool:
+    """Whether a value is what `float(x)` gives, and not `x.float()`."""
+    return value.op == "float" and isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Name)
+
+
 def is_learned(value: Value) -> bool:
     """Whether a value is what a network gives, or one of its parameters, or may be."""
+    if value.op in ("weight", "bias"):
+        return bool(value.args) and value.args[0].op.startswith("torch.nn.")
     return value.op in ("run", "parameters", "named_parameters", "torch.nn.Parameter", "@input")
 
 
@@ -58,7 +66,7 @@ def networks_in(value: Value) -> set[int]:
 def cut_in(value: Value) -> Value | None:
     """The first place where the gradient of a value ends: what is done on a result of a network."""
     for one in origins(value, CUTS):
-        if (one.op in CUTS or one.where.no_grad) and any(networks_in(part) for part in one.args):
+        if (one.op in CUTS or is_number_of_python(one) or one.where.no_grad) and any(networks_in(part) for part in one.args):
             return one
     return None
 

@@ -24,7 +24,7 @@ _LAYERS = {"Conv1d": 3, "ConvTranspose1d": 3, "Conv2d": 4, "ConvTranspose2d": 4,
 _KEPT_BY_LAYERS = ("Linear", "BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "Pool", "LazyLinear", "PReLU", "TransformerEncoder", "RMSNorm")
 _DRAWS = {
     "normal": 2, "uniform": 2, "random": 0, "integers": 2, "standard_normal": 0, "choice": 1, "poisson": 1, "exponential": 1, "beta": 2, "gamma": 2,
-    "binomial": 2, "lognormal": 2, "laplace": 2,
+    "binomial": 2, "lognormal": 2, "laplace": 2, "randint": 2,
 }
 """Draws of numpy, and the place of the size among their arguments."""
 _GENERATORS = ("default_rng", "RandomState", "numpy.random.RandomState", "numpy.random.Generator")
@@ -271,7 +271,7 @@ def is_frame(value: Value) -> bool:
 
 def _sizes(value: Value, start: int) -> list[Value] | None:
     """The sizes that view, reshape, zeros and the like are given."""
-    given = [one for one in value.args[start:] if one.op != "@library"]  # a type: `np.zeros(size, np.float32)`
+    given = [one for one in value.args[start:] if one.op != "@library" and one.op not in _GENERATORS]  # a type: `np.zeros(size, np.float32)`
     if len(given) == 1 and isinstance(given[0], Many):
         return given[0].parts
     if not given or any(one.op in ("star", "shape", "size", "either", "@input") for one in given):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Table, Value, bare, number, same
+from probe.diagnose.code.computed.value import Table, Value, bare, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.traits.basic import LOSSES, reduction_of
 
@@ -116,6 +116,8 @@ def counts_samples(computation: Computation, program: Program, tally: Tally, val
         value = _plain(value.args[0])
     if value.op == "len":
         return _plain(value.args[0]).op in ("dataset", "sampler") or _is_cut(computation, tally, value)
+    if _is_end(computation, tally, value):
+        return True
     other = tally_of(program, value)
     if other is None or other.loop is not tally.loop or other.turns != tally.turns:
         return False
@@ -137,10 +139,32 @@ def _is_cut(computation: Computation, tally: Tally, size: Value) -> bool:
     over, rows = over_of(computation, tally), bare(size.args[0])
     if over is None:
         return False
-    if over.op == "range" and len(over.args) == 3:
-        return same(bare(over.args[1]), bare(size)) and number(over.args[2]) != 1
+    if over.op == "range":
+        return _is_end(computation, tally, size) or _cuts_rows(tally, rows)
     cuts = over.args if over.op == "zip" else (over,)
     return any(one.op == "split" and len(one.args) > 1 and number(one.args[1]) != 1 and bare(one.args[0]) is rows for one in cuts)
+
+
+def _is_end(computation: Computation, tally: Tally, size: Value) -> bool:
+    """Whether a number is where the loop of a tally ends, which goes on by more than one: `range(0, n, k)`, `range(n // k)`."""
+    over = over_of(computation, tally)
+    if over is None or over.op != "range":
+        return False
+    end, by = (over.args[1], over.args[2]) if len(over.args) == 3 else (over, None)
+    if len(over.args) == 1 and (parts := bare(over.args[0])).op == "floordiv" and len(parts.args) == 2:
+        end, by = parts.args
+    known = number(size)
+    return by is not None and number(by) != 1 and (same(bare(end), bare(size)) or (known is not None and known > 1 and known == number(end)))
+
+
+def _cuts_rows(tally: Tally, rows: Value) -> bool:
+    """Whether what a tally adds is computed from slices of rows that begin where its loop is: `x[i:i + k]`."""
+    for one in origins(tally.step):
+        if one.op == "part" and len(one.args) == 2 and bare(one.args[0]) is rows and one.args[1].op == "slice" and tally.loop in one.where.loops:
+            first, last = one.args[1].args[:2]
+            if first.op == "index" and last.op == "add" and len(last.args) == 2 and any(each is first for each in last.args) and not any(number(each) == 1 for each in last.args):
+                return len(first.args) == 3 and number(first.args[2]) != 1
+    return False
 
 
 def counts_batches(computation: Computation, program: Program, tally: Tally, value: Value) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Table, Value
+from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, number, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -88,3 +88,66 @@ def _made_again(computation: Computation, made: Value, loop: ast.AST) -> bool:
     return any(
         target.id in names and loop in value.where.loops and _memory(value, _SHARED) is not made for target, given in computation.stored.items() for value in given
     )
+
+
+# Places that nothing was put into ---------------------------------------------------------
+
+
+def drawn_from_the_unfilled(program: Program) -> Iterator[Remark]:
+    """Numbers are drawn below the size that arrays were made with, and take rows of arrays that are filled place by place."""
+    computation = computation_of(program)
+    filled = {id(made): made for made, index in _filled_by_place(computation) if index.op not in _WHOLE}
+    if not filled:
+        return
+    for draw in computation.of("randint", "integers", "choice", "sample", "random_integers"):
+        size = _below(draw)
+        if size is None or any(test.where.functions == draw.where.functions for test, _ in draw.where.under) or _is_asked_about(computation, size):
+            continue
+        for taken in computation.of("part", "index_select", "take"):
+            made = _memory(taken.args[0], _SHARED) if taken.args else None
+            if made is None or id(made) not in filled or len(taken.args) < 2 or bare(taken.args[-1]) is not bare(draw) or not _is_length(made, size):
+                continue
+            yield Remark(draw.node, f"{short(draw.node)} draws from all {short(size.node)} places of the arrays that line {made.line} makes, also from those that nothing was put into yet")
+            return
+
+
+_WHOLE = ("slice", "index", "tuple", "arange", "lt", "gt", "eq", "ne", "le", "ge", "invert", "randint", "permutation", "element")
+
+
+def _filled_by_place(computation: Computation) -> Iterator[tuple[Value, Value]]:
+    """The arrays that a function of the program writes one place of, each with the place."""
+    for one in computation.of("set_item"):
+        made = _memory(one.args[0], _SHARED) if one.args else None
+        if made is not None and one.where.functions and one.where.functions != made.where.functions and made.op in ("zeros", "empty", "full"):
+            yield made, one.args[1]
+
+
+def _below(draw: Value) -> Value | None:
+    """n of a draw of whole numbers from 0 to n, each as often as the others."""
+    args = list(draw.args)
+    if not isinstance(draw.node, ast.Call) or "p" in draw.named:
+        return None
+    name = ast.unparse(draw.node.func).rpartition(".")[2]
+    if name == "choice" or name == "sample":
+        listed = next((one for one in args if one.op in ("range", "arange") and len(one.args) == 1), None)
+        return listed.args[0] if listed is not None else args[0] if name == "choice" and args and args[0].op in ("@constant", "@input") else None
+    if name == "integers" and args and args[0].op.endswith(("default_rng", "Generator", "RandomState")):
+        args = args[1:]
+    if "high" in draw.named:
+        return draw.named["high"]
+    numbers = [one for one in args if not isinstance(one, Many)]
+    if len(numbers) > 1 and number(numbers[0]) == 0:
+        return numbers[1]
+    return numbers[0] if len(numbers) == 1 or (name == "randint" and len(args) == 2 and isinstance(args[1], Many)) else None
+
+
+def _is_length(made: Value, size: Value) -> bool:
+    """Whether an array was made with a number of rows."""
+    shape = made.args[0] if made.args else made.named.get("size") or made.named.get("shape")
+    rows = shape.parts[0] if isinstance(shape, Many) and shape.parts else shape
+    return rows is not None and (rows is size or (number(rows) is not None and number(rows) == number(size)) or (rows.op != "@constant" and same(rows, size)))
+
+
+def _is_asked_about(computation: Computation, size: Value) -> bool:
+    """Whether a program compares anything with the size: it may wait until the store is full."""
+    return any(one is size or (number(one) is not None and number(one) == number(size)) for test in computation.of("lt", "gt", "le", "ge", "eq", "ne") for one in test.args)

@@ -25,7 +25,7 @@ def recomputed_without_gradient(program: Program) -> Iterator[Remark]:
     def may_start(one: Value) -> bool:
         """Whether a gradient may begin at a value."""
         told = one.op == "requires_grad_" or "requires_grad" in one.named
-        return told or (is_learned(one) and not (one.op == "run" and id(plain(one.args[0])) in frozen))
+        return told or (is_learned(one) and not (one.op in ("run", "weight", "bias") and id(plain(one.args[0])) in frozen))
 
     for value in computation.of(*_CHECKPOINTS):
         given = value.args[2 if value.op.endswith("sequential") else 1 :]

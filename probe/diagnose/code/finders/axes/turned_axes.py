@@ -76,17 +76,19 @@ def _divides(size: Value) -> bool:
 
 @FINDERS.add("view-mixes-axes")
 def _last_put_second(program: Program) -> Iterator[Remark]:
-    """What has its channels last is given as many channels in its second axis: its numbers are counted anew."""
+    """What has its channels last is given as many channels in its second axis, or a picture in its first one: its numbers are
+    counted anew."""
     said: set[ast.AST] = set()
     for value in computation_of(program).of("view", "reshape"):
         sizes = view_sizes(value)
         channels = last(value.args[0])
         if len(sizes) < 3 or channels is None or channels < 2 or value.node in said or at_least(value.args[0]) != len(sizes):
             continue
-        if number(sizes[1]) == channels and number(sizes[-1]) not in (1, channels):
+        colours_first = len(sizes) == 3 and number(sizes[0]) == channels and channels in (3, 4) and rank(value.args[0]) == 3
+        if (number(sizes[1]) == channels or colours_first) and number(sizes[-1]) not in (1, channels):
             said.add(value.node)
             whole = "its batch" if isinstance(value.args[0].node, (ast.Tuple, ast.For)) else short(value.args[0].node)
-            yield Remark(value.node, f"{short(value.node)} puts {channels} in the second axis, and the last one of {whole} has that length: it counts its numbers anew, and turns no axis")
+            yield Remark(value.node, f"{short(value.node)} puts {channels} in the {'first' if colours_first else 'second'} axis, and the last one of {whole} has that length: it counts its numbers anew, and turns no axis")
 
 
 @FINDERS.add("view-mixes-axes")

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, origins
+from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -127,6 +127,30 @@ def _is_of_data(value: Value, loader: Value, data: Value) -> bool:
     kept = data.attributes.values() if isinstance(data, Instance) else data.args if data.op.endswith("TensorDataset") else ()
     if any(bare(one) is bare(value) and value.op not in ("@constant", "@input") for one in kept):
         return True
+    if any(_same_rows_of(value, one) for one in (data.args if data.op.endswith("TensorDataset") else ())):
+        return True
     at = value.args[0] if value.op == "part" and value.args else value
     below = at.args[0] if at.op in ("tensors", "targets", "labels") and at.args else None
     return below is not None and (below is data or (below.op == "dataset" and below.args[0] is loader))
+
+
+def _same_rows_of(value: Value, kept: Value) -> bool:
+    """Whether a value is the rows of one array that a data set keeps scaled: the same part of it, from the same row on."""
+    parts = [_part_of(value), _part_of(kept)]
+    first, second = parts
+    if first is None or second is None or first[0] is not second[0] or first[0].op in ("@constant", "@input"):
+        return False
+    return same(first[1], second[1])
+
+
+def _part_of(value: Value) -> tuple[Value, Value] | None:
+    """The array that a value is a part of, but for its scale, and the slice that takes it."""
+    value = bare(value)
+    while value.op in ("sub", "div", "mul", "add") and len(value.args) == 2 and bare(value.args[1]).op in ("mean", "std", "min", "max", "@constant", "sub"):
+        value = bare(value.args[0])
+    if value.op != "part" or len(value.args) != 2 or value.args[1].op != "slice":
+        return None
+    cut, at = value.args[1], bare(value.args[0])
+    while at.op in ("sub", "div", "mul", "add") and len(at.args) == 2 and bare(at.args[1]).op in ("mean", "std", "min", "max", "@constant", "sub"):
+        at = bare(at.args[0])
+    return at, cut

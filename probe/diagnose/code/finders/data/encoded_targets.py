@@ -9,7 +9,7 @@ from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, 
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.basic import LOSSES, losses
 
 FINDERS = Finders()
 _SCALED = ("sub", "div", "part", "rows", "either", "log", "log1p", "column_stack")
@@ -33,6 +33,21 @@ def _encoded(program: Program) -> Iterator[Remark]:
                 continue
             cut = next(each for each in origins(loss.args[1]) if each.op in _ORDERS)
             yield Remark(one.node, f"{short(one.node)} takes means of {short(of.node)}, the target, over all rows, and line {cut.line} divides them into parts after it")
+            return
+
+
+@FINDERS.add("target-in-a-feature")
+def _less_its_own_mean(program: Program) -> Iterator[Remark]:
+    """Means of the target by category over all rows are taken away from it, and the rows are divided after that."""
+    computation = computation_of(program)
+    aimed = {id(one): one for _, loss in losses(computation) for one in origins(loss)}
+    for value in computation.of("sub"):
+        if id(value) not in aimed or len(value.args) != 2 or value.where.loops or any(one.op in _ORDERS for one in origins(value)):
+            continue
+        table = next((one for one in origins(value.args[1], stop=("run",)) if (of := _mean_by_category(one)) is not None and bare(of) is bare(value.args[0])), None)
+        cut = next((each for one in aimed.values() if one.op == "part" and len(one.args) == 2 and any(part is value for part in _before(one.args[0])) for each in origins(one.args[1]) if each.op in _ORDERS and any(user.op == "part" and user.args[0] is each and user.args[1].op == "slice" for user in computation.users(each))), None) if table is not None else None
+        if table is not None and cut is not None:
+            yield Remark(table.node, f"{short(table.node)} takes means of {short(value.args[0].node)}, the target, over all rows, and line {cut.line} divides them into parts after it")
             return
 
 

@@ -404,6 +404,12 @@ def _grows(value: Value, of_two: bool, depth: int = 16) -> int | None:
             return None
         both = left - right if value.op == "div" else left + right
         return max(-1, min(1, both))
+    if value.op == "sub" and len(value.args) == 2 and number(value.args[0]) is not None:
+        inner = _grows(value.args[1], of_two, depth - 1)
+        return None if inner is None else -inner
+    if value.op == "pow" and 0 < (number(value.args[0]) or 0) < 1:  # `beta ** counts`
+        inner = _grows(value.args[1], of_two, depth - 1)
+        return None if inner is None else -inner
     if value.op == "reciprocal" or (value.op == "pow" and (number(value.args[1]) or 0) < 0):
         inner = _grows(value.args[0], of_two, depth - 1)
         return None if inner is None else -inner
@@ -418,7 +424,7 @@ def _grows(value: Value, of_two: bool, depth: int = 16) -> int | None:
 
 def _grows_of_two(value: Value) -> int | None:
     """The same for the counts of two classes: sum(y), sum(y == 1), len(y) - sum(y), sum(y == 0)."""
-    if value.op == "sum" and value.args and number(value.argument("dim", 1)) in (None, 0):
+    if value.op in ("sum", "mean") and value.args and number(value.argument("dim", 1)) in (None, 0):
         inner = bare(value.args[0])
         if inner.op == "eq":
             return {0.0: -1, 1.0: 1}.get(number(inner.args[1]) or 0.0)

@@ -31,7 +31,7 @@ from probe.diagnose.code.traits.sides import Sides, draws_of, mixed, sides_of
 FINDERS = Finders()
 _MOVES = ("flip", "fliplr", "flipud", "hflip", "vflip", "rot90", "rotate", "roll", "torchvision.transforms.functional.hflip", "torchvision.transforms.functional.vflip", "torchvision.transforms.functional.rotate")
 _RANDOM = ("RandomHorizontalFlip", "RandomVerticalFlip", "RandomRotation", "RandomAffine", "RandomPerspective")
-_PLACES = re.compile(r"(^|_)(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|kpts?|landmarks?|joints|corners|coords|heatmaps?|depth|centres?|centers?|points|pts|steer|steering|angles?|directions?|gaze|headings?|offsets?|positions?|xy)(_|$)")
+_PLACES = re.compile(r"(^|_)(mask|masks|seg|segmentation|label_map|box|boxes|bbox|bboxes|keypoints?|kpts?|kps?|landmarks?|joints|corners|coords|heatmaps?|depth|centres?|centers?|points|pts|steer|steering|angles?|directions?|gaze|headings?|offsets?|positions?|xy)(_|$)")
 """What targets are called that lie in their input's pixels, or point left and right in it."""
 _TAKEN = frozenset({"part", "list", "tuple", "either", "rows", "stack", "cat", "index", "element", "@constant", "slice"}) | KEPT | SHAPED
 """Operations that take places of a target, and leave their numbers as they are."""
@@ -105,7 +105,8 @@ def _moved_alone(program: Program) -> Iterator[Remark]:
             drawn = {draw for one in changed for draw in draws_of(one)} | {draw for one in changed for test, _ in one.where.under for draw in draws_of(test)}
             still = [one for one in moved if not _draws(sides, one) & drawn]
             if still and len(still) == len(moved) and not any(map(_is_move, origins(target))) and not _written_by(computation, target, set().union(*(_draws(sides, one) for one in still))):
-                yield Remark(still[0].node, f"{short(still[0].node)} moves what the input shows, and {short(target.node)} (line {target.line}), which belongs to it, stays as it was")
+                named = loss.node.args[1] if isinstance(loss.node, ast.Call) and isinstance(target.node, (ast.Tuple, ast.For)) and len(loss.node.args) > 1 else target.node
+                yield Remark(still[0].node, f"{short(still[0].node)} moves what the input shows, and {short(named)} (line {target.line}), which belongs to it, stays as it was")
                 return
 
 
@@ -127,7 +128,12 @@ def _is_named(loss: Value, target: Value) -> bool:
     """Whether a target is called by a word for places, where it is made or where a loss takes it."""
     before = [one for one in _before(target) if not isinstance(one.node, (ast.Tuple, ast.For))]  # `for image, box, label in`
     taken = loss.node.args[1:2] if isinstance(loss.node, ast.Call) else []
-    return any(_PLACES.search(name) for node in (*(one.node for one in before), *taken) for name in names_of(node))
+    return any(_PLACES.search(name) for node in (*(one.node for one in before), *taken) for name in (*names_of(node), *_own_fields(node)))
+
+
+def _own_fields(node: ast.AST) -> set[str]:
+    """The fields of the object itself that an expression reads: `keypoints` of `self.keypoints[i]`."""
+    return {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self"}
 
 
 def _is_box(computation: Computation, target: Value) -> bool:

@@ -170,7 +170,7 @@ def _path(value: Value) -> Iterator[Value]:
 
 
 _ROUNDS = ("round", "rint")
-_PASSES = frozenset({"part", "sub", "add", "transpose", "permute", "flip", "cv2.resize", "interpolate", "cv2.flip", "element", "fliplr", "flipud", *_ROUNDS})
+_PASSES = frozenset({"part", "sub", "add", "transpose", "permute", "flip", "cv2.resize", "interpolate", "cv2.flip", "element", "fliplr", "flipud", "adaptive_avg_pool2d", "avg_pool2d", *_ROUNDS})
 
 
 def _blends(value: Value) -> bool:
@@ -178,6 +178,8 @@ def _blends(value: Value) -> bool:
     if value.op == "cv2.resize":
         given = value.argument("interpolation", 4)
         return given is None or (given.op == "@library" and str(given.data).rpartition(".")[2] in ("INTER_LINEAR", "INTER_CUBIC", "INTER_AREA"))
+    if value.op in ("adaptive_avg_pool2d", "avg_pool2d"):
+        return True
     if value.op == "interpolate":
         return constant(value.argument("mode", 3)) in ("bilinear", "bicubic", "area")
     if value.op == "grid_sample":

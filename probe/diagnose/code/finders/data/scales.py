@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import bare
+from probe.diagnose.code.computed.value import KEPT, SHAPED, Many, Value, bare, number
+from probe.diagnose.code.finders.rows.byte_ranges import is_read_to_255
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import is_mean_of, variance_of, without_small
+from probe.diagnose.code.traits.pictures import applied
 
 FINDERS = Finders()
 
@@ -33,3 +35,35 @@ def _mean_for_deviation(program: Program) -> Iterator[Remark]:
         taken = bare(centred.args[1])
         if taken.op == "std" and by.op == "mean" and is_mean_of(by, taken.args[0]):
             yield Remark(value.node, f"{short(value.node)} subtracts a deviation (line {taken.line}) and divides by a mean (line {by.line})")
+
+
+@FINDERS.add("normalized-by-wrong-constants")
+def _bytes_undivided(program: Program) -> Iterator[Remark]:
+    """A mean and a deviation of numbers up to 1 meet pictures whose numbers go up to 255."""
+    computation = computation_of(program)
+    for value in computation.of("div", "sub"):
+        centred = bare(value.args[0], shapes=False) if value.args else value
+        if value.op == "div" and len(value.args) == 2 and centred.op == "sub" and len(centred.args) == 2:
+            taken, by = numbers_in(centred.args[1]), numbers_in(value.args[1])
+            if taken and by and min(taken) > 0.05 and max(*taken, *by) < 1 and is_read_to_255(centred.args[0]):
+                yield Remark(value.node, f"{short(value.node)} takes mean and deviation of numbers up to 1, and {short(centred.args[0].node)} holds numbers up to 255")
+        elif value.op == "sub" and len(value.args) == 2 and number(value.args[1]) == 1 and centred.op == "mul" and any(number(one) == 2 for one in centred.args):
+            picture = next((one for one in centred.args if number(one) is None), None)
+            if picture is not None and is_read_to_255(picture):
+                yield Remark(value.node, f"{short(value.node)} brings numbers up to 1 to -1…1, and {short(picture.node)} holds numbers up to 255")
+    for value in computation.of("run", "torchvision.transforms.functional.normalize"):
+        if applied(value) not in ("Normalize", "normalize"):
+            continue
+        settings, given = (value.args[0], value.args[-1]) if value.op == "run" else (value, value.args[0])
+        mean = settings.argument("mean", 0 if value.op == "run" else 1)
+        means = numbers_in(mean) if mean is not None else ()
+        if means and min(means) > 0.05 and max(means) < 1 and is_read_to_255(given):
+            yield Remark(settings.node, f"{short(settings.node)} takes a mean of numbers up to 1, and {short(given.node)} (line {given.line}) holds numbers up to 255")
+
+
+def numbers_in(value: Value) -> tuple[float, ...]:
+    """The numbers in a list, a tuple or an array of them, or the one number that a value is."""
+    while value.args and not isinstance(value, Many) and value.op in (*SHAPED, *KEPT, "part", "transpose", "permute"):
+        value = value.args[0]
+    parts = [number(one) for one in value.parts] if isinstance(value, Many) else [number(value)]
+    return tuple(one for one in parts if one is not None) if None not in parts else ()

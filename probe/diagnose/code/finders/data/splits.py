@@ -18,6 +18,7 @@ from probe.diagnose.code.computed.value import (
     origins,
     same,
 )
+from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, short
@@ -31,47 +32,7 @@ _SPLITS = ("sklearn.model_selection.train_test_split", "torch.utils.data.random_
 _FITTED = ("StandardScaler", "MinMaxScaler", "RobustScaler", "PCA", "TruncatedSVD", "QuantileTransformer", "PowerTransformer", "SelectKBest")
 _PIPES = ("make_pipeline", "Pipeline")
 _MADE = frozenset({"tuple", "list", "set_attribute", "len", "print", "text", "shape"})
-_MASKS = ("flatnonzero", "nonzero", "eq", "ne", "lt", "le", "gt", "ge", "invert", "isin", "and", "or", "in1d")
 _ORDERS = ("randperm", "permutation", "argsort")
-
-
-def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
-    """Each place where a whole is cut in two: the cut, the wholes, and the pieces."""
-    for value in computation.of(*_SPLITS):
-        yield value, list(value.args), [one for one in computation.users(value) if one.op == "part"]
-    yield from _chosen_apart(computation)
-    heads = [value for value in computation.of("part") if len(value.args) == 2 and not value.where.loops]
-    for head in heads:
-        index = head.args[1]
-        if index.op != "slice" or not is_none(index.args[0]) or is_none(index.args[1]) or constant(index.args[1]) is not None:
-            continue
-        for tail in computation.users(head.args[0]):
-            other = tail.args[1] if tail.op == "part" and len(tail.args) == 2 and tail.args[0] is head.args[0] else None
-            if other is None or other.op != "slice" or not is_none(other.args[1]) or other.args[0] is not index.args[1] or tail.where.functions != head.where.functions:
-                continue
-            yield tail, [head.args[0]], [head, tail]
-            if bare(head.args[0]).op in _ORDERS:
-                chosen = [(one, other) for one in _chosen_by(computation, head) for other in _chosen_by(computation, tail) if one.args[0] is other.args[0]]
-                yield from ((second, [first.args[0]], [first, second]) for first, second in chosen)
-
-
-def _chosen_apart(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
-    """Rows that are chosen from one whole by different masks or numbers, of which some are learned and some are not."""
-    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
-    by_whole: dict[int, list[Value]] = {}
-    for one in computation.of("part"):
-        if len(one.args) == 2 and not one.where.loops and bare(one.args[1]).op in _MASKS:
-            by_whole.setdefault(id(one.args[0]), []).append(one)
-    for chosen in by_whole.values():
-        here = next((one for one in chosen if id(one) in learned), None)
-        for one in chosen if here is not None else ():
-            if here is not None and id(one) not in learned and not same(one.args[1], here.args[1]):
-                yield one, [here.args[0]], [here, one]
-
-
-def _chosen_by(computation: Computation, order: Value) -> list[Value]:
-    """The rows that an order of numbers chooses: `x[order]`."""
-    return [one for one in computation.users(order) if one.op == "part" and len(one.args) == 2 and one.args[1] is order]
 
 
 def _is_forward(value: Value) -> bool:
@@ -88,7 +49,7 @@ def _scaled_before(program: Program) -> Iterator[Remark]:
     said: set[ast.AST] = set()
     for cut, wholes, _ in cuts(computation):
         for one in (each for whole in wholes for each in rows_of(whole)):
-            if (_is_fitted(one) or is_scaled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not is_cut(_filled(one)):
+            if (_is_fitted(one) or is_scaled_by_itself(one) or is_filled_by_itself(one)) and one.node not in said and not one.where.loops and not _is_forward(cut) and not is_cut(_filled(one)):
                 said.add(one.node)
                 yield Remark(one.node, f"{short(one.node)} takes the statistics of all rows, and line {cut.line} cuts held-out rows from them")
 
@@ -103,13 +64,22 @@ def rows_of(value: Value) -> Iterator[Value]:
         yield value
         inner = bare(value)
         if isinstance(inner, Instance):
-            waiting += [one for one in inner.attributes.values() if one.op in KEPT or one.op == "part"]
+            waiting += [one for one in inner.attributes.values() if one.op in KEPT or one.op == "part" or is_scaled_by_itself(one)]
         elif inner.op in ("torch.utils.data.TensorDataset", "cat"):
             waiting += [one for each in inner.args for one in (each.parts if isinstance(each, Many) else [each])]
         elif inner is not value:
             waiting.append(inner)
-        elif value.op in ("part", "clamp", "add", "mul", "nan_to_num", "fillna") and value.args and (value.op != "part" or value.args[0].op in ("fit_resample", "part")):
+        elif value.op in ("unfold", "sliding_window_view", "part", "clamp", "add", "mul", "nan_to_num", "fillna") and value.args and (value.op != "part" or value.args[0].op in ("fit_resample", "part") or _is_window(value)):
             waiting.append(value.args[0])
+
+
+def _is_window(value: Value) -> bool:
+    """Whether a value is one of many windows of a series, each of which begins at the number of a turn, or a column of them."""
+    index = value.args[1] if len(value.args) == 2 else value
+    if isinstance(index, Many) and value.args[0].op in ("unfold", "sliding_window_view"):
+        return index.parts[0].op == "slice" and all(map(is_none, index.parts[0].args))
+    index = index.parts[0] if isinstance(index, Many) and index.parts else index
+    return index.op == "slice" and any(part.op == "index" for one in index.args[:2] for part in (one, *one.args))
 
 
 def _filled(value: Value) -> Value:
@@ -136,6 +106,23 @@ def is_scaled_by_itself(value: Value) -> bool:
     rows = centred.args[0]
     spread = by.op == "sub" and all(_is_statistic(one, rows) for one in by.args)
     return _is_statistic(centred.args[1], rows) and (spread or _is_statistic(by, rows))
+
+
+def is_filled_by_itself(value: Value) -> bool:
+    """Whether missing values were filled in by a statistic of all rows of the same table."""
+    if value.op == "set_item" and len(value.args) == 3:
+        whole, given = bare(value.args[0]), value.args[2]
+    elif value.op == "where" and len(value.args) == 3:
+        whole, given = bare(value.args[2]), value.args[1]
+        if bare(value.args[0]).op != "isnan":
+            return False
+    else:
+        return False
+    given = bare(given)
+    statistic = bare(given.args[0]) if given.op in ("part", "take") and given.args else given
+    over = statistic.argument("dim", 1)
+    named = isinstance(statistic.node, ast.Call) and "nan" in ast.unparse(statistic.node.func)
+    return named and bool(statistic.args) and bare(statistic.args[0]) is whole and (over is None or number(over) == 0)
 
 
 def _is_statistic(value: Value, of: Value) -> bool:
@@ -406,6 +393,8 @@ def _is_by_class(weights: Value) -> bool:
     quotient = bare(weights.parts[0])
     below = bare(quotient.args[-1]) if quotient.op in ("div", "reciprocal") and quotient.args else quotient
     index = below.args[1] if below.op == "part" and len(below.args) == 2 else None
+    if below.op == "element" and below.args and quotient is not below and bare(below.args[0]).op in ("bincount", "value_counts"):
+        return True
     most = number(index.args[-1]) if index is not None and index.op == "index" and index.args else None
     return most is not None and most <= 1000 and bare(below.args[0]).op in ("collections.Counter", "bincount", "list")
 

@@ -61,9 +61,11 @@ def _sets_modes(program: Program) -> bool:
 
 
 def _mode_before(computation: Computation, value: Value) -> Value | None:
-    """What has turned a network to evaluation last before a value, in the functions that it is computed in."""
+    """What has turned a network to evaluation last before a value, in the functions that it is computed in; None where
+    anything after it, also in a function that was called there, has turned a layer back."""
     for one in reversed(computation.values[: value.number]):
-        if one.op in ("train", "eval", "apply") and one.where.functions == value.where.functions[: len(one.where.functions)]:
+        inside = one.where.functions == value.where.functions[: len(one.where.functions)]
+        if one.op in ("train", "apply") or (one.op == "eval" and inside):
             return one if one.op == "eval" and not one.where.maybe else None
     return None
 

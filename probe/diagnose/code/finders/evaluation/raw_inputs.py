@@ -43,7 +43,8 @@ def _scaled_in_one_place(program: Program) -> Iterator[Remark]:
     learned = _learned(computation)
     for trained, judged in _by_network(computation, learned):
         here, there = [_divided(one) for one in trained], [_divided(one.args[1]) for one in judged]
-        if judged and _made_alike(trained, [one.args[1] for one in judged]) and ((all(here) and not any(there)) or (all(there) and not any(here))):
+        somewhere = [any(map(_is_divided_in, places)) for places in (trained, [one.args[1] for one in judged])]
+        if judged and _made_alike(trained, [one.args[1] for one in judged]) and ((all(here) and not somewhere[1]) or (all(there) and not somewhere[0])):
             found = next(one for one in (*here, *there) if one is not None)
             there_too = "judged" if found in here else "taught"
             yield Remark(judged[0].node, f"{short(found.node)} (line {found.line}) scales the inputs in one place, and those that {short(judged[0].node)} is {there_too} on are not: the two differ by a factor")
@@ -51,7 +52,16 @@ def _scaled_in_one_place(program: Program) -> Iterator[Remark]:
 
 def _divided(value: Value) -> Value | None:
     """Where numbers of bytes are divided by the largest."""
-    return next((one for one in line_of(value) if one.op == "div" and len(one.args) == 2 and number(one.args[1]) in (255, 256, 65535)), None)
+    return next((one for one in line_of(value) if _is_by_the_largest(one)), None)
+
+
+def _is_divided_in(value: Value) -> bool:
+    """Whether numbers of bytes are divided by the largest in anything that a value is made of, statistics aside."""
+    return any(_is_by_the_largest(one) for one in origins(value, stop=("mean", "std", "var")))
+
+
+def _is_by_the_largest(value: Value) -> bool:
+    return value.op == "div" and len(value.args) == 2 and number(value.args[1]) in (255, 256, 65535)
 
 
 def _centred(value: Value) -> bool:

@@ -81,10 +81,18 @@ def _range_of(image: Value) -> tuple[float | None, Value] | None:
             return 255.0, image
         if image.op == "div" and len(image.args) == 2 and _is_shifted(image.args[0]) and _is_fixed(image.args[1]):
             return None, image
+        if image.op == "tanh" or _is_doubled_less_one(image):
+            return None, image
         if not image.args or image.op not in _TURNED or isinstance(image, Many):
             return None
         image = image.args[0]
     return None
+
+
+def _is_doubled_less_one(value: Value) -> bool:
+    """Whether numbers from 0 to 1 are brought to -1…1."""
+    inner = bare(value.args[0]) if value.op == "sub" and len(value.args) == 2 and number(value.args[1]) == 1 else value
+    return inner is not value and inner.op == "mul" and any(number(one) == 2 for one in inner.args)
 
 
 def _bounds(value: Value) -> tuple[float | None, float | None]:

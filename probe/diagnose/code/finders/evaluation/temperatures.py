@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Value, bare, origins
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -18,10 +18,11 @@ def calibrated_on_what_was_learned(program: Program) -> Iterator[Remark]:
     found = [loss for _, loss in losses(computation) if len(loss.args) > 1]
     for fitted in found:
         outputs = _divided(fitted.args[0])
-        if outputs is None or not all(run.where.no_grad for run in origins(outputs) if run.op == "run"):
+        if outputs is None or not all(run.where.no_grad for run in origins(outputs, stop=("detach", "numpy", "tolist")) if run.op == "run"):
             continue
-        tables = _tables(fitted.args[1])
-        learned = next((one for one in found if tables & _tables(one.args[1]) and any(run.op == "run" and not run.where.no_grad for run in origins(one.args[0]))), None)
+        if not any(len(one.args) > 1 and learns(one.args[1], fitted.args[1]) for one in found):
+            continue
+        learned = next((one for one in found if learns(one.args[1], fitted.args[1]) and any(run.op == "run" and not run.where.no_grad for run in origins(one.args[0])) and _divided(one.args[0]) is None), None)
         if learned is not None:
             yield Remark(fitted.node, f"{short(fitted.node)} fits a temperature to the samples that {short(learned.node)} (line {learned.line}) learns, for which the network is surer than for any other")
             return
@@ -33,12 +34,38 @@ def _divided(value: Value) -> Value | None:
     if value.op not in ("div", "mul") or len(value.args) != 2:
         return None
     for outputs, by in (value.args, value.args[::-1]):
-        leaves = [one for one in origins(by) if one.op in ("torch.nn.Parameter", "run")]
-        if [one.op for one in leaves] == ["torch.nn.Parameter"] and any(one.op == "run" for one in origins(outputs)):
+        leaves = [one for one in origins(by) if one.op in ("torch.nn.Parameter", "run") or _is_leaf(one)]
+        if leaves and all(one.op != "run" for one in leaves) and any(one.op == "run" for one in origins(outputs)):
             return outputs
     return None
 
 
+def _is_leaf(value: Value) -> bool:
+    """Whether a value is a tensor that is made to be trained."""
+    return constant(value.named.get("requires_grad")) is True or value.op == "requires_grad_"
+
+
+def learns(learned: Value, fitted: Value) -> bool:
+    """Whether targets that are learned are taken from those, or are of the same loader as those, that something is fitted to."""
+    if _tables(learned) & _tables(fitted):
+        return True
+    whole = bare(fitted)
+    if whole.op == "cat" and whole.args and isinstance(listed := bare(whole.args[0]), Many) and len(listed.parts) == 1:
+        whole = bare(listed.parts[0])
+    whole = bare(whole.args[0]) if whole.op == "part" and len(whole.args) == 2 and whole.args[1].op == "index" else whole
+    at = bare(learned)
+    for _ in range(8):
+        if at is whole and at.op != "@input":
+            return True
+        if at.op != "part" or len(at.args) != 2:
+            return False
+        chosen = bare(whole.args[1]) if whole.op == "part" and len(whole.args) == 2 and bare(whole.args[0]) is bare(at.args[0]) else None
+        if chosen is not None and chosen.op in ("part", "nonzero", "sort") and any(one is chosen for one in origins(at.args[1])):
+            return True
+        at = bare(at.args[0])
+    return False
+
+
 def _tables(value: Value) -> set[int]:
-    """What the samples are read from that a value is made of."""
+    """What the samples are read from that a value is made of: the part of a data set that was split."""
     return {id(bare(one.args[0].args[0])) for one in origins(value) if one.op == "rows" and one.args and one.args[0].op == "part"}

@@ -59,7 +59,7 @@ def shared_at_the_other_end(program: Program) -> Iterator[Remark]:
         _, ends, sent = found
         for weight in _factors(sent):
             shared = _shared_by(weight)
-            if shared is not None and _is_other_end(shared, ends):
+            if shared is not None and (_is_other_end(shared, ends) or _are_sent_by(sent, shared, ends)):
                 said.add(id(total.node))
                 yield Remark(weight.node, f"{short(weight.node)} shares 1 among the edges that have one {short(shared.node, 30)} (line {shared.line}), and {short(total.node)} (line {total.line}) adds them up at the other end: the weights of what comes to a node do not add up to 1")
                 break
@@ -95,6 +95,13 @@ def _shared_by(weight: Value) -> Value | None:
             if found is not None and bare(found[2]) is above and is_same_index(found[1], below.args[1]):
                 return index_of(found[1])
     return None
+
+
+def _are_sent_by(sent: Value, shared: Value, ends: Value) -> bool:
+    """Whether messages are the rows of the nodes that an index numbers, and go to those that another one does."""
+    rows = [one.args[1] for one in _factors(sent) if one.op == "part" and len(one.args) == 2]
+    rows += [one.args[2] for one in _factors(sent) if one.op == "index_select" and len(one.args) > 2]
+    return any(is_same_index(one, shared) for one in rows) and not is_same_index(shared, ends)
 
 
 def _is_other_end(one: Value, other: Value) -> bool:

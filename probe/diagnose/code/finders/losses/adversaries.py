@@ -11,7 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import addends, product, rectified
-from probe.diagnose.code.traits.basic import losses
+from probe.diagnose.code.traits.basic import losses, squared
 
 FINDERS = Finders()
 
@@ -28,19 +28,27 @@ class _Wish(NamedTuple):
 
 
 @FINDERS.add("adversaries-agree")
-def _adversaries_agree(program: Program) -> Iterator[Remark]:
+def _adversariesagree(program: Program) -> Iterator[Remark]:
     """The generator wants the answer of the judge that the judge learns to give for generated samples."""
     computation = computation_of(program)
-    wishes = [wish for _, loss in losses(computation) for term, sign in _terms(loss) if (wish := _wish(term, sign)) is not None]
+    wishes = [wish for _, loss in losses(computation) for wish in wishes_of(loss)]
     for maker in wishes:
         for judge in wishes:
             made = judge.cut & maker.through
-            other = any(one.judge == judge.judge and not made & (one.cut | one.through) and not _agree(one.wanted, judge.wanted) for one in wishes)
-            if maker.judge == judge.judge and made and not maker.cut and other and _agree(maker.wanted, judge.wanted):
+            other = any(one.judge == judge.judge and not made & (one.cut | one.through) and not agree(one.wanted, judge.wanted) for one in wishes)
+            if maker.judge == judge.judge and made and not maker.cut and other and agree(maker.wanted, judge.wanted):
                 yield Remark(maker.term.node, f"{short(maker.term.node)} wants of generated samples what line {judge.term.line} wants, where the judge learns to recognize them")
 
 
-def _agree(one: int | Value, other: int | Value) -> bool:
+def wishes_of(loss: Value) -> Iterator[_Wish]:
+    """What the terms of a loss want of judges."""
+    for term, sign in _terms(loss):
+        if (wish := _wish(term, sign)) is not None:
+            yield wish
+
+
+def agree(one: int | Value, other: int | Value) -> bool:
+    """Whether two terms want the same answer."""
     if isinstance(one, int) or isinstance(other, int):
         return one is other or (isinstance(one, int) and isinstance(other, int) and one == other)
     return same(one, other)
@@ -65,6 +73,12 @@ def _wish(term: Value, sign: int) -> _Wish | None:
     label: Value | None = None
     if term.op in ("binary_cross_entropy_with_logits", "binary_cross_entropy", "mse_loss") and len(term.args) > 1:
         answer, label = term.args[0], bare(term.args[1])
+    elif (square := squared(term)) is not None:  # (answer - label) ** 2
+        found = list(addends(square))
+        answers, labels = [one for one, _ in found if number(one) is None], [number(one) for one, _ in found if number(one) is not None]
+        if len(answers) != 1 or len(labels) > 1 or sign < 0:
+            return None
+        answer, wanted = answers[0], -1 if labels and abs(labels[0] or 0) > 0.5 else 1
     elif (inner := rectified(term)) is not None:
         found = [(one, by) for one, by in addends(inner, sign) if number(one) is None]
         if len(found) != 1:

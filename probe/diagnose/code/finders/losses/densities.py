@@ -313,6 +313,42 @@ def _noise_without_root(program: Program) -> Iterator[Remark]:
                     yield Remark(value.node, f"{short(value.node)} scales the signal by a root, and the noise by {short(one.node)} without one")
 
 
+@FINDERS.add("noise-without-root")
+def _shares_of_a_schedule(program: Program) -> Iterator[Remark]:
+    """Signal and noise are scaled by what a product of all steps so far leaves, and by the rest of it: not by the roots of the
+    two, or each by that of the other."""
+    seen: set[ast.AST] = set()
+    for value in computation_of(program).of("add"):
+        for signal, noise in sides(value):
+            if value.node in seen or not _drawn(noise, _NORMAL) or _drawn(signal, _NORMAL) or product(signal).below or product(noise).below:
+                continue
+            both = [[(one, *_share(one)) for one in product(each).above] for each in (signal, noise)]
+            for (one, kept, rest, root), (other, again, rest_too, root_too) in ((a, b) for a in both[0] for b in both[1]):
+                if kept is None or again is None or rest == rest_too or not same(kept, again):
+                    continue
+                said = None
+                if rest and root and root_too:
+                    said = f"scales the signal by {short(one.node)} and the noise by {short(other.node)}: the two are in each other's place"
+                elif not rest and not root:
+                    said = f"scales the signal by {short(one.node)}, which is no root" + ("" if root_too else f", and the noise by {short(other.node)}, which is none either")
+                if said is not None:
+                    seen.add(value.node)
+                    yield Remark(value.node, f"{short(value.node)} {said}")
+
+
+def _share(value: Value) -> tuple[Value | None, bool, bool]:
+    """The product of all steps so far that a factor is made of, whether it is what is left of 1, and whether it is a root;
+    no product where it is made of something else."""
+    value = _taken(value)
+    inner = root_of(value)
+    share = _taken(inner) if inner is not None else value
+    rest = complement_of(share)
+    kept = _taken(rest) if rest is not None else share
+    steps = kept.op == "cumprod" or (kept.op == "exp" and bool(kept.args) and bare(kept.args[0]).op == "cumsum")
+    made = kept.args[0] if steps else kept
+    return kept if steps and all(root_of(one) is None for one in origins(made)) else None, rest is not None, inner is not None
+
+
 def _taken(value: Value) -> Value:
     """A value without the index that takes entries of it."""
     value = bare(value)
@@ -334,7 +370,7 @@ def _uniform_for_normal_noise(program: Program) -> Iterator[Remark]:
             if noise is None or len(others) != 1:
                 continue
             of_normal = bare(mean).op in ("loc", "mean") and bare(others[0]).op in ("scale", "stddev") and bare(mean).args[0] is bare(others[0]).args[0]
-            if of_normal or (bare(others[0]).op == "exp" and trained(others[0], known) and trained(mean, known)):
+            if of_normal or (bare(others[0]).op == "exp" and trained(others[0], known) and trained(mean, known) and not comes_from(others[0], bare(mean))):
                 yield Remark(value.node, f"{short(value.node)} takes noise of {short(noise.node)}, which lies between 0 and 1")
 
 

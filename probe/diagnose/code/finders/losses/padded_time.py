@@ -12,6 +12,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses, reduction_of
+from probe.diagnose.code.traits.extents import rank
 from probe.diagnose.code.traits.numberings import WORDS, marked
 
 FINDERS = Finders()
@@ -20,6 +21,7 @@ _SAME = frozenset({
     "leaky_relu", "dropout", "layer_norm", "normalize", "log1p", "pin_memory", "max_pool1d", "avg_pool1d",
 })
 """Operations that keep the axes of what they are done on."""
+_COPIES = ("from_numpy", "as_tensor", "tensor", "astype", "LongTensor", "numpy")
 _BY_POSITION = ("torch.nn.Linear", "torch.nn.LayerNorm", "torch.nn.Dropout", "torch.nn.Embedding", "torch.nn.ReLU", "torch.nn.GELU", "torch.nn.TransformerEncoder", "torch.nn.TransformerEncoderLayer", "torch.nn.MultiheadAttention")
 _RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN")
 _ALONG = ("torch.nn.Conv1d", "torch.nn.BatchNorm1d", "torch.nn.MaxPool1d")
@@ -38,18 +40,28 @@ def filled(value: Value, depth: int = 60) -> tuple[Value, int] | None:
         first = constant(value.argument("batch_first", 1))
         return None if constant(value.argument("padding_side", 3)) == "left" else (value, 1 if first is True else 0)
     if op == "set_item" and len(args) == 3:
+        if _is_begin(args[1]) and _block(args[0]) and rank(args[0]) == 1:
+            return value, 0
         return (value, 1) if _is_begin_of_rows(args[1]) and _block(args[0]) else filled(args[0], depth - 1) if _block(args[0]) else None
     if op in ("tensor", "as_tensor", "array", "LongTensor", "stack") and args and isinstance(args[0], Many) and args[0].parts and _is_filled_list(args[0].parts[0]):
         return value, 1
+    if op in ("tensor", "as_tensor", "array", "LongTensor") and args and _is_filled_list(args[0]):
+        return value, 0
     if op == "run" and len(args) > 1:
         return _of_layer(value, depth)
     if op == "part" and len(args) == 2 and constant(args[1]) == 0 and args[0].op == "run" and args[0].args[0].op in (*_RECURRENT, "torch.nn.MultiheadAttention"):
         return filled(args[0], depth - 1)
     if op == "part" and len(args) == 2 and constant(args[1]) == 0 and args[0].op.endswith("pad_packed_sequence"):
         return args[0], 1 if constant(args[0].argument("batch_first", 1)) is True else 0
+    if op in ("part", "index_select", "element") and args and args[0].op not in ("split", "chunk"):
+        return _some_rows(value, depth)
+    if op == "rows" and args and (sample := filled(args[0], depth - 1)) is not None:
+        return (sample[0], 1) if sample[1] == 0 and not sample[0].op.endswith("pad_sequence") else sample
+    if op == "pad" and len(args) > 1 and isinstance(args[1], Many) and len(args[1].parts) == 2 and number(args[1].parts[0]) == 0 and number(args[1].parts[1]) is None and rank(args[0]) in (None, 1):
+        return value, 0
     if op in ("transpose", "permute") and len(args) > 2:
         return _turned(value, depth)
-    if op in _SAME and args:
+    if args and (op in _SAME or op in _COPIES):
         return filled(args[0], depth - 1)
     if op in ("squeeze", "unsqueeze") and args and number(value.argument("dim", 1)) in (-1, 2):
         return filled(args[0], depth - 1)
@@ -58,6 +70,17 @@ def filled(value: Value, depth: int = 60) -> tuple[Value, int] | None:
         known = [one for one in found if one is not None]
         return known[0] if len(known) == 1 and (op in ("add", "sub") or any(number(one) is not None for one in args)) else None
     return None
+
+
+def _some_rows(value: Value, depth: int) -> tuple[Value, int] | None:
+    """The axis of some rows of a value, or of each: `x[:800]`, `x[order]`, `x[i]`."""
+    whole, index = value.args[0], value.args[-1]
+    found = filled(whole, depth - 1)
+    if found is None or found[1] != 1 or any(one.op == "run" for one in origins(whole)):
+        return None
+    if value.op == "index_select" or index.op == "slice" or (value.op == "part" and rank(index) == 1):
+        return found
+    return (found[0], 0) if value.op == "element" or index.op == "index" or rank(index) == 0 else None
 
 
 def _of_layer(value: Value, depth: int) -> tuple[Value, int] | None:
@@ -86,8 +109,12 @@ def _turned(value: Value, depth: int) -> tuple[Value, int] | None:
 def _is_begin_of_rows(index: Value) -> bool:
     """Whether an index is `[i, :n]`, where n is not written out."""
     parts = index.parts if isinstance(index, Many) else []
-    cut = parts[1] if len(parts) > 1 else None
-    return cut is not None and parts[0].op != "slice" and cut.op == "slice" and is_none(cut.args[0]) and not is_none(cut.args[1]) and constant(cut.args[1]) is None
+    return len(parts) > 1 and parts[0].op != "slice" and _is_begin(parts[1])
+
+
+def _is_begin(cut: Value) -> bool:
+    """Whether an index is `[:n]`, where n is not written out."""
+    return cut.op == "slice" and is_none(cut.args[0]) and not is_none(cut.args[1]) and constant(cut.args[1]) is None
 
 
 def _block(value: Value) -> bool:
@@ -148,13 +175,22 @@ def _masked_and_averaged(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} divides by all positions, also by those that {short(masks[0].node)} (line {masks[0].line}) sets to 0")
             return
     for value in _learned(computation):
-        product = bare(value.args[0]) if value.op == "mean" and value.args and number(value.argument("dim", 1)) == 1 else None
+        product = _averaged(value)
         if product is None or product.op != "mul" or len(product.args) != 2:
             continue
         for mask, results in (product.args, product.args[::-1]):
             if _keeps_words(computation, mask) and any(one.op == "run" for one in origins(results)):
                 yield Remark(value.node, f"{short(value.node)} divides by all positions, also by those that {short(bare(mask).node)} (line {bare(mask).line}) sets to 0")
                 return
+
+
+def _averaged(value: Value) -> Value | None:
+    """What a value is the mean of over all positions: `x.mean(1)`, or `x.sum(1) / x.size(1)`."""
+    if value.op == "div" and len(value.args) == 2:
+        total, count = bare(value.args[0]), bare(value.args[1])
+        places = count.args[1] if count.op == "size" and len(count.args) == 2 else count.args[1] if count.op == "part" and count.args[0].op == "shape" else None
+        return bare(total.args[0]) if places is not None and number(places) == 1 and total.op == "sum" and number(total.argument("dim", 1)) == 1 else None
+    return bare(value.args[0]) if value.op == "mean" and value.args and number(value.argument("dim", 1)) == 1 else None
 
 
 def _keeps_words(computation: Computation, mask: Value) -> bool:
@@ -219,6 +255,33 @@ def _length_from_the_left(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} counts {short(parts[-1].node)} places from the start, and {short(start.node)} (line {start.line}) fills sequences up there: all end at the last place")
 
 
+@FINDERS.add("last-position-of-padded")
+def _behind_the_end(program: Program) -> Iterator[Remark]:
+    """A network's result is taken at the place of a sequence's length, where sequences begin at 0 and were filled up: that is the
+    first place behind its end."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for value in computation.of("part", "gather"):
+        index = value.args[-1] if len(value.args) > 1 else value
+        parts = index.parts if isinstance(index, Many) else [index] if value.op == "gather" else []
+        if value.node in said or not parts or (value.op == "part" and not (len(parts) == 2 and bare(parts[0]).op in ("arange", "range"))):
+            continue
+        found = filled(value.args[0])
+        length = bare(parts[-1], "expand", "repeat", "clamp", "rows", "part", "element")
+        if found is None or found[1] != 1 or not any(one.op == "run" for one in origins(value.args[0])):
+            continue
+        ends = _end_of_rows(found[0])
+        if (ends is not None and ends is length) or (length.op == "sum" and number(length.argument("dim", 1)) in (1, -1) and length.args and marked(computation, length.args[0]) == WORDS):
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} is the output at the place {short(parts[-1].node)}, the first one behind the end: places count from 0, and {short(found[0].node)} (line {found[0].line}) fills sequences up there")
+
+
+def _end_of_rows(value: Value) -> Value | None:
+    """The lengths up to which rows are written: n of `x[i, :n[i]]`."""
+    cut = value.args[1].parts[-1] if value.op == "set_item" and isinstance(value.args[1], Many) and value.args[1].parts else None
+    return bare(cut.args[1], "part", "element") if cut is not None and cut.op == "slice" and not is_none(cut.args[1]) else None
+
+
 _MOVED = ("roll", "flip", "gather", "sort", "argsort")
 """Operations that may bring padding from the start to the end."""
 
@@ -228,14 +291,17 @@ def _before_its_end(index: Value) -> Value | None:
     index = bare(index, "expand", "repeat", "clamp", "part")
     if index.op != "sub" or len(index.args) != 2 or number(index.args[1]) != 1:
         return None
-    counted = bare(index.args[0], "rows")
+    counted = bare(index.args[0], "rows", "part")
     if _is_lengths(counted):
         return counted
+    counted = bare(index.args[0], "rows")
     return counted.args[0] if counted.op == "sum" and counted.args and number(counted.argument("dim", 1)) in (1, -1) else None
 
 
 def _is_lengths(value: Value) -> bool:
-    """Whether a value is the lengths of sequences, in a list."""
+    """Whether a value is the lengths of sequences, in a list or an array."""
+    if value.op == "set_item" and len(value.args) == 3:
+        return value.args[2].op == "len"
     return value.op == "len" or (isinstance(value, Many) and bool(value.parts) and all(one.op == "len" for one in value.parts))
 
 

@@ -7,7 +7,18 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, comes_from, constant, number, origins, same
+from probe.diagnose.code.computed.value import (
+    SHAPED,
+    Many,
+    Value,
+    bare,
+    comes_from,
+    constant,
+    number,
+    origins,
+    same,
+)
+from probe.diagnose.code.finders.sequences.same_words import ahead_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short, text_of
@@ -257,19 +268,54 @@ def _targets_not_shifted(program: Program) -> Iterator[Remark]:
 @FINDERS.add("language-model-without-mask")
 def _reads_ahead(program: Program) -> Iterator[Remark]:
     """Each position is asked for the token after it, and attends to all positions, also to that token."""
-    for loss in computation_of(program).of("cross_entropy"):
-        if len(loss.args) < 2:
+    for loss in computation_of(program).of("cross_entropy", "nll_loss"):
+        if len(loss.args) < 2 or loss.where.no_grad:
             continue
         target = bare(loss.args[1])
         made = list(origins(loss.args[0]))
-        given = next((one for one in made if one.op == "run" and one.args[0].op == "torch.nn.Embedding" and len(one.args) > 1 and _is_one_later(target, bare(one.args[1]))), None)
+        ahead = {id(read) for read, places in ahead_of(loss.args[0], loss.args[1]) if places == 1}
+        given = next((one for one in made if id(one) in ahead or _is_read_before(one, target)), None)
         attends = [one for one in made if given is not None and one.op == "run" and one.args[0].op in _ATTENDING and comes_from(one.args[min(2, len(one.args) - 1)], given)]
         attends += [one for one in made if given is not None and one.op == "scaled_dot_product_attention" and comes_from(one.args[0], given)]
         open_ones = [one for one in attends if one.op == "scaled_dot_product_attention" and one.argument("attn_mask", 3) is None and one.argument("is_causal", 5) is None]
         open_ones += [one for one in attends if one.op == "run" and len(one.args) in (2, 4) and not one.named.keys() & {"mask", "attn_mask", "src_mask", "is_causal", "**"}]
-        if attends and len(attends) == len(open_ones) and not any(one.op in ("triu", "tril") or (one.op.startswith("torch.nn.Transformer") and one.op.endswith("_mask")) for one in made):
+        weighed = [(one, is_open) for one in made if given is not None and (is_open := _is_open(one, given)) is not None]
+        attends += [one for one, _ in weighed]
+        open_ones += [one for one, is_open in weighed if is_open]
+        if attends and len(attends) == len(open_ones) and not any(one.op in ("triu", "tril") or _compares_places(one) or (one.op.startswith("torch.nn.Transformer") and one.op.endswith("_mask")) for one in made):
             yield Remark(attends[0].node, f"{short(attends[0].node)} has no mask, and {short(target.node)} (line {target.line}) are the tokens one position after those that are read: each position sees the one that it is asked for")
             return
+
+
+def _compares_places(value: Value) -> bool:
+    """Whether a value is a comparison of places with places."""
+    return value.op in ("lt", "le", "gt", "ge") and len(value.args) == 2 and all(any(each.op in ("arange", "range", "index") for each in origins(one, ("run",))) for one in value.args)
+
+
+def _is_read_before(value: Value, target: Value) -> bool:
+    """Whether a layer looks up the words one position before the targets."""
+    return value.op == "run" and value.args[0].op == "torch.nn.Embedding" and len(value.args) > 1 and _is_one_later(target, bare(value.args[1]))
+
+
+def _is_open(value: Value, given: Value) -> bool | None:
+    """Whether the weights of an attention that is written out are those of all positions; None where a value is no such
+    weights."""
+    scores = value.args[0] if value.op == "softmax" and value.args else value
+    while scores.args and scores is not value and (scores.op in ("div", "mul", "to", "float") or scores.op in SHAPED):
+        scores = scores.args[0] if number(scores.args[0]) is None else scores.args[-1]
+    if scores is value:
+        return None
+    product = scores if scores.op in ("matmul", "einsum") else next((one for one in origins(scores, ("matmul", "einsum", "run")) if one.op in ("matmul", "einsum")), None)
+    sides_given = [one for one in product.args if one.op != "@constant"] if product is not None else []
+    if len(sides_given) != 2 or any(not comes_from(one, given) for one in sides_given) or any(_is_of_steps(one, given) for one in sides_given):
+        return None
+    return scores is product
+
+
+def _is_of_steps(value: Value, given: Value) -> bool:
+    """Whether a value is a sum over places, or a list of what was computed step by step."""
+    found = [*origins(value, ("run",)), *origins(value, ("size", "shape", "len", "device", "dtype"), without=(given,))]
+    return any(one.op in ("mean", "sum", "max") or (isinstance(one, Many) and one.grown) for one in found)
 
 
 def _is_one_later(target: Value, given: Value) -> bool:

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins
+from probe.diagnose.code.computed.value import (
+    Many,
+    Value,
+    alternatives,
+    bare,
+    constant,
+    is_none,
+    number,
+    origins,
+)
 from probe.diagnose.code.finders.sequences.text_ends import ends_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -106,12 +115,43 @@ def _asked_for_the_mask(program: Program) -> Iterator[Remark]:
         if len(loss.args) < 2 or loss.node in said:
             continue
         given = {id(one) for one in origins(loss.args[0])}
-        for one in _path(loss.args[1]):
-            put = number(one.args[2]) if one.op in ("set_item", "masked_fill") and len(one.args) > 2 else None
-            if put is not None and put >= 0 and put != _ignored(loss) and draws_of(one.args[1]) and id(one) not in given and id(bare(one.args[0])) in given:
+        path = list(_path(loss.args[1]))
+        left_out = {id(_mask(chosen)) for one in path if (chosen := _chosen_places(one, loss)) is not None}
+        if not any(one.op == "set_item" for one in path) and any(_hidden(one)[0] == _ignored(loss) for one in path):
+            left_out = set()  # of `loss-of-what-is-shown`
+        for one in (each for at in path for each in alternatives(at)):
+            put, places, words = _hidden(one)
+            if put is None or put < 0 or put == _ignored(loss) or not draws_of(places):
+                continue
+            if (id(one) not in given and id(bare(words)) in given) or (id(one) in given and id(_mask(places)) in left_out):
                 said.add(loss.node)
                 yield Remark(one.node, f"{short(one.node)} hides words before the targets are copied: {short(loss.node)} (line {loss.line}) asks for what stands in their place")
                 break
+
+
+def _mask(places: Value) -> Value:
+    """A mask, or what it is the opposite of."""
+    return bare(places, "invert", "not", "logical_not", "bool")
+
+
+def _hidden(value: Value) -> tuple[float | None, Value, Value]:
+    """The number that is written over some words, at which places, and the words."""
+    if value.op in ("set_item", "masked_fill") and len(value.args) > 2:
+        return number(value.args[2]), value.args[1], value.args[0]
+    if value.op == "where" and len(value.args) == 3:
+        puts = [one for one in value.args[1:] if number(bare(one)) is not None or bare(one).op in ("full_like", "full")]
+        words = next((one for one in value.args[1:] if one not in puts), value)
+        put = bare(puts[0]) if len(puts) == 1 else value
+        return number(put.args[1]) if put.op in ("full_like", "full") and len(put.args) > 1 else number(put), value.args[0], words
+    return None, value, value
+
+
+def _chosen_places(value: Value, loss: Value) -> Value | None:
+    """The places that targets are left out at, or picked at, by a mask."""
+    put, places, _ = _hidden(value)
+    if put is not None and put == _ignored(loss):
+        return places
+    return value.args[1] if value.op == "part" and len(value.args) == 2 and not _is_plain(value.args[1]) else None
 
 
 # How far ahead the targets are -----------------------------------------------------------
@@ -123,6 +163,32 @@ class Place(NamedTuple):
     row: Value
     unknown: int
     known: float
+
+
+def _beyond(begin: Value) -> tuple[Value, float]:
+    """A number without the known numbers that are added to it, and those."""
+    at = 0.0
+    for _ in range(6):
+        known = [number(one) for one in begin.args] if begin.op in ("add", "sub") and len(begin.args) == 2 else []
+        if begin.op == "add" and known and known[0] is not None:
+            begin, at = begin.args[1], at + known[0]
+        elif known and known[1] is not None:
+            begin, at = begin.args[0], at + (known[1] if begin.op == "add" else -known[1])
+        else:
+            break
+    return begin, at
+
+
+def _number_of(value: Value, depth: int = 6) -> int:
+    """A number that is the same for equal unknown numbers: also of two comprehensions over one list."""
+    inner = bare(value)
+    if inner.op == "@constant":
+        return hash(inner.data)
+    if inner.op == "element" and len(inner.args) == 1:
+        return hash(("element", id(bare(inner.args[0]))))
+    if depth and (inner.op in ("add", "sub", "mul", "floordiv") or (inner.op == "index" and inner.args and inner.data is None)):
+        return hash((inner.op, *(_number_of(one, depth - 1) for one in inner.args)))
+    return id(inner)
 
 
 def place_of(value: Value) -> Place | None:
@@ -137,6 +203,8 @@ def place_of(value: Value) -> Place | None:
             continue
         index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
         cut = next((one for one in reversed(index.parts if isinstance(index, Many) else [index]) if one is not None and one.op == "slice"), None) if index is not None else None
+        if isinstance(index, Many) and cut is not None and len(index.parts) == 2 and cut is index.parts[0] and not (index.parts[1].op == "@constant" and index.parts[1].data in (None, Ellipsis)):
+            return None  # one word of each row
         if value.op == "set_item" and (bare(value.args[0]).op in _BLOCKS or bare(value.args[2]).op == "part") and (start := begins_at(value.args[1])) is not None:
             known, value = known - start, value.args[2]
         elif value.op == "roll" and (by := number(value.argument("shifts", 1))) is not None:
@@ -149,8 +217,8 @@ def place_of(value: Value) -> Place | None:
             if at is not None and at < 0:
                 return None  # counted from the end
             if at is None:
-                plus = number(begin.args[1]) if begin.op == "add" and len(begin.args) == 2 else None
-                unknown, at = unknown + id(begin if plus is None else begin.args[0]), plus or 0.0
+                first, at = _beyond(begin)
+                unknown += _number_of(first)
             known, value = known + at, value.args[0]
         else:
             return Place(value, unknown, known)

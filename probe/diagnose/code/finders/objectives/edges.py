@@ -307,16 +307,33 @@ def both_ways(value: Value) -> Value | None:
         if at.op == "cat" and at.args and isinstance(at.args[0], Many) and len(at.args[0].parts) == 2:
             first, second = at.args[0].parts
             return at if _is_reverse(first, second) or _is_reverse(second, first) else None
-        if not at.args or not (at.op in KEPT or at.op in SHAPED or at.op in ("t", "T", "transpose", "sorted", "coalesce", "unique")):
+        if at.op in ("stack", "vstack", "array", "tensor") and at.args and _exchanged(*(_halves(one) for one in getattr(at.args[0], "parts", ()))):
+            return at
+        one_end = at.op == "part" and len(at.args) == 2 and number(at.args[1]) is not None
+        if not at.args or not (one_end or at.op in KEPT or at.op in SHAPED or at.op in ("t", "T", "transpose", "sorted", "coalesce", "unique")):
             return None
         at = at.args[0]
     return None
+
+
+def _halves(value: Value) -> list[Value]:
+    """What a value is two parts of, one behind the other: `cat([a, b])`."""
+    given = value.args[0] if value.op in ("cat", "concatenate", "hstack") and value.args else None
+    return list(given.parts) if isinstance(given, Many) and not given.grown else []
+
+
+def _exchanged(*pairs: list[Value]) -> bool:
+    """Whether two lists hold the same two values, in the other order."""
+    return len(pairs) == 2 and all(len(one) == 2 for one in pairs) and pairs[0][0] is pairs[1][1] and pairs[0][1] is pairs[1][0] and pairs[0][0] is not pairs[0][1]
 
 
 def _is_reverse(value: Value, of: Value) -> bool:
     """Whether a value holds the edges of another one, with their two ends exchanged."""
     value = bare(value)
     of = bare(of)
+    rows = [one.args[0] if one.op in ("stack", "vstack") and one.args else one for one in (value, of)]
+    if all(isinstance(one, Many) for one in rows) and _exchanged(*(list(one.parts) for one in rows if isinstance(one, Many))):
+        return True
     if value.op in ("flip", "fliplr", "flipud") and value.args:
         return bare(value.args[0]) is of
     if value.op == "part" and len(value.args) == 2 and bare(value.args[0]) is of:

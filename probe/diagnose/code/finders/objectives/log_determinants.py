@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, number, origins
+from probe.diagnose.code.computed.value import Value, bare, comes_from, number, origins
 from probe.diagnose.code.finders.objectives.densities_and_guidance import (
     added,
     cores,
@@ -66,6 +66,123 @@ def _likelihoods(computation: Computation) -> Iterator[_Likelihood]:
         for part in parts if density is not None else ():
             if part.op == "sum" and part is not density and density is not None and any(id(core) in logs for one in product(part.args[0]).above for core in (one, *cores(one))):
                 yield _Likelihood(density, part, whole)
+
+
+def of_the_wrong_sign(program: Program) -> Iterator[Remark]:
+    """A sample is turned into a value whose log density is taken, and the logarithm of the factors that turn it is subtracted
+    from it; or that of what it is divided by is added."""
+    computation = computation_of(program)
+    turned = _turned_by(computation)
+    said: set[int] = set()
+    for whole in computation.of("add", "sub") if turned else ():
+        parts = list(_signed(whole))
+        found = next(((density, sign) for one, sign in parts if (density := _density(unscaled(one))) is not None), None)
+        if found is None or any(one.op == "either" for one in _between(whole)):
+            continue
+        density, sign = found
+        at, inside = _argument_of(density)
+        against: list[tuple[Value, Value, int]] = []
+        for part, of_part in parts:
+            part = unscaled(part)
+            if at is None or part is density or part.op not in ("sum", "mul", "part", "logdet") or not part.args:
+                continue
+            counted, logs = _logarithms(part)
+            ways = {(id(place), way): (place, way) for log in logs for place, way in turned.get(id(log), ()) if comes_from(at, place)}
+            if len({way for _, way in ways.values()}) != 1:
+                continue
+            place, way = next(iter(ways.values()))
+            if sign * inside * of_part * counted * way > 0:
+                break  # it is counted, and the other term is another one
+            against.append((part, place, way * counted))
+        else:
+            for part, place, way in against[:1] if whole.line not in said else ():
+                said.add(whole.line)
+                how, done = ("adds {} to", "divides") if way < 0 else ("takes {} away from", "multiplies")
+                yield Remark(whole.node, f"{short(whole.node)} {how.format(short(part.node))} the log density, and {short(place.node)} (line {place.line}), which leads to what the density is taken of, {done} by those factors")
+
+
+def _turned_by(computation: Computation) -> dict[int, list[tuple[Value, int]]]:
+    """The logarithms of factors, each with where something is multiplied (1) or divided (-1) by the factors."""
+    found: dict[int, list[tuple[Value, int]]] = {}
+    factors: dict[int, list[tuple[Value, int]]] = {}
+    for value in computation.of("mul", "div"):
+        for place, one in enumerate(value.args[:2]) if len(value.args) == 2 else ():
+            factor, other = bare(one), bare(value.args[1 - place])
+            if (value.op == "div" and place == 0) or number(other) is not None or other.op in _NOISE or squared(other) is not None or number(factor) is not None:
+                continue
+            way = -1 if value.op == "div" else 1
+            factors.setdefault(id(factor), []).append((value, way))
+            if factor.op == "exp" and factor.args:
+                sign, logs = _logarithms(factor)
+                for log in logs:
+                    found.setdefault(id(log), []).append((value, way * sign))
+    for value in computation.of("matmul", "linear", "conv2d"):
+        for one in value.args[:2]:
+            matrix = bare(one, "T", "t", "transpose")
+            is_inverse = matrix.op in ("inv", "inverse", "pinv") and bool(matrix.args)
+            if bare(matrix.args[0] if is_inverse else matrix).op == "torch.nn.Parameter":
+                factors.setdefault(id(bare(matrix.args[0] if is_inverse else matrix)), []).append((value, -1 if is_inverse else 1))
+    for log in computation.of("log", "logdet", "slogdet"):
+        for entry in factors.get(id(bare(log.args[0], "abs", "det")), ()) if log.args else ():
+            found.setdefault(id(log), []).append(entry)
+    return found
+
+
+def _logarithms(value: Value) -> tuple[int, list[Value]]:
+    """The sign, and the factors without it, of what a value is the sum or the exponential of."""
+    inner = value.args[0] if value.op in ("sum", "exp") else value
+    if inner.op == "part" and inner.args[0].op == "slogdet":
+        return 1, [inner.args[0]]
+    made = product(inner)
+    sign = made.sign
+    for one in (*made.above, *made.below):
+        sign = -sign if (number(one) or 0) < 0 else sign
+    above = [one.args[0] if one.op == "part" and one.args[0].op == "slogdet" else one for one in made.above]
+    return sign, [one for one in above if one.op != "@constant"]
+
+
+def _signed(value: Value, sign: int = 1, depth: int = 30) -> Iterator[tuple[Value, int]]:
+    """What a value is the sum or difference of, each with its sign."""
+    inner = bare(value) if value.op != "either" else value
+    if inner.op in ("add", "sub") and len(inner.args) == 2 and depth:
+        yield from _signed(inner.args[0], sign, depth - 1)
+        yield from _signed(inner.args[1], sign if inner.op == "add" else -sign, depth - 1)
+    elif inner.op in ("neg", "mean") and len(inner.args) == 1 and "dim" not in inner.named and depth:
+        yield from _signed(inner.args[0], -sign if inner.op == "neg" else sign, depth - 1)
+    elif inner.op == "mul" and len(inner.args) == 2 and depth and sum(number(one) is None for one in inner.args) == 1 and unscaled(inner) is inner:
+        by, other = inner.args if number(inner.args[1]) is None else inner.args[::-1]
+        yield from _signed(other, -sign if (number(by) or 0) < 0 else sign, depth - 1)
+    elif inner.op == "mul" and unscaled(inner) is not inner:
+        yield inner, -sign if any((number(one) or 0) < 0 for one in inner.args) else sign
+    else:
+        yield inner, sign
+
+
+def _between(whole: Value) -> Iterator[Value]:
+    """A sum, and all sums and differences in it."""
+    waiting = [whole]
+    while waiting:
+        at = bare(waiting.pop(), shapes=False) if waiting[-1].op != "either" else waiting.pop()
+        yield at
+        if at.op in ("add", "sub", "neg"):
+            waiting += at.args
+
+
+def _argument_of(density: Value) -> tuple[Value | None, int]:
+    """What a log density is taken of, and 1; -1 where the sum is of squares without the minus."""
+    inner = density if density.op == "log_prob" else bare(density.args[0])
+    signs = list(_signed(inner))
+    for one, sign in signs:
+        if one.op == "log_prob" and len(one.args) > 1:
+            return one.args[1], sign
+        made = product(one)
+        square = next((found for each in made.above if (found := squared(bare(each))) is not None), None)
+        square = squared(one) if squared(one) is not None else square
+        if square is not None:
+            for each in made.above if squared(one) is None else ():
+                sign = -sign if (number(each) or 0) < 0 else sign
+            return square, -sign * (made.sign if squared(one) is None else 1)
+    return None, 0
 
 
 def _density(value: Value) -> Value | None:

@@ -8,7 +8,7 @@ from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Value, bare, constant, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import names_of, short
 from probe.diagnose.code.traits.arithmetic import addends, is_distance, product, rectified
 
 FINDERS = Finders()
@@ -57,6 +57,22 @@ def _easiest_opponents(program: Program) -> Iterator[Remark]:
         asked = list(origins(mask, stop=("run",)))
         if opponent.op == easy and any(one.op in ("eq", "ne") for one in asked) and not any(one is bare(pulled[1]) for one in asked):
             yield Remark(opponent.node, f"{short(opponent.node)} is the {word} of each row, and {short(hinge.node)} (line {hinge.line}) pushes those pairs apart: they are the farthest from each other already")
+            return
+
+
+@FINDERS.add("easiest-mined")
+def _easiest_partners(program: Program) -> Iterator[Remark]:
+    """What is called hard takes, of all pairs that a loss with a margin pulls together, those that are the nearest already."""
+    for hinge in computation_of(program).of("relu", "softplus", "clamp", "max", "maximum", "margin_ranking_loss"):
+        up, down = _pulled_and_pushed(hinge)
+        near = _closeness(up[1]) if up is not None else None
+        if up is None or down is None or near is None or bare(up[1]) is not bare(down[1]):
+            continue
+        (partner, _, mask), easy, word = (up, "min", "smallest distance") if near < 0 else (down, "max", "largest similarity")
+        named = any("hard" in getattr(one, "name", "").lower() for one in partner.where.functions) or any("hard" in name.lower() for name in names_of(hinge.node))
+        asked = list(origins(mask, stop=("run",)))
+        if named and partner.op == easy and any(one.op in ("eq", "ne") for one in asked) and not any(one is bare(up[1]) for one in asked):
+            yield Remark(partner.node, f"{short(partner.node)} is the {word} of each row, and {short(hinge.node)} (line {hinge.line}) pulls those pairs together: they are the nearest to each other already")
             return
 
 

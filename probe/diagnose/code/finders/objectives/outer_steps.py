@@ -7,11 +7,13 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Code, Many, Table, Value, bare, number, origins
+from probe.diagnose.code.computed.value import Code, Many, Table, Value, bare, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
-from probe.diagnose.code.syntax import Function, short
-from probe.diagnose.code.traits.updates import is_optimizer, modules, plain
+from probe.diagnose.code.syntax import Function, is_read, names_read, short
+from probe.diagnose.code.traits.backwards import layers_of
+from probe.diagnose.code.traits.basic import LOSSES, losses
+from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain
 
 
 def away_from_the_adapted(program: Program) -> Iterator[Remark]:
@@ -145,3 +147,52 @@ def closure_adds_up(program: Program) -> Iterator[Remark]:
         if back is not None and not clears and not any(isinstance(one, ast.Attribute) and one.attr == "grad" for one in ast.walk(function)):
             yield Remark(back, f"{short(back)} runs several times in {short(step.node)} (line {step.line}), and {function.name} clears no gradients: each is added to those before it")
             return
+
+
+def judged_on_its_support(program: Program) -> Iterator[Remark]:
+    """Weights that were adapted by the loss of some samples are judged by the same samples, and those that came with them
+    are not read."""
+    computation = computation_of(program)
+    found = [loss for _, loss in losses(computation)] + [one.args[0] for one in computation.of("torch.autograd.grad") if one.args]
+    compared = [one for loss in found for one in _compared(loss)]
+    for outer in compared:
+        inner = next((one for one in _adapting(computation, outer, compared) if same(one.args[1], outer.args[1]) and one.args[0] is not outer.args[0]), None)
+        left = _left_unread(program, outer.node) if inner is not None else []
+        if inner is not None and left:
+            yield Remark(outer.node, f"{short(outer.node)} judges the adapted weights by the samples that {short(inner.node)} (line {inner.line}) has adapted them to, and {' and '.join(left)} {'is' if len(left) == 1 else 'are'} read nowhere")
+            return
+
+
+def _compared(loss: Value) -> Iterator[Value]:
+    """The losses of a network's outputs and targets that a loss is made of, but not what gradients were taken of on the way."""
+    yield from (one for one in origins(loss, stop=("torch.autograd.grad", *LOSSES)) if one.op in LOSSES and len(one.args) == 2)
+
+
+def _adapting(computation: Computation, outer: Value, compared: list[Value]) -> Iterator[Value]:
+    """The losses that the weights behind a loss were adapted by: by a derivative that is subtracted, or by an optimizer that
+    is made for the task."""
+    for one in origins(outer.args[0]):
+        if one.op == "sub" and len(one.args) == 2:
+            for gradient in origins(one.args[1], stop=("torch.autograd.grad",)):
+                if gradient.op == "torch.autograd.grad" and gradient.args:
+                    yield from (each for each in origins(gradient.args[0], stop=LOSSES) if each.op in LOSSES and len(each.args) == 2)
+    networks = {id(one.args[0]) for one in origins(outer.args[0]) if one.op == "run" and one.args}
+    for optimizer in (one for one in computation.values if is_optimizer(one) and one.where.loops and one.number < outer.number and one.where.loops == outer.where.loops[: len(one.where.loops)]):
+        held = {id(layer) for each in modules(optimizer) for layer in layers_of(each)}
+        steps = [one for one in computation.of("step") if optimizer_of(one) is optimizer and one.number < outer.number]
+        if held & networks and steps:
+            yield from (one for one in compared if one.number < steps[-1].number and one.number > optimizer.number)
+
+
+def _left_unread(program: Program, node: ast.AST) -> list[str]:
+    """The names that are given together with what an expression reads, two and two, and read nowhere."""
+    frame, read = program.frame(node), names_read(node)
+    groups = [[one.id for one in ast.walk(target) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)] for target in ast.walk(frame) if isinstance(target, ast.Tuple) and isinstance(target.ctx, ast.Store)]
+    if isinstance(frame, ast.FunctionDef):
+        groups.append([one.arg for one in frame.args.args])
+    everywhere = [one.id for one in ast.walk(frame) if is_read(one)]
+    for group in groups:
+        left = [name for name in group if name not in everywhere and not name.startswith("_")]
+        if len(left) == 2 and len(read & set(group)) >= 1 and len(group) >= 4:
+            return left
+    return []

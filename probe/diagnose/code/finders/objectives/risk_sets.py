@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.finders.objects.pairwise_ranks import along_an_axis, compared_pairs
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -29,7 +30,13 @@ class _RiskSets(NamedTuple):
 
 
 def risk_sets_out_of_order(program: Program) -> Iterator[Remark]:
-    """The likelihood of an event is divided by a sum over those before it in an order that is not that of falling times."""
+    """The likelihood of an event is divided by a sum over others than those who are still at risk."""
+    yield from _sums_out_of_order(program)
+    yield from _masked_to_the_others(program)
+
+
+def _sums_out_of_order(program: Program) -> Iterator[Remark]:
+    """The sum is over those before it in an order that is not that of falling times."""
     computation = computation_of(program)
     for sets in _risk_sets(computation):
         which = "after" if sets.turned else "before"
@@ -43,6 +50,58 @@ def risk_sets_out_of_order(program: Program) -> Iterator[Remark]:
             word = "small to large" if rising else "large to small"
             yield Remark(sets.value.node, f"{short(sets.value.node)} adds up the rows {which} each one, and {short(sorting.node)} (line {sorting.line}) has sorted them by time from {word}: each event is compared with those whose time has ended before it")
             return
+
+
+def _masked_to_the_others(program: Program) -> Iterator[Remark]:
+    """The sum is over the rows whose time has ended before it, by a mask of pairs."""
+    computation = computation_of(program)
+    for value in computation.of("logsumexp", "log"):
+        found = _of_pairs(value)
+        if found is None or value.where.no_grad:
+            continue
+        of, mask, over = found
+        asked, holds = mask, True
+        while asked.op in ("invert", "logical_not", "float", "to", "bool") and asked.args:
+            asked, holds = bare(asked.args[0]), holds is not (asked.op in ("invert", "logical_not"))
+        pairs = compared_pairs(asked)
+        if pairs is None or not computed_by_none(pairs.of) or not any(one.op == "run" for one in origins(of)):
+            continue
+        row_is_later = (pairs.sign > 0) is holds
+        if row_is_later is (over in (1, -1)) and any(_counts_events(computation, whole) for whole, _ in _differences(computation, value, of, ends=False)):
+            yield Remark(value.node, f"{short(value.node)} adds up the rows that {short(asked.node)} (line {asked.line}) lets in: for each event those whose time has ended before it, and not those who are still at risk")
+            return
+
+
+def _of_pairs(value: Value) -> tuple[Value, Value, int] | None:
+    """The scores of rows that a logarithm of sums adds up, the mask of each two rows that says which, and the axis."""
+    inner = without_small(value.args[0]) if value.args else value
+    if value.op == "logsumexp":
+        masked, over = bare(value.args[0], shapes=False), value.argument("dim", 1)
+    elif inner.op == "sum" and inner.args:
+        masked, over = bare(inner.args[0], shapes=False), inner.argument("dim", 1)
+    else:
+        return None
+    axis = None if over is None else number(over)
+    if axis not in (0, 1, -1) or len(masked.args) < 2:
+        return None
+    if masked.op == "masked_fill":
+        of, mask, kept = masked.args[0], masked.args[1], False
+    elif masked.op == "where" and len(masked.args) == 3:
+        of, mask, kept = masked.args[1], masked.args[0], True
+    elif masked.op == "mul":
+        first = 0 if any(one.op == "exp" for one in origins(masked.args[0], stop=("run",))) else 1
+        of, mask, kept = masked.args[first], masked.args[1 - first], True
+    else:
+        return None
+    of = bare(of)
+    for _ in range(6):
+        one_axis = along_an_axis(of)
+        if one_axis is None and (of.op not in ("exp", "expand_as", "expand", "repeat") or not of.args):
+            break
+        of = bare(of.args[0]) if one_axis is None else one_axis[0]
+    if kept:
+        return of, bare(mask, shapes=False), int(axis)
+    return (of, bare(mask.args[0], shapes=False), int(axis)) if mask.op in ("invert", "logical_not") else None
 
 
 def _risk_sets(computation: Computation) -> Iterator[_RiskSets]:

@@ -6,7 +6,17 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    SHAPED,
+    Many,
+    Value,
+    bare,
+    constant,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -153,3 +163,73 @@ def same_derivative_twice(program: Program) -> Iterator[Remark]:
                     late, early = (target, other) if one.number > before.number else (other, target)
                     yield Remark(late, f"{late.id} is the derivative that {early.id} is (line {early.lineno}): both are of one value, by one input")
                     return
+
+
+def no_curvature(program: Program) -> Iterator[Remark]:
+    """What a network of straight pieces gives is derived twice by its inputs: the second derivative of each piece is 0."""
+    computation = computation_of(program)
+    for second in computation.of(*_GRADIENT):
+        if len(second.args) < 2 or second.op == "grad":
+            continue
+        first = _scaled(second.args[0])
+        if first.op != "torch.autograd.grad" or len(first.args) < 2 or not computation.users(second) or second.where.no_grad:
+            continue
+        bends = _straight(first.args[0], first.args[1])
+        if bends:
+            yield Remark(second.node, f"{short(second.node)} derives by the inputs what is a derivative by them already (line {first.line}), and {short(bends[0].node)} (line {bends[0].line}) is made of straight pieces, as is all that the network computes: the second derivative is 0 everywhere")
+            return
+
+
+_STRAIGHT = ("relu", "leaky_relu", "relu6", "hardtanh", "prelu", "abs")
+_LINEAR = frozenset({"sum", "mean", "cat", "part", "dropout", "neg", "identity", "columns", "T", "t", "transpose", "split", "chunk"}) | SHAPED | KEPT
+_MADE = ("torch.nn.Linear", "torch.nn.Identity", "torch.nn.Flatten", "torch.nn.Dropout")
+_BENT = ("torch.nn.ReLU", "torch.nn.LeakyReLU", "torch.nn.ReLU6", "torch.nn.Hardtanh", "torch.nn.PReLU")
+
+
+def _scaled(value: Value) -> Value:
+    """A derivative, without what takes a column of it, adds it up, or multiplies it by a number."""
+    for _ in range(8):
+        value = bare(value, "part", "sum", "columns")
+        if value.op not in ("mul", "div") or len(value.args) != 2 or number(value.args[1]) is None:
+            return value
+        value = value.args[0]
+    return value
+
+
+def _straight(outputs: Value, inputs: Value) -> list[Value]:
+    """The bends between some inputs and what is computed of them, where all the rest is linear; nothing where it is not, or
+    not known."""
+    wanted = {id(bare(one)) for one in (inputs.parts if isinstance(inputs, Many) else [inputs])}
+    reached: dict[int, bool] = {}
+
+    def depends(value: Value) -> bool:
+        if id(value) not in reached:
+            reached[id(value)] = False
+            reached[id(value)] = id(bare(value)) in wanted or any(depends(one) for one in value.made_of())
+        return reached[id(value)]
+
+    bends: list[Value] = []
+    layers = 0
+    waiting, seen = [outputs], {id(outputs)}
+    while waiting:
+        at = waiting.pop()
+        if id(bare(at)) in wanted:
+            continue
+        inner = [one for one in at.made_of() if depends(one)]
+        by = at.args[0].op if at.op == "run" and at.args else ""
+        if at.op in _STRAIGHT or by in _BENT:
+            bends.append(at)
+        elif by in _MADE or at.op in ("linear", "matmul", "addmm"):
+            layers += 1
+            if len(inner) != 1:
+                return []
+        elif at.op in ("mul", "div"):
+            if len(inner) != 1 or (at.op == "div" and inner[0] is not at.args[0]):
+                return []
+        elif at.op not in _LINEAR and at.op not in ("add", "sub") and not isinstance(at, Many):
+            return []
+        for one in inner:
+            if id(one) not in seen:
+                seen.add(id(one))
+                waiting.append(one)
+    return bends if layers > 1 else []

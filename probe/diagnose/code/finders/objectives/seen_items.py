@@ -27,12 +27,13 @@ def seen_items_ranked(program: Program) -> Iterator[Remark]:
     ranked with them."""
     computation = computation_of(program)
     tops = [one for one in computation.of("topk", "argsort", "argpartition") if one.args]
-    if not tops or any(isinstance(one, ast.NotIn) for top in tops for function in top.where.functions for node in ast.walk(function) if isinstance(node, ast.Compare) for one in node.ops):
+    left_out = {id(part) for one in computation.of("not_in") for part in origins(one)}
+    if any(id(top) in left_out for top in tops) or not tops or any(isinstance(one, ast.NotIn) for top in tops for function in top.where.functions for node in ast.walk(function) if isinstance(node, ast.Compare) for one in node.ops):
         return
     learned = {id(one): one for _, loss in losses(computation) for one in origins(loss, stop=_COUNTS)}
     for top in tops:
         scores = _scores(top.args[0])
-        why = None if id(top) in learned else _learns_pairs(scores, learned) or _rebuilds(computation, scores, learned)
+        why = None if id(top) in learned else _learns_pairs(scores, learned) or _asked_for_all(scores, learned) or _rebuilds(computation, scores, learned)
         held = _looked_up(computation, top) if why is not None else None
         if why is not None and held is not None and id(held) not in learned and not any(one is held for one in origins(scores, stop=_COUNTS)):
             yield Remark(top.node, f"{short(top.node)} ranks all items, those {why} among them: they take the places of those that {short(held.node)} (line {held.line}) holds")
@@ -60,6 +61,20 @@ def _learns_pairs(scores: Value, learned: dict[int, Value]) -> str | None:
     if None in tables and _propagated(scores, learned):
         return "of the pairs that the model was trained on"
     if None in tables or tables[0] is tables[1] or not whole or not all(id(one) in asked for one in tables):
+        return None
+    return "of the pairs that the model was trained on"
+
+
+def _asked_for_all(scores: Value, learned: dict[int, Value]) -> str | None:
+    """Whether scores are what a network makes of one user and of the numbers of all items, and it was trained by pairs."""
+    inside = {id(one): one for one in origins(scores)} if scores.op == "run" else {}
+    if scores.op in ("sum", "add") and scores.args:
+        inside = {id(one): one for one in origins(scores)}
+    looked = [one for one in inside.values() if one.op == "run" and len(one.args) == 2 and one.args[0].op == "torch.nn.Embedding"]
+    items = [one for one in looked if bare(one.args[1]).op == "arange" and len(bare(one.args[1]).args) == 1]
+    users = [one for one in looked if one.args[0] not in [each.args[0] for each in items]]
+    asked = {id(one.args[0]): one for one in learned.values() if one.op == "run" and len(one.args) == 2 and bare(one.args[1]).op != "arange" and id(one) not in inside}
+    if not items or not users or any(bare(one.args[1]).op == "arange" for one in users) or not all(id(one.args[0]) in asked for one in looked):
         return None
     return "of the pairs that the model was trained on"
 
@@ -107,6 +122,8 @@ def _looked_up(computation: Computation, top: Value) -> Value | None:
         at = waiting.pop()
         for user in computation.users(at):
             others = [one for one in user.args if one is not at]
+            if user.op == "in" and _passes_over(computation, user):
+                return None
             if user.op in ("intersection", "gather", "isin", "in", "and", "eq", "take_along_dim") and others:
                 return next((one for one in others if number(one) is None), None)
             if user.op in ("sub", "difference", "set_item", "masked_fill", "where"):
@@ -118,3 +135,9 @@ def _looked_up(computation: Computation, top: Value) -> Value | None:
                 seen.add(id(user))
                 waiting.append(user)
     return None
+
+
+def _passes_over(computation: Computation, asked: Value) -> bool:
+    """Whether a question decides that a loop goes on to the next item: `if item in seen: continue`."""
+    around = computation.program.parent.get(asked.node)
+    return isinstance(around, ast.If) and bool(around.body) and isinstance(around.body[-1], ast.Continue)

@@ -42,9 +42,9 @@ def best_of_another_fold(program: Program) -> Iterator[Remark]:
     for test in computation.of(*_COMPARES) if made else ():
         for score, best in (test.args, test.args[::-1]) if len(test.args) == 2 else ():
             rounds = next((made[id(plain(one.args[0]))] for one in origins(score) if one.op == "run" and id(plain(one.args[0])) in made), None)
-            if rounds is None or not _is_start(best) or rounds[-1] in best.where.loops or len(test.where.loops) <= len(rounds) or test.where.loops[: len(rounds)] != rounds:
+            if rounds is None or not is_start(best) or rounds[-1] in best.where.loops or len(test.where.loops) <= len(rounds) or test.where.loops[: len(rounds)] != rounds:
                 continue
-            if not _takes_the_score(computation, test, score, best):
+            if not takes_the_score(computation, test, score, best):
                 continue
             used = _used_in_each(computation, test, rounds)
             if used is not None:
@@ -52,12 +52,12 @@ def best_of_another_fold(program: Program) -> Iterator[Remark]:
                 return
 
 
-def _is_start(value: Value) -> bool:
+def is_start(value: Value) -> bool:
     """Whether a value is what a best score begins with."""
     return number(value) is not None or value.op == "float" or (value.op in ("neg", "@library", "either") and "inf" in f"{value!r}{value.args}{getattr(value, 'data', '')}")
 
 
-def _takes_the_score(computation: Computation, test: Value, score: Value, best: Value) -> bool:
+def takes_the_score(computation: Computation, test: Value, score: Value, best: Value) -> bool:
     """Whether the branch of a comparison puts the score in the place of the best one."""
     kept = [one for one in computation.of("set_attribute") if one.args[1] is score and (id(test), True) in conditions(one)]
     homes = {(id(one.args[0]), one.data) for one in kept}

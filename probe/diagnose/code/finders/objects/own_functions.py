@@ -21,6 +21,10 @@ _HARD = frozenset({"sign", "round", "floor", "ceil", "heaviside", "argmax", "arg
 """Operations that have no gradient anywhere, and that stand in a network by mistake where nothing passes one round them."""
 
 
+_NUMBERS = frozenset({"item", "numpy", "tolist", "data", "detach", "tensor", "torch.autograd.Variable"})
+"""Operations that give the numbers of a tensor without its gradient."""
+
+
 def gradient_not_passed_on(program: Program) -> Iterator[Remark]:
     """The backward of a function of the program computes a gradient, and never reads the one that it is given."""
     for function in program.everywhere(ast.FunctionDef):
@@ -100,9 +104,24 @@ def _rounded_off(program: Program) -> Iterator[Remark]:
                 if cut is not None and not _gives_labels(computation, cut, whole):
                     yield Remark(cut.node, f"{short(cut.node)} has no gradient, and stands between {short(run.node)} (line {run.line}) and every loss: the optimizer of line {optimizer.line} has nothing to step that layer with")
                     return
+                if not run.where.no_grad and (cut := _number_between(computation, run, whole)) is not None:
+                    yield Remark(cut.node, f"{short(cut.node)} keeps only the numbers of what {short(run.node)} (line {run.line}) gives, and stands between that layer and every loss: the optimizer of line {optimizer.line} has nothing to step it with")
+                    return
                 if by_name and run.where.no_grad:
                     yield Remark(run.node, f"{short(run.node)} runs without gradients, and the optimizer of line {optimizer.line} is given its parameters as a part of their own")
                     return
+
+
+def _number_between(computation: Computation, run: Value, whole: dict[int, Value]) -> Value | None:
+    """What cuts the gradient off between a layer and the next one that computes with its output; None where the layer was
+    loaded or pretrained, or is changed by other hands than the optimizer's."""
+    layer = plain(run.args[0])
+    if any(True for _ in computation.of("load_state_dict", "zip", "pretrained", "lerp_", "copy_")) or any(one.op in ("weight", "bias", "data") and plain(one.args[0]) is layer for one in computation.users(layer)):
+        return None
+    for one in whole.values():
+        if one.op in _NUMBERS and not one.where.no_grad and one.args and any(part is run for part in origins(one, CUTS - {one.op})) and not _gives_labels(computation, one, whole):
+            return one
+    return None
 
 
 def _gives_labels(computation: Computation, cut: Value, whole: dict[int, Value]) -> bool:

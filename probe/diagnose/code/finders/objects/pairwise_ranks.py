@@ -43,7 +43,7 @@ def pairs_ranked_backwards(program: Program) -> Iterator[Remark]:
             picked = inner.op == "part" and len(inner.args) == 2
             made = product(inner.args[0] if picked else inner)
             factors = [*made.above, *([term.args[1]] if picked else [])]
-            grades = [found for one in factors if (found := _grade(one)) is not None]
+            grades = [found for one in factors if (found := compared_pairs(one)) is not None]
             scored = [(one, found) for one in factors if (found := _rises(one)) is not None]
             if len(scored) != 1 or len(grades) != 1:
                 continue
@@ -93,7 +93,7 @@ def _difference(value: Value, depth: int = 8) -> _Pairs | None:
     return None
 
 
-def _grade(value: Value) -> _Pairs | None:
+def compared_pairs(value: Value) -> _Pairs | None:
     """The comparison of each two rows that a value is: with the sign 1 where the first row is the larger one."""
     value = bare(value)
     if value.op not in _COMPARED or len(value.args) != 2:
@@ -106,13 +106,13 @@ def _grade(value: Value) -> _Pairs | None:
 
 def _two(left: Value, right: Value) -> _Pairs | None:
     """One vector along the rows and along the columns, whose entries are taken two by two."""
-    first, second = _spread(left), _spread(right)
+    first, second = along_an_axis(left), along_an_axis(right)
     if first is None or second is None or first[0] is not second[0] or first[1] == second[1]:
         return None
     return _Pairs(first[0], 1 if first[1] > second[1] else -1)
 
 
-def _spread(value: Value) -> tuple[Value, int] | None:
+def along_an_axis(value: Value) -> tuple[Value, int] | None:
     """A vector that is given an axis of one, and where: the later the axis, the more it is the first row of a pair."""
     value = bare(value, shapes=False)
     if value.op == "unsqueeze":
@@ -157,9 +157,7 @@ def _is_discount(value: Value, *, below: bool) -> bool:
 
 def _rising_order(gains: Value) -> Value | None:
     """What sorts gains from small to large: themselves, or the scores that they are taken in the order of."""
-    at = bare(gains)
-    while at.op == "part" and len(at.args) == 2 and _is_cut(at.args[1]):
-        at = bare(at.args[0])
+    at = _grades(gains)
     if at.op == "sort" or (at.op in ("part", "values") and at.args and at.args[0].op == "sort" and (at.op == "values" or constant(at.args[1]) == 0)):
         found = at if at.op == "sort" else at.args[0]
         return found if _is_rising(found) and not any(one.op in ("run", "neg") for one in origins(found.args[0])) else None
@@ -173,6 +171,22 @@ def _rising_order(gains: Value) -> Value | None:
     key = list(origins(order.args[0], stop=("run",)))
     scored = any(one.op == "run" for one in key) and not any(one.op in _FAR for one in key)
     return order if scored else None
+
+
+def _grades(gains: Value) -> Value:
+    """The grades that gains are made of, in their order: x of `2 ** x[:k] - 1`."""
+    at = bare(gains)
+    for _ in range(8):
+        first = at.op == "part" and len(at.args) == 2 and _is_cut(at.args[1])
+        less = at.op == "sub" and len(at.args) == 2 and number(at.args[1]) == 1
+        if first or less or at.op == "exp2":
+            at = at.args[0]
+        elif at.op == "pow" and len(at.args) == 2 and number(at.args[0]) == 2:
+            at = at.args[1]
+        else:
+            return at
+        at = bare(at)
+    return at
 
 
 def _is_cut(index: Value) -> bool:

@@ -11,7 +11,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, number, origin
 from probe.diagnose.code.finders.pictures.mirrored_boxes import taken_columns
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
-from probe.diagnose.code.syntax import names_of, short
+from probe.diagnose.code.syntax import last_word, names_of, short
 from probe.diagnose.code.traits.arithmetic import product
 
 _BOXES = re.compile(r"(^|_)(box|boxes|bbox|bboxes|rois?|annots?|annotations?|xyxy|xywh|cxcywh)(_|$|\d)", re.I)
@@ -91,6 +91,28 @@ def scaled_by_another_side(program: Program) -> Iterator[Remark]:
             said.add(value.where.functions)
             length = next(one for one in rest if side_of(one) is not None)
             yield Remark(value.node, f"{short(value.node)}: columns {', '.join(str(one) for one in found[0][1])} run along the {('width', 'height')[wanted]}, and {short(length.node)} (line {length.line}) is the {('width', 'height')[lengths[0][0]]} of the picture")
+    if not said and not _rows_first(program):
+        yield from _sides_by_name(program)
+
+
+def _sides_by_name(program: Program) -> Iterator[Remark]:
+    """Columns of boxes along both axes are scaled by numbers that are named as the lengths of the other axes."""
+    found: dict[object, list[tuple[Value, int, int]]] = {}
+    for value in computation_of(program).of("set_item"):
+        given = bare(value.args[2]) if len(value.args) == 3 else value
+        if given.op not in ("mul", "div") or len(given.args) != 2 or not any(_BOXES.search(name) for name in names_of(value.node)):
+            continue
+        taken = _columns(given.args[0])
+        node = program.parent.get(value.node) if not isinstance(value.node, ast.stmt) else value.node
+        by = node.value if isinstance(node, ast.AugAssign) else node.value.right if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) else None
+        named = re.fullmatch(r"(?:(?:img|image|im|orig|input)_?)?(?:(w|width)|(h|height))", last_word(by) if by is not None else "", re.I)
+        if taken is not None and named is not None and max(taken[1]) <= 3 and len({column % 2 for column in taken[1]}) == 1:
+            found.setdefault(value.where.functions, []).append((value, taken[1][0] % 2, 0 if named.group(1) else 1))
+    for places in found.values():
+        if {wanted for _, wanted, _ in places} == {0, 1} and all(wanted != side for _, wanted, side in places):
+            value, wanted, side = places[0]
+            yield Remark(value.node, f"{short(value.node)} runs along the {('width', 'height')[wanted]}, and is scaled by what is named as the {('width', 'height')[side]}; so are the columns along the other axis, the other way round")
+            return
 
 
 def _rows_first(program: Program) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import DRAWN, Value, bare, constant, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import complement_of, module, sides
-from probe.diagnose.code.traits.basic import LOSSES
+from probe.diagnose.code.traits.arithmetic import TURNED, complement_of, module, sides
+from probe.diagnose.code.traits.basic import LOSSES, losses
 
 _NULLS = ("full_like", "full", "zeros_like", "ones_like", "zeros", "ones")
 
@@ -194,3 +194,41 @@ def _cut(value: Value) -> Value | None:
             return None
         value = value.args[0]
     return None
+
+
+def codes_alone(program: Program) -> Iterator[Remark]:
+    """A decoder is given the codes themselves: of what the encoder gives only the choice is left in them, which has no gradient."""
+    computation = computation_of(program)
+    in_losses: dict[int, Value] | None = None
+    for value in computation.of("mse_loss", "l1_loss", "smooth_l1_loss", "sub"):
+        if len(value.args) < 2:
+            continue
+        for kept, moved in (value.args[:2], value.args[1::-1]):
+            codes, code = bare(_cut(kept) or kept, *TURNED), bare(moved, *TURNED)
+            if not _is_chosen(codes) or _cut(moved) is not None or not any(one is code for one in origins(codes)) or not any(one.op == "run" for one in origins(code)):
+                continue
+            if in_losses is None:
+                in_losses = {id(one): one for _, loss in losses(computation) for one in origins(loss)}
+            given = [(one, set(map(id, origins(one.args[1], stop=_CHOICES)))) for one in in_losses.values() if one.op == "run" and len(one.args) > 1 and not one.where.no_grad]
+            given = [(one, made) for one, made in given if id(codes) in made]
+            if given and not any(id(code) in made for _, made in given):
+                decoder = min((one for one, _ in given), key=lambda one: one.number)
+                yield Remark(decoder.node, f"{short(decoder.node)} is given the codes of {short(codes.node)} (line {codes.line}), in which {short(code.node)} only has the choice: no gradient of what is decoded reaches the encoder")
+                return
+
+
+_CHOICES = ("argmin", "argmax", "min", "max", "topk", "sort", "argsort", "detach", "shape", "size")
+
+
+def _is_chosen(codes: Value) -> bool:
+    """Whether a value is rows of a table that are learned, at the places of the nearest ones."""
+    if codes.op == "run" and len(codes.args) > 1:
+        table, index = codes.args[0], codes.args[1]
+    elif codes.op in ("part", "index_select", "matmul", "embedding") and len(codes.args) > 1:
+        table, index = codes.args[0], codes.args[-1]
+        if codes.op in ("matmul", "embedding"):
+            table, index = index, table
+    else:
+        return False
+    held = any(one.op in ("torch.nn.Embedding", "torch.nn.Parameter", *DRAWN) for one in origins(table)) and not any(one.op == "rows" for one in origins(table))
+    return held and any(one.op in ("argmin", "argmax", "min", "topk", "max") for one in origins(index))

@@ -9,7 +9,7 @@ from probe.diagnose.code.computed.value import Many, Value, bare, constant, numb
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import complement_of, sides
+from probe.diagnose.code.traits.arithmetic import complement_of, product, sides
 from probe.diagnose.code.traits.basic import without_small
 
 
@@ -24,9 +24,23 @@ def behind_itself(program: Program) -> Iterator[Remark]:
             passed = without_small(through.args[0]) if through.op == "cumprod" and through.args else None
             shares = complement_of(opacity)
             left = complement_of(passed) if passed is not None else None
-            if passed is not None and ((left is not None and same(bare(left), bare(opacity))) or (shares is not None and same(bare(shares), passed))):
+            held = shares is not None and _is_of_the_sum(through, bare(shares))
+            if held or (passed is not None and ((left is not None and same(bare(left), bare(opacity))) or (shares is not None and same(bare(shares), passed)))):
                 said.add(value.line)
                 yield Remark(value.node, f"{short(value.node)}: {short(through.node)} (line {through.line}) holds the sample's own factor too, so each sample is weighted by the light behind it, and not by the light that comes to it")
+
+
+def _is_of_the_sum(through: Value, own: Value) -> bool:
+    """Whether a value is exp(-cumsum(x)), and the other one exp(-x)."""
+    if through.op != "exp" or own.op != "exp" or not through.args or not own.args:
+        return False
+    whole, single = product(through.args[0]), product(own.args[0])
+    summed = bare(whole.above[0]) if len(whole.above) == 1 and not whole.below else through
+    if summed.op != "cumsum" or not summed.args:
+        return False
+    inner = product(summed.args[0])
+    alike = len(inner.above) == len(single.above) and all(any(same(bare(one), bare(other)) for other in single.above) for one in inner.above)
+    return alike and not inner.below and not single.below and whole.sign * inner.sign == single.sign == -1
 
 
 def _is_opacity(value: Value) -> bool:

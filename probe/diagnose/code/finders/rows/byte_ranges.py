@@ -19,6 +19,7 @@ from probe.diagnose.code.finders.rows.byte_differences import holds_bytes, says_
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.extents import rank
 from probe.diagnose.code.traits.pictures import is_bytes
 
 FINDERS = Finders()
@@ -125,7 +126,7 @@ def _picture(value: Value, depth: int = 2) -> tuple[float, ...] | None:
             return found.pop() if len(found) == 1 else None
         if _is_read_as_bytes(at) or _is_full_range(at):
             return (0.0, 128.0, 255.0)
-        if (at.op in SHAPED or at.op in ("part", "element", "rows", "copy", "clone", "from_numpy", "stack", "cat", "pad", "fliplr", "flipud", "rot90", "roll", "repeat", "flip", "permute", "transpose", "ascontiguousarray", "cpu", "cuda", "to", "pin_memory")) and not says_bytes(at):
+        if (at.op in SHAPED or at.op in ("part", "element", "rows", "copy", "clone", "from_numpy", "stack", "cat", "pad", "fliplr", "flipud", "rot90", "roll", "repeat", "flip", "permute", "transpose", "ascontiguousarray", "set_item", "cpu", "cuda", "to", "pin_memory")) and not says_bytes(at):
             if not at.args:
                 return None
             at = at.args[0]
@@ -136,6 +137,17 @@ def _picture(value: Value, depth: int = 2) -> tuple[float, ...] | None:
     return None
 
 
+def is_read_to_255(value: Value) -> bool:
+    """Whether a value holds the numbers of pictures of bytes as they were read, of whatever type now."""
+    for _ in range(40):
+        if _picture(value) is not None or (_is_drawn_to_255(value) and (rank(value) or 0) > 2):
+            return True
+        if value.op == "either" or not value.args or not (value.op in _ALIKE or value.op == "part") or number(value.args[0]) is not None:
+            return False
+        value = value.args[0]
+    return False
+
+
 def _is_read_as_bytes(value: Value) -> bool:
     """Whether a value is a picture as it was read."""
     return value.op in ("array", "asarray", "cv2.imread", "torchvision.io.read_image", "torchvision.io.decode_image") and is_bytes(value)
@@ -143,8 +155,8 @@ def _is_read_as_bytes(value: Value) -> bool:
 
 def _is_full_range(value: Value) -> bool:
     """Whether a value is made bytes of numbers that were cut to 0…255, or multiplied by 255; or is drawn from all bytes."""
-    if value.op == "randint" and says_bytes(value):
-        return any(number(one) in (255, 256) for one in value.args)
+    if value.op in ("randint", "integers") and says_bytes(value):
+        return _is_drawn_to_255(value)
     if not value.args or not (value.op in ("uint8", "byte") or (value.op in ("astype", "to", "type", "array", "asarray") and says_bytes(value))):
         return False
     at = value.args[0]
@@ -152,7 +164,12 @@ def _is_full_range(value: Value) -> bool:
         at = at.args[0]
     if at.op in ("clamp", "minimum"):
         return any(number(one) == _LARGEST for one in (*at.args[1:], *at.named.values()))
-    return at.op == "mul" and any(number(one) == _LARGEST for one in at.args)
+    return _is_drawn_to_255(at) or (at.op == "mul" and any(number(one) == _LARGEST for one in at.args))
+
+
+def _is_drawn_to_255(value: Value) -> bool:
+    """Whether a value is whole numbers that are drawn from 0…255."""
+    return value.op in ("randint", "integers") and any(number(one) in (255, 256) for one in (*value.args, value.named.get("high")) if one is not None)
 
 
 def _drawn(value: Value) -> tuple[float, ...] | None:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant
-from probe.diagnose.code.finders.data.splits import cuts, is_cut, rows_of
+from probe.diagnose.code.finders.data.splits import is_cut, rows_of
+from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import is_call, short
 
 FINDERS = Finders()
+_NOISE = ("randn", "randn_like", "normal", "standard_normal", "rand_like", "uniform")
+_MIRRORED = ("flip", "fliplr", "flipud", "roll", "rot90", "clamp")
 
 
 @FINDERS.add("copied-before-the-split")
@@ -24,7 +27,7 @@ def _copied_before(program: Program) -> Iterator[Remark]:
         for one in (each for whole in wholes for each in rows_of(whole)):
             copies = one.op == "fit_resample" and one.args[0].op.rpartition(".")[2] in ("RandomOverSampler", "SMOTE", "ADASYN", "BorderlineSMOTE", "SMOTEENN", "SMOTETomek")
             copies = copies or (one.op == "repeat_interleave" and len(one.args) > 1 and constant(one.args[1]) is None)
-            copies = copies or (one.op == "cat" and not one.named.get("dim") and len(one.args) == 1 and _holds_twice(one.args[0]))
+            copies = copies or (one.op == "cat" and not one.named.get("dim") and len(one.args) == 1 and _holds_twice(one.args[0]) and not is_call(one.node, "hstack"))
             copies = copies or (one.op == "part" and len(one.args) == 2 and _adds_drawn_again(bare(one.args[1])))
             if copies and one.node not in said and not is_cut(one) and not cut.where.loops:
                 said.add(one.node)
@@ -35,7 +38,25 @@ def _copied_before(program: Program) -> Iterator[Remark]:
 def _holds_twice(rows: Value) -> bool:
     """Whether the same labels or samples stand several times among what is joined."""
     parts = [bare(one) for one in rows.parts] if isinstance(rows, Many) else []
-    return any(one is other and one.op != "@constant" for place, one in enumerate(parts) for other in parts[:place])
+    return any(one.op != "@constant" and (one is other or _is_changed_copy(one, other) or _is_changed_copy(other, one)) for place, one in enumerate(parts) for other in parts[:place])
+
+
+def _is_changed_copy(value: Value, of: Value) -> bool:
+    """Whether a value is another one, mirrored, shifted or with noise."""
+    for _ in range(12):
+        value = bare(value)
+        if value is of:
+            return of.op not in ("@constant", "zeros", "ones", "arange", "linspace")
+        if value.op == "add" and len(value.args) == 2:
+            noisy = [one for one in value.args if any(part.op in _NOISE for part in (bare(one), *bare(one).args))]
+            value = next((one for one in value.args if len(noisy) == 1 and one is not noisy[0]), value.args[0])
+            if len(noisy) != 1:
+                return False
+        elif value.op in _MIRRORED and value.args:
+            value = value.args[0]
+        else:
+            return False
+    return False
 
 
 def _adds_drawn_again(rows: Value) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
+    DRAWN,
     Instance,
     Many,
     Table,
@@ -150,6 +151,51 @@ def _groups_split(program: Program) -> Iterator[Remark]:
             if shared and answers and not _is_window(row):
                 yield Remark(cut.value.node, f"{short(cut.value.node)} splits samples at random, and {short(row.value.node)} (line {row.value.line}) adds several for each turn of the loop of line {getattr(outer, 'lineno', 0)}, with one label")
                 return
+
+
+@FINDERS.add("groups-split-at-random")
+def _blocks_split(program: Program) -> Iterator[Remark]:
+    """Each turn of a loop adds a block of rows that share what it has for that turn, with its number for each row; all rows are
+    split at random, and the number is not asked."""
+    computation = computation_of(program)
+    aims = {id(one) for loss in computation.of(*LOSSES) if len(loss.args) > 1 for one in origins(loss.args[1])}
+    numbered = {loop: one for one in computation.of("append") if one.where.loops and (loop := one.where.loops[-1]) and _numbers(one.args[-1], loop) and id(one.args[0]) not in aims}
+    for cut in random_cuts(computation) if aims and numbered else ():
+        held = {key: one for whole in cut.wholes for key, one in _held(whole).items()}
+        for added in computation.of("append"):
+            around = added.where.loops[-1] if added.where.loops else None
+            named = numbered.get(around) if around is not None else None
+            if named is None or id(added.args[0]) not in held or around in cut.value.where.loops or any(comes_from(one, named.args[0]) for one in cut.value.args):
+                continue
+            answers = [one for one in computation.of("append") if one.where.loops == added.where.loops and id(one.args[0]) in aims and not _numbers(one.args[-1], added.where.loops[-1])]
+            if answers and _shares(added.args[-1], added.where.loops[-1]):
+                yield Remark(cut.value.node, f"{short(cut.value.node)} splits rows at random, and {short(added.node)} (line {added.line}) adds a block of them for each turn of the loop of line {getattr(around, 'lineno', 0)}, with the number of the turn for each row (line {named.line}), which the split does not ask")
+                return
+
+
+def _numbers(block: Value, loop: object) -> bool:
+    """Whether a block of numbers holds the number of the turn of a loop for each of its rows."""
+    block = bare(block, "builtins.int")
+    if block.op in ("full", "repeat") and len(block.args) > 1:
+        return any(_is_number_of(one, loop) for one in block.args[:2])
+    listed = block.args if block.op == "mul" else block.parts if isinstance(block, Many) and block.op == "list" else ()
+    return any(_is_number_of(one, loop) or (isinstance(one, Many) and len(one.parts) == 1 and _is_number_of(one.parts[0], loop)) for one in listed)
+
+
+def _shares(block: Value, loop: object) -> bool:
+    """Whether the rows of a block share something that a turn of a loop has for itself: it is drawn or looked up for the turn,
+    and added to rows that are drawn one by one."""
+    block = bare(block)
+    if block.op not in ("add", "sub", "mul") or len(block.args) != 2:
+        return False
+    for one, other in (block.args, block.args[::-1]):
+        drawn = [each for each in origins(one) if each.op in DRAWN and loop in each.where.loops and any(isinstance(size, Many) and len(size.parts) == 2 for size in (*each.args, *each.named.values()))]
+        drawn += [each for each in origins(one) if each.op == "randn" and loop in each.where.loops and len(each.args) == 2]
+        own = bare(other)
+        turn = (own.op == "part" and _is_number_of(own.args[-1], loop)) or own.op == "element" or (own.op in DRAWN and loop in own.where.loops)
+        if drawn and turn and not any(each is own for each in drawn):
+            return True
+    return any(_shares(one, loop) for one in block.args)
 
 
 def _is_window(row: Row) -> bool:

@@ -7,7 +7,16 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import SHAPED, Value, bare, number, origins
+from probe.diagnose.code.computed.value import (
+    SHAPED,
+    Many,
+    Value,
+    bare,
+    constant,
+    is_none,
+    number,
+    origins,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -17,6 +26,7 @@ from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.numberings import filled_up
 
 FINDERS = Finders()
+_MASKS = ("ne", "eq", "gt", "ge", "lt", "invert", "bool", "and", "logical_and", "logical_not")
 _DRAWN = ("rand", "rand_like", "bernoulli")
 _SIZES = ("shape", "size", "len", "rand_like", "full_like", "zeros_like", "ones_like", "device", "new_zeros", "new_full")
 _DRAWS = ("randint", "multinomial", "choice", "choices", "integers")
@@ -73,11 +83,28 @@ def _mean_with_padding(program: Program) -> Iterator[Remark]:
                 return
 
 
+@FINDERS.add("padding-not-ignored")
+def _sum_with_padding(program: Program) -> Iterator[Remark]:
+    """The log probabilities of the words of a text are added up over all places, and the texts are filled up."""
+    computation = computation_of(program)
+    for _, loss in losses(computation):
+        for total in origins(loss):
+            if total.op != "sum" or number(total.argument("dim", 1)) not in (1, -1) or total.where.no_grad:
+                continue
+            looked_up = _plainly(total.args[0])
+            found = filled_up(computation, looked_up.args[2]) if looked_up is not None else None
+            if looked_up is not None and found is not None and found[0] is not None and found[0] >= 0 and has_gradient(looked_up):
+                yield Remark(total.node, f"{short(total.node)} adds up all places, and {short(found[2].node)} (line {found[2].line}) has filled the words of {short(looked_up.node)} (line {looked_up.line}) up with {found[0]:g}: the padding counts as words")
+                return
+
+
 def _plainly(value: Value, depth: int = 12) -> Value | None:
     """The log probabilities that were looked up for words, of which a value is a multiple, or a sum with others."""
     value = bare(value)
     if depth == 0:
         return None
+    while value.op == "part" and len(value.args) == 2 and _is_whole(value.args[1]):
+        value = bare(value.args[0])
     if value.op == "gather" and len(value.args) > 2 and bare(value.args[0]).op == "log_softmax":
         return value
     if value.op == "neg":
@@ -87,6 +114,12 @@ def _plainly(value: Value, depth: int = 12) -> Value | None:
     if value.op == "mul" and len(value.args) == 2 and any(number(one) is not None for one in value.args):
         return _plainly(next(one for one in value.args[::-1] if number(one) is None) if number(value.args[1]) is None or number(value.args[0]) is None else value.args[0], depth - 1)
     return None
+
+
+def _is_whole(index: Value) -> bool:
+    """Whether an index takes an axis of one number away, and no place: `[..., 0]`, `[:, :, 0]`."""
+    parts = index.parts if isinstance(index, Many) else []
+    return len(parts) > 1 and number(parts[-1]) == 0 and all(constant(one) is Ellipsis or (one.op == "slice" and all(is_none(each) for each in one.args)) for one in parts[:-1])
 
 
 @FINDERS.add("term-of-the-wrong-sign")
@@ -121,6 +154,8 @@ def _ignored_in_the_evaluation(program: Program) -> Iterator[Remark]:
                 continue
             less = train if mine < 0 else held if theirs < 0 else train
             more, left = (held, theirs) if less is train else (train, mine)
+            if any(one.op == "masked_select" or (one.op == "part" and len(one.args) == 2 and bare(one.args[1]).op in _MASKS) for one in origins(less.args[1], stop=("run",))):
+                continue  # chosen before: labels[labels != PAD]
             yield Remark(less.node, f"{short(less.node)} counts the label {left:g}, and {short(more.node)} (line {more.line}) leaves it out of labels that are made alike")
             return
 

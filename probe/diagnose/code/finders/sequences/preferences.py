@@ -326,3 +326,17 @@ def _ends(word: Value) -> bool:
     fixed = word.args[1]
     known = number(fixed) if fixed.op != "full_like" else number(fixed.argument("fill_value", 1))
     return known is not None and constant(word.args[2]) is None and any(one.op in ("multinomial", "argmax", "sample", "@input") for one in origins(word.args[2]))
+
+
+@FINDERS.add("values-of-another-range")
+def _difference_of_shares(program: Program) -> Iterator[Remark]:
+    """A preference is the sigmoid of the difference of two scores that a sigmoid has squashed already."""
+    for _, loss in losses(computation_of(program)):
+        for value in origins(loss):
+            inner = bare(value.args[0]) if value.op in ("logsigmoid", "sigmoid") and value.args else value
+            if inner.op != "sub" or len(inner.args) != 2:
+                continue
+            scores = [bare(one, "part") for one in inner.args]
+            if all(one.op == "sigmoid" and any(each.op == "run" for each in origins(one)) for one in scores) and scores[0].node is scores[1].node:
+                yield Remark(value.node, f"{short(value.node)} takes a difference of {short(scores[0].node)} (line {scores[0].line}), which lies between -1 and 1: a pair can never be surer than 0.73, and the loss has a floor of 0.31")
+                return

@@ -20,7 +20,7 @@ _LOSSES = ("cross_entropy", "nll_loss")
 _DRAWN = ("multinomial", "sample", "generate", "argmax", "topk")
 
 
-def _ahead(logits: Value, target: Value) -> Iterator[tuple[Value, float]]:
+def ahead_of(logits: Value, target: Value) -> Iterator[tuple[Value, float]]:
     """Where a network reads the row that its targets are of, and how many places a target is behind what is read at its
     own place."""
     said, asked = place_of(logits), place_of(target)
@@ -29,8 +29,13 @@ def _ahead(logits: Value, target: Value) -> Iterator[tuple[Value, float]]:
     for read in origins(logits):
         if read.op == "run" and len(read.args) == 2 and read.args[0].op == "torch.nn.Embedding":
             given = place_of(read.args[1])
-            if given is not None and (given.row is asked.row or same(given.row, asked.row)) and given.unknown == asked.unknown:
+            if given is not None and (given.row is asked.row or (_is_known(given.row) and same(given.row, asked.row))) and given.unknown == asked.unknown:
                 yield read, asked.known - given.known - said.known
+
+
+def _is_known(row: Value) -> bool:
+    """Whether it is known what a row holds: all lists that nothing was seen to fill are alike."""
+    return not isinstance(row, Many) or bool(row.parts)
 
 
 def _gathered(value: Value) -> tuple[Value, Value] | None:
@@ -46,7 +51,7 @@ def score_not_shifted(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     next_of: set[int] = set()
     for loss in computation.of(*_LOSSES):
-        found = list(_ahead(loss.args[0], loss.args[1])) if len(loss.args) > 1 else []
+        found = list(ahead_of(loss.args[0], loss.args[1])) if len(loss.args) > 1 else []
         if any(ahead != 1 for _, ahead in found):
             return
         next_of |= {id(read.args[0]) for read, _ in found}
@@ -57,7 +62,7 @@ def score_not_shifted(program: Program) -> Iterator[Remark]:
                 continue  # of some places alone
             if best.op != "argmax" or number(best.argument("dim", 1)) not in (-1.0, 2.0):
                 continue
-            for read, ahead in _ahead(best.args[0], asked):
+            for read, ahead in ahead_of(best.args[0], asked):
                 if ahead == 0 and id(read.args[0]) in next_of:
                     yield Remark(equal.node, f"{short(equal.node)} compares what is predicted at each place with the word that {short(read.node)} (line {read.line}) reads there, and the loss asks for the one after it")
                     return
@@ -75,7 +80,7 @@ def _asked_for_the_input(program: Program) -> Iterator[Remark]:
             if pair is None or value.node in said or not has_gradient(value) or not any(_goes_right(one) for one in origins(pair[0])):
                 continue
             along = {id(one) for one in _along(pair[0])}
-            read = next((read for read, ahead in _ahead(*pair) if ahead == 0 and id(read) in along and not _is_changed(read.args[1], pair[1])), None)
+            read = next((read for read, ahead in ahead_of(*pair) if ahead == 0 and id(read) in along and not _is_changed(read.args[1], pair[1])), None)
             if read is not None:
                 said.add(value.node)
                 yield Remark(value.node, f"{short(value.node)} asks at each place for the word that {short(read.node)} (line {read.line}) reads there, and not for the next one")

@@ -281,6 +281,8 @@ def _own_similarity_kept(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     for value in computation.of("cross_entropy", "logsumexp", "log"):
         added = bare(value.args[0]) if value.args else value
+        if value.op == "log" and added.op == "div" and len(added.args) == 2:  # -log(positive / all)
+            added = bare(added.args[1])
         powers = bare(added.args[0]) if value.op == "log" and added.op == "sum" and added.args else value
         if not value.args or (value.op == "log" and powers.op != "exp"):
             continue
@@ -290,7 +292,7 @@ def _own_similarity_kept(program: Program) -> Iterator[Remark]:
             continue
         if value.op == "cross_entropy" and (len(value.args) < 2 or bare(value.args[1]).op == "arange"):
             continue
-        changed = any(one.op in ("diagonal", "diag", "set_item", "fill_diagonal_", "masked_fill", "where") for each in chain for one in computation.users(each))
+        changed = any(one.op in ("diagonal", "diag", "set_item", "fill_diagonal_", "masked_fill", "where") for each in (*chain, powers) for one in computation.users(each) if each is not value)
         if not changed:
             yield Remark(value.node, f"{short(product.node)} (line {product.line}) holds the similarity of each row to itself, and {short(value.node)} leaves it among the candidates")
 
@@ -402,16 +404,34 @@ def _part_without_graph(program: Program) -> Iterator[Remark]:
     """Beside what is learned, a term of a loss has a derivative by an input that has no graph of its own: of a differential
     equation, say, whose second derivative trains nothing."""
     said: set[ast.AST] = set()
-    for _, loss in backwards(computation_of(program)):
+    computation = computation_of(program)
+    for _, loss in backwards(computation):
         for term, _ in terms(loss):
             for one in origins(term, stop=("run", "torch.autograd.grad", *CUTS)):
                 graph = one.named.get("create_graph")
                 if one.op != "torch.autograd.grad" or one.where.no_grad or one.node in said or len(one.args) > 3 or "**" in one.named or not (graph is None or constant(graph) is False):
                     continue
                 by = one.argument("inputs", 1)
-                if by is not None and _is_input(by):
+                if by is not None and _is_input(by) and not _is_passed_on(computation, one, by):
                     said.add(one.node)
                     yield Remark(one.node, f"{short(one.node)} is taken without create_graph=True, and is a part of the loss (line {term.line}): nothing flows back through the derivative")
+
+
+def _is_passed_on(computation: Computation, derivative: Value, by: Value) -> bool:
+    """Whether a derivative by outputs that were computed without gradients is multiplied by the same outputs, computed anew:
+    that passes it on to the weights, and is no term of its own."""
+    if not any(one.op == "run" and one.where.no_grad for one in origins(by)):
+        return False
+    waiting = [derivative]
+    for _ in range(40):
+        if not waiting:
+            return False
+        for user in computation.users(waiting.pop()):
+            if user.op == "mul" and any(one.op == "run" and not one.where.no_grad for side in user.args for one in origins(side, stop=("torch.autograd.grad",))):
+                return True
+            if user.op in ("part", "element", "split", "chunk", "zip", "tuple", "list", "flatten", "view", "reshape"):
+                waiting.append(user)
+    return False
 
 
 def _is_input(value: Value) -> bool:

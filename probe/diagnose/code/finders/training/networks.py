@@ -315,7 +315,8 @@ def _no_activation(program: Program) -> Iterator[Remark]:
         own_place = inner.node is run.node or (bool(run.where.functions) and any(inner.node is one for one in ast.walk(run.where.functions[-1])))
         narrow = None in (first[2], second[2]) or (first[2] or 0) < (second[2] or 0) or (first[1] is not None and (first[2] or 0) < first[1] and (first[2] or 0) <= (second[2] or 0))
         alone = all(one.args[0] is not first[0] or _feeds_only(computation, one, second[0]) for one in computation.users(first[0]) if one.op == "run")
-        if own_place and not narrow and alone and not any(inner is one for found in computation.returned.values() for one in found):
+        tied = any(one.op == "set_attribute" and one.data == "weight" for one in computation.users(second[0]))
+        if own_place and not narrow and not tied and alone and not any(inner is one for found in computation.returned.values() for one in found):
             said.add(id(second[0]))
             yield Remark(second[0].node, f"{short(first[0].node)} (line {first[0].line}) is followed by {short(second[0].node)} with no activation in between: both are one linear map")
 

@@ -11,6 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_method, last_word, mentions, returned, short
 from probe.diagnose.code.traits.backwards import layers_of
+from probe.diagnose.code.traits.basic import losses
 from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain, runs
 from probe.diagnose.code.traits.weights import (
     dict_of,
@@ -135,7 +136,8 @@ def _called_with_the_same_weights(program: Program) -> Iterator[Remark]:
         for taken in shared(call.args[1]) if len(call.args) > 1 and call.where.no_grad else ():
             of = plain(taken.args[0])
             outside = len(taken.where.loops) < len(call.where.loops) and _in(call, taken.where.loops)
-            if of is not plain(call.args[0]) and outside and any(_in(one, call.where.loops) for one in _trains(computation, of)):
+            another = of is not plain(call.args[0]) or any(one is call for _, loss in losses(computation) for one in origins(loss))
+            if outside and another and any(_in(one, call.where.loops) for one in _trains(computation, of)):
                 yield Remark(taken.node, f"{short(taken.node)} gives the weights themselves, not a copy: the steps change those that {short(call.node, 50)} (line {call.line}) is to call the earlier network with")
 
 

@@ -195,7 +195,7 @@ def _rate_as_factor(program: Program) -> Iterator[Remark]:
         rate = number(optimizer.argument("lr", 1)) if optimizer is not None else None
         if rate is None or not 0 < rate <= 0.05:
             continue
-        found = [_at(factor, step) for step in (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)]
+        found = [at_step(factor, step) for step in (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)]
         known = [one for one in found if one is not None]
         given = optimizer.argument("lr", 1) if optimizer is not None else None
         factors = [product(one).above for one in alternatives(factor)]
@@ -211,7 +211,7 @@ _OF_ONE: dict[str, Callable[[float], float]] = {
 }
 
 
-def _at(value: Value, step: float, depth: int = 30) -> float | None:
+def at_step(value: Value, step: float, depth: int = 30) -> float | None:
     """The number that a value is in one step, if it can be computed."""
     if (known := number(value)) is not None:
         return known
@@ -221,7 +221,7 @@ def _at(value: Value, step: float, depth: int = 30) -> float | None:
         return math.pi
     if depth == 0:
         return None
-    inner = [_at(one, step, depth - 1) for one in value.args]
+    inner = [at_step(one, step, depth - 1) for one in value.args if value.op != "either" or _is_taken(one, step, depth - 1)]
     if any(one is None for one in inner) or not inner:
         return None
     parts = [one for one in inner if one is not None]
@@ -234,6 +234,19 @@ def _at(value: Value, step: float, depth: int = 30) -> float | None:
             return None
     result = folded(value.op, *parts) if len(parts) == 2 else None
     return float(result) if isinstance(result, (int, float)) else None
+
+
+def _is_taken(value: Value, step: float, depth: int) -> bool:
+    """Whether a value that is computed in a branch may be the one of a step: no condition around it is known to be another."""
+    for test, holds in value.where.under:
+        compare = _COMPARED.get(test.op) if len(test.args) == 2 else None
+        left, right = (at_step(one, step, depth) for one in test.args) if compare is not None else (None, None)
+        if compare is not None and left is not None and right is not None and compare(left, right) != holds:
+            return False
+    return True
+
+
+_COMPARED: dict[str, Callable[[float, float], bool]] = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq}
 
 
 @FINDERS.add("rate-changed-in-vain")

@@ -63,6 +63,8 @@ def _many_times(program: Program) -> Iterator[Remark]:
             parts = [one.parts[1] if isinstance(one, Many) and len(one.parts) == 2 and listed is not container else one for one in parts]  # a name and a layer
             if not grown or len(parts) != 1 or parts[0].where.loops != listed.where.loops or not _is_layer(program, parts[0]):
                 continue
+            if any(one.op == "zip" and any(each.op == "torch.nn.Parameter" for each in one.args) for one in computation.users(container)):
+                continue  # one layer that is run in several rounds, each with weights of its own beside it
             if _is_learned(parts[0]) and _is_added_in_a_loop(parts[0], container, computation) and not any(one.op == "set_attribute" and one.args[1] is parts[0] for one in computation.users(parts[0])):
                 yield Remark(container.node, f"{short(container.node)} holds one {_name_of(parts[0])} many times: it is made once, in line {parts[0].line}")
 
@@ -363,7 +365,7 @@ def _members_alike(program: Program) -> Iterator[Remark]:
             continue
         loop = member.where.loops[-1]
         over = loop.generators[0] if isinstance(loop, ast.ListComp) else None
-        if not isinstance(loop, ast.ListComp) or over is None or not isinstance(over.target, ast.Name) or not is_call(over.iter, "range") or _is_read(loop, over.target.id):
+        if not isinstance(loop, ast.ListComp) or over is None or not isinstance(over.target, ast.Name) or not is_call(over.iter, "range") or (_is_read(loop, over.target.id) and any(computation.users(one) for one in computation.stored.get(over.target, ()))):
             continue
         for seed in computation.of("manual_seed"):
             if loop in seed.where.loops and seed.number < member.number and len(seed.args) == 1 and not any(one.op in ("index", "element", *_DRAWS) for one in origins(seed.args[0])):

@@ -18,6 +18,7 @@ from probe.diagnose.code.computed.value import (
     origins,
     same,
 )
+from probe.diagnose.code.finders.runs.compared_outputs import is_with_itself
 from probe.diagnose.code.model.modules import commented, forwards
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -205,7 +206,7 @@ def _term_twice(program: Program) -> Iterator[Remark]:
             if first.op != second.op or first.node is second.node or first.where.functions != second.where.functions or first.where.loops != second.where.loops or first.where.maybe or second.where.maybe:
                 continue
             alike = same(first, second) and _runs(first) == _runs(second) and len(_runs(first)) > 0
-            if alike and any({id(first), id(second)} <= parts for parts in reached):
+            if alike and not is_with_itself(first) and any({id(first), id(second)} <= parts for parts in reached):
                 yield Remark(second.node, f"{short(first.node)} (line {first.line}) and {short(second.node)} are the same loss of the same values")
                 break
 

@@ -1,0 +1,1 @@
+"""Finders for pictures, sounds and what is generated: ranges, steps, inverses, pairs."""

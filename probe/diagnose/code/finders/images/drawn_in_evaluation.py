@@ -1,0 +1,42 @@
+"""What a network does to its own input by chance, also where it is judged. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import Value, number, origins
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.sides import DRAWS
+
+FINDERS = Finders()
+_JUDGED = ("argmax", "gt", "ge", "topk")
+_MOVES = ("flip", "roll", "set_item", "masked_fill")
+
+
+@FINDERS.add("held-out-augmented")
+def _changed_in_forward(program: Program) -> Iterator[Remark]:
+    """A forward flips, shifts or blanks parts of its input by chance, whether the network is trained or judged."""
+    computation = computation_of(program)
+    moved = [one for one in computation.of(*_MOVES) if any(getattr(function, "name", "") == "forward" for function in one.where.functions) and one.args and _is_by_chance(one) and _is_of_the_input(one)]
+    learned = {one.node for one in moved if not one.where.no_grad}
+    asked = any(word in source.text for source in program.sources for word in ("self.training", ".training:", "is_training", "if train", "augment="))
+    for value in computation.of(*_JUDGED) if moved and not asked else ():
+        found = next((one for one in origins(value) if any(one is each for each in moved)), None) if value.where.no_grad else None
+        if found is not None and found.node in learned and any(user.op in ("eq", "ne", "and") for user in computation.users(value)):
+            yield Remark(found.node, f"{short(found.node)} changes the input by chance in each forward, also in that whose result {short(value.node)} (line {value.line}) judges")
+            return
+
+
+def _is_by_chance(value: Value) -> bool:
+    """Whether where, or whether, something is changed is drawn."""
+    moves = [*value.args[1:], *value.named.values(), *(test for test, _ in value.where.under)]
+    placed = value.op not in ("set_item", "masked_fill") or (len(value.args) > 2 and number(value.args[2]) is not None)
+    return placed and any(one.op in DRAWS for each in moves for one in origins(each, stop=("run",)))
+
+
+def _is_of_the_input(value: Value) -> bool:
+    """Whether no layer has a part in what is changed."""
+    return not any(one.op == "run" for one in origins(value.args[0]))

@@ -1,0 +1,1 @@
+"""What distances, errors and likelihoods are measured by, and taken for."""

@@ -1,0 +1,80 @@
+"""Where rows are cut in two: by a bound, by an order of numbers, or by masks. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation
+from probe.diagnose.code.computed.value import Value, bare, constant, is_none, number, origins, same
+from probe.diagnose.code.traits.basic import losses
+
+_SPLITS = ("sklearn.model_selection.train_test_split", "torch.utils.data.random_split")
+_MASKS = ("flatnonzero", "nonzero", "eq", "ne", "lt", "le", "gt", "ge", "invert", "isin", "and", "or", "in1d")
+_ORDERS = ("randperm", "permutation", "argsort")
+_COUNTS = ("range", "arange")
+_MANY = 100
+
+
+def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
+    """Each place where a whole is cut in two: the cut, the wholes, and the pieces."""
+    for value in computation.of(*_SPLITS):
+        yield value, list(value.args), [one for one in computation.users(value) if one.op == "part"]
+    yield from _chosen_apart(computation)
+    subsets = [value for value in computation.of("torch.utils.data.Subset") if len(value.args) == 2]
+    for first in subsets:
+        ends = bare(first.args[1])
+        for second in subsets if ends.op in _COUNTS and ends.args else ():
+            begins = bare(second.args[1])
+            if second.args[0] is first.args[0] and begins.op in _COUNTS and len(begins.args) == 2 and _begins_at_or_after(begins.args[0], ends.args[min(1, len(ends.args) - 1)]):
+                yield second, [first.args[0]], [first, second]
+    heads = [value for value in computation.of("part") if len(value.args) == 2 and not value.args[0].where.loops and not _bound(value).where.loops]
+    for head in heads:
+        index = head.args[1]
+        if index.op != "slice" or not is_none(index.args[0]) or is_none(index.args[1]) or (constant(index.args[1]) is not None and not _is_many(head)):
+            continue
+        for tail in computation.users(head.args[0]):
+            other = tail.args[1] if tail.op == "part" and len(tail.args) == 2 and tail.args[0] is head.args[0] else None
+            if other is None or other.op != "slice" or not is_none(other.args[1]) or not _begins_at_or_after(other.args[0], index.args[1]) or tail.where.functions != head.where.functions:
+                continue
+            yield tail, [head.args[0]], [head, tail]
+            if bare(head.args[0]).op in _ORDERS:
+                chosen = [(one, other) for one in _chosen_by(computation, head) for other in _chosen_by(computation, tail) if one.args[0] is other.args[0]]
+                yield from ((second, [first.args[0]], [first, second]) for first, second in chosen)
+
+
+def _bound(head: Value) -> Value:
+    """Where a part that begins at the start ends: a loop does not change it where it is computed before."""
+    index = head.args[1]
+    return index.args[1] if index.op == "slice" and len(index.args) > 1 else head
+
+
+def _begins_at_or_after(start: Value, end: Value) -> bool:
+    """Whether a tail begins where a head ends, or with a gap between the two."""
+    gap = (start.op == "add" and start.args[0] is end) or (end.op == "sub" and end.args[0] is start)
+    known = number(start), number(end)
+    return start is end or gap or (known[0] is not None and known[1] is not None and known[1] <= known[0] <= known[1] * 1.5)
+
+
+def _is_many(head: Value) -> bool:
+    """Whether a part that ends at a known number is a part of many rows, and not some columns or a prefix."""
+    known = number(head.args[1].args[1])
+    return known is not None and (known >= _MANY or (known > 0 and bare(head.args[0]).op in _ORDERS))
+
+
+def _chosen_apart(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Value]]]:
+    """Rows that are chosen from one whole by different masks or numbers, of which some are learned and some are not."""
+    learned = {id(one) for _, loss in losses(computation) for one in origins(loss)}
+    by_whole: dict[int, list[Value]] = {}
+    for one in computation.of("part"):
+        if len(one.args) == 2 and not one.where.loops and bare(one.args[1]).op in _MASKS:
+            by_whole.setdefault(id(one.args[0]), []).append(one)
+    for chosen in by_whole.values():
+        here = next((one for one in chosen if id(one) in learned), None)
+        for one in chosen if here is not None else ():
+            if here is not None and id(one) not in learned and not same(one.args[1], here.args[1]):
+                yield one, [here.args[0]], [here, one]
+
+
+def _chosen_by(computation: Computation, order: Value) -> list[Value]:
+    """The rows that an order of numbers chooses: `x[order]`."""
+    return [one for one in computation.users(order) if one.op == "part" and len(one.args) == 2 and one.args[1] is order]

@@ -1,0 +1,78 @@
+"""Runs that go on from a checkpoint: at which epoch, and with which best score. Pure; standard library only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Table, Value, alternatives, constant, number, origins
+from probe.diagnose.code.finders.objects.folds import is_start, takes_the_score
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.updates import conditions, optimizer_of
+
+FINDERS = Finders()
+
+
+def _resumptions(computation: Computation) -> Iterator[tuple[ast.AST, Value]]:
+    """The loops over epochs that may begin at one that was loaded, each with where it begins."""
+    for one in computation.of("range"):
+        if len(one.args) < 2 or not any(each.op == "load" for each in origins(one.args[0])):
+            continue
+        for _, loop, over in computation.passes:
+            if over is one or (over.args and over.op in ("enumerate", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm") and over.args[0] is one):
+                yield loop, one.args[0]
+
+
+@FINDERS.add("resumed-in-part")
+def _best_begins_anew(program: Program) -> Iterator[Remark]:
+    """A run goes on at the epoch that was saved, and the score that its epochs are compared with is that of a new run."""
+    computation = computation_of(program)
+    for loop, start in _resumptions(computation):
+        for test in computation.of("lt", "gt", "le", "ge"):
+            if test.where.loops[:1] != (loop,) or len(test.args) != 2:
+                continue
+            for score, best in (test.args, test.args[::-1]):
+                if not is_start(best) or any(one.op == "load" for one in origins(best)) or number(score) is not None or not takes_the_score(computation, test, score, best):
+                    continue
+                save = next((one for one in computation.of("save") if (id(test), True) in conditions(one) and not _is_of_epoch(one, loop)), None)
+                if save is not None:
+                    yield Remark(test.node, f"line {start.line} goes on at the epoch that was saved, and {short(test.node)} begins with {short(best.node)} (line {best.line}) again: the first epoch after the resumption counts as the best one, and {short(save.node)} (line {save.line}) writes over the best one")
+                    return
+
+
+def _is_of_epoch(save: Value, loop: ast.AST) -> bool:
+    """Whether each epoch is saved under a name of its own."""
+    return len(save.args) < 2 or any(one.op in ("index", "element", "item") and loop in one.where.loops for one in origins(save.args[1]))
+
+
+def resumed_at_another_epoch(program: Program) -> Iterator[Remark]:
+    """What was saved after an epoch goes on with the same epoch, or leaves one out."""
+    computation = computation_of(program)
+    for loop, start in _resumptions(computation):
+        for save in computation.of("save"):
+            table = save.args[0] if save.args else save
+            trained = any(one.number < save.number and one.where.loops[:1] == (loop,) and optimizer_of(one) is not None for one in computation.of("step"))
+            if not isinstance(table, Table) or save.where.loops != (loop,) or not trained:
+                continue
+            for begins in alternatives(start):
+                read, further = _and_further(begins)
+                key = constant(read.args[1]) if read.op == "part" and len(read.args) == 2 and any(one.op == "load" for one in origins(read.args[0])) else None
+                kept, beyond = _and_further(table.entries[key]) if key in table.entries else (None, None)
+                if kept is None or kept.op != "index" or kept.where.loops != (loop,) or further is None or beyond is None or further + beyond == 1:
+                    continue
+                what = "is trained once more" if further + beyond < 1 else "is left out"
+                which = "the epoch that was saved" if further + beyond < 1 else "the epoch after the one that was saved"
+                yield Remark(begins.node, f"line {save.line} saves {short(table.entries[key].node)} under {key!r} when the epoch is trained, and the run goes on at {short(begins.node)}: {which} {what}")
+                return
+
+
+def _and_further(value: Value) -> tuple[Value, float | None]:
+    """A number without the constant that is added to it, and that constant."""
+    value = value.args[0] if value.op in ("int", "builtins.int") and value.args else value
+    if value.op in ("add", "sub") and len(value.args) == 2 and number(value.args[1]) is not None:
+        by = number(value.args[1]) or 0.0
+        return value.args[0], by if value.op == "add" else -by
+    return value, 0.0 if value.op in ("index", "part") else None

@@ -1,0 +1,99 @@
+"""Distances, errors and likelihoods that are taken for something else. Pure."""
+
+from __future__ import annotations
+
+from probe.diagnose.code.finders.measured.censored_rows import survival_of_the_wrong_rows
+from probe.diagnose.code.finders.measured.confidences import (
+    interval_from_what_was_learned,
+    logits_as_confidence,
+)
+from probe.diagnose.code.finders.measured.distances_for_scores import distances_for_scores
+from probe.diagnose.code.finders.measured.scaled_back import another_column
+from probe.diagnose.code.finders.measured.shares_of_scaled import share_of_scaled
+from probe.diagnose.code.finders.measured.spreads import spread_of_no_density
+from probe.diagnose.code.finders.measured.steps_of_time import (
+    change_for_the_state,
+    hazards_after_the_end,
+    popularity_added,
+)
+from probe.diagnose.code.finders.measured.unused_weights import importance_never_used
+from probe.diagnose.code.rule import Rules
+
+RULES = Rules("model")
+
+
+RULES.add(
+    "distances-for-scores",
+    "each sample is learned, or judged, to belong where it is farthest from",
+    "turn the sign: F.cross_entropy(-distances, labels), or take the smallest distance and the largest likeness",
+)(distances_for_scores)
+
+
+RULES.add(
+    "spread-of-no-density",
+    "intervals and uncertainties that are made of it are too narrow, or too wide, by a fixed factor",
+    "give both the same half: 0.5 * (torch.exp(-log_var) * (y - mean) ** 2 + log_var)",
+)(spread_of_no_density)
+
+
+RULES.add(
+    "survival-of-the-wrong-rows",
+    "the likelihood is not that of what was seen: times that were cut off say nothing, or the others count twice",
+    "take (event * log_density + (1 - event) * log_survival), or event * log_hazard + log_survival",
+)(survival_of_the_wrong_rows)
+
+
+RULES.add(
+    "share-of-a-scaled-value",
+    "the percentage that is reported says nothing of the values themselves: it is small, or without bound, by how they were scaled",
+    "scale predictions and targets back first: torch.exp(pred), pred * std + mean",
+)(share_of_scaled)
+
+
+RULES.add(
+    "scaled-back-by-another-column",
+    "errors and forecasts are reported in the unit of another column, off by the ratio of the two deviations",
+    "take the statistics of the target's own column: pred * std[target] + mean[target]",
+)(another_column)
+
+
+RULES.add(
+    "logits-as-confidence",
+    "logits lie below 0 and above 1: most samples fall into no bin, and the error of calibration is that of the rest",
+    "take the softmax first: F.softmax(logits, dim=1).max(1)",
+)(logits_as_confidence)
+
+
+RULES.add(
+    "interval-from-what-was-learned",
+    "the network errs less on the samples it has learned than on new ones: intervals are too narrow, and cover less than they say",
+    "take the errors of samples that were held out for it",
+)(interval_from_what_was_learned)
+
+
+RULES.add(
+    "importance-never-used",
+    "what is drawn often counts as often as it is drawn: the values are those of another distribution of transitions",
+    "multiply the loss of each sample by its weight before the mean",
+)(importance_never_used)
+
+
+RULES.add(
+    "hazards-after-the-end",
+    "intervals that nobody was seen in count as survived: all hazards come out too low, the later the more",
+    "count the intervals up to the last one alone: (loss * (torch.arange(bins) <= index[:, None])).sum(1)",
+)(hazards_after_the_end)
+
+
+RULES.add(
+    "change-taken-for-the-state",
+    "the second step begins near 0, whatever the state was: what is planned or forecast has nothing to do with the system",
+    "add it to the state: state = state + model(state, action)",
+)(change_for_the_state)
+
+
+RULES.add(
+    "popularity-added",
+    "frequent items are pushed away twice over: rare ones are ranked above those that fit better",
+    "take the logarithm of the frequency away: logits - log_q[items]",
+)(popularity_added)
