@@ -99,7 +99,7 @@ WITH recent AS (
         AND rows = (SELECT MEDIAN(samples / GREATEST(micro_steps, 1)) FROM (SELECT samples, micro_steps FROM python.steps WHERE samples IS NOT NULL ORDER BY step DESC LIMIT 100))
 ), padded AS (
     SELECT function, ANY_VALUE(behind) AS behind, ANY_VALUE(layer) AS layer, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, MEDIAN(padding_ratio) AS padding, MIN(padding_ratio) AS least
-    FROM (SELECT * FROM recent WHERE padding_ratio IS NOT NULL ORDER BY step DESC LIMIT 8) GROUP BY function HAVING COUNT(*) >= $least
+    FROM (SELECT * FROM recent WHERE padding_ratio IS NOT NULL AND reduction <> 'other' ORDER BY step DESC LIMIT 8) GROUP BY function HAVING COUNT(*) >= $least
 ), labels AS (
     SELECT MIN(min) AS label, COUNT(*) AS looks, SUM(looked_at) AS labels FROM (
         SELECT *, DENSE_RANK() OVER (ORDER BY step DESC) AS ago FROM python.model_inputs WHERE module = 'batch'

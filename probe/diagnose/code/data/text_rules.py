@@ -204,6 +204,8 @@ def _is_put_behind(program: Program, words: ast.List) -> bool:
 def _is_end_for_padding(program: Program, node: ast.Assign) -> bool:
     """Whether the end is made the padding: `tokenizer.pad_token = tokenizer.eos_token`, whatever model is loaded."""
     ends = is_attribute(node.value, "eos_token", "eos_token_id", "eos_id", "eos") or is_name(node.value, "EOS", "EOS_ID", "eos_id")
+    looked_up = node.value.slice if isinstance(node.value, ast.Subscript) else None
+    ends = ends or (isinstance(looked_up, ast.Constant) and looked_up.value in _END_WORDS)
     pads = is_attribute(node.targets[0], "pad_token", "pad_token_id", "pad_id", "pad") or is_name(node.targets[0], "PAD", "PAD_ID", "pad_id")
     if not ends or not pads or (isinstance(node.targets[0], ast.Attribute) and is_attribute(node.targets[0].value, "config", "generation_config")):
         return False

@@ -44,7 +44,10 @@ from probe.diagnose.code.finders.runs.repeated_trainings import (
     model_kept_across_settings,
     runs_with_one_seed,
 )
-from probe.diagnose.code.finders.runs.resumed_runs import resumed_at_another_epoch
+from probe.diagnose.code.finders.runs.resumed_runs import (
+    resumed_at_another_epoch,
+    skipped_in_each_epoch,
+)
 from probe.diagnose.code.finders.runs.scaled_losses import half_without_scaler
 from probe.diagnose.code.finders.runs.turned_signs import (
     classes_averaged,
@@ -211,6 +214,13 @@ RULES.add(
     "one epoch is trained twice, or never, at each resumption: the rate and the order of the samples no longer go with the epoch",
     "save the number of the next epoch, or begin at the saved one plus 1",
 )(resumed_at_another_epoch)
+
+
+RULES.add(
+    "skipped-in-each-epoch",
+    "after a resumption the model is trained on the last part of the data alone",
+    "set it back to 0 when the first epoch has ended",
+)(skipped_in_each_epoch)
 
 
 RULES.add(

@@ -79,7 +79,7 @@ FINDERS.add("term-of-the-wrong-sign")(conservative_the_wrong_way)
 
 RULES.add(
     "rows-by-another-order",
-    "what an action was worth is that of another one: the policy is rewarded for what others did",
+    "each sample is learned with what belongs to another one: an action with the reward of others, an input with the answer to another input",
     "take all of them by one index: advantages[batch], as observations[batch]",
 )(rows_by_place)
 

@@ -119,5 +119,6 @@ def _rising(labels: Value) -> Value | None:
     given = order.argument("descending", 2)
     key = list(origins(order.args[0], stop=("run",)))
     turned = any(one.op in ("neg", "sub", "cdist", "norm", "mse_loss", "reciprocal", "div") or (one.op == "mul" and any((number(each) or 0) < 0 for each in one.args)) for one in key)
-    scored = any(one.op == "run" for one in key) and not turned
+    sure = any(one.op in ("sigmoid", "softmax", "log_softmax", "cosine_similarity") for one in origins(order.args[0]))  # else it may be a distance
+    scored = sure and any(one.op == "run" for one in key) and not turned
     return order if scored and (given is None or constant(given) is False) else None

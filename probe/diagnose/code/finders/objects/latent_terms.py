@@ -11,6 +11,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.basic import losses, squared
+from probe.diagnose.code.traits.updates import optimizer_of
 
 FINDERS = Finders()
 _NOISE = ("randn", "randn_like", "normal", "rsample")
@@ -91,7 +92,11 @@ def _divergence_left_out(program: Program) -> Iterator[Remark]:
 @FINDERS.add("term-of-the-wrong-sign")
 def _likelihood_minimized(program: Program) -> Iterator[Remark]:
     """All that is minimized is the log probability of what the data are: of words, classes or labels, with no weight but a mask."""
-    for call, loss in losses(computation_of(program)):
+    computation = computation_of(program)
+    steps = [one for one in computation.of("step") if optimizer_of(one) is not None and one.where.loops]
+    for call, loss in losses(computation):
+        if steps and not any(call.where.loops[: len(one.where.loops)] == one.where.loops for one in steps):
+            continue  # its gradients are read, and nothing is minimized
         whole = bare(loss)
         whole = bare(whole.args[0]) if whole.op == "div" and len(whole.args) == 2 and not any(one.op == "run" for one in origins(whole.args[1])) else whole
         terms = list(_scaled(whole))

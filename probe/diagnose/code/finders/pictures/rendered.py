@@ -110,7 +110,7 @@ def put_in_order_twice(program: Program) -> Iterator[Remark]:
         if order is None or not order[1] or again.line in said:
             continue
         base = again.args[0]
-        made = list(origins(base, stop=(*_ORDERS, "sort")))
+        made = list(origins(base, stop=(*_ORDERS, "sort", "set_item")))  # what is written at places is no row of these
         first = next((one for one in taken[id(order[0])] if one is not again and any(part is one for part in made)), None)
         through = any(one.op == "run" for one in origins(base, without=[first])) if first is not None else False
         joined = any(one.op == "cat" for one in made)

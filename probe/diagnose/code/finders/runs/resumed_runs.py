@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Table, Value, alternatives, constant, number, origins
+from probe.diagnose.code.computed.value import Instance, Table, Value, alternatives, constant, number, origins
 from probe.diagnose.code.finders.objects.folds import is_start, takes_the_score
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -67,6 +67,38 @@ def resumed_at_another_epoch(program: Program) -> Iterator[Remark]:
                 which = "the epoch that was saved" if further + beyond < 1 else "the epoch after the one that was saved"
                 yield Remark(begins.node, f"line {save.line} saves {short(table.entries[key].node)} under {key!r} when the epoch is trained, and the run goes on at {short(begins.node)}: {which} {what}")
                 return
+
+
+def skipped_in_each_epoch(program: Program) -> Iterator[Remark]:
+    """Where a run goes on within an epoch is where each later epoch begins too."""
+    computation = computation_of(program)
+    for over in computation.of("range"):
+        start = over.args[0] if len(over.args) > 1 else over
+        loaded = [one for one in origins(start, stop=("len",)) if one.op == "part" and any(each.op == "load" for each in origins(one.args[0]))]
+        if not loaded or over.node is None:
+            continue
+        loop = next((loop for _, loop, each in computation.passes if each is over), None)
+        names = {name for one in ast.walk(over.node.args[0]) for name in (_name(one),) if name is not None} if isinstance(over.node, ast.Call) and over.node.args else set()
+        function = program.function_of(over.node)
+        passes = getattr(function, "name", "") == "__iter__"
+        around = [each for each in program.loops(over.node) if each is not loop]
+        if loop is None or start.where.loops[-1:] == (loop,) or not (around or passes) or any(one.where.loops and not passes for one in loaded):
+            continue
+        inside = around[-1] if around else program.class_of(over.node)
+        within = [one for one in ast.walk(inside) if isinstance(getattr(one, "ctx", None), ast.Store)] if inside is not None else []
+        if isinstance(inside, ast.ClassDef) and any(isinstance(one, Instance) and one.of is inside and one.where.loops for one in computation.of("@object")):
+            continue  # made anew in each epoch
+        begun = program.method(inside, "__init__") if isinstance(inside, ast.ClassDef) else None
+        first = set(map(id, ast.walk(begun))) if begun is not None else set()
+        local = {one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)} if passes and function is not None else set()
+        kept = {_name(one) for one in within if id(one) not in first} - local
+        if names and not names & kept and not any(isinstance(one, ast.IfExp) for one in ast.walk(over.node)):
+            yield Remark(over.node, f"{short(over.node)} begins at what was loaded ({short(loaded[0].node)}, line {loaded[0].line}) in each epoch, and nothing sets it back: what comes before it is never seen again")
+            return
+
+
+def _name(node: ast.AST) -> str | None:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
 
 
 def _and_further(value: Value) -> tuple[Value, float | None]:

@@ -333,7 +333,10 @@ def _difference_of_shares(program: Program) -> Iterator[Remark]:
     """A preference is the sigmoid of the difference of two scores that a sigmoid has squashed already."""
     for _, loss in losses(computation_of(program)):
         for value in origins(loss):
-            inner = bare(value.args[0]) if value.op in ("logsigmoid", "sigmoid") and value.args else value
+            if value.op not in ("logsigmoid", "sigmoid", "softplus", "binary_cross_entropy_with_logits") or not value.args:
+                continue
+            inner = bare(value.args[0])
+            inner = bare(inner.args[0]) if inner.op == "neg" and inner.args else inner
             if inner.op != "sub" or len(inner.args) != 2:
                 continue
             scores = [bare(one, "part") for one in inner.args]

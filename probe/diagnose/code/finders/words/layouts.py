@@ -158,7 +158,10 @@ def _same_text_twice(program: Program) -> Iterator[Remark]:
 def _looked_up_along_another_axis(program: Program) -> Iterator[Remark]:
     """The probabilities of words are looked up along one axis, and add up to 1 along another one."""
     for value in computation_of(program).of("gather"):
-        shares = bare(value.args[0]) if value.args else value
+        shares = bare(value.args[0], shapes=False) if value.args else value
+        index = value.argument("index", 2)
+        if index is None or any(one.op in ("expand", "expand_as", "repeat") for one in origins(index)):
+            continue  # whole rows are taken, of another axis
         if shares.op not in ("log_softmax", "softmax") or not any(one.op == "run" for one in origins(shares)):
             continue
         along, at = number(shares.argument("dim", 1)), number(value.argument("dim", 1))

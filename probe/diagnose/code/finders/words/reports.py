@@ -116,7 +116,13 @@ def looked_up_as_written(program: Program) -> Iterator[Remark]:
 
 def _case(key: Value) -> str | None:
     """The way in which the letters of a word were made alike."""
-    return next((one.op for one in origins(key) if one.op in _CASES), None)
+    for _ in range(12):
+        if key.op in _CASES:
+            return key.op
+        if not key.args:
+            return None
+        key = key.args[1] if key.op in ("re.findall", "findall", "re.split", "map") and len(key.args) > 1 else key.args[0]
+    return None
 
 
 def _is_of_texts(key: Value) -> bool:

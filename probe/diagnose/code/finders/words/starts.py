@@ -21,7 +21,7 @@ _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits", "bin
 def begun_at_random(program: Program) -> Iterator[Remark]:
     """Each reading of a sequence begins with another state at random, in the evaluation too."""
     computation = computation_of(program)
-    learned = {id(one): one for _, loss in losses(computation) for each in origins(loss) if each.op in _LOSSES for one in origins(each.args[0])}
+    learned = {id(one): one for _, loss in losses(computation) for each in origins(loss) if each.op in _LOSSES and each.args for one in origins(each.args[0])}
     if any(one.op == "training" for one in computation.values):
         return
     for run in learned.values():
