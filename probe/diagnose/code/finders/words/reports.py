@@ -119,6 +119,9 @@ def _case(key: Value) -> str | None:
     for _ in range(12):
         if key.op in _CASES:
             return key.op
+        if isinstance(key, Many) and key.parts:
+            key = key.parts[0]
+            continue
         if not key.args:
             return None
         key = key.args[1] if key.op in ("re.findall", "findall", "re.split", "map") and len(key.args) > 1 else key.args[0]
