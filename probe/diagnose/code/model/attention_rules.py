@@ -13,6 +13,7 @@ from probe.diagnose.code.finders.sequences.rotations import (
     turned_by_anothers_angle,
 )
 from probe.diagnose.code.finders.words.packed_rows import texts_see_each_other
+from probe.diagnose.code.finders.words.rounded_positions import positions_rounded
 from probe.diagnose.code.flow import DEPTH, Flow, flow_of
 from probe.diagnose.code.model.modules import softmax_of
 from probe.diagnose.code.program import Program
@@ -411,3 +412,8 @@ RULES.add(
     "each text is read with those before it in its row, which it does not have when it is read alone",
     "mask by text: attn_mask = doc[:, None, :] == doc[:, :, None], with the causal mask",
 )(texts_see_each_other)
+RULES.add(
+    "positions-rounded",
+    "positions far from the start cannot be told apart: the order of what stands there is not seen",
+    "compute the angles in float32, and convert the table afterwards",
+)(positions_rounded)

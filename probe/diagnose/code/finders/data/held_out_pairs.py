@@ -67,6 +67,24 @@ def divided(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
             rest = [one for one in rows_cut(computation, head.args[0]) if one.args[1].op == "slice" and one.args[1].args[0] is head.args[1].args[1]]
             if rest:
                 yield bare(head.args[0]), [head, *rest]
+    yield from _of_each_user(computation)
+
+
+def _of_each_user(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
+    """Pairs that are listed user by user, of which the first few of each user are one part and the rest another."""
+    for head in computation.of("part"):
+        cut = _second_slice(head)
+        if cut is None or not is_none(cut.args[0]) or is_none(cut.args[1]):
+            continue
+        rest = [one for one in computation.users(head.args[0]) if one is not head and (other := _second_slice(one)) is not None and one.args[0] is head.args[0] and other.args[0] is cut.args[1]]
+        whole = bare(head.args[0])
+        if rest and whole.op == "gather":
+            yield bare(whole.args[0]), [head, *rest]
+
+
+def _second_slice(value: Value) -> Value | None:
+    """The slice of a value's second axis that another one is: of `x[:, a:b]`."""
+    return value.args[1].parts[1] if value.op == "part" and len(value.args) == 2 and isinstance(value.args[1], Many) and _cuts_columns(value.args[1]) else None
 
 
 def _by_limits(computation: Computation) -> Iterator[tuple[Value, list[Value]]]:
@@ -128,6 +146,8 @@ def _are_columns(places: Value, pairs: Value, pieces: list[Value]) -> bool:
         inner = bare(at)
         if inner is not at:
             waiting.append(inner)
+        elif at.op == "add" and len(at.args) == 2:
+            waiting.append(at.args[0])  # items are numbered after the users
         elif at.op in _COLUMNS and not any(at is one for one in pieces):
             waiting += [*at.made_of()][: 1 if at.op == "part" else None]
     return False

@@ -21,6 +21,8 @@ from probe.diagnose.code.syntax import (
 
 _SIDES = {"left": "right", "right": "left", "l": "r", "r": "l"}
 _EXCHANGED = re.compile(r"swap|pairs?(_|$)|perm|symm|mirror_?(id|map|order)|flip_?(id|ind|order|map|pair|perm)|opposite|partner", re.I)
+_DRAWN = frozenset({"randperm", "permutation", "permute"})
+"""Orders of samples, and of axes: no places are exchanged by them."""
 _PARTS = re.compile(r"([_\-. ]+|(?<=[a-z])(?=[A-Z]))")
 _HEATMAPS = re.compile(r"^(hms?|heat_?maps?|hmaps?)$", re.I)
 
@@ -57,7 +59,8 @@ def _both_sides(node: ast.expr) -> tuple[ast.List | ast.Tuple, str, str] | None:
 
 def _exchanges(program: Program, count: int) -> bool:
     """Whether a program has an order of the points, or pairs of them."""
-    if any(_EXCHANGED.search(last_word(one)) for one in program.everywhere(ast.Name, ast.Attribute)):
+    drawn = {last_word(one.targets[0]) for one in program.everywhere(ast.Assign) if isinstance(one.value, ast.Call) and last_word(one.value.func) in _DRAWN} | _DRAWN
+    if any(_EXCHANGED.search(word) for one in program.everywhere(ast.Name, ast.Attribute) if (word := last_word(one)) not in drawn):
         return True
     for listed in program.everywhere(ast.List, ast.Tuple):
         numbers = [number_in(one) for one in getattr(listed, "elts", ())]
@@ -101,7 +104,7 @@ def _mirrored(statement: ast.stmt, flip: ast.AST) -> ast.AST | None:
         if isinstance(node, ast.Call | ast.Subscript) and node is not flip and _is_sideways(node):
             what = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else node.value if isinstance(node, ast.Subscript) else None
             given = [what, *node.args] if isinstance(node, ast.Call) else [what]
-            if any(one is not None and _HEATMAPS.match(last_word(one)) for one in given):
+            if any(one is not None and _HEATMAPS.match(last_word(one.value if isinstance(one, ast.Subscript) else one)) for one in given):
                 return node
     return None
 

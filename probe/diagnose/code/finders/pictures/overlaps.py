@@ -105,6 +105,7 @@ _TAKE_CORNERS = tuple(f"torchvision.ops.{name}" for name in (
 def of_another_form(program: Program) -> Iterator[Remark]:
     """Boxes of a middle and a size are given to what takes two corners."""
     said: set[int] = set()
+    yield from _turned_elsewhere(computation_of(program))
     for value in computation_of(program).of(*_TAKE_CORNERS):
         for one in value.args[:2]:
             form = _form(one)
@@ -140,3 +141,63 @@ def _middle(middle: Value, size: Value) -> bool:
     inner = bare(middle.args[0]) if middle.op in ("div", "mul") and len(middle.args) == 2 and number(middle.args[1]) in (2, 0.5) else middle
     size = bare(size)
     return inner.op == "add" and size.op == "sub" and all(any(same(bare(one), bare(other)) for other in size.args) for one in inner.args)
+
+
+def _turned_elsewhere(computation: Computation) -> Iterator[Remark]:
+    """The program computes the overlap of boxes by their corners, and elsewhere makes corners of the same boxes, of a middle
+    and a size."""
+    turned = {source: value for value in computation.of("list", "tuple") for base in (_made_corners(value),) if base is not None for source in (_source(base),) if source is not None}
+    for value in computation.of("sub") if turned else ():
+        if not _is_side(value):
+            continue
+        ends = [(bare(one.args[0]), one.args[1]) for one in bare(value.args[0]).args if one.op == "part" and len(one.args) == 2]
+        for base, index in ends:
+            first = index.parts[-1] if isinstance(index, Many) and index.parts else index
+            source = _source(base)
+            if source in turned and first.op == "slice" and number(first.args[0]) == 2:
+                made = turned[source]
+                yield Remark(value.node, f"{short(value.node)} takes two corners of each box, and {short(base.node)} (line {base.line}) holds a middle and a size: {short(made.node)} (line {made.line}) makes corners of them elsewhere")
+                return
+
+
+def _made_corners(value: Value) -> Value | None:
+    """The boxes that four numbers are the corners of: the middle less and plus half of the size."""
+    if not isinstance(value, Many) or len(value.parts) != 4 or value.grown:
+        return None
+    found: set[int] = set()
+    bases: list[Value] = []
+    for place, one in enumerate(value.parts):
+        half = bare(one.args[1]) if one.op == ("sub" if place < 2 else "add") and len(one.args) == 2 else one
+        if half.op not in ("div", "mul") or len(half.args) != 2 or number(half.args[1]) != (2 if half.op == "div" else 0.5):
+            return None
+        middle, size = _column(one.args[0]), _column(half.args[0])
+        if middle is None or size is None or (middle[1], size[1]) != (place % 2, place % 2 + 2):
+            return None
+        bases += [middle[0], size[0]]
+        found |= {id(middle[0]), id(size[0])}
+    return bases[0] if len(found) == 1 else None
+
+
+def _column(value: Value) -> tuple[Value, float] | None:
+    """What a value is a column of, and which."""
+    value = bare(value)
+    if value.op != "part" or len(value.args) != 2:
+        return None
+    index = value.args[1]
+    place = number(index.parts[-1] if isinstance(index, Many) and index.parts else index)
+    base = bare(value.args[0])
+    base = bare(base.args[0]) if base.op in ("unbind", "chunk", "split") and base.args else base
+    return None if place is None else (base, place)
+
+
+def _source(boxes: Value) -> object:
+    """What tells where boxes come from: the layer that gives them, or the expression that reads them for a batch."""
+    for _ in range(20):
+        if boxes.op == "run" and boxes.args:
+            return id(boxes.args[0])
+        if boxes.op == "rows" and boxes.args:
+            return boxes.args[0].node
+        if not boxes.args or not (boxes.op in KEPT or boxes.op in SHAPED or boxes.op in ("sigmoid", "clamp", "float", "to")):
+            return None
+        boxes = boxes.args[0]
+    return None

@@ -149,6 +149,7 @@ def _own_schedule_counts_passes(program: Program) -> Iterator[Remark]:
             continue
         made_of = list(origins(kept.args[2]))
         grown = [one for count in made_of if count.op == "count" for one in computation.users(count) if one.op == "add" and one.args[0] is count]
+        grown += [one for one in made_of if one.op == "add" and isinstance(one.node, ast.AugAssign) and number(one.args[1]) == 1]
         for more, step in itertools.product(grown, steps):
             every = next(_only_every(step, more), None) if more.where.loops == step.where.loops else None
             length = next((one for one in made_of if one.op in ("div", "floordiv", "ceil") and len(one.args) == 2 and every is not None and same(bare(one.args[1]), every) and any(each.op == "len" for each in origins(one.args[0], stop=("len",)))), None)

@@ -1,0 +1,40 @@
+"""Positions in numbers of 16 bits. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.diagnose.code.computed.computation import computation_of
+from probe.diagnose.code.computed.value import Value, number
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.uses import made_from
+
+_EXACT_UP_TO = {"bfloat16": 256, "half": 2048, "float16": 2048}
+"""The largest whole number up to which a type holds all of them: 2 to the number of bits of its mantissa plus 1."""
+_ALONG = frozenset({"unsqueeze", "part", "view", "reshape", "mul", "div", "outer", "einsum", "matmul", "float", "to", "expand", "repeat", "cat", "stack", "t", "transpose"})
+
+
+def positions_rounded(program: Program) -> Iterator[Remark]:
+    """Positions whose angles are computed are counted in a type of 16 bits, which cannot tell neighbours apart."""
+    computation = computation_of(program)
+    for value in computation.of("arange"):
+        count = number(value.args[1 if len(value.args) > 1 else 0]) if value.args else None
+        for one, kind in _rounded(computation.users(value), value):
+            if count is None or count <= _EXACT_UP_TO[kind]:
+                continue
+            angle = next((each for each in made_from(computation, one, _ALONG, 60) if each.op in ("sin", "cos")), None)
+            if angle is not None:
+                yield Remark(one.node, f"{short(one.node)} counts {count:g} positions in {kind}, which holds whole numbers up to {_EXACT_UP_TO[kind]} alone: beyond, neighbours have one angle in {short(angle.node)} (line {angle.line})")
+                return
+
+
+def _rounded(users: list[Value], value: Value) -> Iterator[tuple[Value, str]]:
+    """Where positions become numbers of 16 bits, and of which type."""
+    for one in (value, *(user for user in users if user.op in ("to", "type", "bfloat16", "half"))):
+        given = [one.named.get("dtype"), *(one.args[1:] if one is not value else ())]
+        named = [str(each.data).rpartition(".")[2] for each in given if each is not None and each.op == "@library"]
+        kind = one.op if one is not value and one.op in _EXACT_UP_TO else next((name for name in named if name in _EXACT_UP_TO), None)
+        if kind is not None:
+            yield one, kind
