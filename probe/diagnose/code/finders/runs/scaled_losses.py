@@ -46,8 +46,8 @@ def half_without_scaler(program: Program) -> Iterator[Remark]:
 
 def _is_half(program: Program, call: ast.Call) -> bool:
     """Whether a region is certainly computed in float16."""
-    name, kind = program.called(call), argument(call, "dtype", 1 if not program.called(call).startswith("torch.cuda") else 9)
+    name, kind = program.called(call), argument(call, "dtype", 9 if ".cuda." in program.called(call) else 1)
     if kind is not None:
         return program.called(kind) in _HALF or ast.unparse(kind) in _HALF
     first = argument(call, "device_type", 0)
-    return name == "torch.cuda.amp.autocast" or (isinstance(first, ast.Constant) and first.value == "cuda")
+    return name.endswith(".cuda.amp.autocast") or (isinstance(first, ast.Constant) and first.value == "cuda")
