@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, SPLIT_ARRAYS, TRAINING, data_sets, filled_with
-from probe.diagnose.code.finders.agents.rows_in_two_orders import rows_by_pass
 from probe.diagnose.code.finders.data.whole_sets import order_never_used
 from probe.diagnose.code.finders.pictures.mirrored_sides import sides_not_exchanged
 from probe.diagnose.code.finders.rows.sampler_weights import weights_of_other_samples
@@ -264,8 +263,3 @@ RULES.add(
     "a rare class counts by the square of how rare it is: it is predicted far too often",
     "use one of the two: the sampler, or the weights of the loss",
 )(balanced_twice)
-RULES.add(
-    "kept-of-another-pass",
-    "each sample is taught what was said of another one",
-    "go over the data in one order (shuffle=False) in both passes, or keep each answer by the number of its sample",
-)(rows_by_pass)

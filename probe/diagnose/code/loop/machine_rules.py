@@ -13,10 +13,6 @@ from probe.diagnose.code.finders.objects.own_functions import (
 )
 from probe.diagnose.code.finders.objects.scaled_gradients import scaler_updated_between
 from probe.diagnose.code.finders.objects.whole_numbers import fractions_cut_off
-from probe.diagnose.code.finders.weights.weight_averages import (
-    average_not_kept_up,
-    continued_from_the_average,
-)
 from probe.diagnose.code.rule import Rules
 
 RULES = Rules("loop")
@@ -97,17 +93,3 @@ RULES.add(
     "the weights were trained for another draw: what the loaded network gives has little to do with what was trained",
     "keep it in the state: self.register_buffer('B', torch.randn(...))",
 )(drawn_outside_the_state)
-
-
-RULES.add(
-    "trained-on-from-the-average",
-    "what the steps since the last evaluation have learned is mostly taken back, and the state of the optimizer belongs to other weights",
-    "keep a copy of the network's weights before, and copy it back after the evaluation; or evaluate a second network that holds the average",
-)(continued_from_the_average)
-
-
-RULES.add(
-    "average-never-moves",
-    "what is judged or saved as the average is the network before it was trained",
-    "update it after each optimizer step, from the weights as they are then",
-)(average_not_kept_up)

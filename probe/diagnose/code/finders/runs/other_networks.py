@@ -97,3 +97,39 @@ def _counts(index: Value) -> bool:
 def _loaders(value: Value) -> list[Value]:
     """The loaders whose batches a value is made of."""
     return [one.named["loader"] for one in origins(value) if one.op == "rows" and "loader" in one.named]
+
+
+_BY_ELEMENT = ("softmax", "log_softmax", "div", "mul", "detach", "to", "float", "sigmoid", "logsigmoid", "exp", "log", "clamp", "normalize")
+_COMPARED = ("kl_div", "mse_loss", "cross_entropy", "l1_loss", "smooth_l1_loss", "cosine_embedding_loss", "binary_cross_entropy_with_logits", "sub")
+
+
+@FINDERS.add("outputs-of-another-order")
+def _of_another_pass(program: Program) -> Iterator[Remark]:
+    """What a network gave for the batches of one pass of a shuffling loader is compared, batch by batch, with those of another
+    pass."""
+    computation = computation_of(program)
+    for value in computation.of(*_COMPARED):
+        lines = [line for one in value.args[:2] for line in (_line_to_run(one),) if line]
+        if len(lines) != 2 or not value.where.loops:
+            continue
+        for line, other in (lines, lines[::-1]):
+            kept, fresh = line[-1], other[-1]
+            loaders = [next((one.named["loader"] for one in origins(run, stop=("rows",)) if one.op == "rows" and "loader" in one.named), None) for run in (kept, fresh)]
+            apart = kept.where.loops and fresh.where.loops and kept.where.loops[-1] is not fresh.where.loops[-1]
+            listed = next((user for one in line for user in computation.users(one) if user.op == "append"), None)
+            if listed is None or not apart or loaders[0] is None or loaders[0] is not loaders[1] or constant(loaders[0].argument("shuffle", 2)) is not True:
+                continue
+            yield Remark(value.node, f"{short(value.node)} compares batch by batch with what {short(listed.node)} (line {listed.line}) has kept of another pass over {short(loaders[0].node)}, which shuffles: the two are of different samples")
+            return
+
+
+def _line_to_run(value: Value) -> list[Value]:
+    """A value and what it was before, element by element, back to the call of a network; empty where there is none."""
+    line = [value]
+    for _ in range(10):
+        if line[-1].op == "run":
+            return line
+        if line[-1].op not in _BY_ELEMENT or not line[-1].args:
+            return []
+        line.append(line[-1].args[0])
+    return []

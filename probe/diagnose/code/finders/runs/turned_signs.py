@@ -163,7 +163,7 @@ def teacher_never_taught(program: Program) -> Iterator[Remark]:
                 return
 
 
-@FINDERS.add("trained-on-from-the-average")
+@FINDERS.add("average-never-used")
 def _average_left_in(program: Program) -> Iterator[Remark]:
     """A dict with the average of the weights is loaded into the network in training, and nothing loads its own again."""
     computation = computation_of(program)

@@ -9,15 +9,17 @@ from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Value, alternatives
 from probe.diagnose.code.finders.losses.followers import mixtures, owner, runs_of, settled
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.updates import conditions, optimizer_of, plain
 from probe.diagnose.code.traits.weights import in_place
 
+FINDERS = Finders()
 _AVERAGED = "torch.optim.swa_utils.AveragedModel"
 
 
-def continued_from_the_average(program: Program) -> Iterator[Remark]:
+@FINDERS.add("average-never-used")
+def _continued_from_the_average(program: Program) -> Iterator[Remark]:
     """The averaged weights are copied into the network in training, and its own are never put back."""
     computation = computation_of(program)
     steps = [one for one in computation.of("step") if optimizer_of(one) is not None]
@@ -76,7 +78,8 @@ def _store(state: Value) -> Value | None:
     return None
 
 
-def average_not_kept_up(program: Program) -> Iterator[Remark]:
+@FINDERS.add("average-never-used")
+def _not_kept_up(program: Program) -> Iterator[Remark]:
     """An average has a function that would move it, which nothing calls; or it is moved towards what it began with."""
     computation = computation_of(program)
     for one in mixtures(computation):
