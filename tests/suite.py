@@ -1,8 +1,8 @@
 """Runs all tests for `tests/run`: first in parallel those that allow it, then those with deadlines alone.
 
-Tests that only compute, and the type checker, run beside both on idle processor time. Failed tests are
-repeated once, alone. One that then passes is flaky, which counts as a defect: it is listed at the end.
-`--quick` runs tests that start no training.
+During the second phase, tests that only compute use the idle processor time. The type checker runs on idle
+time from the start and reports at the end. Failed tests are repeated once, alone. One that then passes is
+flaky, which counts as a defect: it is listed at the end. `--quick` runs tests that start no training.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ UNHURRIED = (
     *QUICK, "tests/archive/test_compaction.py", "tests/cli/test_reference.py", "tests/client/test_answer.py",
     "tests/control/test_checkpoint_ranks.py", "tests/fleet/test_questions.py",
     "tests/instruments/test_graph_shape.py", "tests/server/test_segments.py", "tests/startup/test_hook.py",
-    *(f"tests/diagnose/test_code_{name}.py" for name in ("data", "loop", "model")),
-    "tests/diagnose/test_computed.py",
 )
 """Tests that only compute: in parallel with tests that have deadlines they would slow those down."""
 
@@ -68,7 +66,7 @@ SIDE_BY_SIDE = Phase("not campaign and not alone", 4, without=UNHURRIED)
 ALONE = Phase("alone and not campaign", 0, files_with("alone"))
 """Run one at a time, in pytest's own process."""
 IN_IDLE_TIME = Phase("not campaign and not alone", 2, UNHURRIED, cache=".pytest_cache/unhurried")
-"""Run beside both other phases, whose tests leave processor time idle while they wait."""
+"""Run during `ALONE`, whose tests leave processor time idle while they wait."""
 
 
 def command(phase: Phase, *words: str) -> list[str]:
@@ -109,16 +107,19 @@ def run(phase: Phase) -> tuple[int, set[str]]:
 
 
 def run_all(phases: Sequence[Phase], idle: Phase | None = None) -> int:
-    """Run phases one after the other, and `idle` beside them on idle time. Return the worst exit status;
-    report flaky tests at the end."""
-    with contextlib.ExitStack() as stack:
-        beside = None if idle is None else stack.enter_context(on_idle_time(all_of(idle)))
-        results = [run(phase) for phase in phases]
-        if idle is not None and beside is not None:
-            take_all_time(beside)
-            said, _ = beside.communicate()
-            sys.stderr.write(said.decode())
-            results.append(once_more(idle, beside.returncode))
+    """Run phases one after the other, and `idle` during the last one on idle time. Return the worst exit
+    status; report flaky tests at the end."""
+    *before, last = phases
+    results = [run(phase) for phase in before]
+    if idle is None:
+        results.append(run(last))
+    else:
+        with on_idle_time(all_of(idle)) as process:
+            results.append(run(last))
+            take_all_time(process)
+            said, _ = process.communicate()
+        sys.stderr.write(said.decode())
+        results.append(once_more(idle, process.returncode))
     flaky = sorted(set().union(*(names for _, names in results)))
     for name in flaky:
         sys.stderr.write(f"flaky: {name} failed once and passed when it was repeated\n")

@@ -23,13 +23,21 @@ CASES = tomllib.loads(Path(__file__).with_name("code_loop.toml").read_text())
 SETUP: str = CASES.pop("setup")["text"]
 
 
+LOOP = [rule for rule in RULES if rule.area == "loop"]
+
+
 def found(text: str) -> list[str]:
     """The rules of the loop that remark on a program: the common setup, and the case's own lines."""
     program = Program({"train.py": SETUP + text})
     assert not program.failed
-    rows = remarks_of(program)
+    return [rule.name for rule in LOOP for _ in rule.find(program)]
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_no_rule_of_any_area_fails_on_a_training_loop(rule: str) -> None:
+    rows = remarks_of(Program({"train.py": SETUP + CASES[rule]["wrong"][0]}))
+    assert rule in [row["rule"] for row in rows]
     assert all(row["state"] == "read" for row in rows), "a rule failed"
-    return [row["rule"] for row in rows if row["area"] == "loop"]
 
 
 @pytest.mark.parametrize(
