@@ -35,6 +35,10 @@
 -- value = 1.5
 -- unit = "ratio of losses"
 -- source = "ours: batches of one data set scatter less in the median of several restarts"
+-- [parameters.after]
+-- value = 4.0
+-- unit = "ratio of losses"
+-- source = "ours: a first step without moments may raise the loss as well, by less"
 WITH looks AS (
     SELECT optimizer, param_group, parameters, step, state_steps, made_step, COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) AS twins,
         COUNT(DISTINCT (optimizer, parameters)) OVER (PARTITION BY step, param_group) AS beside
@@ -68,9 +72,10 @@ WITH looks AS (
     SELECT *, GREATEST(1, (until - first) / GREATEST(times - 1, 1)) AS every FROM remade
 ), jumps AS (
     -- The first loss with a new optimizer, before its first step: where it is far above those before, the data are others.
-    SELECT COALESCE(MEDIAN(first / level) > $jump AND COUNT(*) >= $least, false) AS other_data FROM (
-        SELECT made_step, MAX(loss) FILTER (step = made_step) AS first, MEDIAN(loss) FILTER (step < made_step) AS level
-        FROM (SELECT DISTINCT made_step FROM python.optimizers WHERE made_step > 20) JOIN python.steps ON step BETWEEN made_step - 20 AND made_step AND isfinite(loss) GROUP BY made_step
+    -- What is computed between two tasks may stand there instead; then the next loss, after one step, tells, if it is higher still.
+    SELECT COALESCE(MEDIAN(GREATEST(first, second / $after) / level) > $jump AND COUNT(*) >= $least, false) AS other_data FROM (
+        SELECT made_step, MAX(loss) FILTER (step = made_step) AS first, MAX(loss) FILTER (step = made_step + 1) AS second, MEDIAN(loss) FILTER (step < made_step) AS level
+        FROM (SELECT DISTINCT made_step FROM python.optimizers WHERE made_step > 20) JOIN python.steps ON step BETWEEN made_step - 20 AND made_step + 1 AND isfinite(loss) GROUP BY made_step
     ) WHERE level > 0 AND first IS NOT NULL
 )
 SELECT NULL AS unknown, newest.*, CASE WHEN other_data THEN 'info' ELSE 'notice' END AS severity,
