@@ -28,7 +28,7 @@ class _Wish(NamedTuple):
 
 
 @FINDERS.add("adversaries-agree")
-def _adversariesagree(program: Program) -> Iterator[Remark]:
+def _adversaries_agree(program: Program) -> Iterator[Remark]:
     """The generator wants the answer of the judge that the judge learns to give for generated samples."""
     computation = computation_of(program)
     wishes = [wish for _, loss in losses(computation) for wish in wishes_of(loss)]

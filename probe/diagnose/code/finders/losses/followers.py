@@ -45,6 +45,10 @@ class Mixture(NamedTuple):
         """How much of a network's weights there is in it."""
         return sum(one.share for one in self.parts if one.network is network)
 
+    def others(self) -> list[Value]:
+        """The networks that it takes weights of, but for the one that they are written into; once for each part."""
+        return [part.network for part in self.parts if part.network is not self.into]
+
 
 def owner(value: Value, where: Where | None = None) -> tuple[Value, Value] | None:
     """The network that a value is a weight of, and where its weights are read. A copy that was kept before, at another place
@@ -161,7 +165,7 @@ def _average_without_buffers(program: Program) -> Iterator[Remark]:
         leaves = {part.leaf.op for part in one.parts}
         loaded = [each for each in computation.of("load_state_dict") if each.where.loops and each.args and plain(each.args[0]) is one.into]
         modes = {each.op: each for each in computation.of("eval", "train") if each.args and plain(each.args[0]) is one.into}
-        source = next((part.network for part in one.parts if part.network is not one.into), None)
+        source = next(iter(one.others()), None)
         learns = {each.op for each in computation.of("eval", "train") if each.args and plain(each.args[0]) is source} != {"eval"}
         follows = 0.5 < one.share_of(one.into) < 1 and source is not None and learns
         if follows and leaves <= {"parameters", "named_parameters"} and not loaded and modes.keys() == {"eval"} and has_statistics(one.into):
@@ -182,7 +186,7 @@ def _trained_network_pulled_to_the_copy(program: Program) -> Iterator[Remark]:
     """The network that gradients train is moved towards one that is only called without gradients."""
     computation = computation_of(program)
     for one in mixtures(computation):
-        others = [part.network for part in one.parts if part.network is not one.into]
+        others = one.others()
         if len(others) != 1 or one.share_of(one.into) <= 0.5 or abs(sum(part.share for part in one.parts) - 1) > 1e-6:
             continue
         trained, steady = runs_of(computation, one.into), runs_of(computation, others[0])
@@ -224,10 +228,10 @@ def _whole_copies(computation: Computation) -> Iterator[tuple[Value, Value, Valu
 def _copy_never_called(program: Program) -> Iterator[Remark]:
     """A copy follows the trained network, and nothing but its weights is ever used."""
     computation = computation_of(program)
-    followed = {id(one.into): one for one in mixtures(computation) if any(part.network is not one.into for part in one.parts)}
+    followed = {id(one.into): one for one in mixtures(computation) if one.others()}
     judged = {each for _, prediction, _, one in compared(computation) for each in networks_of(prediction) & networks_of(one.future)}
     for one in followed.values():
-        source = next(part.network for part in one.parts if part.network is not one.into)
+        source = one.others()[0]
         if runs_of(computation, one.into) or not one.value.where.loops or not _is_hidden(computation, one.into):
             continue
         held = any(any(each is one.into for each in owner_.attributes.values()) for owner_ in computation.of("@object") if isinstance(owner_, Instance))

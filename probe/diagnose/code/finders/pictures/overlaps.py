@@ -16,6 +16,7 @@ from probe.diagnose.code.computed.value import (
     origins,
     same,
 )
+from probe.diagnose.code.finders.pictures.mirrored_boxes import taken_columns
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
@@ -164,30 +165,16 @@ def _made_corners(value: Value) -> Value | None:
     """The boxes that four numbers are the corners of: the middle less and plus half of the size."""
     if not isinstance(value, Many) or len(value.parts) != 4 or value.grown:
         return None
-    found: set[int] = set()
     bases: list[Value] = []
     for place, one in enumerate(value.parts):
         half = bare(one.args[1]) if one.op == ("sub" if place < 2 else "add") and len(one.args) == 2 else one
         if half.op not in ("div", "mul") or len(half.args) != 2 or number(half.args[1]) != (2 if half.op == "div" else 0.5):
             return None
-        middle, size = _column(one.args[0]), _column(half.args[0])
-        if middle is None or size is None or (middle[1], size[1]) != (place % 2, place % 2 + 2):
+        middle, size = taken_columns(one.args[0]), taken_columns(half.args[0])
+        if middle is None or size is None or (middle[1], size[1]) != ((place % 2,), (place % 2 + 2,)):
             return None
-        bases += [middle[0], size[0]]
-        found |= {id(middle[0]), id(size[0])}
-    return bases[0] if len(found) == 1 else None
-
-
-def _column(value: Value) -> tuple[Value, float] | None:
-    """What a value is a column of, and which."""
-    value = bare(value)
-    if value.op != "part" or len(value.args) != 2:
-        return None
-    index = value.args[1]
-    place = number(index.parts[-1] if isinstance(index, Many) and index.parts else index)
-    base = bare(value.args[0])
-    base = bare(base.args[0]) if base.op in ("unbind", "chunk", "split") and base.args else base
-    return None if place is None else (base, place)
+        bases += [bare(middle[0]), bare(size[0])]
+    return bases[0] if all(one is bases[0] for one in bases) else None
 
 
 def _source(boxes: Value) -> object:

@@ -106,7 +106,7 @@ def average_trained_too(program: Program) -> Iterator[Remark]:
     stepped = {id(optimizer) for one in computation.of("step") if (optimizer := optimizer_of(one)) is not None}
     frozen = [one for one in computation.of("requires_grad_", "set_attribute") if any(each.op == "@constant" and each.data is False for each in one.args[1:])]
     for one in mixtures(computation):
-        others = [part.network for part in one.parts if part.network is not one.into]
+        others = one.others()
         if len(others) != 1 or one.share_of(one.into) <= 0.5 or not one.value.where.loops:
             continue
         inside = {id(part) for part in contents(module(one.into), computation)}

@@ -44,7 +44,7 @@ def _continued_from_the_average(program: Program) -> Iterator[Remark]:
 def _kept_up(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:
     """Averages of weights: the average, the network that it follows, and the value that keeps it up."""
     for one in mixtures(computation):
-        others = [part.network for part in one.parts if part.network is not one.into]
+        others = one.others()
         if len(others) == 1 and one.share_of(one.into) > 0.5 and abs(sum(part.share for part in one.parts) - 1) < 1e-6:
             yield one.into, others[0], one.value
     for value in computation.of("update_parameters"):
@@ -84,7 +84,7 @@ def _not_kept_up(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     for one in mixtures(computation):
         functions = one.value.where.functions
-        others = [part.network for part in one.parts if part.network is not one.into]
+        others = one.others()
         if not one.value.where.apart or len(functions) != 1 or len(others) != 1 or others[0].op != "@input" or one.share_of(one.into) <= 0.5:
             continue
         holder = next((each for each in computation.of("@object") if isinstance(each, Instance) and any(held is one.into for held in each.attributes.values())), None)
