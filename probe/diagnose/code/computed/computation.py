@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from probe.diagnose.code.computed.entering import Calls
 from probe.diagnose.code.computed.frames import Frame, Stop, counted, first_asked
-from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, constant
+from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, cast_by, constant
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import Function
@@ -205,8 +205,10 @@ class Computation(Calls):
                 self.store(item.optional_vars, manager, frame)
             off = self.turns_gradients(manager)
             self.where = self.where if off is None else self.where._replace(no_grad=off)
+            cast = cast_by(manager)
+            self.where = self.where if cast is None else self.where._replace(cast=cast)
         ends = self.block(node.body, frame)
-        self.where = self.where._replace(no_grad=before.no_grad)
+        self.where = self.where._replace(no_grad=before.no_grad, cast=before.cast)
         return ends
 
     def _try(self, node: ast.Try, frame: Frame) -> str:

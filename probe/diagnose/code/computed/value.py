@@ -36,6 +36,8 @@ class Where(NamedTuple):
     under: tuple[tuple[Value, bool], ...] = ()
     apart: bool = False
     """Whether the outermost function is one that the script never calls: nothing says when it runs."""
+    cast: str = ""
+    """The type of 16 bits in which autocast has matrices multiplied there, if it is on."""
 
 
 class Value:
@@ -166,6 +168,21 @@ def bare(value: Value, *more: str, shapes: bool = True) -> Value:
         if isinstance(value, Many) and len(value.parts) == 1:
             value = value.parts[0]
     return value
+
+
+def cast_by(manager: Value) -> str | None:
+    """The type of 16 bits to which a context manager casts, "" if it turns that off; None for all others."""
+    if manager.op.rpartition(".")[2] != "autocast":
+        return None
+    enabled, given = manager.named.get("enabled"), manager.named.get("dtype")
+    if constant(enabled) is False:
+        return ""
+    if enabled is not None and constant(enabled) is not True:
+        return None
+    if given is None:
+        return {"cuda": "float16", "cpu": "bfloat16"}.get(str(constant(manager.argument("device_type", 0))), "")
+    name = str(given.data).rpartition(".")[2] if given.op == "@library" else ""
+    return name if name in ("bfloat16", "float16", "half") else ""
 
 
 def alternatives(value: Value) -> Iterator[Value]:

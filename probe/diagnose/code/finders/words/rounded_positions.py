@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Value, number
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.uses import made_from
 
+FINDERS = Finders()
 _EXACT_UP_TO = {"bfloat16": 256, "half": 2048, "float16": 2048}
 """The largest whole number up to which a type holds all of them: 2 to the number of bits of its mantissa plus 1."""
 _ALONG = frozenset({"unsqueeze", "part", "view", "reshape", "mul", "div", "outer", "einsum", "matmul", "float", "to", "expand", "repeat", "cat", "stack", "t", "transpose"})
+_TURNED = frozenset({"unsqueeze", "part", "view", "reshape", "float", "to", "type_as", "expand", "repeat", "t", "transpose", "matmul", "bmm", "einsum"})
+"""What is done with positions before they are multiplied."""
 
 
 def positions_rounded(program: Program) -> Iterator[Remark]:
@@ -27,6 +30,21 @@ def positions_rounded(program: Program) -> Iterator[Remark]:
             angle = next((each for each in made_from(computation, one, _ALONG, 60) if each.op in ("sin", "cos")), None)
             if angle is not None:
                 yield Remark(one.node, f"{short(one.node)} counts {count:g} positions in {kind}, which holds whole numbers up to {_EXACT_UP_TO[kind]} alone: beyond, neighbours have one angle in {short(angle.node)} (line {angle.line})")
+                return
+
+
+@FINDERS.add("positions-rounded")
+def _positions_cast(program: Program) -> Iterator[Remark]:
+    """Positions whose angles are computed are multiplied as matrices where autocast rounds both to 16 bits."""
+    computation = computation_of(program)
+    for value in computation.of("arange"):
+        count = number(value.args[1 if len(value.args) > 1 else 0]) if value.args else None
+        for one in made_from(computation, value, _TURNED, 40):
+            if one.op not in ("matmul", "bmm", "einsum") or not one.where.cast or (count is not None and count <= _EXACT_UP_TO[one.where.cast]):
+                continue
+            angle = next((each for each in made_from(computation, one, _ALONG, 40) if each.op in ("sin", "cos")), None)
+            if angle is not None:
+                yield Remark(one.node, f"{short(one.node)} multiplies positions (line {value.line}) where autocast rounds matrices to {one.where.cast}, which holds whole numbers up to {_EXACT_UP_TO[one.where.cast]} alone, and {short(angle.node)} (line {angle.line}) makes angles of it")
                 return
 
 
