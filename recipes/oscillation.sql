@@ -16,7 +16,7 @@
 --   "probe {endpoint} query \"SELECT step, loss, lr, grad_norm FROM python.steps ORDER BY step DESC LIMIT 4 * {period}\"",
 --   "probe {endpoint} checkpoint oscillating.pt",
 -- ]
--- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches (`info` without a DataLoader, for periods of more than 20 steps); alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data)"
+-- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches (`info` without a DataLoader, for periods of more than 20 steps); alternating data sets; several passes over each rollout (`info` if the training rests as often, to collect new data); a loss that crosses zero, as that of a policy does (`info`)"
 -- effect = true
 -- uses = ["trainings"]
 -- [parameters.window]
@@ -88,7 +88,9 @@ WITH lately AS (
             WHERE numel >= 16 AND step > (SELECT MAX(step) FROM python.gradients) - 500) AS update_ratio
 )
 SELECT CASE WHEN rivals.n > 1 THEN format('{} optimizers take turns: their losses may differ from step to step', rivals.n) END AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio,
-    CASE WHEN rests.n >= 3 AND rests.every BETWEEN 0.8 * period AND 1.25 * period OR NOT loaded AND period > $known THEN 'info' ELSE 'notice' END AS severity
+    CASE WHEN rests.n >= 3 AND rests.every BETWEEN 0.8 * period AND 1.25 * period OR NOT loaded AND period > $known
+        -- A loss that is now above and now below zero has no level of which the swing is a part: that of a policy follows its episodes.
+        OR low < 0 AND high > 0 THEN 'info' ELSE 'notice' END AS severity
 FROM period, size, details, rivals, rests
 WHERE size.n >= $window AND swing >= $swing * ABS(middle) AND NOT cyclic
 UNION ALL BY NAME

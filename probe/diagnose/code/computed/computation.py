@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from probe.diagnose.code.computed.entering import Calls
 from probe.diagnose.code.computed.frames import Frame, Stop, counted, first_asked
-from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, cast_by, constant
+from probe.diagnose.code.computed.value import Code, Instance, Many, Table, Value, cast_by, constant, is_none
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.source import Source
 from probe.diagnose.code.syntax import Function
@@ -267,7 +267,11 @@ class Computation(Calls):
         return self.builtin(node.id, node) if found is None else found
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
-        return self.attribute(self.evaluate(node.value, frame), node.attr, node)
+        on = self.evaluate(node.value, frame)
+        known = [one for one in on.args if not is_none(one)] if on.op == "either" else []
+        if known and all(isinstance(one, Instance) for one in known):
+            return self.either([self.attribute(one, node.attr, node) for one in known], node)
+        return self.attribute(on, node.attr, node)
 
     def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
         return self.item(self.evaluate(node.value, frame), self.evaluate(node.slice, frame), node)

@@ -183,8 +183,7 @@ class Containers:
 
     def sample(self, data: Value, node: ast.AST) -> Value:
         """One sample of a data set, or one element of an object that can be gone through."""
-        while (data.op.startswith("torch.utils.data.") and data.op.endswith(("Subset", "random_split"))) or (data.op == "part" and data.args[0].op.endswith("random_split")):
-            data = data.args[0]
+        data = _whole(data)
         if data.op == "torch.utils.data.TensorDataset":
             return self.many("tuple", [self.new("part", (one, self.new("index", (), node)), node) for one in data.args], node)
         if isinstance(data, Many) and data.parts:
@@ -219,8 +218,12 @@ class Containers:
         """`on[index]`."""
         known = constant(index)
         parts = self.parts(on)
+        if on.op == "@library" and on.data == "numpy.r_" and isinstance(index, Many):
+            return self.new("cat", (index,), node)
         if isinstance(on, Table) and isinstance(known, (str, int, float)) and known in on.entries:
             return on.entries[known]
+        if isinstance(on, Table) and on.data is not None:
+            return self._made_for_key(on, index, node)
         if isinstance(on, Table) and known is None and on.entries and len(on.entries) <= MOST_PASSES and not on.others:
             return self.either(list(on.entries.values()), node)
         if on.op in SEQUENCES and on.data and on.args and index.op != "slice":
@@ -249,6 +252,21 @@ class Containers:
             at = at.args[0]
         return self.new("part", (on, index), node)
 
+    def _made_for_key(self, on: Table, index: Value, node: ast.AST) -> Value:
+        """What a `defaultdict` has under a key that it may not have yet: lists under keys that are not known are one."""
+        known = constant(index)
+        if on.data != "list":
+            return self.new("part", (on, index), node) if on.others or known is None else self.constant(0, node)
+        found = next((one for _, one in on.others), None)
+        if found is None:
+            found = self.many("list", [], node, grown=True)
+            found.where = on.where
+            if isinstance(known, (str, int, float)):
+                on.entries[known] = found
+            else:
+                on.others.append((index, found))
+        return found
+
     def unpacked(self, value: Value, target: ast.Tuple | ast.List) -> list[Value]:
         """The parts that `a, b = value` gives."""
         parts = self.parts(value)
@@ -276,6 +294,8 @@ class Containers:
             on.attributes[name] = self.either((value, old), node) if changed and old is not None else value
         elif on.op == "@module":
             on.data.set(name, value)
+        elif on.op == "dataset" and on.args and isinstance(whole := _whole(on.args[0]), Instance):
+            whole.attributes[name] = value  # of the one data set under its parts
         self.new("set_attribute", (on, value), node, data=name)
 
     def set_item(self, target: ast.Subscript, on: Value, index: Value, value: Value, frame: Frame) -> None:
@@ -342,9 +362,13 @@ class Containers:
             return found
         if name in ("list", "tuple", "dict", "set") and first is None:
             return Table(dict(named), node=node, where=self.where) if name == "dict" else self.many("list", [], node)
+        if name == "defaultdict":
+            made = Table({}, node=node, where=self.where)
+            made.data = first.data.rpartition(".")[2] if first is not None and first.op == "@library" and first.data else None
+            return made if made.data in ("list", "int", "float") else None
         if name == "dict" and isinstance(first, Table):
             return Table({**first.entries, **named}, node=node, where=self.where)
-        if name == "dict" and isinstance(first, Many) and not first.grown and all(isinstance(one, Many) and len(one.parts) == 2 and isinstance(constant(one.parts[0]), str) for one in first.parts):
+        if name == "dict" and isinstance(first, Many) and (first.parts or not first.grown) and all(isinstance(one, Many) and len(one.parts) == 2 and isinstance(constant(one.parts[0]), str) for one in first.parts):
             return Table({**{constant(one.parts[0]): one.parts[1] for one in first.parts if isinstance(one, Many)}, **named}, node=node, where=self.where)
         if name in ("reversed", "sorted") and isinstance(first, Many):
             return self.many(first.op, first.parts[::-1] if name == "reversed" else first.parts, node, grown=first.grown)
@@ -364,6 +388,9 @@ class Containers:
             return self.many("list", [self.call(args[0], [one], {}, node, frame) for one in inner], node, grown=not unrolled)
         if name == "getattr" and len(args) > 1 and isinstance(args[0], Instance) and isinstance(known := constant(args[1]), str):
             return self.attribute(args[0], known, node)
+        if name == "setattr" and len(args) == 3 and isinstance(first, Instance) and isinstance(known := constant(args[1]), str):
+            self.set_attribute(first, known, args[2], node)
+            return self.none(node)
         if name == "vars" and isinstance(first, Instance):
             return Table(dict(first.attributes), node=node, where=self.where)
         if name == "sum" and isinstance(first, Many) and first.parts:
@@ -423,7 +450,13 @@ class Containers:
             if name in ("get", "pop", "setdefault") and args and constant(args[0]) in on.entries:
                 return on.entries.pop(constant(args[0])) if name == "pop" else on.entries[constant(args[0])]
             if name == "setdefault" and len(args) > 1:
-                on.others.append((args[0], args[1]))
+                if isinstance(args[1], Many) and self.where.loops != on.where.loops:
+                    args[1].grown, args[1].where = True, on.where  # a list of its own for each key, made in the first of many passes
+                if isinstance(key := constant(args[0]), (str, int, float)):
+                    on.entries[key] = args[1]
+                else:
+                    on.others.append((args[0], args[1]))
+                return args[1]
             if name == "get" and len(args) > 1 and not on.others:
                 return args[1]
             if name == "update":
@@ -433,6 +466,13 @@ class Containers:
             if name == "copy":
                 return Table(dict(on.entries), node=node, where=self.where)
         return None
+
+
+def _whole(data: Value) -> Value:
+    """The data set that one is a part of."""
+    while (data.op.startswith("torch.utils.data.") and data.op.endswith(("Subset", "random_split"))) or (data.op == "part" and data.args[0].op.endswith("random_split")):
+        data = data.args[0]
+    return data
 
 
 def _is_of_few_parts(node: ast.AST, count: int) -> bool:

@@ -203,7 +203,7 @@ class Calls(Containers):
         known = self.container_method(on, name, args, named, node)
         if known is not None:
             return known
-        if on.op.startswith("torch.nn.") or on.op in ("@parser",):
+        if on.op.startswith("torch.nn.") or on.op in ("@parser", "dict"):
             return self.of_module(on, name, args, named, node)
         if name == "step" and isinstance(closure := named.get("closure") or (args[0] if args else None), Code):
             self.enter(closure, [], {}, node)
@@ -344,7 +344,7 @@ class Calls(Containers):
             found = self.builtin_call(last, args, named, node, frame)
             if found is not None:
                 return found
-        if dotted == "collections.OrderedDict" and (found := self.builtin_call("dict", args, named, node, frame)) is not None:
+        if dotted in ("collections.OrderedDict", "collections.defaultdict") and (found := self.builtin_call("dict" if dotted.endswith("OrderedDict") else "defaultdict", args, named, node, frame)) is not None:
             return found
         if dotted == "functools.partial" and args:
             if isinstance(args[0], Code):

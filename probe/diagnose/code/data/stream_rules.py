@@ -11,6 +11,7 @@ from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import number
 from probe.diagnose.code.data.data_flow import GENERATORS, HELD_OUT, LOADER, TRAINING, data_sets
 from probe.diagnose.code.finders.losses.ctc_lengths import ctc_over_padding
+from probe.diagnose.code.finders.pictures.sounds import cut_off_before_scaling, real_part_alone
 from probe.diagnose.code.finders.rows.pool_places import place_in_the_pool, surest_chosen
 from probe.diagnose.code.finders.rows.scaled_windows import (
     filled_from_the_future,
@@ -116,6 +117,20 @@ RULES.add(
     "the loss also aligns the letters with what is filled in behind the end: the model is asked to read letters there",
     "give the length of each sequence behind the layers that shorten it: lengths // 2",
 )(ctc_over_padding)
+
+
+RULES.add(
+    "real-part-for-magnitude",
+    "how much of a frequency is seen depends on where the wave begins: the same sound gives other numbers each time",
+    "take the magnitude of the complex numbers: spec.abs()",
+)(real_part_alone)
+
+
+RULES.add(
+    "cut-off-before-scaling",
+    "of each wave the sign alone is left: loud and soft, and what lies between two crossings of 0, are the same",
+    "divide by 32768 first",
+)(cut_off_before_scaling)
 
 
 @RULES.add("smoothed-with-the-future", "each value of the input holds values that come after it: the forecast knows a part of the answer", "smooth with values of the past alone")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from probe.diagnose.code.finders.sequences.padded_words import padding_of_another_number
 from probe.diagnose.code.finders.sequences.readings import unknown_word_is_padding
 from probe.diagnose.code.finders.sequences.same_words import score_not_shifted
+from probe.diagnose.code.finders.words.histories import answer_left_out
 from probe.diagnose.code.finders.words.reports import (
     errors_per_guessed_word,
     looked_up_as_written,
@@ -301,3 +302,8 @@ RULES.add(
     "each word with a large letter is unknown, though it stands in the table",
     "bring the words into the same form: vocab.get(word.lower(), unknown)",
 )(looked_up_as_written)
+RULES.add(
+    "answer-left-out",
+    "the model is trained to write prompts, and not to answer them",
+    "leave out the prompt: labels[: len(prompt)] = -100",
+)(answer_left_out)

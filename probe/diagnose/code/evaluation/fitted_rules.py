@@ -9,6 +9,15 @@ from probe.diagnose.code.data.data_flow import HELD_OUT, LOADER, data_sets, name
 from probe.diagnose.code.finders.evaluation.rollouts import each_step_from_the_data
 from probe.diagnose.code.finders.evaluation.temperatures import calibrated_on_what_was_learned
 from probe.diagnose.code.finders.evaluation.unsaved_statistics import statistics_outside_the_state
+from probe.diagnose.code.finders.measured.absent_classes import absent_class
+from probe.diagnose.code.finders.measured.cycles import circle_not_closed, targets_scaled_by_the_batch
+from probe.diagnose.code.finders.measured.fitted_before import categories_scaled, columns_chosen_by_all_rows
+from probe.diagnose.code.finders.measured.last_passes import (
+    columns_left_shuffled,
+    first_stretch_alone,
+    list_of_the_last_pass,
+)
+from probe.diagnose.code.finders.measured.untrained import judged_untrained
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -176,3 +185,66 @@ RULES.add(
     "the model that is loaded does not scale by what the trained one scaled by: its predictions are of another scale",
     "keep them as buffers: self.register_buffer('mean', torch.zeros(n))",
 )(statistics_outside_the_state)
+
+
+RULES.add(
+    "columns-chosen-by-all-rows",
+    "of many columns some go with any target by chance, also in the held-out rows: the score is better than on new data",
+    "choose the columns by the training rows alone",
+)(columns_chosen_by_all_rows)
+
+
+RULES.add(
+    "categories-scaled",
+    "most categories fall on one and the same row of the table: which of them a sample has is lost",
+    "scale the columns of measurements alone, and look up the numbers as they were",
+)(categories_scaled)
+
+
+RULES.add(
+    "absent-class-counts-as-missed",
+    "a picture without a class counts as one where it was not found: the fewer classes a picture shows, the lower is its score",
+    "leave out classes that are in neither side, or add up the counts of all pictures before dividing",
+)(absent_class)
+
+
+RULES.add(
+    "list-of-the-last-pass",
+    "the mean that is reported is one number, that of the last fold or run, and its spread is 0",
+    "make the list before the loop",
+)(list_of_the_last_pass)
+
+
+RULES.add(
+    "columns-left-shuffled",
+    "what is said of a column is said of all before it too: importance grows from column to column",
+    "mix a copy of the table in each pass",
+)(columns_left_shuffled)
+
+
+RULES.add(
+    "first-stretch-alone",
+    "all samples lie in the first part of the data, and the rest is never seen",
+    "give len(series) - size as the length, or begin each window at i * size",
+)(first_stretch_alone)
+
+
+RULES.add(
+    "circle-not-closed",
+    "two neighbours of the cycle, its last number and its first one, are one and the same to the model",
+    "divide by the length of the cycle: 24 hours, 7 days",
+)(circle_not_closed)
+
+
+RULES.add(
+    "targets-scaled-by-the-batch",
+    "what a sample is asked for depends on those beside it: the level and the spread of the targets cannot be learned",
+    "scale the targets by the mean and deviation of all training targets, once",
+)(targets_scaled_by_the_batch)
+
+
+RULES.add(
+    "judged-untrained",
+    "the score is that of random weights: nothing of the training is in it",
+    "load the saved weights: model.load_state_dict(torch.load(path))",
+)(judged_untrained)

@@ -451,7 +451,7 @@ def _last_batch(program: Program) -> Iterator[Remark]:
         scope = program.scope(loop)
         for node in ast.walk(loop):
             target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-            if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name) or added_of(flow, node.value) is None:
+            if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name) or all(added_of(flow, one) is None for one in _factors(node.value)):
                 continue
             if any(isinstance(one, (ast.For, ast.While, ast.If)) and one is not loop for one in _between(program, node, loop)):
                 continue
@@ -463,6 +463,10 @@ def _last_batch(program: Program) -> Iterator[Remark]:
             again = [one for one in flow.bound.get((scope, target.id), []) if first is not None and (loop.end_lineno or 0) < getattr(one.node, "lineno", 0) < getattr(first, "lineno", 0)]
             if first is not None and not within and not others and not again:
                 yield Remark(node, f"{short(node)} is set anew for each batch: line {getattr(first, 'lineno', 0)} reads {target.id} of the last batch alone")
+
+
+def _factors(node: ast.expr) -> tuple[ast.expr, ...]:
+    return (node.left, node.right) if is_binary(node, ast.Mult) else (node,)
 
 
 def _between(program: Program, node: ast.AST, loop: ast.AST) -> Iterator[ast.AST]:

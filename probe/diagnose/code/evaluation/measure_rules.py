@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.measured.raw_candidates import ranked_without_the_norm
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Key, Program
 from probe.diagnose.code.rule import Remark, Rules
@@ -423,3 +424,10 @@ def _rest_never_judged(program: Program) -> Iterator[Remark]:
         begins = {f"{loop.target.id} * {text_of(parts.right)}", f"{text_of(parts.right)} * {loop.target.id}"}
         if any(isinstance(one, ast.Slice) and one.lower is not None and text_of(one.lower) in begins for one in ast.walk(loop)):
             yield Remark(loop, f"{short(parts)} parts of {size:g} are {rows - rows % size:g} of {rows:g} rows: the last {rows % size:g} are never judged")
+
+
+RULES.add(
+    "ranked-without-the-norm",
+    "long vectors come first whatever the question: the score is not that of what was trained",
+    "divide the vectors by their norms: index = F.normalize(index, dim=-1)",
+)(ranked_without_the_norm)

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from probe.diagnose.code.finders.measured.shares_of_others import diagonal_among_the_rest
 from probe.diagnose.code.finders.sequences.found_texts import cosines_unscaled
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.program import Program
@@ -250,3 +251,10 @@ RULES.add(
     "the loss has a floor near ln of the batch size, and its gradient hardly tells near texts from far ones",
     "divide by a temperature: scores / 0.05, or scores * logit_scale.exp()",
 )(cosines_unscaled)
+
+
+RULES.add(
+    "diagonal-among-the-rest",
+    "one term pulls the correlations of a feature with itself to 0, which the other pulls to 1: features shrink to a compromise",
+    "leave the diagonal out: c.pow(2).sum() - c.diagonal().pow(2).sum()",
+)(diagonal_among_the_rest)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model
 from probe.diagnose.code.finders.axes.counted_places import one_place_counted
+from probe.diagnose.code.finders.images.scores_of_noise import moved_towards_the_noise
 from probe.diagnose.code.finders.objectives.densities_and_guidance import (
     averaged_determinant,
     untrained_guidance,
@@ -333,3 +334,8 @@ RULES.add(
     "the likelihood is that of an image of one pixel: the layer gains or loses volume for almost nothing",
     "multiply it by height * width",
 )(one_place_counted)
+RULES.add(
+    "moved-towards-the-noise",
+    "samples go away from the data with each step: what is drawn is noise, and grows",
+    "teach the score: target = -noise / sigma",
+)(moved_towards_the_noise)

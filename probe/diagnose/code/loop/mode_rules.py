@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from probe.diagnose.code.data.data_flow import HELD_OUT, data_sets, loaders_of, trains
-from probe.diagnose.code.finders.sequences.references import noisy_reference
+from probe.diagnose.code.finders.sequences.references import noisy_reference, reference_trained
 from probe.diagnose.code.flow import SETTINGS, Flow, flow_of
 from probe.diagnose.code.loop.kept_rules import trained
 from probe.diagnose.code.loop.loss_rules import backwards
@@ -370,3 +370,10 @@ RULES.add(
     "the targets are those of a network without a random part of its units: they are worse than it is, and other ones each time",
     "call eval() on it once, before the training",
 )(noisy_reference)
+
+
+RULES.add(
+    "reference-trained-along",
+    "the reference follows the policy: the distance between them says nothing of how far the policy has gone, and holds nothing back",
+    "give the optimizer the policy's parameters alone, and compute the reference's answers under no_grad",
+)(reference_trained)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probe.diagnose.code.finders.objects.saved_parts import trained_and_not_saved
 from probe.diagnose.code.finders.sequences.adapters import adapters_frozen, merged_without_its_scale
+from probe.diagnose.code.finders.weights.frozen_layers import new_layer_frozen
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.model.modules import module_classes
 from probe.diagnose.code.program import Program
@@ -134,6 +135,11 @@ RULES.add(
     "the merged model is not the one that was trained: its adapter is as many times too weak or too strong",
     "multiply by the same number: weight += scale * (B @ A)",
 )(merged_without_its_scale)
+RULES.add(
+    "new-layer-frozen",
+    "what the rest has learned goes through a layer of random numbers, and only the adapters can make up for it",
+    "let the new layers learn too: leave them out of what is frozen (PEFT: modules_to_save)",
+)(new_layer_frozen)
 RULES.add(
     "adapters-frozen",
     "the adapters keep their first values, which change nothing: only what is thawed afterwards is trained",

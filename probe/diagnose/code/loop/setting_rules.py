@@ -93,12 +93,20 @@ def _whole_division(program: Program) -> Iterator[Remark]:
         share = is_binary(parent, ast.Sub) and parent.right is node and ast.unparse(parent.left) == "1.0"
         if is_call(parent, "min") and len(parent.args) == 2:
             other = parent.args[1] if parent.args[0] is node else parent.args[0]
-            share = isinstance(other, ast.Constant) and isinstance(other.value, float) and other.value <= 1
+            share = isinstance(other, ast.Constant) and isinstance(other.value, (int, float)) and other.value <= 1 and (isinstance(other.value, float) or _counts(program, node.left))
         if is_binary(parent, ast.Mult):
             other = parent.left if parent.right is node else parent.right
             share = (program.dotted(other) or "") in ("math.pi", "numpy.pi", "torch.pi")
         if share:
             yield Remark(node, f"{short(node)} is a whole number: it stays 0 until {short(node.left)} reaches {short(node.right)}")
+
+
+def _counts(program: Program, node: ast.AST) -> bool:
+    """Whether a name counts passes: a loop sets it, or adds to it."""
+    return isinstance(node, ast.Name) and (
+        any(isinstance(one, ast.For) and any(isinstance(each, ast.Name) and each.id == node.id for each in ast.walk(one.target)) for one in program.everywhere(ast.For))
+        or any(isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and one.target.id == node.id and isinstance(one.op, ast.Add) for one in program.everywhere(ast.AugAssign))
+    )
 
 
 @RULES.add("rate-changed-in-vain", "the rate never changes", 'set group["lr"] in optimizer.param_groups')

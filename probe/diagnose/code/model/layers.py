@@ -41,6 +41,8 @@ _NO_PARAMETER = (
     "cuda", "half", "view", "reshape", "unsqueeze", "double", "expand", "repeat", "t", "transpose",
 )
 """Methods of a Parameter that give a plain tensor."""
+_MAY_BE_ITSELF = ("to", "float", "requires_grad_", "cpu", "contiguous")
+"""Methods that give the Parameter itself, where there is nothing to do."""
 _CONTAINERS = ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 
 
@@ -327,15 +329,25 @@ def _not_a_parameter(program: Program) -> Iterator[Remark]:
 
 def _parameter_inside(program: Program, value: ast.AST) -> bool:
     """Whether a chain of methods or products is computed from an nn.Parameter(...)."""
-    at = value
+    at, changed = value, False
     while program.called(at) != "torch.nn.Parameter":
         if is_method(at, *_NO_PARAMETER):
-            at = at.func.value
+            at, changed = at.func.value, True
+        elif is_method(at, *_MAY_BE_ITSELF):
+            moved = at.func.attr == "to" and len(at.args) == 1 and _is_other_device(program, at.args[0])
+            at, changed = at.func.value, changed or moved
         elif isinstance(at, ast.BinOp):
-            at = at.left if isinstance(at.left, ast.Call) else at.right
+            at, changed = at.left if isinstance(at.left, ast.Call) else at.right, True
         else:
             return False
-    return at is not value
+    return at is not value and changed
+
+
+def _is_other_device(program: Program, node: ast.AST) -> bool:
+    """Whether a device is, or may be, that of a GPU."""
+    made = flow_of(program).value(node) if isinstance(node, ast.expr) else None
+    words = [one.value for one in ast.walk(made or node) if isinstance(one, ast.Constant)]
+    return any(isinstance(one, str) and one.startswith("cuda") for one in words)
 
 
 def _optimized_by_hand(program: Program, name: str) -> bool:

@@ -11,6 +11,7 @@ from probe.diagnose.code.finders.sequences.generated_words import (
     penalty_of_all_signs,
 )
 from probe.diagnose.code.finders.sequences.read_out import beams_alike, begun_with_another_word
+from probe.diagnose.code.finders.words.after_the_end import places_count_the_padding
 from probe.diagnose.code.finders.words.gates import mean_of_all_shares
 from probe.diagnose.code.finders.words.generation import (
     ended_by_the_first,
@@ -18,6 +19,7 @@ from probe.diagnose.code.finders.words.generation import (
     probabilities_added_up,
     window_never_moves,
 )
+from probe.diagnose.code.finders.words.histories import past_hidden_by_its_mask
 from probe.diagnose.code.finders.words.layouts import query_and_keys_exchanged
 from probe.diagnose.code.finders.words.partitions import partition_over_padding
 from probe.diagnose.code.finders.words.starts import begun_at_random, frequencies_upside_down
@@ -237,3 +239,13 @@ RULES.add(
     "neighbouring places have codes that have nothing to do with each other, and distant ones the same: positions cannot be told",
     "let the waves become slower: torch.exp(torch.arange(0, d, 2) * (-math.log(10000.0) / d))",
 )(frequencies_upside_down)
+RULES.add(
+    "past-hidden-by-its-mask",
+    "with a cache, each new word sees the first one and nothing of what stands between: what is generated follows no text",
+    "let the mask begin behind the cache: torch.tril(mask, diagonal=keys - queries)",
+)(past_hidden_by_its_mask)
+RULES.add(
+    "places-count-the-padding",
+    "the same text has other places the longer its neighbours are, and none of them were trained so",
+    "count the words alone: positions = (mask.cumsum(1) - 1).clamp(min=0)",
+)(places_count_the_padding)

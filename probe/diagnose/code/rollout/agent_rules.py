@@ -21,10 +21,17 @@ from probe.diagnose.code.finders.agents.ratios import (
     masked_on_one_side,
     ratio_of_two_actions,
 )
+from probe.diagnose.code.finders.agents.relabelled import reward_of_another_goal
 from probe.diagnose.code.finders.agents.rows_in_two_orders import flattened_apart, rows_by_place
 from probe.diagnose.code.finders.agents.started_again import exploration_begins_again
-from probe.diagnose.code.finders.agents.stored_arrays import drawn_from_the_unfilled, stored_by_reference
+from probe.diagnose.code.finders.agents.stored_arrays import (
+    drawn_from_the_unfilled,
+    stored_as_its_successor,
+    stored_by_reference,
+)
 from probe.diagnose.code.finders.axes.taken_apart import grouped_in_another_order
+from probe.diagnose.code.finders.measured.shares_of_others import others_divided_by_all
+from probe.diagnose.code.finders.words.after_the_end import words_behind_the_end
 from probe.diagnose.code.rule import Finders, Rules
 
 RULES = Rules("rollout")
@@ -36,6 +43,11 @@ RULES.add(
     "what was stored is lost: each entry shows the last state that the array held",
     "store a copy: states.append(buffer.copy())",
 )(stored_by_reference)
+RULES.add(
+    "stored-as-its-successor",
+    "each stored state equals the one that follows it: a model of the next state learns to repeat its input, and actions stand beside the state after them",
+    "have the environment return a copy: return self.state.copy()",
+)(stored_as_its_successor)
 
 
 RULES.add(
@@ -152,3 +164,18 @@ RULES.add(
     "each episode acts at random as the first one did: what is learned is hardly ever tried",
     "set it once, before the loop over the episodes",
 )(exploration_begins_again)
+RULES.add(
+    "reward-of-another-goal",
+    "what reaches the new goal is learned to be a failure: the copies teach nothing of it",
+    "compute the reward for the new goal: reward = float((next_state == goal).all())",
+)(reward_of_another_goal)
+RULES.add(
+    "words-behind-the-end",
+    "words that nobody chose are rewarded and punished: the longer the padding, the less a text's own words count",
+    "leave them out: (log_probs * mask).sum() / mask.sum()",
+)(words_behind_the_end)
+RULES.add(
+    "others-divided-by-all",
+    "the baseline is too low by a share of itself: answers of an average reward are all reinforced",
+    "divide by one less: (rewards.sum(1, keepdim=True) - rewards) / (count - 1)",
+)(others_divided_by_all)

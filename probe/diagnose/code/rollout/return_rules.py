@@ -36,6 +36,7 @@ RULES = Rules("rollout")
 _END = re.compile(r"done|term|end|last", re.I)
 _REWARD = re.compile(r"^(r|rs|rew|rews|rewards?|feedback|clicks?|payoffs?)$", re.I)
 _TRUNCATED = re.compile(r"truncat|time_?out|bootstrap|infinite_horizon", re.I)
+_ENDS = re.compile(r"\b(b?d|(b_|batch_)?dones?(_b|_batch)?|term\w*|ends?|ended|over|finished)\b")
 _DONE = re.compile(r"(done|dones|terminal|terminated|finished|over|ended|end)$")
 _VALUES = re.compile(r"next|nxt|value|target|critic|\bq\w*\b|\bv\b", re.I)
 _STORES = ("add", "append", "push", "store", "put", "remember", "insert")
@@ -320,7 +321,7 @@ def _set_before(program: Program, name: ast.Name) -> ast.expr | None:
 def _masks(program: Program) -> Iterator[ast.BinOp]:
     """`1 - done` where a product with it takes the value of the state that follows, also if it was stored so."""
     for node in program.everywhere(ast.BinOp):
-        if not is_binary(node, ast.Sub) or number_in(node.left) != 1 or not re.search(r"\b(done|d|dones|term\w*|ends?|ended|over|finished)\b", text_of(node.right)):
+        if not is_binary(node, ast.Sub) or number_in(node.left) != 1 or not _ENDS.search(text_of(node.right)):
             continue
         statement = next((one for one in program.parents(node) if isinstance(one, ast.stmt)), None)
         if not isinstance(statement, (ast.Assign, ast.Return, ast.AugAssign)) or statement.value is None:
@@ -359,12 +360,25 @@ def _only_counts(program: Program, node: ast.AST) -> bool:
     noted = statement.target if isinstance(statement, ast.AugAssign) else statement.value.func if isinstance(statement, ast.Expr) and is_method(statement.value, "append", "extend") else None
     if isinstance(noted, ast.Attribute):
         return True
+    if _is_reported(program, node):
+        return True
     around = program.parent.get(node)
     if isinstance(around, ast.Subscript):
         if isinstance(around.ctx, ast.Store):
             return True
         around = program.parent.get(around)
     return isinstance(around, (ast.Compare, ast.AugAssign))
+
+
+def _is_reported(program: Program, node: ast.AST) -> bool:
+    """Whether what is read is only given back behind the end that `step` tells, as more about the episode."""
+    frame = program.frame(node)
+    statement = next(one for one in program.parents(node) if isinstance(one, ast.stmt))
+    name = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    given = [one.value.elts[3:] for one in ast.walk(frame) if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple)] if getattr(frame, "name", "") == "step" else []
+    behind = {id(part) for parts in given for one in parts for part in ast.walk(one)}
+    read = [one for one in ast.walk(frame) if isinstance(name, ast.Name) and is_name(one, name.id) and isinstance(one.ctx, ast.Load)]
+    return id(node) in behind or (bool(read) and all(id(one) in behind for one in read))
 
 
 RULES.add(

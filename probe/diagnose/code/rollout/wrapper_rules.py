@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.data.data_flow import is_model, loader_loops, loaders_of, trains
+from probe.diagnose.code.finders.weights.between_ranks import (
+    gathered_without_gradient,
+    summed_in_the_other_steps,
+)
 from probe.diagnose.code.flow import Flow, flow_of
 from probe.diagnose.code.loop.loss_rules import backwards
 from probe.diagnose.code.program import Key, Program
@@ -116,3 +120,15 @@ def _around(program: Program) -> Iterator[Remark]:
             beside = any(isinstance(one, ast.Call) and flow.key(one.func) in wrapped and not program.without_gradient(one) for one in own_nodes(frame))
             if trained and not beside:
                 yield Remark(call, f"{short(call)} does not pass through DistributedDataParallel, which averages the gradients of what its own forward computes")
+
+
+RULES.add(
+    "apart-before-a-step",
+    "each rank steps with its own last gradients: the networks of the ranks drift apart",
+    "leave the gradients apart in the other passes: no_sync() where no step follows",
+)(summed_in_the_other_steps)
+RULES.add(
+    "gathered-without-gradient",
+    "all_gather gives numbers alone: what is computed of them trains nothing",
+    "put the rank's own outputs back in their place: gathered[rank] = outputs",
+)(gathered_without_gradient)

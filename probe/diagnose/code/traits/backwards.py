@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Instance, Many, Value, origins
+from probe.diagnose.code.computed.value import Instance, Many, Value, constant, origins
 from probe.diagnose.code.traits.updates import plain
 
 CUTS = frozenset({
@@ -14,6 +14,8 @@ CUTS = frozenset({
     "ceil", "sign", "tensor", "as_tensor", "from_numpy", "array", "asarray", "len", "size", "shape", "long", "int", "bool", "multinomial",
     "torch.autograd.Variable", "Variable", "torch.Tensor", "torch.FloatTensor", "FloatTensor", "isnan", "isfinite", "no_grad", "randn_like",
     "zeros_like", "ones_like", "float64", "invert", "in", "is", "is_not", "not", "new_tensor", "numel", "builtins.float", "train", "eval",
+    "new_zeros", "new_ones", "new_full", "new_empty", "full_like", "empty_like", "rand_like", "randint_like",
+    "one_hot", "bincount", "histc", "searchsorted", "bucketize", "count_nonzero", "indices",
 })
 """Operations whose result has no gradient of what they are done on."""
 NUMBERS = frozenset({"item", "numpy", "tolist", "data", "detach", "tensor", "torch.autograd.Variable"})
@@ -30,7 +32,7 @@ def flows(value: Value, starts: Callable[[Value], bool]) -> bool:
         known[id(one)] = False
         if depth == 0 or one.op == "unknown":
             result = True
-        elif one.op in CUTS or is_number_of_python(one) or (one.op in ("element", "rows") and all(part.op == "@input" for part in one.args)) or (one.where.no_grad and one.op not in ("list", "tuple", "@input")):
+        elif one.op in CUTS or is_number_of_python(one) or is_place(one) or (one.op in ("element", "rows") and all(part.op == "@input" for part in one.args)) or (one.where.no_grad and one.op not in ("list", "tuple", "@input")):
             result = False
         else:
             result = starts(one) or any(found(part, depth - 1) for part in one.made_of())
@@ -43,6 +45,12 @@ def flows(value: Value, starts: Callable[[Value], bool]) -> bool:
 def is_number_of_python(value: Value) -> bool:
     """Whether a value is what `float(x)` gives, and not `x.float()`."""
     return value.op == "float" and isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Name)
+
+
+def is_place(value: Value) -> bool:
+    """Whether a value is the places of the largest or smallest values along an axis: the second part of what `max(dim)` gives."""
+    of = value.args[0] if value.op == "part" and len(value.args) == 2 and constant(value.args[1]) == 1 else None
+    return of is not None and (of.op in ("topk", "sort", "kthvalue", "mode", "cummax", "cummin") or (of.op in ("max", "min", "median") and isinstance(constant(of.argument("dim", 1)), int)))
 
 
 def is_learned(value: Value) -> bool:
@@ -64,11 +72,14 @@ def networks_in(value: Value) -> set[int]:
 
 
 def cut_in(value: Value) -> Value | None:
-    """The first place where the gradient of a value ends: what is done on a result of a network."""
+    """The first place where the gradient of a value ends: what is done on a result of a network; sizes only if there is no other."""
+    size: Value | None = None
     for one in origins(value, CUTS):
-        if (one.op in CUTS or is_number_of_python(one) or one.where.no_grad) and any(networks_in(part) for part in one.args):
-            return one
-    return None
+        if (one.op in CUTS or is_number_of_python(one) or is_place(one) or one.where.no_grad) and any(networks_in(part) for part in one.args):
+            if one.op not in ("len", "size", "shape", "numel"):
+                return one
+            size = size or one
+    return size
 
 
 def layers_of(module: Value, depth: int = 6) -> list[Value]:

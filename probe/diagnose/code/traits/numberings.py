@@ -94,7 +94,21 @@ def filled_up(computation: Computation, value: Value) -> tuple[float | None, Val
         if at.op in ("zeros", "full", "zeros_like", "full_like", "new_zeros", "new_full") and any(_is_begin(one.args[1]) for one in written(computation, at)):
             given = None if "zeros" in at.op else at.argument("fill_value", 1)
             return (0.0, at, at) if given is None else (number(given), given, at)
+        if at.op == "add" and len(at.args) == 2 and _is_repeated(at.args[1]) and not _is_repeated(at.args[0]):
+            filling, = at.args[1].made_of()
+            return number(filling), filling, at.args[1]
+        if isinstance(at, Many) and at.grown and len(at.parts) > 1 and at.parts[-1].op == "@constant" and isinstance(at.node, ast.BinOp) and isinstance(at.node.op, ast.Add) and _repeats(at.node.right):
+            return number(at.parts[-1]), at.parts[-1], at
     return None
+
+
+def _is_repeated(value: Value) -> bool:
+    """Whether a value is `[number] * n`, of a length that is not known."""
+    return isinstance(value, Many) and value.grown and len(value.parts) == 1 and value.parts[0].op == "@constant" and _repeats(value.node)
+
+
+def _repeats(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and not isinstance(node.right, ast.Constant)
 
 
 def begins_at(index: Value) -> float | None:

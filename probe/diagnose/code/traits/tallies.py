@@ -80,8 +80,11 @@ def over_of(computation: Computation, tally: Tally) -> Value | None:
 
 
 def is_mean_of_batch(value: Value) -> bool:
-    """Whether a value is the mean of a batch: a loss that takes means, or a mean over all numbers."""
+    """Whether a value is the mean of a batch: a loss that takes means, a mean over all numbers, or their sum over the samples."""
     value = _plain(value)
+    if value.op == "div" and len(value.args) == 2:
+        total = _plain(value.args[0])
+        return total.op == "sum" and len(total.args) == 1 and not total.named and is_size_of_batch(value.args[1])
     if value.op in LOSSES:
         return reduction_of(value) == "mean"
     if value.op == "mul" and len(value.args) == 2:  # in another unit: `(a - b).abs().mean() * scale`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation
-from probe.diagnose.code.computed.value import Value
+from probe.diagnose.code.computed.value import Value, is_none, origins, same
 
 
 def made_from(computation: Computation, value: Value, through: frozenset[str] | None, most: int = 400) -> Iterator[Value]:
@@ -20,3 +20,26 @@ def made_from(computation: Computation, value: Value, through: frozenset[str] | 
             yield user
             if through is None or user.op in through or user.op in ("either", "list", "tuple"):
                 waiting.append(user)
+
+
+def held_apart(computation: Computation, whole: list[Value], trained: set[int]) -> bool:
+    """Whether what one thing is made of, `whole`, has rows of data of which a training has other rows: the two are slices of one
+    value, or parts of one split."""
+    mine = [one for one in whole if _is_of_a_split(one)]
+    used = [one for one in computation.of("part") if id(one) in trained and _is_of_a_split(one)]
+    for one in mine:
+        beside = [each for each in used if each.args[0] is one.args[0]]
+        whole_too = any(id(each) in trained and each.args[-1].op != "tuple" and not _is_of_a_split(each) and any(part is one.args[0] for part in each.args) for each in computation.of("part", "run") if each.args)
+        if beside and not whole_too and not any(each is one or same(each.args[1], one.args[1]) for each in beside):
+            return True
+    return False
+
+
+def _is_of_a_split(value: Value) -> bool:
+    """Whether a value is a slice of rows with bounds that no loop moves, or a part of a split."""
+    if value.op != "part" or len(value.args) != 2:
+        return False
+    index, of = value.args[1], value.args[0]
+    if of.op.endswith(("train_test_split", "random_split")):
+        return True
+    return index.op == "slice" and not is_none(index.args[0] if not is_none(index.args[0]) else index.args[1]) and not any(one.op in ("index", "element", "count") for one in origins(index))

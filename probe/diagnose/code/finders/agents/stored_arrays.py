@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, number, same
@@ -88,6 +89,65 @@ def _made_again(computation: Computation, made: Value, loop: ast.AST) -> bool:
     return any(
         target.id in names and loop in value.where.loops and _memory(value, _SHARED) is not made for target, given in computation.stored.items() for value in given
     )
+
+
+# A state and the one that follows it ------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    """An entry that a pass of a loop stores: `value` in the place `to`, and where the program writes it."""
+
+    value: Value
+    to: tuple[int, int]
+    at: Value
+
+
+def stored_as_its_successor(program: Program) -> Iterator[Remark]:
+    """A pass of a loop stores a state and the one after it, and both are the one array that the step has written into by then."""
+    computation = computation_of(program)
+    written: list[tuple[Value, Value]] = []
+    for one in computation.of("set_item", *_CHANGES):
+        changes = one.op == "set_item" or _in_place(one) or isinstance(one.node, ast.AugAssign)
+        made = _memory(one.args[0], _VIEWS) if one.args and changes and len(one.where.functions) > 1 else None
+        if made is not None:
+            written.append((made, one))
+    by_loop: dict[ast.AST, list[Kept]] = {}
+    for kept in _kept(computation) if written else ():
+        by_loop.setdefault(kept.at.where.loops[-1], []).append(kept)
+    for loop, entries in by_loop.items():
+        held = [(one, *_taken_from(one)) for one in entries]
+        for place, (second, made, taken) in enumerate(held):
+            first = next(((one, at) for one, other, at in held[:place] if other is made and one.to != second.to), None)
+            if made is None or first is None or loop in made.where.loops or _made_again(computation, made, loop):
+                continue
+            wrote = next((one for base, one in written if base is made and loop in one.where.loops and one.number < min(first[1], taken)), None)
+            if wrote is not None:
+                yield Remark(second.at.node, f"{short(second.at.node)} stores the array of line {made.line}, and so does {short(first[0].at.node)} (line {first[0].at.line}): {short(wrote.node)} (line {wrote.line}) writes the next state into it before, so that a state and the one after it are stored as the same")
+                return
+
+
+_COPIES = ("copy", "clone", "tensor", "float", "astype", "array")
+
+
+def _taken_from(kept: Kept) -> tuple[Value | None, int]:
+    """The array whose numbers an entry has, and when they were taken: at its first copy, or where it is stored."""
+    value, taken = kept.value, kept.at.number
+    while value.args and (value.op in _COPIES or value.op in ("as_tensor", "from_numpy", "to", "asarray")):
+        taken = value.number if value.op in _COPIES else taken
+        value = value.args[0]
+    return _memory(value, _SHARED), taken
+
+
+def _kept(computation: Computation) -> Iterator[Kept]:
+    """What is appended to lists, also as a part of a tuple, or written into a place of an array, within a loop."""
+    for added in computation.of("append"):
+        entry = added.args[-1]
+        parts = entry.parts if isinstance(entry, Many) and not entry.grown else [entry]
+        if added.where.loops:
+            yield from (Kept(one, (id(added.args[0]), number), added) for number, one in enumerate(parts))
+    for one in computation.of("set_item"):
+        if one.where.loops and len(one.args) == 3 and one.args[1].op not in ("slice", "tuple", "@constant") and _memory(one.args[0], _SHARED) is not None:
+            yield Kept(one.args[2], (id(_memory(one.args[0], _SHARED)), 0), one)
 
 
 # Places that nothing was put into ---------------------------------------------------------

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, alternatives, bare, comes_from, number, origins
+from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, comes_from, number, origins
 from probe.diagnose.code.finders.losses.bootstraps import errors
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
@@ -66,9 +66,18 @@ def _compared(program: Program) -> Iterator[tuple[Remark, Value]]:
             continue
         layer = _column_of_layer(column)
         known = is_column(column) and (is_row(row) or _has_squeezed(row)) and not _broadcast(value, column)
-        if (known or (layer is not None and _is_row_beside(layer, row))) and not any(comes_from(part, one) for one in met for part in value.args):
+        if (known or (layer is not None and (_is_row_beside(layer, row) or _is_laid(row)))) and not any(comes_from(part, one) for one in met for part in value.args):
             said.add(value.node)
             yield Remark(value.node, f"{short(value.node)} compares the column {short(column.node)} (line {column.line}) with {_told(row)} (line {row.line}): each of one with each of the other"), row
+
+
+def _is_laid(value: Value) -> bool:
+    """Whether a value is a list of numbers that was made one row: `returns.unsqueeze(0)`, `returns[None]`."""
+    if value.op in ("unsqueeze", "part") and len(value.args) == 2:
+        first = value.args[1].parts[0] if isinstance(value.args[1], Many) and value.args[1].parts else value.args[1]
+        laid = number(first) == 0 if value.op == "unsqueeze" else first.op == "@constant" and first.data is None
+        return laid and rank(value.args[0]) == 1 and not is_single(value.args[0]) and (value.op == "unsqueeze" or not isinstance(value.args[1], Many))
+    return value.op in ("float", "to", "detach") and bool(value.args) and _is_laid(value.args[0])
 
 
 def _met(computation: Computation) -> Iterator[tuple[Value, Value, Value]]:

@@ -238,7 +238,9 @@ def _around(program: Program, node: ast.AST, loop: ast.AST) -> list[ast.AST]:
 @FINDERS.add("last-batch-alone")
 def _last_batch(program: Program) -> Iterator[Remark]:
     """A loop over batches sets a score anew for each, gathers nothing, and what follows reads the last one."""
-    scores = {value.node for value in computation_of(program).of("item", "mean", *_SCORES) if is_mean_of_batch(value)}
+    computation = computation_of(program)
+    scores: set[ast.AST] = {value.node for value in computation.of("item", "mean", "div", *_SCORES) if is_mean_of_batch(value)}
+    scores |= {target for target, given in computation.stored.items() if any(one.where.loops and is_mean_of_batch(one) for one in given)}
     for loop in program.everywhere(ast.For):
         inside = [one for statement in loop.body for one in _plainly(statement)]
         if not all(isinstance(one, ast.Assign) for one in inside) or any(isinstance(one, ast.Call) and getattr(one.func, "id", "") == "range" for one in ast.walk(loop.iter)):
@@ -252,11 +254,41 @@ def _last_batch(program: Program) -> Iterator[Remark]:
             assert isinstance(one, ast.Assign)
             target = one.targets[0]
             base = target.value if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant) else target
-            if not isinstance(base, ast.Name) or not any(each in scores for each in ast.walk(one.value)) or _carries(loop, one, base.id):
+            if not isinstance(base, ast.Name) or not (base in scores or any(each in scores for each in ast.walk(one.value))) or _carries(loop, one, base.id):
                 continue
             read = next((each for each in after if isinstance(each, ast.Name) and each.id == base.id), None)
             if read is not None and isinstance(read.ctx, ast.Load) and not _learns(after):
                 yield Remark(one, f"{short(one)} is set anew for each batch: line {read.lineno} reads that of the last batch alone")
+
+
+@FINDERS.add("last-batch-alone")
+def _added_to_itself(program: Program) -> Iterator[Remark]:
+    """The name of a sum is given the score of each batch, which is then added to itself: what follows the loop reads the last."""
+    computation = computation_of(program)
+    said: set[ast.AST] = set()
+    for value in computation.of("add"):
+        if not isinstance(value.node, ast.AugAssign) or not value.where.loops or value.node in said or len(value.args) != 2:
+            continue
+        score, added = value.args
+        if bare(added) is not bare(score) or not any(one.op in _SCORES for one in origins(score)) or score.where.loops != value.where.loops:
+            continue
+        read = next((one for one in _told(computation, value) if value.where.loops[-1] not in one.where.loops), None)
+        if read is not None:
+            said.add(value.node)
+            yield Remark(value.node, f"{short(value.node)} adds to what {short(score.node)} (line {score.line}) has just given the same name: {short(read.node)} (line {read.line}) is twice that of the last batch, and holds no other")
+
+
+def _told(computation: Computation, value: Value) -> Iterator[Value]:
+    """What is made of a value, as far as it is one number."""
+    waiting = [value]
+    for _ in range(20):
+        if not waiting:
+            return
+        for user in computation.users(waiting.pop()):
+            if user.op in ("float", "builtins.float", "item", "either"):
+                waiting.append(user)
+            elif user.op == "div":
+                yield user
 
 
 _SCORES = ("cross_entropy", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits", "binary_cross_entropy", "nll_loss")

@@ -7,11 +7,11 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, origins, same
+from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, is_none, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.basic import LOSSES, losses
+from probe.diagnose.code.traits.basic import LOSSES, losses, squared
 
 FINDERS = Finders()
 _COUNTS = ("len", "size", "shape", "numel", "@constant", "@input", "count")
@@ -38,19 +38,54 @@ def _score_of_batches(program: Program) -> Iterator[Remark]:
             yield Remark(value.node, f"{short(value.node)} is the score of one batch, and {short(mean.node)} (line {mean.line}) averages those of all")
 
 
+@FINDERS.add("score-of-each-batch")
+def _root_of_batches(program: Program) -> Iterator[Remark]:
+    """The root of the mean squared error of each batch is averaged over the batches."""
+    computation = computation_of(program)
+    learned = {one.node for _, loss in losses(computation) for one in origins(loss)}
+    for value in computation.of("sqrt", "pow"):
+        loop = value.where.loops[-1] if value.where.loops else None
+        if loop is None or not value.where.no_grad or value.node in learned or not value.args or (value.op == "pow" and constant(value.args[1]) != 0.5):
+            continue
+        mean = bare(value.args[0])
+        whole = mean.op == "mse_loss" and not mean.named.keys() & {"reduction"}
+        whole = whole or (mean.op == "mean" and len(mean.args) == 1 and not mean.named and squared(bare(mean.args[0])) is not None)
+        found = list(origins(mean)) if whole else []
+        read = any(_is_batch(one) and loop in one.where.loops for one in found) and any(one.op == "run" and loop in one.where.loops for one in found)
+        if not read or any(isinstance(one, Many) and one.grown and loop in one.where.loops for one in found):
+            continue
+        averaged = _averaged(computation, value, loop)
+        if averaged is not None:
+            yield Remark(value.node, f"{short(value.node)} is the root of one batch's mean, and {short(averaged.node)} (line {averaged.line}) averages the roots: that is less than the root of the mean over all samples")
+            return
+
+
 def _is_of_batch(value: Value, loop: ast.AST) -> bool:
     """Whether a value is made of a batch that the loop reads, and not of several."""
     found = list(origins(value))
-    return any(one.op == "rows" and loop in one.where.loops for one in found) and not any(one.op in (*_JOINED, "sum_of") or (isinstance(one, Many) and one.grown) for one in found if loop in one.where.loops) and not any(one.op in LOSSES for one in found)
+    return any(_is_batch(one) and loop in one.where.loops for one in found) and not any(one.op in (*_JOINED, "sum_of") or (isinstance(one, Many) and one.grown) for one in found if loop in one.where.loops) and not any(one.op in LOSSES for one in found)
+
+
+def _is_batch(value: Value) -> bool:
+    """Whether a value is a batch of a loader, or the rows from one number on that a loop counts by the size of a batch."""
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    return value.op == "rows" or (index is not None and index.op == "slice" and index.args[0].op == "index" and len(index.args[0].args) == 3)
 
 
 def _is_score(value: Value) -> bool:
     """Whether a quotient divides by what depends on the labels or predictions: not by a number of samples."""
     below = list(origins(value.args[1], stop=_COUNTS))
     asked = any(one.op in ("ne", "isnan", "mask") for one in below)  # a mean over what is not padding
-    sums = any(one.op == "sum" for one in below) and any(one.op == "rows" for one in below)
+    sums = any(one.op in ("sum", "norm") and _is_over_samples(one) for one in below) and any(map(_is_batch, below))
     ranked = any(one.op in _RANKED for one in origins(value.args[0]))
-    return (sums and not asked and not _is_share(value)) or (ranked and any(one.op == "rows" for one in below))
+    return (sums and not asked and not _is_share(value)) or (ranked and any(map(_is_batch, below)))
+
+
+def _is_over_samples(value: Value) -> bool:
+    """Whether a sum or a norm is taken over the samples of a batch, and not for each of them."""
+    given = value.argument("dim", 1 if value.op == "sum" else None)
+    axes = given.parts if isinstance(given, Many) else [] if is_none(given) or given is None else [given]
+    return not axes or any(constant(one) == 0 for one in axes)
 
 
 def _is_share(value: Value) -> bool:

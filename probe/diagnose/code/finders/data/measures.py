@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import Computation, computation_of
 from probe.diagnose.code.computed.value import (
     KEPT,
+    SHAPED,
+    Many,
     Table,
     Value,
     bare,
@@ -283,14 +285,30 @@ def _threshold_of_probabilities(program: Program) -> Iterator[Remark]:
     """Scores that a loss takes for logits are compared with 0.5, the threshold of probabilities."""
     computation = computation_of(program)
     logits = {place: loss for loss in computation.of("binary_cross_entropy_with_logits", "softplus") if loss.args and not loss.where.no_grad for place in _scored_by(loss)}
-    for value in computation.of("gt", "ge", "lt", "le"):
-        if len(value.args) != 2 or number(value.args[1]) != 0.5 or bare(value.args[0]).op != "run":
+    for value in computation.of("gt", "ge", "lt", "le", "round"):
+        rounded = value.op == "round" and len(value.args) == 1
+        given = _joined(value.args[0]) if value.args else value
+        if not (rounded or (len(value.args) == 2 and number(value.args[1]) == 0.5)) or given.op != "run":
             continue
-        given = bare(value.args[0])
         copied = is_call(given.args[0].node, "deepcopy") or is_method(given.args[0].node, "deepcopy")
         loss = logits.get(given.node if copied else given.args[0])
-        if loss is not None and any(one.op in ("eq", "and", "float", "mean", "sum", "long", "int", "bool") for one in computation.users(value)):
-            yield Remark(value.node, f"{short(value.node)} compares logits, which {short(loss.node)} (line {loss.line}) takes, with 0.5: the threshold of a logit is 0")
+        used = made_from(computation, value, frozenset({*KEPT, *SHAPED, "cat", "extend", "part"})) if rounded else computation.users(value)
+        if loss is not None and any(one.op in _COUNTED or (not rounded and one.op in ("float", "mean", "sum")) for one in used):
+            does = "rounds logits, which" if rounded else "compares logits, which"
+            ends = ", at 0.5" if rounded else ", with 0.5"
+            yield Remark(value.node, f"{short(value.node)} {does} {short(loss.node)} (line {loss.line}) takes{ends}: the threshold of a logit is 0")
+
+
+_COUNTED = ("eq", "ne", "and", "long", "int", "bool", "sklearn.metrics.f1_score", "sklearn.metrics.accuracy_score", "sklearn.metrics.precision_score", "sklearn.metrics.recall_score", "sklearn.metrics.confusion_matrix")
+"""What is done with decisions."""
+
+
+def _joined(value: Value) -> Value:
+    """What the results of several batches were before they were joined."""
+    value = bare(value, "cat", "concatenate")
+    while isinstance(value, Many) and len(value.parts) == 1:
+        value = bare(value.parts[0], "cat", "concatenate")
+    return value
 
 
 def _scored_by(loss: Value) -> tuple[object, ...]:

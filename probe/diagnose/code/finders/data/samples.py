@@ -361,10 +361,11 @@ def _changed_in_place(program: Program) -> Iterator[Remark]:
         shared = any(getattr(one, "name", "") == "__call__" for one in value.where.functions)
         if (drawn and shared) or not value.where.functions or value.node in said or not value.args or (value.where.under and not _asks_option(value)):
             continue
-        in_place = value.op == "set_item" or (isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) and value.node.func.attr == f"{value.op}_")
+        in_place = value.op == "set_item" or isinstance(value.node, ast.AugAssign) or (isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute) and value.node.func.attr == f"{value.op}_")
         random = any(one.op in DRAWN for part in (*value.args[1:], *value.named.values()) for one in origins(part))
-        stored = _stored(value.args[0]) if in_place and random else None
-        if stored is not None and (drawn or (stored.args[1].op == "index" and not stored.args[1].args)):
+        stored = _stored(value.args[0]) if in_place else None
+        again = random or (value.op != "set_item" and stored is not None and _is_window(stored.args[1]))
+        if stored is not None and again and (drawn or (stored.args[1].op == "index" and not stored.args[1].args)):
             said.add(value.node)
             what = "a sample" if isinstance(stored.node, ast.Tuple) else f"{short(stored.node)} (line {stored.line})"
             yield Remark(value.node, f"{short(value.node)} changes {what} where it is stored: the sample is changed once more each time it is drawn")
@@ -377,7 +378,7 @@ def _asks_option(value: Value) -> bool:
 def _stored(value: Value) -> Value | None:
     """The sample of a store that a value is or shares its numbers with; None where it is a copy."""
     for _ in range(40):
-        if value.op == "part" and value.args[1].op in ("index", "@input") and not any(getattr(one, "name", "") in ("__getitem__", "__iter__") for one in value.args[0].where.functions):
+        if value.op == "part" and (value.args[1].op in ("index", "@input") or _is_window(value.args[1])) and not any(getattr(one, "name", "") in ("__getitem__", "__iter__") for one in value.args[0].where.functions):
             return value if any(_is_array(one) for one in alternatives(value.args[0])) else None
         if value.op == "either" or (value.op in _VIEWS and value.args):
             value = value.args[0]
@@ -386,13 +387,19 @@ def _stored(value: Value) -> Value | None:
     return None
 
 
+def _is_window(index: Value) -> bool:
+    """Whether an index takes places that begin at the number of a sample: two windows may have places in common."""
+    *before, last = index.parts if isinstance(index, Many) and index.parts else [index]
+    begin = last.args[0] if last.op == "slice" else last
+    return last.op == "slice" and begin.op in ("index", "@input", "mul") and any(one.op in ("index", "@input") for one in origins(begin)) and all(one.op in ("index", "@input", "@constant") for one in before)
+
+
 def _is_array(value: Value) -> bool:
     """Whether a value is an array or tensor in memory, made where the data set is."""
     return value.op in (*_STORED, "normal", "uniform", "set_item", "clamp") or (value.op == "part" and value.args[0].op == "load" and value.args[1].op == "@constant")
 
 
-_NO_VIEWS = frozenset({"len", "int", "float", "str", "numel", "size", "@constant"})
-"""What is one number however often it is repeated."""
+_NO_VIEWS = frozenset({"len", "int", "float", "str", "numel", "size", "@constant"})  # one number however often repeated
 
 
 @FINDERS.add("one-object-twice")

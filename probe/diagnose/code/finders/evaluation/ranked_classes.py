@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, number, same
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -32,6 +32,33 @@ def _classes_compared_by_rank(program: Program) -> Iterator[Remark]:
         decided = classes.op in ("round", "argmax") or (classes.op in _DECISIONS and len(classes.args) == 2 and number(classes.args[1]) is not None)
         if decided:
             yield Remark(value.node, f"{short(value.node)} ranks classes ({short(classes.node)}, line {classes.line}) where it has to rank scores: its curve has one point")
+            return
+
+
+@FINDERS.add("metric-of-wrong-arguments")
+def _other_class_ranked(program: Program) -> Iterator[Remark]:
+    """Of two classes, the probability of the first is ranked where the labels are 1 for the second."""
+    computation = computation_of(program)
+    for value in computation.of("gt", "ge", "sklearn.metrics.roc_auc_score", "sklearn.metrics.average_precision_score", "sklearn.metrics.roc_curve", "sklearn.metrics.precision_recall_curve"):
+        if len(value.args) < 2:
+            continue
+        scores = value.args[1]
+        if value.op in ("gt", "ge"):
+            one, other = (_some_rows(side) for side in value.args[:2])
+            if one is None or other is None or not same(one[0], other[0]) or one[1].op != "eq" or other[1].op != "eq" or (number(one[1].args[1]), number(other[1].args[1])) != (1, 0):
+                continue
+            scores = one[0]
+        elif bare(value.args[0]).op in ("sub", "eq", "ne", "invert", "not") or "pos_label" in value.named:
+            continue
+        given = bare(scores, "cat", "concatenate")
+        if isinstance(given, Many) and len(given.parts) == 1:
+            given = bare(given.parts[0])
+        index = given.args[1] if given.op == "part" and len(given.args) == 2 else given
+        shares = bare(given.args[0], "cat", "concatenate") if index is not given else given
+        if isinstance(shares, Many) and len(shares.parts) == 1:
+            shares = bare(shares.parts[0])
+        if shares.op == "softmax" and isinstance(index, Many) and len(index.parts) == 2 and index.parts[0].op == "slice" and constant(index.parts[1]) == 0:
+            yield Remark(value.node, f"{short(value.node)} ranks {short(given.node)} (line {given.line}), the probability of class 0, and the labels say where class 1 is")
             return
 
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from probe.diagnose.code.computed.computation import computation_of
 from probe.diagnose.code.computed.value import Many, Value, bare, constant, origins
 from probe.diagnose.code.program import Program
-from probe.diagnose.code.rule import Remark
+from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 
+FINDERS = Finders()
 _OWN = re.compile(r"(^|_)(roll_?outs?|simulat\w*|unroll\w*|generate\w*|free_?run\w*|autoregress\w*|trajector\w*)(_|$)", re.I)
 """Names of functions whose paths are meant to be the model's own."""
 
@@ -47,3 +48,29 @@ def _step_of(value: Value) -> tuple[Value, Value, Value] | None:
         named = [one for one in index.parts if one.op != "slice"]
         index = named[0] if len(named) == 1 else index
     return (bare(value.args[0]), index, value) if index.op in ("@constant", "index") else None
+
+
+@FINDERS.add("answer-given-in-the-evaluation")
+def _true_steps_given(program: Program) -> Iterator[Remark]:
+    """A decoder that is judged is given, from its second step on, the true values that its answers are compared with."""
+    computation = computation_of(program)
+    errors = [one for one in computation.of("sub", "mse_loss", "l1_loss", "smooth_l1_loss") if one.where.no_grad and len(one.args) > 1]
+    for name, given in computation.stored.items() if errors else ():
+        for step in given:
+            found = _step_of(step)
+            if found is None or not step.where.no_grad or not step.where.loops or step.where.under or found[1].op != "index":
+                continue
+            loop = step.where.loops[-1]
+            first = [one for other, values in computation.stored.items() if other.id == name.id and loop not in program.parents(other) and program.function_of(other) is program.function_of(name) for one in values]
+            if loop not in program.parents(name) or not first or any(any(part is found[0] for part in origins(one)) for one in first) or not _is_read_before(loop, name):
+                continue
+            error = next((one for one in errors for made, true in (one.args[:2], one.args[1::-1]) if bare(true) is found[0] and any(part.op == "run" and loop in part.where.loops for part in origins(made))), None)
+            if error is not None:
+                yield Remark(step.node, f"{short(step.node)} gives the network the true value of each step before it answers for the next one, and {short(error.node)} (line {error.line}) compares its answers with the same values: in use they are not known")
+                return
+
+
+def _is_read_before(loop: ast.AST, name: ast.Name) -> bool:
+    """Whether a call in a loop is given a name that the loop sets after it."""
+    calls = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and one.lineno < name.lineno]
+    return any(isinstance(part, ast.Name) and part.id == name.id for one in calls for given in one.args for part in ast.walk(given))

@@ -45,10 +45,19 @@ def _first_of_the_order(program: Program) -> Iterator[Remark]:
             if number(place) != 0 or sort.op not in ("argsort", "sort") or not sort.args:
                 continue
             stable = constant(sort.named.get("stable"))
-            rounded = _rounded(sort.args[0])
+            rounded, clipped = _rounded(sort.args[0]), _clipped(sort.args[0])
+            if stable is True and clipped is not None:
+                yield Remark(sort.node, f"{short(sort.node)} keeps the order of what ties, {short(clipped.node)} (line {clipped.line}) makes all beyond its bounds equal, and line {asked.line} looks for the first candidate: it is put before all that tie with it")
+                return
             if rounded is not None and stable is True:
                 yield Remark(sort.node, f"{short(sort.node)} keeps the order of what ties, {short(rounded.node)} (line {rounded.line}) leaves few different values, and line {asked.line} looks for the first candidate: it is put before all that tie with it")
                 return
+
+
+def _clipped(scores: Value) -> Value | None:
+    """Where all scores above or below fixed numbers are made equal to these."""
+    scores = bare(scores, "neg")
+    return scores if scores.op == "clamp" and any(number(one) is not None for one in (*scores.args[1:], *scores.named.values())) else None
 
 
 def _is_taken_from(own: Value, scores: Value, depth: int = 4) -> bool:

@@ -13,7 +13,8 @@ from probe.diagnose.code.traits.sides import DRAWS
 
 FINDERS = Finders()
 _JUDGED = ("argmax", "gt", "ge", "topk")
-_MOVES = ("flip", "roll", "set_item", "masked_fill")
+_MOVES = ("flip", "roll", "set_item", "masked_fill", "add")
+_NOISE = ("randn", "randn_like", "normal")
 
 
 @FINDERS.add("held-out-augmented")
@@ -33,8 +34,17 @@ def _changed_in_forward(program: Program) -> Iterator[Remark]:
 def _is_by_chance(value: Value) -> bool:
     """Whether where, or whether, something is changed is drawn."""
     moves = [*value.args[1:], *value.named.values(), *(test for test, _ in value.where.under)]
+    if value.op == "add":
+        return len(value.args) == 2 and _is_noise(value.args[1]) and any(one.op == "rows" for one in origins(value.args[0]))
     placed = value.op not in ("set_item", "masked_fill") or (len(value.args) > 2 and number(value.args[2]) is not None)
     return placed and any(one.op in DRAWS for each in moves for one in origins(each, stop=("run",)))
+
+
+def _is_noise(value: Value) -> bool:
+    """Whether a value is noise of a fixed strength."""
+    parts = value.args if value.op == "mul" else (value,)
+    strengths = [number(one) for one in parts if one.op not in _NOISE]
+    return any(one.op in _NOISE for one in parts) and None not in strengths and 0 not in strengths
 
 
 def _is_of_the_input(value: Value) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, number, origins, same
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, is_none, number, origins, same
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import complement_of, product, sides
 
 FINDERS = Finders()
-_LOSSES = ("binary_cross_entropy_with_logits", "binary_cross_entropy", "cross_entropy")
+_OF_CLASSES = ("cross_entropy", "nll_loss")
+_LOSSES = ("nll_loss", "binary_cross_entropy_with_logits", "binary_cross_entropy", "cross_entropy")
 
 
 @FINDERS.add("focal-weight")
@@ -45,6 +46,11 @@ def _is_of_its_class(base: Value, loss: Value) -> bool:
     if len(loss.args) < 2:
         return False
     target = bare(loss.args[1])
+    if base.op == "gather" and loss.op in _OF_CLASSES:
+        shares = bare(base.args[0])
+        place = bare(base.args[-1])
+        place = bare(place.args[0]) if place.op == "part" and isinstance(place.args[1], Many) and any(is_none(one) for one in place.args[1].parts) else place
+        return shares.op in ("softmax", "exp") and place is target
     if base.op == "where" and len(base.args) == 3:
         asked = bare(base.args[0])
         yes = asked is target or (asked.op in ("eq", "gt", "ge") and bare(asked.args[0]) is target and (number(asked.args[1]) == 1) == (asked.op == "eq"))

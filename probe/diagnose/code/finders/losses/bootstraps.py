@@ -7,12 +7,22 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Many, Value, alternatives, bare, constant, number, origins
+from probe.diagnose.code.computed.value import (
+    KEPT,
+    SHAPED,
+    Many,
+    Value,
+    alternatives,
+    bare,
+    constant,
+    number,
+    origins,
+)
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
 from probe.diagnose.code.traits.arithmetic import addends, product
-from probe.diagnose.code.traits.backwards import flows
+from probe.diagnose.code.traits.backwards import flows, layers_of
 from probe.diagnose.code.traits.basic import is_mean_of, without_small
 from probe.diagnose.code.traits.extents import last
 from probe.diagnose.code.traits.likelihoods import is_likelihood, likelihood_sign
@@ -24,6 +34,7 @@ _LARGEST = ("max", "amax", "maximum")
 _JOINED = ("cat", "stack", "list", "tuple", "add", "sub", "mul", "clamp", "tanh", "rsample", "sample", "exp", "relu", "either", "softmax", "log_softmax")
 _ANSWERED = ("step", "item", "append", "tensor", "as_tensor", "sample", "argmax", "multinomial", "builtins.int", "int", "lt", "le", "gt", "ge", "eq", "or", "and", "numpy")
 """Operations that networks' results go into where an environment answers."""
+_COPIES = ("copy", "clone", "deepcopy", "array", "tensor")
 _VECTORS = ("array", "asarray", "tensor", "as_tensor", "float32", "FloatTensor", "torch.FloatTensor")
 _DISCOUNTS = ("gamma", "discount", "discount_factor", "gam", "discount_rate")
 _DRAWN = ("randn_like", "randn", "rand_like", "@constant", "shape", "normal")
@@ -292,10 +303,42 @@ def _is_actor(value: Value) -> bool:
 @FINDERS.add("target-of-the-same-state")
 def _target_of_the_same_state(program: Program) -> Iterator[Remark]:
     """What follows is computed from the states that are predicted themselves."""
-    for _, prediction, _, one in compared(computation_of(program)):
-        ahead, now = data_of(unmasked(one.future)), data_of(prediction)
+    computation = computation_of(program)
+    written = frozenset(id(bare(one.args[0])) for one in computation.of("set_item") if one.args)
+    written |= {id(part) for one in computation.of("append") if isinstance(one.args[1], Many) for part in one.args[1].parts if part.op == "cat"}
+    for _, prediction, _, one in compared(computation):
+        ahead, now = data_of(unmasked(one.future), written), data_of(prediction, written)
         if ahead and now and ahead <= now and bare(one.future).op != "part":
             yield Remark(one.future.node, f"{short(one.future.node)} is the value of the states that {short(prediction.node)} (line {prediction.line}) predicts, not of those that follow")
+
+
+@FINDERS.add("target-network-never-updated")
+def _never_updated(program: Program) -> Iterator[Remark]:
+    """What follows is judged by another network, which is given the weights of the trained one before the training, and then nothing."""
+    computation = computation_of(program)
+    for value, prediction, _, one in compared(computation):
+        ran = [plain(each.args[0]) for each in origins(one.future, ("run",)) if each.op == "run" and each.where.no_grad]
+        said = bare(prediction, "gather", "part")
+        own = [plain(said.args[0])] if said.op == "run" else []
+        for load in computation.of("load_state_dict") if len(ran) == 1 and len(own) == 1 and ran[0] is not own[0] and value.where.loops else ():
+            copy, given = plain(load.args[0]), load.args[1] if len(load.args) > 1 else load
+            of = plain(given.args[0]) if given.op == "state_dict" and given.args else None
+            if of is None or load.where.loops or ran[0] not in layers_of(copy) or own[0] not in layers_of(of) or load.number > value.number:
+                continue
+            touched = [each for each in computation.values if each.number != load.number and each.op in _CHANGED and each.args and any(part is copy for part in origins(each.args[0]))]
+            if all(each.op == "parameters" and all(_only_freezes(computation, user) for user in computation.users(each)) for each in touched):
+                yield Remark(one.future.node, f"{short(one.future.node)} is judged by the network that {short(load.node)} (line {load.line}) gives the trained one's weights once, before the training, and that nothing changes afterwards")
+                return
+
+
+_CHANGED = ("parameters", "named_parameters", "load_state_dict", "state_dict", "set_attribute", "step", "buffers", "apply", "lerp", "modules")
+"""Operations that change weights, or give them away."""
+
+
+def _only_freezes(computation: Computation, value: Value) -> bool:
+    """Whether parameters are only gone over to be kept without a gradient."""
+    used = computation.users(value)
+    return value.op == "element" and bool(used) and all((one.op == "set_attribute" and one.data == "requires_grad") or one.op == "requires_grad_" for one in used)
 
 
 def _key(value: Value) -> tuple[object, ...]:
@@ -313,8 +356,19 @@ def _array_of(value: Value, row: Many) -> Value | None:
     return array if array is not None and array.op in _VECTORS else None
 
 
-def data_of(value: Value) -> set[tuple[object, ...]] | None:
-    """The data that networks compute a value from; None where a part of what they give is taken."""
+def _copy_of(value: Value, written: frozenset[int]) -> Value | None:
+    """The copy that a value is of an array that is `written` into: it holds what stood there at its time."""
+    if id(bare(value)) in written:
+        while value.args and value.op in (*KEPT, *SHAPED):
+            if value.op in _COPIES:
+                return value
+            value = value.args[0].parts[0] if isinstance(value.args[0], Many) and len(value.args[0].parts) == 1 else value.args[0]
+    return None
+
+
+def data_of(value: Value, written: frozenset[int]) -> set[tuple[object, ...]] | None:
+    """The data that networks compute a value from; None where a part of what they give is taken. `written`: the arrays that
+    something writes into, and what was joined before it was stored, which is one thing."""
     found: set[tuple[object, ...]] = set()
     seen: set[tuple[int, bool]] = set()
     waiting, ran = [(value, False)], False
@@ -323,6 +377,9 @@ def data_of(value: Value) -> set[tuple[object, ...]] | None:
         made, at = at, bare(at)
         if inside and isinstance(at, Many) and len(at.parts) > 1 and not at.grown and (array := _array_of(made, at)) is not None:
             found.add((id(array),))
+            continue
+        if inside and (copy := at if at.op == "cat" and id(at) in written else _copy_of(made, written)) is not None:
+            found.add((id(copy),))
             continue
         if (id(at), inside) in seen or at.op in _DRAWN:
             continue

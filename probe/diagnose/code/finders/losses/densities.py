@@ -223,7 +223,7 @@ def _is_share(value: Value) -> bool:
     value = bare(value, shapes=True)
     if value.op == "exp":
         return bare(value.args[0]).op == "log_softmax"
-    return value.op == "softmax"
+    return value.op == "softmax" and not (number(value.argument("dim", 1)) == 0 and any(one.op == "run" for one in origins(value)))  # over the samples
 
 
 def _is_log_density(value: Value) -> bool:

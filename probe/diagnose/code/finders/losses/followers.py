@@ -159,7 +159,7 @@ def _average_forgets(program: Program) -> Iterator[Remark]:
 def _average_without_buffers(program: Program) -> Iterator[Remark]:
     """The parameters of an average follow, its running statistics do not, and it is judged in eval mode."""
     computation = computation_of(program)
-    if any(True for _ in computation.of("buffers", "named_buffers", "update_bn", "running_mean", "running_var")):
+    if any(True for _ in computation.of("buffers", "named_buffers", "update_bn", "torch.optim.swa_utils.update_bn", "running_mean", "running_var")):
         return
     for one in mixtures(computation):
         leaves = {part.leaf.op for part in one.parts}

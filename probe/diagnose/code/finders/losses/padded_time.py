@@ -217,6 +217,31 @@ def _is_along(value: Value, axis: int) -> bool:
     return len(places) == 1 and places[0] is not None and int(places[0]) % 3 == axis
 
 
+@FINDERS.add("mean-over-padding")
+def _summed_over_padding(program: Program) -> Iterator[Remark]:
+    """What layers give is added up over all positions, also over those that were filled up, and divided by the lengths."""
+    for value in _learned(computation_of(program)):
+        total = bare(value.args[0]) if value.op == "div" and len(value.args) == 2 else value
+        if total is value or total.op != "sum" or not total.args or number(value.args[1]) is not None or any(one.op in ("size", "shape") for one in (bare(value.args[1]), *bare(value.args[1]).args)):
+            continue
+        found = filled(total.args[0])
+        layer = None if found is None or not _is_along(total, found[1]) else _not_zero_at_zero(total.args[0], found[0])
+        if found is not None and layer is not None:
+            yield Remark(value.node, f"{short(total.node)} also adds up what the layer of line {layer.line} gives for the positions that {short(found[0].node)} (line {found[0].line}) has filled up, and it is divided by {short(value.args[1].node)}")
+            return
+
+
+def _not_zero_at_zero(value: Value, filler: Value) -> Value | None:
+    """The last layer between filled up sequences and a value that gives more than 0 for zeros: it has a bias, or looks up rows."""
+    for one in origins(value, stop=(filler.op,)):
+        layer = one.args[0] if one.op == "run" and one.args else one
+        if layer.op in ("torch.nn.Linear", "torch.nn.Conv1d", *_RECURRENT) and constant(layer.named.get("bias")) is not False:
+            return layer
+        if layer.op == "torch.nn.Embedding" and not layer.named.keys() & {"padding_idx"} and len(layer.args) < 3:
+            return layer
+    return None
+
+
 @FINDERS.add("last-position-of-padded")
 def _last_position(program: Program) -> Iterator[Remark]:
     """A network's result at the last position is taken, where all but the longest sequences were filled up."""

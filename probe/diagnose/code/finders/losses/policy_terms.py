@@ -108,11 +108,24 @@ def _weights_with_gradient(program: Program, *, of_steps: bool) -> Iterator[Rema
         if value.where.no_grad or not flows(likely, _is_gradient):
             continue
         for one in others:
-            judged = estimate_in(one)
+            judged = estimate_in(_in_exponent(one))
             if judged is None or not reaches(one, judged) or not is_fitted(computation, judged):
                 continue
             if any(id(part) in bootstrapped for part in origins(one)) == of_steps:
                 yield Remark(value.node, f"{short(value.node)} is differentiated by the values too: {short(one.node)} (line {one.line}) holds {short(judged.node)} with its graph")
+
+
+def _in_exponent(value: Value) -> Value:
+    """What the exponential or the softmax of a multiple is taken of, bounded or not: the advantage of a weight."""
+    at = bare(value)
+    while at.op in ("clamp", "minimum") and at.args:
+        at = bare(at.args[0])
+    if at.op not in ("exp", "softmax") or not at.args:
+        return value
+    at = bare(at.args[0])
+    while at.op in ("mul", "div", "clamp") and at.args:
+        at = bare(at.args[-1] if at.op == "mul" and not any(one.op == "run" for one in origins(at.args[0])) else at.args[0])
+    return at
 
 
 def estimate_in(value: Value) -> Value | None:

@@ -261,8 +261,15 @@ def _targets_not_shifted(program: Program) -> Iterator[Remark]:
         causal = any(
             one.op in ("triu", "tril") or one.op.endswith("generate_square_subsequent_mask") or constant(one.named.get("is_causal")) is True for one in made
         )
-        if given and causal and not any(one.op in ("roll", "cat", "pad") for one in origins(given[0].args[1], stop=("run",))):
+        if given and causal and not any(one.op in ("roll", "cat", "pad") for one in origins(given[0].args[1], stop=("run",))) and not any(_is_interleaved(one, given[0]) for one in made):
             yield Remark(value.node, f"{short(value.node)} asks for the words that {short(given[0].node)} (line {given[0].line}) reads: nothing shifts the targets")
+
+
+def _is_interleaved(value: Value, read: Value) -> bool:
+    """Whether words that are read stand between others of another kind: state, action, state, action."""
+    parts = value.args[0].parts if value.op in ("stack", "cat") and value.args and isinstance(value.args[0], Many) else []
+    along = value.op == "stack" or number(value.argument("dim", 1)) == 1
+    return len(parts) > 1 and along and any(comes_from(one, read) for one in parts) and not all(comes_from(one, read) for one in parts)
 
 
 @FINDERS.add("language-model-without-mask")

@@ -116,14 +116,17 @@ def _asked_for_the_mask(program: Program) -> Iterator[Remark]:
             continue
         given = {id(one) for one in origins(loss.args[0])}
         path = list(_path(loss.args[1]))
-        left_out = {id(_mask(chosen)) for one in path if (chosen := _chosen_places(one, loss)) is not None}
+        chosen = [places for one in path if (places := _chosen_places(one, loss)) is not None]
+        left_out = {id(_mask(one)) for one in chosen}
+        kept = [_all_hold(_mask(one)) for one in chosen if bare(one).op in ("invert", "not", "logical_not")]
         if not any(one.op == "set_item" for one in path) and any(_hidden(one)[0] == _ignored(loss) for one in path):
-            left_out = set()  # of `loss-of-what-is-shown`
+            left_out, kept = set(), []  # of `loss-of-what-is-shown`
         for one in (each for at in path for each in alternatives(at)):
             put, places, words = _hidden(one)
             if put is None or put < 0 or put == _ignored(loss) or not draws_of(places):
                 continue
-            if (id(one) not in given and id(bare(words)) in given) or (id(one) in given and id(_mask(places)) in left_out):
+            asked = id(_mask(places)) in left_out or any(each <= _all_hold(places) for each in kept)
+            if (id(one) not in given and id(bare(words)) in given) or (id(one) in given and asked):
                 said.add(loss.node)
                 yield Remark(one.node, f"{short(one.node)} hides words before the targets are copied: {short(loss.node)} (line {loss.line}) asks for what stands in their place")
                 break
@@ -132,6 +135,13 @@ def _asked_for_the_mask(program: Program) -> Iterator[Remark]:
 def _mask(places: Value) -> Value:
     """A mask, or what it is the opposite of."""
     return bare(places, "invert", "not", "logical_not", "bool")
+
+
+def _all_hold(places: Value) -> set[int]:
+    """The masks that all hold at some places: a and b, of a & b."""
+    places = bare(places, "bool")
+    inner = places.args if places.op in ("and", "logical_and", "mul", "bitwise_and") else ()
+    return {id(places)}.union(*map(_all_hold, inner))
 
 
 def _hidden(value: Value) -> tuple[float | None, Value, Value]:

@@ -27,7 +27,7 @@ def _chosen_by_side(program: Program) -> Iterator[Remark]:
             continue
         larger, smaller, test = found
         if trained(larger, known) and not trained(smaller, known):
-            yield Remark(value.node, f"{short(value.node)} gives errors the weight q where {short(test.node)} says that the prediction is above the target, and 1 - q where it is below")
+            yield Remark(value.node, f"{short(value.node)} gives errors the weight q where the prediction is above the target, and 1 - q where it is below: {short(test.node)} says where that is")
             return
 
 

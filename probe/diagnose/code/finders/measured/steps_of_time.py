@@ -154,6 +154,46 @@ def _turned_back(program: Program) -> Iterator[Remark]:
             return
 
 
+@FINDERS.add("future-among-inputs")
+def _lagged_the_wrong_way(program: Program) -> Iterator[Remark]:
+    """Columns of the input are the target's own series, all moved back: each row holds values that come after the one that is
+    asked for, and none that came before it."""
+    computation = computation_of(program)
+    rolls = [one for one in computation.of("roll") if one.args]
+    for loss in computation.of(*LOSSES) if rolls else ():
+        if len(loss.args) < 2 or loss.where.no_grad:
+            continue
+        series = {id(one) for one in _rows_of(loss.args[1])}
+        moved = [one for one in origins(loss.args[0]) if one.op == "roll" and one.args and id(bare(one.args[0])) in series and not any(each.op == "run" for each in origins(one))]
+        back = [_is_back(one.argument("shift", 1) or one.argument("shifts", 1)) for one in moved]
+        if moved and all(one is True for one in back):
+            yield Remark(moved[0].node, f"{short(moved[0].node)} puts values of {short(moved[0].args[0].node)} that come later into each row of the input, and {short(loss.node)} (line {loss.line}) asks for the one of the row itself")
+            return
+
+
+def _rows_of(value: Value) -> Iterator[Value]:
+    """Targets, and what they were before rows were taken of them, and their numbers scaled; not rolled or shifted by a place."""
+    for _ in range(40):
+        value = bare(value)
+        yield value
+        if value.op == "part" and len(value.args) == 2:
+            index = value.args[1]
+            end = number(index.args[1]) if index.op == "slice" and len(index.args) > 1 else None
+            if end is not None and end < 0 and is_none(index.args[0]):
+                return  # y[:-1], beside inputs that begin later
+        if value.op not in ("part", "rows", "sub", "div") or not value.args:
+            return
+        value = value.args[0]
+
+
+def _is_back(shift: Value | None) -> bool | None:
+    """Whether rows are moved towards the start by a shift: by a negative number, or the number of a turn with a minus."""
+    known = number(shift)
+    if known is not None:
+        return known < 0
+    return True if shift is not None and shift.op == "neg" and bare(shift.args[0]).op in ("index", "element") else None
+
+
 def _ahead(value: Value) -> tuple[Value, float] | None:
     """The series that targets are of, and how many places further on than their row they stand: y[1:], or y rolled back."""
     for _ in range(40):
@@ -171,4 +211,53 @@ def _ahead(value: Value) -> tuple[Value, float] | None:
             value = value.args[0]
         else:
             return None
+    return None
+
+
+@FINDERS.add("smoothed-with-the-future")
+def _smoothed_around(program: Program) -> Iterator[Remark]:
+    """Windows that end where the value begins that is asked for are cut of a series that was smoothed to both sides."""
+    computation = computation_of(program)
+    parts = [one for one in computation.of("part") if len(one.args) == 2] if any(True for _ in computation.of("convolve", *_SMOOTHERS)) else []
+    asked = {id(at) for one in parts for loss in computation.of(*LOSSES) if len(loss.args) > 1 for at in origins(loss.args[1], ("len", "size", "shape", "randperm", "permutation"))} if parts else set()
+    for window in parts:
+        smooth, end = bare(window.args[0]), _place(window.args[1].args[1]) if window.args[1].op == "slice" else None
+        if end is None or not _to_both_sides(smooth):
+            continue
+        for later in parts:
+            index = later.args[1].args[0] if later.args[1].op == "slice" else later.args[1]
+            begin = _place(index)
+            if begin is None or later is window or id(later) not in asked or begin[0] is not end[0] or begin[1] - end[1] < 0 or later.where.functions != window.where.functions:
+                continue
+            if id(window) not in asked:
+                yield Remark(smooth.node, f"{short(smooth.node)} takes as many values after each one as before it, and {short(later.node)} (line {later.line}) is to be forecast")
+                return
+
+
+_SMOOTHERS = ("scipy.signal.savgol_filter", "scipy.signal.filtfilt", "scipy.ndimage.gaussian_filter1d", "scipy.ndimage.uniform_filter1d", "scipy.signal.medfilt", "scipy.signal.convolve", "scipy.ndimage.convolve1d", "scipy.ndimage.median_filter")
+
+
+def _to_both_sides(value: Value) -> bool:
+    """Whether a value is a series that was smoothed by windows around each value."""
+    if value.op in ("convolve", "scipy.signal.convolve"):
+        kernel = list(origins(value.args[1])) if len(value.args) > 1 else []
+        return constant(value.argument("mode", 2)) == "same" and any(one.op in ("ones", "full", "hanning", "hamming") for one in kernel) and not any(one.op in ("set_item", "cat", "zeros") for one in kernel)
+    return value.op in _SMOOTHERS and "origin" not in value.named
+
+
+def _place(value: Value) -> tuple[Value, float] | None:
+    """The number of a turn, and how far from it a place is; what is added and is no number counts as one that stands for itself."""
+    away = 0.0
+    for _ in range(10):
+        if value.op == "index":
+            return value, away
+        known = [number(one) for one in value.args] if value.op in ("add", "sub") and len(value.args) == 2 else []
+        if len(known) == 2 and known[1] is not None:
+            away += known[1] if value.op == "add" else -known[1]
+            value = value.args[0]
+        elif len(known) == 2 and known[0] is not None and value.op == "add":
+            away += known[0]
+            value = value.args[1]
+        else:
+            return (value, away) if value.op == "add" else None
     return None

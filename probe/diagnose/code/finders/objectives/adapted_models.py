@@ -16,7 +16,7 @@ from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import last_word, short
 from probe.diagnose.code.traits.backwards import NUMBERS, flows, has_gradient, layers_of
-from probe.diagnose.code.traits.updates import backwards, is_optimizer, modules, optimizer_of, plain
+from probe.diagnose.code.traits.updates import backwards, is_optimizer, modules, optimizer_of, plain, runs
 
 FINDERS = Finders()
 
@@ -37,7 +37,7 @@ def _adapted_apart(program: Program) -> Iterator[Remark]:
         if any(flows(part, begins) for call, loss in found for part in (loss, *call.args)) or not any(has_gradient(loss) or any(one.op == "requires_grad_" for one in origins(loss)) for _, loss in found):
             continue
         for call, loss in found:
-            copied = next((one for one in _parents(loss, computation) if _is_copy(computation, one, of)), None)
+            copied = next((one for one in _parents(loss, computation) if _is_copy(computation, one, of) and flows(loss, _starts(one))), None)
             cut = next((one for one in origins(loss) if one.op in NUMBERS and one.args and any(begins(part) for part in origins(one.args[0]))), None)
             if copied is not None:
                 yield Remark(call.node, f"{short(call.node)} gives gradients to {short(copied.node)} (line {copied.line}) alone, and the optimizer of line {optimizer.line} steps the network that it is a copy of: it gets none")
@@ -45,6 +45,11 @@ def _adapted_apart(program: Program) -> Iterator[Remark]:
             if cut is not None:
                 yield Remark(cut.node, f"{short(cut.node)} is cut off from what the optimizer of line {optimizer.line} steps, and {short(call.node)} (line {call.line}) gives no gradient to it on another way")
                 return
+        step = next((one for one in computation.of("step") if optimizer_of(one) is optimizer and one.where.loops), None)
+        last = next((one for one, _ in reversed(found) if step is not None and one.number < step.number and one.where.loops == step.where.loops and runs(one) == runs(step)), None)
+        if step is not None and last is not None and computation.complete and len(found) > 1 and of.op in ("@object", "torch.nn.Sequential") and not any(one.op.endswith(("functional_call", "clip_coef")) for one in computation.values):
+            yield Remark(step.node, f"{short(step.node)} steps {short(of.node)} (line {of.line}), and no loss is computed with it: {short(last.node)} (line {last.line}) gives gradients to others alone")
+            return
 
 
 def _starts(network: Value) -> Callable[[Value], bool]:

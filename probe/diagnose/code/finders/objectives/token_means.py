@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Value, bare, constant, number, origins
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, number, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
-from probe.diagnose.code.syntax import short
+from probe.diagnose.code.syntax import is_call, short
 from probe.diagnose.code.traits.numberings import contents, filled_up, written
 from probe.diagnose.code.traits.updates import backwards, in_parts_of, optimizer_of
 
@@ -38,9 +39,23 @@ def _mean_over_labels(computation: Computation, loss: Value) -> Value | None:
     if loss.op == "div" and len(loss.args) == 2:
         over, mask = bare(loss.args[0]), bare(loss.args[1], "clamp", "maximum", "max")
         losses = [one for one in origins(over) if one.op in ("cross_entropy", "nll_loss") and constant(one.named.get("reduction")) == "none"]
-        if over.op == "sum" and mask.op == "sum" and losses and len(losses[0].args) > 1 and _fillings(computation, losses[0].args[1]):
-            return loss
+        if over.op == "sum" and mask.op == "sum" and losses and len(losses[0].args) > 1:
+            joined = _joined_masks(computation, mask.args[0])
+            return loss if (any(map(_counts_lengths, joined)) if joined else _fillings(computation, losses[0].args[1])) else None
     return None
+
+
+def _joined_masks(computation: Computation, mask: Value) -> list[Many]:
+    """The lists of zeros and ones that a mask is put together of: `[0] * m + [1] * n`."""
+    return [one for one in contents(computation, mask) if isinstance(one, Many) and {0, 1} <= {constant(part) for part in one.parts}]
+
+
+def _counts_lengths(mask: Many) -> bool:
+    """Whether a list has as many ones as a sample has places that count: `[0] * len(a) + [1] * len(b)`."""
+    return any(
+        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List) and [getattr(each, "value", None) for each in node.left.elts] == [1] and any(is_call(each, "len") for each in ast.walk(node.right))
+        for node in ast.walk(mask.node)
+    )
 
 
 def _fillings(computation: Computation, target: Value) -> set[float]:

@@ -203,3 +203,54 @@ def _falls_where_called(program: Program, score: ast.expr, node: ast.AST) -> boo
         return found
     given = {_falls(program, value, call) for call in program.calls() if program.local_function(call) is function for name, value in program.arguments(function, call).items() if name == score.id}
     return given.pop() if len(given) == 1 else None
+
+
+@FINDERS.add("stopped-the-wrong-way")
+def _own_stopper(program: Program) -> Iterator[Remark]:
+    """An object of the program that ends the training takes lower scores for better ones, and is given one that rises; or the
+    other way round."""
+    for of, method, given, test, rising in _stoppers(program):
+        place = [one.arg for one in method.args.args].index(given) - 1
+        for call in program.calls():
+            owner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == method.name else call.func if method.name == "__call__" else None
+            kind = program.kind(owner) if isinstance(owner, ast.expr) else None
+            words = {one.arg: one.value for one in call.keywords}
+            score = words.get(given) or (call.args[place] if place < len(call.args) else None)
+            if kind is None or kind.name != of.name or score is None:
+                continue
+            falls = _falls(program, score, call)
+            if falls is not None and falls is rising:
+                what = "a loss, and better is lower" if falls else "a share of what is right, and better is higher"
+                yield Remark(call, f"{text_of(score)} is {what}: {short(test)} (line {test.lineno}) takes it the other way round, and {short(call)} ends the training while it goes well")
+                return
+
+
+def _stoppers(program: Program) -> Iterator[tuple[ast.ClassDef, Function, str, ast.Compare, bool]]:
+    """The classes of the program that keep the best of the numbers that a method is given: the method, its parameter, the test,
+    and whether larger is better."""
+    for of in program.everywhere(ast.ClassDef):
+        if any(isinstance(one, ast.arg) and one.arg in ("mode", "maximize", "minimize", "higher_is_better", "greater_is_better", "direction") for one in ast.walk(of)):
+            continue
+        for method in (one for one in of.body if isinstance(one, Function) and one.name != "__init__"):
+            names = {one.arg for one in method.args.args[1:]}
+            kept = {(text_of(target), value.id) for one in ast.walk(method) if isinstance(one, ast.Assign) and isinstance(value := one.value, ast.Name) for target in one.targets if isinstance(target, ast.Attribute)}
+            tests = [one for one in ast.walk(method) if isinstance(one, ast.Compare) and len(one.ops) == 1 and isinstance(one.ops[0], (ast.Lt, ast.Gt, ast.LtE, ast.GtE))]
+            found = [(name, one, larger) for one in tests for name, best, larger in _sides_of(one, names) if any(text_of(part) == place and name == value for part in ast.walk(best) if isinstance(part, ast.Attribute) for place, value in kept)]
+            if len(found) == 1 and _is_kept_there(method, found[0][1], found[0][0]):
+                yield of, method, *found[0]
+
+
+def _sides_of(test: ast.Compare, names: set[str]) -> Iterator[tuple[str, ast.expr, bool]]:
+    """A parameter that a test compares, what with, and whether the test holds for larger ones."""
+    larger = isinstance(test.ops[0], (ast.Gt, ast.GtE))
+    for one, other, above in ((test.left, test.comparators[0], larger), (test.comparators[0], test.left, not larger)):
+        if isinstance(one, ast.Name) and one.id in names:
+            yield one.id, other, above
+
+
+def _is_kept_there(method: Function, test: ast.Compare, name: str) -> bool:
+    """Whether the best number is set where a test holds."""
+    for node in ast.walk(method):
+        if isinstance(node, ast.If) and any(one is test for one in ast.walk(node.test)) and not isinstance(node.test, ast.UnaryOp):
+            return any(isinstance(one, ast.Assign) and isinstance(one.value, ast.Name) and one.value.id == name for part in node.body for one in ast.walk(part))
+    return False

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Value, bare, comes_from, constant, origins
+from probe.diagnose.code.computed.value import DRAWN, Instance, Many, Value, bare, comes_from, constant, origins
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
@@ -83,6 +83,9 @@ def _one_view_twice(program: Program) -> Iterator[Remark]:
             products = [one for one in inside if one.op in ("matmul", "mm") and len(one.args) == 2 and bare(one.args[1]).op in ("t", "T", "transpose", "mT") and bare(bare(one.args[1]).args[0]) is bare(one.args[0])]
             layers = [one.args[0] for one in inside if one.op == "run" and comes_from(one, joined)]
             dropped = any(is_unsteady(one) and "Norm" not in one.op for one in layers) or any(one.op == "dropout" for one in inside)
-            if any(comes_from(one, joined) for one in products) and layers and not dropped:
+            # What is drawn after it may make two views of the one, as masks for both halves do.
+            drawn_later = any(one.op in DRAWN and one.number > joined.number for one in inside)
+            asked = bare(parts[0]).op in ("lt", "le", "gt", "ge", "eq", "ne", "invert", "isin")
+            if any(comes_from(one, joined) for one in products) and layers and not dropped and not drawn_later and not asked:
                 yield Remark(joined.node, f"{short(joined.node)} puts {short(parts[0].node)} (line {parts[0].line}) twice, one draw, and {short(back.node)} (line {back.line}) compares the two as two views")
                 return

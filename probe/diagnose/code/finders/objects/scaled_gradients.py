@@ -68,3 +68,16 @@ def _step_of(update: Value, values: Iterator[Value]) -> Value | None:
         if one.op == "step" and len(one.args) > 1 and plain(one.args[0]) is plain(update.args[0]):
             return one if optimizer_of(one) is not None else None
     return None
+
+
+@FINDERS.add("scaler-not-updated")
+def _updated_after_many(program: Program) -> Iterator[Remark]:
+    """A scaler steps in each pass of a loop, and is updated after the loop."""
+    computation = computation_of(program)
+    for step in computation.of("step"):
+        scaler = plain(step.args[0]) if len(step.args) > 1 else None
+        updates = [one for one in computation.of("update") if one.args and plain(one.args[0]) is scaler] if scaler is not None and is_scaler(scaler) else []
+        outside = [one for one in updates if len(one.where.loops) < len(step.where.loops) and step.where.loops[: len(one.where.loops)] == one.where.loops and runs(one) == runs(step)]
+        if outside and len(outside) == len(updates):
+            yield Remark(outside[0].node, f"{short(outside[0].node)} stands outside of the loop of line {getattr(step.where.loops[-1], 'lineno', 0)}, in each pass of which {short(step.node)} steps: after an overflow, all steps until its end are left out")
+            return

@@ -36,9 +36,25 @@ def one_store_for_several(program: Program) -> Iterator[Remark]:
                 writes = [one for one in _written(program, store) if one is not None]
                 if writes and not _is_memory(program, store) and (pair := _both(program, makes, writes)) is not None:
                     yield _said(store, of.name, pair, writes[0])
+            yield from _counted_in_the_class(program, of)
     for function in program.everywhere(ast.FunctionDef):
         if isinstance(function, ast.FunctionDef) and isinstance(program.parent.get(function), ast.Module):
             yield from _given_back(program, function)
+
+
+def _counted_in_the_class(program: Program, of: ast.ClassDef) -> Iterator[Remark]:
+    """Sums that a class keeps for all of its objects, of which several are filled and read."""
+    starts = {target.id: node for node in of.body if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant) for target in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(target, ast.Name)}
+    for add in ast.walk(of):
+        target = add.target if isinstance(add, ast.AugAssign) else None
+        if not isinstance(add, ast.AugAssign) or not isinstance(target, ast.Attribute) or target.attr not in starts or isinstance(add.value, ast.Constant):
+            continue
+        again = [one for one in program.everywhere(ast.Attribute) if one.attr == target.attr and isinstance(one.ctx, ast.Store) and one is not target]
+        makes = [call for call in program.calls() if is_name(call.func, of.name)]
+        read = any(isinstance(one, ast.Attribute) and one.attr == target.attr and isinstance(one.ctx, ast.Load) for one in ast.walk(of))
+        if ast.unparse(target.value) in (of.name, "self.__class__", "type(self)") and len(makes) > 1 and read and not again:
+            yield Remark(add, f"{ast.unparse(target)} is one number for all objects of {of.name} (line {starts[target.attr].lineno}): {short(makes[0], 40)} (line {makes[0].lineno}) and {short(makes[1], 40)} (line {makes[1].lineno}) add to the same")
+            return
 
 
 def _said(store: Store, of: str, pair: tuple[ast.Call, ast.Call], write: ast.AST) -> Remark:

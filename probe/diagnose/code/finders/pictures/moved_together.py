@@ -84,8 +84,7 @@ def _turned_apart(mine: list[Value], theirs: list[Value], lacking: int) -> Itera
 
 def _move(value: Value) -> _Move | None:
     """The flip or turn that a value is, if a draw decides about it."""
-    if value.op == "flip" and len(value.args) > 1:
-        axes = [number(place) for one in value.args[1:] for place in (one.parts if isinstance(one, Many) else [one])]
+    if (axes := _flipped(value)):
         tests = tuple((id(test), holds) for test, holds in value.where.under if any(one.op in DRAWN for one in origins(test)))
         if tests and axes and None not in axes:
             return _Move(value, (value.where.functions, tests), tuple(sorted(int(place or 0) for place in axes)))
@@ -98,6 +97,22 @@ def _move(value: Value) -> _Move | None:
             key = id(bare(turns.args[0])) if backwards else id(turns)
             return _Move(value, key, tuple(int(place or 0) for place in axes), backwards)
     return None
+
+
+def _flipped(value: Value) -> list[float | None]:
+    """The axes that a value is flipped along, however that is written; none of what is no flip."""
+    if value.op == "flip" and value.args:
+        given = value.args[1:] or [one for name, one in value.named.items() if name == "dim"]
+        return [number(place) for one in given for place in (one.parts if isinstance(one, Many) else [one])]
+    if value.op in ("fliplr", "flipud") and value.args:
+        return [int(value.op == "fliplr")]
+    if value.op == "part" and len(value.args) == 2:
+        index = value.args[1]
+        parts = index.parts if isinstance(index, Many) else [index]
+        back = [place for place, one in enumerate(parts) if one.op == "slice" and len(one.args) > 2 and number(one.args[2]) == -1]
+        if len(parts) < 3 and all(one.op == "slice" for one in parts):  # a third axis may be that of colours
+            return [*back]
+    return []
 
 
 def _cut_apart(mine: list[Value], theirs: list[Value]) -> Iterator[tuple[Value, Value]]:

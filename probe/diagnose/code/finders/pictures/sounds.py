@@ -18,6 +18,7 @@ from probe.diagnose.code.computed.value import (
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.uses import made_from
 
 FINDERS = Finders()
 _LOADS = ("torchaudio.load", "librosa.load", "soundfile.read", "librosa.core.load", "scipy.io.wavfile.read")
@@ -219,3 +220,52 @@ def _window(value: Value) -> str | None:
         return "no window"
     given = bare(given)
     return given.op if given.op.endswith("_window") else None
+
+
+def real_part_alone(program: Program) -> Iterator[Remark]:
+    """Of a complex spectrum the real part alone is taken for its size: its logarithm or its square is taken, or it is cast."""
+    computation = computation_of(program)
+    for value in computation.of("real", "float", "astype", "to", "float32"):
+        spectrum = bare(value.args[0]) if value.args else value
+        if not _is_complex(spectrum) or any(user.op in ("imag", "angle", "abs", "view_as_real", "conj") for user in computation.users(spectrum)):
+            continue
+        if value.op in ("astype", "to") and not any("float" in str(one.data) for one in (*value.args[1:], *value.named.values()) if one.op == "@library"):
+            continue
+        sizes = [one for one in made_from(computation, value, frozenset({"clamp", "add", "abs", "maximum", "mul", "div", "rows", *KEPT, *SHAPED})) if one.op in _SIZES_OF and (one.op != "pow" or number(one.args[1]) == 2)]
+        if sizes:
+            yield Remark(value.node, f"{short(value.node)} is the real part of {short(spectrum.node)} (line {spectrum.line}) alone, and {short(sizes[0].node)} (line {sizes[0].line}) takes it for the size: how large it is depends on where the wave begins")
+            return
+
+
+_SIZES_OF = ("log", "log10", "log1p", "log2", "pow", "square", "librosa.amplitude_to_db", "librosa.power_to_db", "sqrt")
+
+
+def _is_complex(value: Value) -> bool:
+    """Whether a value is a spectrum of complex numbers."""
+    if value.op == "stft":
+        return constant(value.named.get("return_complex")) is True
+    if value.op in ("librosa.stft", "rfft", "fft", "librosa.core.stft"):
+        return bool(value.args) and not any(one.op in ("fft", "rfft", "ifft") for one in origins(value.args[0]))
+    return value.op == "part" and len(value.args) == 2 and value.args[0].op == "scipy.signal.stft" and constant(value.args[1]) == 2
+
+
+def cut_off_before_scaling(program: Program) -> Iterator[Remark]:
+    """A sound of 16 bits is cut to -1…1, and was not divided by its largest number before."""
+    for value in computation_of(program).of("clamp", "hardtanh"):
+        bounds = [number(value.argument("min", 1)), number(value.argument("max", 2))]
+        if bounds != [-1, 1] or not value.args:
+            continue
+        at = value.args[0]
+        for _ in range(40):
+            if _is_short(at):
+                yield Remark(value.node, f"{short(value.node)} cuts whole numbers of 16 bits ({short(at.node)}, line {at.line}) to -1…1: nothing but their sign is left")
+                return
+            if not at.args or not (at.op in KEPT or at.op in SHAPED or at.op in ("part", "rows", "element", "pad", "roll", "narrow", "cat")) or at.op == "either":
+                break
+            at = at.args[0]
+
+
+def _is_short(value: Value) -> bool:
+    """Whether a value is made, or read, as whole numbers of 16 bits."""
+    told = any((one.op == "@library" and str(one.data).endswith((".int16", ".short"))) or constant(one) in ("int16", "<i2") for one in (*value.args[1:], *value.named.values()))
+    return value.op in ("short", "int16") or (told and value.op in ("to", "astype", "type", "frombuffer", "fromfile", "array", "asarray", "tensor", "soundfile.read"))

@@ -11,10 +11,11 @@ from probe.diagnose.code.finders.pictures.generated import last_layer
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import complement_of, product, root_of, sides
+from probe.diagnose.code.traits.arithmetic import addends, complement_of, product, root_of, sides
 from probe.diagnose.code.traits.basic import losses, terms
 
 _DISTANCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "sub")
+_OTHERS = {"picture": "its input without noise", "difference": "a difference of the noise and the input without it"}
 _NOISE = ("randn", "randn_like", "normal")
 
 
@@ -31,17 +32,16 @@ def noise_for_the_picture(program: Program) -> Iterator[Remark]:
             if layer is not None and at is not None and given is not None and same(given[0], bare(other)):
                 said.add(value.line)
                 yield Remark(value.node, f"{short(value.node)} compares the output of the network with {short(other.node)}, and the network learns to give the noise of its input (line {at.line})")
-    for value in computation.of("sub") if any(kind == "picture" for kind, _, _ in learned) else ():
+    for value in computation.of("sub") if any(kind in _OTHERS for kind, _, _ in learned) else ():
         step = bare(value.args[1]) if len(value.args) == 2 and value.where.no_grad and value.line not in said else value
         factors = product(step) if step.op in ("mul", "div") else None
         for output in factors.above if factors is not None else ():
             layer = last_layer(output) if bare(output, "clamp").op == "run" else None
             rest = [one for one in (*factors.above, *factors.below) if one is not output] if factors is not None else []
-            at = next((loss for kind, of, loss in learned if kind == "picture" and of is layer), None)
-            kinds = {kind for kind, of, _ in learned if of is layer}
-            if layer is not None and at is not None and kinds == {"picture"} and any(map(_weighs_noise, rest)):
+            kinds = [(kind, loss) for kind, of, loss in learned if of is layer]
+            if layer is not None and len({kind for kind, _ in kinds}) == 1 and kinds[0][0] in _OTHERS and any(map(_weighs_noise, rest)) and not (kinds[0][0] == "difference" and _is_scaled(value.args[0])):
                 said.add(value.line)
-                yield Remark(value.node, f"{short(value.node)} takes what the network gives for the noise, and the network learns to give its input without noise (line {at.line})")
+                yield Remark(value.node, f"{short(value.node)} takes what the network gives for the noise, and the network learns to give {_OTHERS[kinds[0][0]]} (line {kinds[0][1].line})")
 
 
 def _pair(value: Value) -> tuple[tuple[Value, Value], ...]:
@@ -95,6 +95,9 @@ def _learned(value: Value) -> tuple[str, Value, Value] | None:
             return "noise", layer, value
         if same(bare(other), given[0]) or same(bare(other), _unscaled(given[0])):
             return "picture", layer, value
+        parts = [(_unscaled(one), sign) for one, sign in addends(bare(other))]
+        if len(parts) == 2 and parts[0][1] != parts[1][1] and {id(one) for one, _ in parts} == {id(_unscaled(one)) for one in given}:
+            return "difference", layer, value
     return None
 
 
@@ -106,6 +109,12 @@ def _weighs_noise(factor: Value) -> bool:
         if inside is not None and any(each.op == "cumprod" for each in origins(inside)):
             return True
     return False
+
+
+def _is_scaled(value: Value) -> bool:
+    """Whether a value is multiplied by the share of a step that a product of all steps leaves."""
+    factors = product(value).above
+    return len(factors) > 1 and any(any(each.op == "cumprod" for each in origins(one, ("run",))) for one in factors)
 
 
 def spread_punished(program: Program) -> Iterator[Remark]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from probe.diagnose.code.computed.computation import computation_of
-from probe.diagnose.code.computed.value import Many, Value, bare, constant
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Instance, Many, Value, bare, constant, origins, same
 from probe.diagnose.code.finders.data.splits import is_cut, rows_of
 from probe.diagnose.code.finders.rows.cut_in_two import cuts
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_call, short
+from probe.diagnose.code.traits.basic import without_small
 
 FINDERS = Finders()
 _NOISE = ("randn", "randn_like", "normal", "standard_normal", "rand_like", "uniform")
@@ -24,15 +25,57 @@ def _copied_before(program: Program) -> Iterator[Remark]:
     computation = computation_of(program)
     said: set[ast.AST] = set()
     for cut, wholes, _ in cuts(computation):
-        for one in (each for whole in wholes for each in rows_of(whole)):
+        for one in (each for whole in wholes for each in _rows(_unscaled(whole))):
             copies = one.op == "fit_resample" and one.args[0].op.rpartition(".")[2] in ("RandomOverSampler", "SMOTE", "ADASYN", "BorderlineSMOTE", "SMOTEENN", "SMOTETomek")
             copies = copies or (one.op == "repeat_interleave" and len(one.args) > 1 and constant(one.args[1]) is None)
             copies = copies or (one.op == "cat" and not one.named.get("dim") and len(one.args) == 1 and _holds_twice(one.args[0]) and not is_call(one.node, "hstack"))
             copies = copies or (one.op == "part" and len(one.args) == 2 and _adds_drawn_again(bare(one.args[1])))
-            if copies and one.node not in said and not is_cut(one) and not cut.where.loops:
+            copies = copies or (isinstance(one, Many) and one.grown and _holds_changed_copy(one.parts))
+            if copies and one.node not in said and not _is_cut(computation, one) and not (cut.where.loops and one.where.loops):
                 said.add(one.node)
                 yield Remark(cut.node, f"{short(cut.node)} divides what {short(one.node)} (line {one.line}) has copied: copies of one sample fall into both parts")
                 break
+
+
+def _is_cut(computation: Computation, rows: Value) -> bool:
+    """Whether rows, or all that are joined to them, are made of a part of a whole already."""
+    given = rows.args[0] if rows.op == "cat" and len(rows.args) == 1 else None
+    parts = [one for one in given.parts if bare(one).op not in ("ones", "zeros", "full")] if isinstance(given, Many) else []
+    return all(_is_one_of_several(computation, one) for one in parts or [rows])
+
+
+def _rows(whole: Value) -> Iterator[Value]:
+    """What the rows of a whole are, also where a data set of the program joins them."""
+    for one in rows_of(whole):
+        yield one
+        if isinstance(inner := bare(one), Instance):
+            yield from (each for each in inner.attributes.values() if each.op == "cat")
+
+
+def _is_one_of_several(computation: Computation, value: Value) -> bool:
+    """Whether a value is made of a part of a whole of which another part is used too."""
+    if not is_cut(value):
+        return False
+    pieces = [one for one in origins(value) if one.op == "part" and len(one.args) > 1 and one.args[1].op == "slice"]
+    return not pieces or any(
+        other.op == "part" and other.args[0] is one.args[0] and other.args[-1].op == "slice" and not same(other.args[-1], one.args[-1])
+        for one in pieces for other in computation.users(one.args[0])
+    )
+
+
+def _unscaled(whole: Value) -> Value:
+    """Rows before a mean was taken away and a deviation divided by."""
+    for _ in range(6):
+        inner = bare(whole)
+        if inner.op not in ("sub", "div") or len(inner.args) != 2 or without_small(inner.args[1]).op not in ("mean", "std", "min", "max", "sub", "@constant"):
+            return whole
+        whole = inner.args[0]
+    return whole
+
+
+def _holds_changed_copy(parts: list[Value]) -> bool:
+    """Whether a list to which a loop adds gets a sample, and others that are the same one, changed a little."""
+    return any(_is_changed_copy(one, bare(other)) for one in parts for other in parts if one is not other and bare(one) is not bare(other))
 
 
 def _holds_twice(rows: Value) -> bool:
@@ -47,8 +90,10 @@ def _is_changed_copy(value: Value, of: Value) -> bool:
         value = bare(value)
         if value is of:
             return of.op not in ("@constant", "zeros", "ones", "arange", "linspace")
-        if value.op == "add" and len(value.args) == 2:
-            noisy = [one for one in value.args if any(part.op in _NOISE for part in (bare(one), *bare(one).args))]
+        if value.op == "add" and len(value.args) == 2 and (start := _between(value)) is not None:
+            value = _chosen_of(start)
+        elif value.op in ("add", "mul") and len(value.args) == 2:
+            noisy = [one for one in value.args if bare(one).op in _NOISE] or [one for one in value.args if any(part.op in _NOISE for part in bare(one).args)]
             value = next((one for one in value.args if len(noisy) == 1 and one is not noisy[0]), value.args[0])
             if len(noisy) != 1:
                 return False
@@ -59,8 +104,30 @@ def _is_changed_copy(value: Value, of: Value) -> bool:
     return False
 
 
+def _between(value: Value) -> Value | None:
+    """The row that a sum of a row and a drawn share of the way to another one begins at."""
+    for start, way in (value.args, value.args[::-1]):
+        way = bare(way)
+        factors = [bare(one) for one in way.args] if way.op == "mul" and len(way.args) == 2 else []
+        steps = [one for one in factors if one.op == "sub" and len(one.args) == 2 and same(bare(one.args[1]), bare(start))]
+        if steps and any(one.op in (*_NOISE, "random", "rand", "beta") for one in factors):
+            return start
+    return None
+
+
+def _chosen_of(row: Value) -> Value:
+    """The rows that one, or those of one class, are taken of."""
+    for _ in range(6):
+        row = bare(row)
+        if row.op not in ("part", "element") or not row.args:
+            return row
+        row = row.args[0]
+    return row
+
+
 def _adds_drawn_again(rows: Value) -> bool:
     """Whether an order of rows holds all of some, and others drawn from these once more."""
+    rows = bare(rows.args[-1]) if rows.op in ("permutation", "sorted", "sort") and rows.args else rows
     given = rows.args[0] if rows.op == "cat" and rows.args else None
     parts = given.parts if isinstance(given, Many) else []
     pools = {id(bare(pool)) for one in parts if (pool := _drawn_from(bare(one))) is not None}

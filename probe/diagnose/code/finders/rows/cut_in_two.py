@@ -27,6 +27,12 @@ def cuts(computation: Computation) -> Iterator[tuple[Value, list[Value], list[Va
             begins = bare(second.args[1])
             if second.args[0] is first.args[0] and begins.op in _COUNTS and len(begins.args) == 2 and _begins_at_or_after(begins.args[0], ends.args[min(1, len(ends.args) - 1)]):
                 yield second, [first.args[0]], [first, second]
+    for tail in [value for value in computation.of("part") if len(value.args) == 2 and value.args[1].op == "slice" and is_none(value.args[1].args[1])]:
+        begin = tail.args[1].args[0]
+        for head in computation.users(tail.args[0]) if begin.op in ("int", "mul", "sub", "floordiv", "len") else ():
+            if head.op == "part" and len(head.args) == 2 and head.args[0] is tail.args[0] and any(one.op in _ORDERS and one.args and one.args[-1] is begin for one in origins(head.args[1])):
+                yield tail, [head.args[0]], [head, tail]
+                break
     heads = [value for value in computation.of("part") if len(value.args) == 2 and not value.args[0].where.loops and not _bound(value).where.loops]
     for head in heads:
         index = head.args[1]
@@ -77,4 +83,13 @@ def _chosen_apart(computation: Computation) -> Iterator[tuple[Value, list[Value]
 
 def _chosen_by(computation: Computation, order: Value) -> list[Value]:
     """The rows that an order of numbers chooses: `x[order]`."""
-    return [one for one in computation.users(order) if one.op == "part" and len(one.args) == 2 and one.args[1] is order]
+    waiting, seen, found = [order], {id(order)}, []
+    while waiting:
+        at = waiting.pop()
+        for one in computation.users(at):
+            if one.op == "part" and len(one.args) == 2 and one.args[1] is at:
+                found.append(one)
+            elif id(one) not in seen and ((one.op == "part" and one.args[0] is at and any(each.op in _ORDERS for each in origins(one.args[1]))) or (at is not order and one.op in ("split", "chunk", "element"))):
+                seen.add(id(one))
+                waiting.append(one)
+    return found

@@ -13,6 +13,7 @@ from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import Function, last_word, short
 from probe.diagnose.code.traits.backwards import has_gradient, layers_of
 from probe.diagnose.code.traits.basic import losses, squared, terms
+from probe.diagnose.code.traits.held import contents
 from probe.diagnose.code.traits.likelihoods import alike
 from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain
 from probe.diagnose.code.traits.weights import has_parameters, shared
@@ -213,6 +214,32 @@ def noisy_reference(program: Program) -> Iterator[Remark]:
         if drops is not None and used is not None and not any(id(one) in still for one in layers):
             yield Remark(used.node, f"{short(used.node)} is what others are trained towards, and its network, which line {network.line} makes, is never set to eval(): {short(drops.node)} (line {drops.line}) leaves out other units in each step")
             return
+
+
+def reference_trained(program: Program) -> Iterator[Remark]:
+    """What a policy says of words is compared with what a copy of it says of them, and an optimizer moves the copy too."""
+    computation = computation_of(program)
+    made = [one for one in computation.values if is_optimizer(one)]
+    for _, loss in losses(computation) if made else ():
+        for difference in _differences(loss):
+            sides = [[plain(one.args[0]) for one in origins(side) if one.op == "run" and one.args and not one.where.no_grad] for side in difference.args]
+            for mine, theirs in (sides, sides[::-1]):
+                copy = next((one for one in computation.values if _copied_from(one) is not None and {*map(id, layers_of(one))} & {*map(id, theirs)}), None)
+                source = None if copy is None else _copied_from(copy)
+                if copy is None or source is None or not {*map(id, layers_of(source))} & {*map(id, mine)} or not has_gradient(difference.args[0]) or not has_gradient(difference.args[1]):
+                    continue
+                holds = next((one for one in made if any(part is copy for held in modules(one) for part in contents(held, computation))), None)
+                frozen = any(constant(one.args[1]) is not True and owner_of(one) in (copy, None) for one in switched(computation))
+                if holds is not None and not frozen:
+                    yield Remark(holds.node, f"{short(holds.node)} holds the parameters of {short(copy.node)} (line {copy.line}) too, the copy of the policy that {short(difference.node)} (line {difference.line}) measures it by: each step moves both")
+                    return
+
+
+def _copied_from(value: Value) -> Value | None:
+    """The network that a value is a copy of."""
+    if value.op == "deepcopy" and value.args:
+        return plain(value.args[0])
+    return value.data if isinstance(value, Instance) and isinstance(value.data, Value) else None
 
 
 def _drops(layer: Value) -> bool:

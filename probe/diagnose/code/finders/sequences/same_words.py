@@ -79,14 +79,14 @@ def _asked_for_the_input(program: Program) -> Iterator[Remark]:
             pair = _gathered(value) or ((value.args[0], value.args[1]) if value.op in _LOSSES and len(value.args) > 1 else None)
             if pair is None or value.node in said or not has_gradient(value) or not any(_goes_right(one) for one in origins(pair[0])):
                 continue
-            along = {id(one) for one in _along(pair[0])}
-            read = next((read for read, ahead in ahead_of(*pair) if ahead == 0 and id(read) in along and not _is_changed(read.args[1], pair[1])), None)
+            near = {id(one) for one in along(pair[0])}
+            read = next((read for read, ahead in ahead_of(*pair) if ahead == 0 and id(read) in near and not _is_changed(read.args[1], pair[1])), None)
             if read is not None:
                 said.add(value.node)
                 yield Remark(value.node, f"{short(value.node)} asks at each place for the word that {short(read.node)} (line {read.line}) reads there, and not for the next one")
 
 
-def _along(value: Value) -> Iterator[Value]:
+def along(value: Value) -> Iterator[Value]:
     """What a value is computed of at its own places: of a layer, what it is given first, and no state."""
     waiting, seen = [value], {id(value)}
     while waiting and len(seen) < 200:

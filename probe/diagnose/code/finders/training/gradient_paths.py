@@ -28,6 +28,7 @@ from probe.diagnose.code.traits.backwards import (
     flows,
     has_gradient,
     is_learned,
+    is_place,
     layers_of,
     networks_in,
 )
@@ -77,7 +78,15 @@ def _loss_of_another(program: Program) -> Iterator[Remark]:
 
 def _undone(cut: Value, learned: list[Value]) -> bool:
     """Whether what is cut off stands in a term with its gradient too: `x - x.detach()`."""
-    return any(comes_from(one, part) for one in learned for part in cut.args if part.op not in ("run", "parameters", "@input"))
+    given = [part for part in cut.args if part.op not in ("run", "parameters", "@input")]
+    if cut.op in _COUNTED or is_place(cut):
+        inside = {id(part) for part in given}
+        return any(flows(one, lambda value: id(value) in inside) for one in learned)
+    return any(comes_from(one, part) for one in learned for part in given)
+
+
+_COUNTED = ("one_hot", "bincount", "histc", "argmax", "topk", "count_nonzero")
+"""Operations that say which are the largest, or how often each is: the same numbers train nothing else."""
 
 
 @FINDERS.add("loss-made-anew")
@@ -164,7 +173,10 @@ def _averaged_twice(program: Program) -> Iterator[Remark]:
 
 def _goes_over(computation: Computation, value: Value, by: Value) -> bool:
     """Whether a loop around a value goes over what it is divided by the length of: micro batches add up."""
-    return any(node in value.where.loops and bare(over) is by for _, node, over in computation.passes)
+    return any(
+        node in value.where.loops and any(bare(one) is by for one in (over, *(over.args if over.op in ("enumerate", "zip", "reversed") else ())))
+        for _, node, over in computation.passes
+    )
 
 
 def _is_whole_mean(value: Value) -> bool:

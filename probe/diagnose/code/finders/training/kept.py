@@ -24,7 +24,8 @@ from probe.diagnose.code.traits.arithmetic import module, networks
 from probe.diagnose.code.traits.backwards import CUTS
 from probe.diagnose.code.traits.basic import LOSSES, squared
 from probe.diagnose.code.traits.held import contents, is_unsteady
-from probe.diagnose.code.traits.updates import backwards, is_optimizer, runs
+from probe.diagnose.code.traits.updates import backwards, is_optimizer, optimizer_of, runs
+from probe.diagnose.code.traits.uses import held_apart
 
 FINDERS = Finders()
 _COPIES = ("clone", "deepcopy", "cpu", "to", "half", "numpy")
@@ -264,7 +265,9 @@ def _loaded_and_not_used(program: Program) -> Iterator[Remark]:
         resumed = any(one.op == "load_state_dict" and is_optimizer(one.args[0]) for one in computation.of("load_state_dict") if runs(one) == runs(value))
         holder = program.parent.get(value.node)
         kept = isinstance(holder, (ast.Return, ast.BinOp)) or (isinstance(holder, ast.Assign) and not (used and names_of(holder.targets[0]) & _targets(used)))
-        if used and resumed and kept and not _is_needed(value, computation, program) and isinstance(loop := used[0], ast.For):
+        if used and resumed and kept and not _is_needed(value, computation, program) and isinstance(loop := used[0], (ast.For, ast.While)) and (
+            isinstance(loop, ast.For) or any(one.node is loop.test and one.args[0].op in ("count", "@constant") for one in computation.of("lt", "le", "ne"))
+        ):
             yield Remark(value.node, f"{short(value.node)} is taken from the checkpoint, and nothing counts on from it: the loop of line {loop.lineno} begins at its first pass")
 
 
@@ -303,16 +306,24 @@ def _evaluated_in_train_mode(program: Program) -> Iterator[Remark]:
     for value, loss in backwards(computation):
         trained.setdefault(runs(value), set()).update(id(one) for one in origins(loss))
     for value in computation.of("dropout", "run"):
-        if not value.where.no_grad or "training" in value.named or id(value) in trained.get(runs(value), set()) or runs(value) not in trained or not value.where.loops:
+        if not value.where.no_grad or "training" in value.named or id(value) in trained.get(runs(value), set()) or runs(value) not in trained:
             continue
         layer = value.args[0]
         unsteady = value.op == "dropout" or layer.op.startswith("torch.nn.BatchNorm") or layer.op.startswith("torchvision.models.")
         inputs = value.args if value.op == "dropout" else value.args[1:]
         whole = [one for part in inputs for one in origins(part, stop=("state_dict",))]
         sources = {id(one) for one in whole if one.op in ("element", "rows")} or {id(one) for one in whole if one.op in ("tensor", "from_numpy")}
-        if unsteady and sources and not sources & trained[runs(value)] and _also_trained(value, computation, trained[runs(value)]):
+        others = bool(value.where.loops and sources and not sources & trained[runs(value)]) or (not sources & trained[runs(value)] and not _is_repeated(computation, value, whole) and held_apart(computation, whole, trained[runs(value)]))
+        if unsteady and others and _also_trained(value, computation, trained[runs(value)]):
             yield Remark(value.node, f"{short(value.node)} is an evaluation in train mode: nothing in the program calls eval()")
             return
+
+
+def _is_repeated(computation: Computation, value: Value, inputs: list[Value]) -> bool:
+    """Whether a network is asked the same again and again, as for the spread of its answers, or before any step."""
+    steps = [one.where.loops for one in computation.of("step") if optimizer_of(one) is not None and (one.number < value.number or one.where.loops[:1] == value.where.loops[:1] != ())]
+    loops = value.where.loops
+    return not steps or (bool(loops) and not any(one[: len(loops)] == loops for one in steps) and not any(loops[-1] in one.where.loops for one in inputs))
 
 
 def _also_trained(value: Value, computation: Computation, trained: set[int]) -> bool:

@@ -236,7 +236,8 @@ def _teacher_in_train_mode(program: Program) -> Iterator[Remark]:
             last = next((one for one in reversed(modes) if one.number < run.number and one.args and _holds(computation, one.args[0], run.args[0])), None)
             if last is not None and last.op == "train" and len(last.args) == 1 and not last.named:
                 said.add(id(teacher))
-                yield Remark(run.node, f"{short(run.node)} gives targets, and its network is in train mode ({short(last.node)}, line {last.line}): they are those of a network with dropout, or with the statistics of the batch")
+                read = any(one.op == "run" and id(one.args[0]) in learned and any(each is run for each in origins(one)) for one in origins(loss) if one.args)
+                yield Remark(run.node, f"{short(run.node)} gives {'features' if read else 'targets'}, and its network is in train mode ({short(last.node)}, line {last.line}): they are those of a network with dropout, or with the statistics of the batch")
 
 
 def _fitted_before(computation: Computation, run: Value) -> Iterator[Value]:
@@ -250,5 +251,5 @@ def _fitted_before(computation: Computation, run: Value) -> Iterator[Value]:
         if number < run.number:
             yield from (plain(one) for one in modules(optimizer) if id(plain(one)) not in going_on)
     for load in computation.of("load_state_dict"):
-        if load.number < run.number and len(load.args) > 1 and any(one.op == "load" for one in origins(load.args[1])):
+        if load.number < run.number and len(load.args) > 1 and id(plain(load.args[0])) not in going_on and any(one.op == "load" for one in origins(load.args[1])):
             yield plain(load.args[0])

@@ -10,9 +10,10 @@ from probe.diagnose.code.computed.value import Code, Instance, Table, Value, bar
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import is_method, last_word, mentions, returned, short
-from probe.diagnose.code.traits.backwards import layers_of
+from probe.diagnose.code.traits.backwards import CUTS, layers_of
 from probe.diagnose.code.traits.basic import losses
-from probe.diagnose.code.traits.updates import is_optimizer, modules, optimizer_of, plain, runs
+from probe.diagnose.code.traits.held import contents
+from probe.diagnose.code.traits.updates import backwards, is_optimizer, modules, optimizer_of, plain, runs
 from probe.diagnose.code.traits.weights import (
     dict_of,
     first_names,
@@ -197,21 +198,47 @@ def _replaced_after_the_optimizer(program: Program) -> Iterator[Remark]:
     """A layer is put into a network after the optimizer took its parameters, and no optimizer gets the new ones."""
     computation = computation_of(program)
     made = [one for one in computation.values if is_optimizer(one)]
-    for value in computation.of("set_attribute", "append") if made else ():
-        layer, home = value.args[1], plain(value.args[0])
-        if not has_parameters(layer) or (value.op == "append" and home.op != "torch.nn.ModuleList"):
+    for value in computation.of("set_attribute", "append", "set_item", "setattr") if made else ():
+        layer, home = value.args[-1], plain(value.args[0])
+        while home.op == "set_item":
+            home = plain(home.args[0])
+        if value.op != "set_attribute" and (home.op not in _HOMES if value.op != "setattr" else not isinstance(layer, Instance)):
             continue
         before = [one for one in made if one.number < layer.number and runs(one) == runs(value) and any(_within(home, held) for held in modules(one))]
         after = any(one.number > value.number for one in made) or any(True for _ in computation.of("add_param_group"))
         steps = [one for one in computation.of("step") if one.number > value.number and any(part is each for part in one.args for each in before)]
-        if before and not after and steps and isinstance(value.node, (ast.Attribute, ast.Call)):
-            done = "is made anew" if value.op == "set_attribute" else "adds a layer"
+        if not before or after or not steps or not isinstance(value.node, (ast.Attribute, ast.Call, ast.Subscript)):
+            continue
+        if has_parameters(layer) and home.number < before[0].number and value.op != "setattr":
+            done = "is made anew" if value.op == "set_attribute" else "gets a new layer" if value.op == "set_item" else "adds a layer"
             yield Remark(value.node, f"{short(value.node)} {done} after the optimizer of line {before[0].line} took the parameters: no optimizer holds the new ones")
+        elif (new := _new_parameters(computation, layer, before[0])) is not None:
+            yield Remark(value.node, f"{short(value.node)} puts new parameters into the network (line {new.line}) after the optimizer of line {before[0].line} took those that were there: no optimizer holds the new ones")
+
+
+_HOMES = ("torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict")
+
+
+def _new_parameters(computation: Computation, layer: Value, optimizer: Value) -> Value | None:
+    """A parameter or layer that an object of the program has made after an optimizer, beside the layer whose place it takes, or
+    that a loss is computed with."""
+    if not isinstance(layer, Instance) or layer.of is None or layer.number < optimizer.number:
+        return None
+    inside = list(contents(layer, computation))
+    new = [one for one in inside if one.number > optimizer.number and (has_parameters(one) or one.op == "torch.nn.Parameter")]
+    frozen = any(_set_to(one) is False and any(plain(one.args[0]) is each for each in (layer, *new)) for one in computation.of("requires_grad_"))
+    if not new or frozen or any(constant(one.argument("requires_grad", 1)) is False for one in new):
+        return None
+    known = {id(part) for held in modules(optimizer) for part in contents(held, computation)}
+    around = any(id(one) in known and one is not layer and one not in new and has_parameters(one) and one.number < optimizer.number for one in inside) or any(
+        each.op in ("named_modules", "named_children", "modules", "children", "get_submodule") for one in layer.attributes.values() for each in origins(one, ("run",))
+    )
+    return new[0] if around or any(each is one for _, loss in backwards(computation) for each in origins(loss, CUTS) for one in new) else None
 
 
 def _within(home: Value, held: Value) -> bool:
     """Whether an object is a network that an optimizer holds, or a part of it."""
-    if any(home is one for one in layers_of(held)):
+    if any(home is one for one in layers_of(held)) or (home.op in ("get_submodule", "part", "element", "builtins.getattr") and isinstance(held, Instance) and any(held is one for one in origins(home, ("run",)))):
         return True
     return held.op == "@input" and home.op not in ("@object", "@input") and any(held is one for one in origins(home)) and not any(one.op == "run" for one in origins(home))
 

@@ -409,6 +409,33 @@ def _cleared_nowhere(program: Program) -> Iterator[Remark]:
             return
 
 
+@FINDERS.add("gradients-not-cleared")
+def _cleared_outside_the_loop(program: Program) -> Iterator[Remark]:
+    """Backward and step run in each pass of a loop, and the gradients are cleared before or after it alone."""
+    computation = computation_of(program)
+    cleared = [one for one in computation.of("zero_grad") if one.args]
+    if not cleared or any(one.data == "grad" for one in computation.of("set_attribute")) or any(any(part.op == "grad" for part in origins(one)) for one in computation.of("zero", "fill")):
+        return
+    unseen = sum(isinstance(one.func, ast.Attribute) and one.func.attr == "zero_grad" for one in program.calls()) > len({one.node for one in cleared})
+    for step, optimizer in _steps(computation) if not unseen else ():
+        loops = step.where.loops
+        mine = [one for one in cleared if clears(one, optimizer) and runs(one) == runs(step)]
+        if not loops or not mine or not all(one.where.loops == loops[: len(one.where.loops)] and len(one.where.loops) < len(loops) for one in cleared if runs(one) == runs(step)):
+            continue
+        if loops[-1] in optimizer.where.loops or any(loops[-1] in one.where.loops for one in origins(optimizer, ("parameters",))) or _ends_in_one_pass(loops[-1]):
+            continue
+        back = [one for one in computation.of("backward") if always_with(one, step) and conditions(one) == conditions(step) and one.number < step.number]
+        if back and _is_alone(optimizer, computation) and not any(may_call_back(one) and one.op != "backward" for one in computation.of("unknown") if loops[-1] in one.where.loops):
+            yield Remark(mine[0].node, f"{short(mine[0].node)} runs once for the whole loop of line {getattr(loops[-1], 'lineno', 0)}, and {short(step.node)} (line {step.line}) in each of its passes: the gradients pile up")
+            return
+
+
+def _ends_in_one_pass(loop: ast.AST) -> bool:
+    """Whether a loop is left at the end of its first pass."""
+    body = getattr(loop, "body", None)
+    return isinstance(body, list) and bool(body) and isinstance(body[-1], (ast.Break, ast.Return))
+
+
 _SCALES = frozenset({"div_", "mul_", "norm", "clamp_", "is_sparse", "dtype", "device", "square", "pow", "abs"})
 """What only scales gradients or looks at them."""
 

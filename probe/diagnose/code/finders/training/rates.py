@@ -27,6 +27,7 @@ from probe.diagnose.code.traits.arithmetic import product
 from probe.diagnose.code.traits.backwards import layers_of, networks_in
 from probe.diagnose.code.traits.updates import (
     always_with,
+    backwards,
     conditions,
     is_optimizer,
     is_schedule,
@@ -151,7 +152,8 @@ def _schedule_at_the_wrong_level(program: Program) -> Iterator[Remark]:
 
 def _counts(loop: ast.AST) -> bool:
     """Whether a loop counts, and does not go through data."""
-    return isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and isinstance(loop.iter.func, ast.Name) and loop.iter.func.id in ("range", "trange")
+    over = loop.iter if isinstance(loop, ast.For) else loop.generators[0].iter if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) and len(loop.generators) == 1 else None
+    return isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id in ("range", "trange")
 
 
 def _passes_to_nothing(schedule: Value) -> int | None:
@@ -420,7 +422,7 @@ def _made_in_the_loop(program: Program) -> Iterator[Remark]:
         if optimizer is None or not optimizer.where.loops or runs(step) != runs(optimizer) or not _remembers(optimizer):
             continue
         loops, held = optimizer.where.loops, modules(optimizer)
-        kept = bool(held) and all(loops[-1] not in one.where.loops and one.op in ("@input", "@object", "torch.nn.Sequential") for one in held)
+        kept = bool(held) and all(loops[-1] not in one.where.loops and (one.op in ("@input", "@object", "dict") or one.op.startswith("torch.nn.")) for one in held)
         once = any(isinstance(one, ast.If) and "None" in ast.unparse(one.test) for one in program.parents(optimizer.node))
         if not kept or once or _changes_in(computation, loops[-1], optimizer):
             continue
@@ -455,7 +457,11 @@ def _same_data(computation: Computation, step: Value, loops: tuple[ast.AST, ...]
         of = one.named.get("loader") or one.args[0]
         if one.where.loops == step.where.loops and one.node is loop and of.where.loops[: len(loops)] != loops:
             return True
-    return False
+    between = [each for value, loss in backwards(computation) if value.where.loops == step.where.loops for each in origins(loss) if each.where.loops == loops]
+    return any(each.op == "randperm" for each in between) and all(each.op in _ORDERS for each in between)
+
+
+_ORDERS = ("randperm", "split", "chunk", "len", "range", "tolist", "tuple", "list", "zip", "view", "reshape", "@constant", "@library")
 
 
 @FINDERS.add("walked-twice")

@@ -18,10 +18,12 @@ from probe.diagnose.code.computed.value import (
     is_none,
     number,
     origins,
+    same,
 )
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.basic import without_small
 from probe.diagnose.code.traits.extents import last, rank
 from probe.diagnose.code.traits.uses import made_from
 
@@ -376,14 +378,28 @@ def _another_range(program: Program) -> Iterator[Remark]:
     """A loss is given probabilities for logits, or the other way round."""
     for value in computation_of(program).of(*_TAKES):
         takes, wrong = _TAKES[value.op]
-        found = {bare(one, "permute", "transpose").op for one in _all_of(value.args[0])} if value.args else set()
+        found = {by_hand(bare(one, "permute", "transpose")) for one in _all_of(value.args[0])} if value.args else set()
         given = bare(value.args[0], "permute", "transpose") if value.args else value
         swapped = value.op == "kl_div" and len(value.args) > 1 and bare(value.args[1]).op == "log_softmax"
-        if given.op in wrong and found == {given.op} and not swapped:
-            yield Remark(value.node, f"{value.op} takes {takes}, and {short(value.args[0].node)} is the output of {wrong[given.op]} (line {given.line})")
+        if by_hand(given) in wrong and found == {by_hand(given)} and not swapped:
+            yield Remark(value.node, f"{value.op} takes {takes}, and {short(value.args[0].node)} is the output of {wrong[by_hand(given)]} (line {given.line})")
         target = bare(value.args[1]) if value.op == "kl_div" and len(value.args) > 1 else value
         if target.op in ("softmax", "sigmoid") and constant(value.named.get("log_target")) is True:
             yield Remark(value.node, f"{short(value.node)} takes the target for logarithms (log_target=True), and {short(target.node)} (line {target.line}) gives probabilities")
+
+
+def by_hand(value: Value) -> str:
+    """The name of an operation, also of a softmax or a sigmoid that is written out: exp(x) / exp(x).sum(), 1 / (1 + exp(-x))."""
+    if value.op == "normalize" and value.args and number(value.argument("p", 1)) == 1 and bare(value.args[0]).op == "exp":
+        return "softmax"
+    if value.op != "div" or len(value.args) != 2:
+        return value.op
+    above, below = bare(value.args[0]), without_small(value.args[1])
+    if above.op == "exp" and below.op == "sum" and below.args and same(bare(below.args[0]), above) and not is_none(below.argument("dim", 1)):
+        return "softmax"
+    powers = [bare(one) for one in below.args if number(one) is None] if below.op == "add" and len(below.args) == 2 else []
+    negative = len(powers) == 1 and powers[0].op == "exp" and bare(powers[0].args[0]).op == "neg"
+    return "sigmoid" if negative and number(above) == 1 and any(number(one) == 1 for one in below.args) else value.op
 
 
 def _all_of(value: Value) -> Iterator[Value]:

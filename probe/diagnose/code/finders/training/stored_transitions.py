@@ -7,12 +7,23 @@ import ast
 from collections.abc import Iterator
 
 from probe.diagnose.code.computed.computation import Computation, computation_of
-from probe.diagnose.code.computed.value import Instance, Many, Table, Value, bare, constant, number, origins
+from probe.diagnose.code.computed.value import (
+    Instance,
+    Many,
+    Table,
+    Value,
+    bare,
+    constant,
+    number,
+    origins,
+    same,
+)
 from probe.diagnose.code.finders.losses.bootstraps import backups
 from probe.diagnose.code.program import Program
 from probe.diagnose.code.rule import Finders, Remark
 from probe.diagnose.code.syntax import short
-from probe.diagnose.code.traits.arithmetic import is_run_of_network, networks
+from probe.diagnose.code.traits.arithmetic import is_run_of_network, networks, product, sides
+from probe.diagnose.code.traits.basic import squared, without_small
 from probe.diagnose.code.traits.episodes import is_environment_step
 
 FINDERS = Finders()
@@ -107,12 +118,9 @@ def _squashed_without_correction(program: Program) -> Iterator[Remark]:
     """A critic judges tanh of a sample that keeps its gradient, and beside it stands the density of the sample itself."""
     computation = computation_of(program)
     known = networks(computation)
-    for density in computation.of("log_prob"):
-        if len(density.args) != 2 or not _is_normal(density.args[0]):
-            continue
-        drawn = bare(density.args[1])
+    for density, drawn in _densities_of_samples(computation):
         squashed = [one for one in computation.users(drawn) if one.op == "tanh"]
-        if drawn.op != "rsample" or bare(drawn.args[0]) is not bare(density.args[0]) or not squashed:
+        if not squashed:
             continue
         beside = list(_beside(computation, density))
         judged = [one for each in beside for one in origins(each, ("run",)) if is_run_of_network(one, known) and any(part is squashed[0] for given in one.args[1:] for part in origins(given))]
@@ -121,9 +129,39 @@ def _squashed_without_correction(program: Program) -> Iterator[Remark]:
             yield Remark(density.node, f"{short(density.node)} is the density of {short(drawn.node)}, and {short(judged[0].node)} (line {judged[0].line}) judges its tanh (line {squashed[0].line}): what tanh does to the density is left out")
 
 
+def _densities_of_samples(computation: Computation) -> Iterator[tuple[Value, Value]]:
+    """The log densities of samples that keep their gradients, each with the sample: of a distribution, and by hand, as the square
+    of (sample - mean) / deviation."""
+    for density in computation.of("log_prob"):
+        if len(density.args) == 2 and _is_normal(density.args[0]) and _is_drawn_of(drawn := bare(density.args[1]), density.args[0]):
+            yield density, drawn
+    for value in computation.of("div"):
+        gap, spread = bare(value.args[0]), without_small(value.args[1])
+        if gap.op == "sub" and len(gap.args) == 2 and _is_noisy(drawn := bare(gap.args[0]), gap.args[1], spread):
+            yield from ((user, drawn) for user in computation.users(value) if squared(user) is not None)
+
+
 def _is_normal(value: Value) -> bool:
     value = value.args[0] if value.op.endswith(".Independent") and value.args else value
     return value.op.startswith("torch.distributions.") and value.op.endswith(".Normal")
+
+
+def _is_drawn_of(drawn: Value, normal: Value) -> bool:
+    """Whether a value is a sample of a normal distribution that keeps its gradient: `normal.rsample()`, `mean + std * noise`."""
+    if drawn.op == "rsample":
+        return bare(drawn.args[0]) is bare(normal)
+    normal = normal.args[0] if normal.op.endswith(".Independent") and normal.args else normal
+    mean, spread = normal.argument("loc", 0), normal.argument("scale", 1)
+    return mean is not None and spread is not None and _is_noisy(drawn, mean, spread)
+
+
+def _is_noisy(drawn: Value, mean: Value, spread: Value) -> bool:
+    """Whether a value is `mean + spread * noise`."""
+    for centre, noise in sides(drawn) if drawn.op == "add" else ():
+        above = [bare(one) for one in product(noise).above]
+        if same(bare(centre), bare(mean)) and any(same(one, bare(spread)) for one in above) and any(one.op in ("randn", "randn_like", "normal", "sample", "rsample") for one in above):
+            return True
+    return False
 
 
 def _beside(computation: Computation, density: Value) -> Iterator[Value]:

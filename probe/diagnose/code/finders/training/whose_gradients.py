@@ -107,9 +107,20 @@ def _gradients_of_another_loss(program: Program) -> Iterator[Remark]:
                 if gradient_reaches(loss, held, computation):
                     left.append(event)
                     others = sources(other_step.args[0].argument("params", 0)) if other_step is not None else None
-                    if len(left) > 1 and others and gradient_reaches(loss, others, computation) and not gradient_reaches(losses[id(left[0])], others, computation):
+                    others_own = others and gradient_reaches(loss, others, computation) and (
+                        not gradient_reaches(losses[id(left[0])], others, computation) or _only_through(loss, held, others, computation)
+                    )
+                    if len(left) > 1 and others_own:
                         yield Remark(step.node, f"{short(step.node)} also uses the gradients that {short(event.node)} (line {event.line}) left: nothing clears them in between")
                         break
+
+
+def _only_through(loss: Value, held: list[Source], others: list[Source], computation: Computation) -> bool:
+    """Whether gradients of a loss come to networks only by way of other ones, which judge what they give."""
+    judges = {id(part) for one in others for part in contents(one.of, computation)}
+    judged = [one for one in origins(loss, stop=CUTS) if one.op == "run" and id(module(one.args[0])) in judges]
+    inside = {id(part) for one in held for part in contents(one.of, computation)}
+    return bool(judged) and not any(one.op == "run" and id(module(one.args[0])) in inside for one in origins(loss, stop=CUTS, without=judged))
 
 
 def _in_one_pass(one: Value, other: Value) -> bool:

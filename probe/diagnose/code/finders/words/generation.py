@@ -81,8 +81,8 @@ def _near_zero(value: Value) -> str | None:
 def _is_choice(computation: Computation, mask: Value) -> bool:
     """Whether a mask says which words may be chosen: by a rank, by their padding."""
     inner = bare(mask, "invert", "not", "logical_not", "bool")
-    if inner.op in _COMPARED and len(inner.args) == 2:
-        return any(_is_ranked(one) for one in inner.args)
+    if inner.op in _COMPARED and len(inner.args) == 2 and any(_is_ranked(one) for one in inner.args):
+        return True
     return marked(computation, mask) is not None
 
 
@@ -315,3 +315,81 @@ def _is_of_a_batch(block: Value) -> bool:
     index = given.args[1] if given.op == "part" and len(given.args) == 2 else None
     cut = index.parts[0] if isinstance(index, Many) and index.parts else index
     return of.op != "unsqueeze" and cut is not None and cut.op in ("slice", "element") and number(cut.args[1] if cut.op == "slice" else None) != 1
+
+
+# States of a generation ---------------------------------------------------------------------------
+
+
+_RECURRENT = ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN", "torch.nn.LSTMCell", "torch.nn.GRUCell", "torch.nn.RNNCell")
+_WORDS_DRAWN = ("argmax", "multinomial", "sample", "topk", "max", "choice")
+_LENGTHENED = ("cat", "concatenate", "hstack", "append", "stack")
+
+
+@FINDERS.add("state-not-carried")
+def _state_of_before(program: Program) -> Iterator[Remark]:
+    """A loop gives a recurrent layer the word that it has drawn from it, and the state from before the loop, or none."""
+    computation = computation_of(program)
+    for run in computation.of("run"):
+        if run.args[0].op not in _RECURRENT or not run.where.loops or len(run.args) < 2:
+            continue
+        loop, state = run.where.loops[-1], run.args[2] if len(run.args) > 2 else None
+        parts = [] if state is None or is_none(state) else state.parts if isinstance(state, Many) else [state]
+        if any(loop in one.where.loops or one.op in ("@input", "either") for one in parts) or not _feeds_back(computation, run, loop):
+            continue
+        if not _is_taken(computation, run, loop):
+            said = f"the state as it was before the loop of line {getattr(loop, 'lineno', 0)}" if parts else "no state"
+            yield Remark(run.node, f"{short(run.node)} reads the last word that was drawn in the loop of line {getattr(loop, 'lineno', 0)}, and is given {said}: what stands before that word is not known to it")
+            return
+
+
+def _feeds_back(computation: Computation, run: Value, loop: ast.AST) -> bool:
+    """Whether a layer reads the last word alone that a loop has drawn from what it gave."""
+    drawn = {id(one) for one in computation.of(*_WORDS_DRAWN) if loop in one.where.loops and any(each is run for each in origins(one))}
+    known = [one for one in origins(run.args[1], _LENGTHENED) if one.number < run.number]
+    if not any(one.op == "one_hot" or (one.op == "run" and one.args[0].op == "torch.nn.Embedding") for one in known):
+        return False
+    given = {id(one) for one in known}
+    for added in computation.of("append") if drawn else ():
+        row = added.args[0]
+        if loop in added.where.loops and any(id(one) in drawn for one in origins(added.args[1])) and isinstance(row, Many) and id(row) not in given and any(id(one) in given for one in row.parts):
+            return True
+    names = {target.id for target, values in computation.stored.items() if any(id(one) in given for one in values)}
+    inside = {node for node in ast.walk(loop) if isinstance(node, ast.Name)}
+    for target, values in computation.stored.items() if drawn else ():
+        for one in values if target.id in names and target in inside else ():
+            if any(id(each) in drawn for each in origins(one)):
+                longer = any(each.op in _LENGTHENED and any(id(part) in drawn for part in origins(each)) for each in origins(one, tuple(_WORDS_DRAWN)))
+                return not longer or any(_is_last(each) for each in known)
+    return False
+
+
+def _is_last(value: Value) -> bool:
+    """Whether a value is the last one of a row of words."""
+    index = value.args[1] if value.op == "part" and len(value.args) == 2 else None
+    ends = index.parts[-1:] if isinstance(index, Many) else [index] if index is not None else []
+    return any(number(one) == -1 or (one.op == "slice" and number(one.args[0]) == -1) for one in ends)
+
+
+def _is_taken(computation: Computation, run: Value, loop: ast.AST) -> bool:
+    """Whether something in a loop reads the state that a layer gives, or keeps it."""
+    cell = run.args[0].op.endswith("Cell")
+    states = [run] if cell else [one for one in computation.users(run) if one.op == "part" and number(one.args[1]) in (1, -1)]
+    whole = [*states, *(one for each in states for one in computation.users(each) if one.op == "part")]
+    if any(one.op in ("set_attribute", "set_item", "append") and any(part is each for part in one.args[1:] for each in whole) for each in whole for one in computation.users(each)):
+        return True
+    read = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    inside = {node for node in ast.walk(loop) if isinstance(node, ast.Name)}
+    before = _holders(computation, run, loop)
+    return any(
+        target in inside and target.id in (before or read) and any(part is each for one in values for part in ((one, *one.made_of()) if cell else origins(one, _WORDS_DRAWN)) for each in whole)
+        for target, values in computation.stored.items()
+    )
+
+
+def _holders(computation: Computation, run: Value, loop: ast.AST) -> set[str]:
+    """The names that the function around a loop has given the state that a layer is given."""
+    state = run.args[2] if len(run.args) > 2 else None
+    given = [] if state is None or is_none(state) else [state, *(state.parts if isinstance(state, Many) else ())]
+    around = [one for one in run.where.functions if any(node is loop for node in ast.walk(one))]
+    own = {node for node in ast.walk(around[-1]) if isinstance(node, ast.Name)} if around else set()
+    return {target.id for target, values in computation.stored.items() if target in own and any(one is each or (isinstance(one, Many) and each in one.parts) for one in values for each in given)}

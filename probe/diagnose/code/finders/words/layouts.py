@@ -105,7 +105,15 @@ def _cut_along_1(words: Value, read: bool = False) -> Value | None:
 def query_and_keys_exchanged(program: Program) -> Iterator[Remark]:
     """The words whose next ones are asked for are the keys of an attention, the other side asks, and the answer is added to these
     words."""
-    for loss in computation_of(program).of(*_LOSSES):
+    computation = computation_of(program)
+    for run in computation.of("run"):
+        if run.args[0].op != "torch.nn.TransformerDecoder" or len(run.args) < 3 or not run.named.keys() & {"tgt_mask", "tgt_is_causal"} or not _is_read_both_ways(run.args[1]):
+            continue
+        words = [one for one in origins(run.args[2]) if one.op == "run"]
+        if words and all(one.args[0].op in ("torch.nn.Embedding", "torch.nn.Dropout", "torch.nn.LayerNorm") for one in words):
+            yield Remark(run.node, f"{short(run.node)} is given {short(run.args[1].node)} as the words that ask, with the mask of words, and {short(run.args[2].node)} as what is looked at")
+            return
+    for loss in computation.of(*_LOSSES):
         found = [read for read, places in ahead_of(loss.args[0], loss.args[1]) if places == 1] if len(loss.args) > 1 else []
         given = found[0] if found else None
         for run in origins(loss.args[0]) if given is not None else ():
@@ -118,6 +126,12 @@ def query_and_keys_exchanged(program: Program) -> Iterator[Remark]:
             if run.args[0].op == "torch.nn.MultiheadAttention" and asks is not None and keys is not None and comes_from(keys, given) and not comes_from(asks, given) and _is_added(loss.args[0], run, keys):
                 yield Remark(run.node, f"{short(run.node)} asks by {short(asks.node)} about {short(keys.node)}, and what comes back is added to the words of {short(given.node)} (line {given.line}), which are to ask")
                 return
+
+
+def _is_read_both_ways(value: Value) -> bool:
+    """Whether a value is what an encoder without a mask gives."""
+    value = bare(value)
+    return value.op == "run" and value.args[0].op == "torch.nn.TransformerEncoder" and len(value.args) == 2 and not value.named.keys() & {"mask", "is_causal", "**"}
 
 
 def _is_added(logits: Value, run: Value, looked_at: Value) -> bool:
@@ -172,3 +186,23 @@ def _looked_up_along_another_axis(program: Program) -> Iterator[Remark]:
         if three is not None and along % three != at % three:
             yield Remark(shares.node, f"{short(shares.node)} adds up to 1 along axis {along:g}, and {short(value.node)} (line {value.line}) looks words up along axis {at:g}")
             return
+
+
+@FINDERS.add("softmax-over-another-axis")
+def _drawn_over_another_axis(program: Program) -> Iterator[Remark]:
+    """Scores with Gumbel noise go through a softmax over one axis, and the same scores without it through one over another."""
+    computation = computation_of(program)
+    for drawn in computation.of("softmax"):
+        scores = bare(drawn.args[0], "div", "mul") if drawn.args else drawn
+        parts = [bare(one) for one in scores.args] if scores.op == "add" and len(scores.args) == 2 else []
+        noisy = [one for one in parts if any(each.op in ("rand", "rand_like", "sample") for each in origins(one, ("run",)))]
+        plain_ones = [one for one in scores.args if bare(one) not in noisy] if len(noisy) == 1 else []
+        for other in computation.of("softmax", "log_softmax") if len(plain_ones) == 1 else ():
+            axes = [number(one.argument("dim", 1)) for one in (drawn, other)]
+            count = rank(plain_ones[0])
+            if other is drawn or not other.args or other.args[0] is not plain_ones[0] or None in axes or count is None:
+                continue
+            places = {one % count for one in axes if one is not None}
+            if len(places) > 1:
+                yield Remark(drawn.node, f"{short(drawn.node)} goes over another axis than {short(other.node)} (line {other.line}), which takes the probabilities of the same scores")
+                return

@@ -1,0 +1,151 @@
+"""What a network learns on one scale, and is judged on another one. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from probe.diagnose.code.computed.computation import Computation, computation_of
+from probe.diagnose.code.computed.value import Many, Value, bare, constant, origins, same
+from probe.diagnose.code.program import Program
+from probe.diagnose.code.rule import Finders, Remark
+from probe.diagnose.code.syntax import short
+from probe.diagnose.code.traits.arithmetic import of_one_layer
+from probe.diagnose.code.traits.basic import LOSSES
+
+FINDERS = Finders()
+_LOGARITHMS = ("log", "log1p", "log10", "log2")
+_ERRORS = ("sub", "mse_loss", "l1_loss", "smooth_l1_loss", "sklearn.metrics.mean_squared_error", "sklearn.metrics.mean_absolute_error", "sklearn.metrics.r2_score", "sklearn.metrics.root_mean_squared_error")
+_PICKS = ("part", "rows", "element", "cat", "index_select", "concatenate")
+_LEVELS = ("mean", "min", "median", "amin", "nanmean")
+_SAME_UNIT = frozenset({"mean", "sqrt", "pow", "square", "abs", "mse_loss", "l1_loss", "median", "mul"})
+
+
+class _Learned(NamedTuple):
+    """What a network gives in the training, how its target was scaled, what the target is made of, and the column that is taken of what
+    the network gives."""
+
+    run: Value
+    scaled: Value
+    root: Value
+    column: Value | None
+
+
+@FINDERS.add("compared-on-two-scales")
+def _two_scales(program: Program) -> Iterator[Remark]:
+    """A network learns a target that was scaled, and one side of an error is on that scale, and the other is not."""
+    computation = computation_of(program)
+    learned = list(_learned(computation))
+    for value in computation.of(*_ERRORS) if learned else ():
+        for made, target in (value.args[:2], value.args[1::-1]) if len(value.args) > 1 else ():
+            found = _judged(learned, made, target)
+            if found is None:
+                continue
+            one, back, still = found
+            if not back and still is None:
+                yield Remark(value.node, f"{short(value.node)} compares {short(target.node)} as it is with what the network gives, which learns {short(one.scaled.node)} (line {one.scaled.line})")
+                return
+            if back and still is not None:
+                yield Remark(value.node, f"{short(value.node)} compares {short(bare(made).node)}, which is scaled back, with {short(still.node)} (line {still.line}), which is not")
+                return
+    for value in computation.of("div") if learned else ():
+        error = _error_of(value.args[0], learned) if len(value.args) == 2 else None
+        level = bare(value.args[1]) if error is not None else value
+        level = bare(level.args[0]) if level.op == "abs" and level.args else level
+        if error is None or level.op not in ("mean", "median") or not level.args:
+            continue
+        scaled, root = _scaled(level.args[0])
+        if scaled is None and any(one.root is root for one in learned):
+            yield Remark(value.node, f"{short(value.node)} divides an error of what was scaled ({short(error.node)}, line {error.line}) by {short(level.node)}, the mean of the values before they were scaled")
+            return
+
+
+def _learned(computation: Computation) -> Iterator[_Learned]:
+    """What networks are trained on: targets that were scaled."""
+    for loss in computation.of(*LOSSES):
+        if loss.where.no_grad or len(loss.args) < 2:
+            continue
+        run, back, column = _output(loss.args[0])
+        scaled, root = _scaled(loss.args[1])
+        if run is not None and not back and scaled is not None and not any(one.op == "run" for one in origins(root)):
+            yield _Learned(run, scaled, root, column)
+
+
+def _judged(learned: list[_Learned], made: Value, target: Value) -> tuple[_Learned, bool, Value | None] | None:
+    """What a network that is judged has learned; whether its output is scaled back, and what has scaled the target."""
+    run, back, column = _output(made)
+    if run is None:
+        return None
+    scaled, root = _scaled(target)
+    known = [one for one in learned if of_one_layer(one.run, run) and _is_same(one.column, column)]
+    found = next((one for one in known if one.root is root), None)
+    return None if found is None or len({id(one.root) for one in known}) > 1 else (found, back, scaled)
+
+
+def _is_same(one: Value | None, other: Value | None) -> bool:
+    """Whether two columns are one, or both are none."""
+    return one is other or (one is not None and other is not None and same(one, other))
+
+
+def _output(value: Value) -> tuple[Value | None, bool, Value | None]:
+    """What a network gives that a value is, of all batches and in another shape; whether it is scaled back, and the column that
+    is taken of it."""
+    back, column = False, None
+    for _ in range(30):
+        value = bare(value, "cat", "concatenate")
+        if isinstance(value, Many) and len(value.parts) == 1:
+            value = value.parts[0]
+        elif value.op == "run":
+            return value, back, column
+        elif value.op == "part" and len(value.args) == 2 and column is None and isinstance(index := value.args[1], Many) and isinstance(constant(index.parts[-1]), int):
+            value, column = value.args[0], index.parts[-1]
+        elif value.op == "add" and len(value.args) == 2 and not back:
+            product = next((one for one in map(bare, value.args) if one.op == "mul" and len(one.args) == 2), None)
+            level = next((one for one in map(bare, value.args) if one is not product), None)
+            inner = None if product is None else next((one for one in product.args if _output(one)[0] is not None), None)
+            if inner is None or level is None or not _is_level(level):
+                return None, False, None
+            value, back = inner, True
+        elif value.op in ("exp", "expm1") and value.args and not back:
+            value, back = value.args[0], True
+        else:
+            break
+    return None, False, None
+
+
+def _scaled(value: Value) -> tuple[Value | None, Value]:
+    """What has scaled the values that a value is rows of, and what they were before."""
+    scaled: Value | None = None
+    for _ in range(40):
+        value = bare(value)
+        if isinstance(value, Many) and len(value.parts) == 1:
+            value = value.parts[0]
+        elif value.op in (*_LOGARITHMS, "diff") and value.args:
+            scaled, value = scaled or value, value.args[0]
+        elif value.op == "div" and len(value.args) == 2 and bare(value.args[0]).op == "sub" and _is_level(bare(value.args[0]).args[1]):
+            scaled, value = scaled or value, bare(value.args[0]).args[0]
+        elif value.op in _PICKS and value.args:
+            value = value.args[0]
+        else:
+            break
+    return scaled, value
+
+
+def _is_level(value: Value) -> bool:
+    """Whether a value is a mean or the least of others."""
+    value = bare(value)
+    value = bare(value.args[0]) if value.op == "part" and value.args else value
+    return value.op in _LEVELS
+
+
+def _error_of(value: Value, learned: list[_Learned]) -> Value | None:
+    """The difference between an output and its scaled target whose size a value is."""
+    for _ in range(20):
+        value = bare(value)
+        if value.op == "sub" and len(value.args) == 2:
+            found = _judged(learned, *value.args) or _judged(learned, *value.args[::-1])
+            return value if found is not None and not found[1] and found[2] is not None else None
+        if value.op not in _SAME_UNIT or not value.args or (value.op == "mul" and not same(value.args[0], value.args[1])):
+            return None
+        value = value.args[0]
+    return None
